@@ -1,0 +1,30 @@
+# Everything stays inside this folder: the virtual environment, caches, runs.
+PYTHON ?= python3
+BIN := .venv/bin
+export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/xla
+
+.PHONY: install train test lint
+
+install: .venv/.installed
+
+.venv/.installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Flatout needs Python 3.11 or newer; pass PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+.venv/.developing: .venv/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		$$($(BIN)/python tools/dev_requirements.py)
+	touch $@
+
+train: install
+	$(BIN)/flatout train ppo --preset cartpole-ppo
+
+test: install .venv/.developing
+	$(BIN)/python -m pytest
+
+lint: install .venv/.developing
+	$(BIN)/ruff check src tests benchmarks examples tools
+	$(BIN)/ruff format --check src tests benchmarks examples tools
+	$(BIN)/pyright

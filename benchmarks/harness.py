@@ -1,0 +1,435 @@
+"""What every benchmark here shares: children timed from outside, resumable rows, honest tables.
+
+A benchmark runs *sides* (Flatout, a peer) in turn, seed by seed: A B A B. Each finished child is
+one JSON line in ``benchmarks/results/NAME.jsonl``, so that an interrupted benchmark goes on where
+it stood; a line counts only while the settings, and the source of Flatout, are still the same.
+The last step rewrites the benchmark's own section of ``benchmarks/RESULTS.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+REPO = HERE.parent
+MIB = 1024 * 1024
+NO_CACHE = {"JAX_ENABLE_COMPILATION_CACHE": "0", "JAX_COMPILATION_CACHE_DIR": None}
+"""Environment of a child that compiles everything anew."""
+
+Row = dict[str, Any]
+
+
+class BenchmarkError(RuntimeError):
+    """A child failed, or a comparison would not be honest."""
+
+
+# --- One child, measured from outside ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Command:
+    """One child to run. `env` adds variables (None removes one); `run_dir` is emptied before."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    run_dir: Path | None = None
+    finish: Callable[[Row], Row] | None = None
+    """Adds to the child's own result after it ended, outside the measured time."""
+
+
+@dataclass(frozen=True)
+class Child:
+    """How a child ended and what it took: seconds, MiB, and load (in cores) that was not its."""
+
+    code: int
+    wall_s: float
+    cpu_s: float
+    max_rss_mb: float
+    other_load: float | None
+    stdout: str
+    stderr: str
+
+
+def run_child(
+    argv: Sequence[str], env: Mapping[str, str | None] | None = None, timeout_s: float = 3600.0
+) -> Child:
+    """Run a command to its end in a process group of its own; its whole group dies with us."""
+    variables = {**os.environ, **(env or {})}
+    variables = {name: value for name, value in variables.items() if value is not None}
+    busy = _machine_busy_s()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        start = time.perf_counter()
+        child = subprocess.Popen(
+            list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=variables,
+            start_new_session=True,
+        )  # fmt: skip
+        timer = threading.Timer(timeout_s, _kill_group, (child.pid,))
+        timer.start()
+        try:
+            _, status, usage = os.wait4(child.pid, 0)
+        except BaseException:
+            _kill_group(child.pid)
+            child.wait()
+            raise
+        finally:
+            timer.cancel()
+        wall_s = time.perf_counter() - start
+        child.returncode = os.waitstatus_to_exitcode(status)  # reaped by us, not by Popen
+        cpu_s = usage.ru_utime + usage.ru_stime
+        other = None
+        if busy is not None and (after := _machine_busy_s()) is not None:
+            other = max(0.0, (after - busy - cpu_s) / wall_s)
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes there, KiB on Linux
+    rss_mb = usage.ru_maxrss * unit / MIB
+    return Child(child.returncode, wall_s, cpu_s, rss_mb, other, texts[0], texts[1])
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _machine_busy_s() -> float | None:
+    """Seconds in which the machine's cores were not idle, or None where nothing tells."""
+    try:
+        words = Path("/proc/stat").read_text().splitlines()[0].split()
+        user, nice, system, _idle, _wait, irq, soft, steal = (int(word) for word in words[1:9])
+    except (OSError, ValueError, IndexError):
+        return None
+    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def json_of(child: Child, what: str) -> Row:
+    """The one JSON object that a child printed.
+
+    Raises:
+        BenchmarkError: it failed, or printed something else.
+    """
+    if child.code != 0:
+        tail = "\n".join(child.stderr.strip().splitlines()[-15:])
+        raise BenchmarkError(
+            f"{what} ended with {child.code} after {child.wall_s:.1f} s:\n{tail}"
+        )
+    try:
+        value = json.loads(child.stdout)
+    except json.JSONDecodeError:
+        value = None
+    if not isinstance(value, dict):
+        raise BenchmarkError(
+            f"{what} did not print one JSON object alone, but: {child.stdout[:300]!r}"
+        )
+    return value
+
+
+# --- Finished runs, kept so that a benchmark resumes -------------------------------------------
+
+
+class Store:
+    """The finished runs of one benchmark, one JSON line each, keyed by name, side and seed."""
+
+    def __init__(self, name: str, settings: Row, args: argparse.Namespace) -> None:
+        self.name, self.settings = name, settings
+        self.source = source_id()
+        self.any_source: bool = args.any_source
+        self.timeout_s: float = args.timeout
+        self.path = Path(args.results) / f"{name}.jsonl"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if args.fresh and self.path.exists():
+            self.path.replace(self.path.with_suffix(".previous.jsonl"))
+        self.rows: list[Row] = []
+        text = self.path.read_text() if self.path.exists() else ""
+        for line in text.splitlines():
+            with contextlib.suppress(json.JSONDecodeError):  # the line that an interruption tore
+                self.rows.append(json.loads(line))
+        if text and not text.endswith("\n"):
+            with self.path.open("a") as file:
+                file.write("\n")
+
+    def get(self, side: str, seed: int) -> Row | None:
+        """The newest finished run of this side and seed under the present settings."""
+        for row in reversed(self.rows):
+            if (row["name"], row["side"], row["seed"]) != (self.name, side, seed):
+                continue
+            same_source = self.any_source or row["source"] == self.source
+            if same_source and row["settings"] == self.settings:
+                return row
+        return None
+
+    def run(self, side: str, seed: int, command: Command) -> Row:
+        """The stored run, or the run itself, measured and then stored."""
+        what = f"{self.name}: {side}, seed {seed}"
+        if (row := self.get(side, seed)) is not None:
+            print(f"{what}: kept from before ({row['wall_s']:.1f} s)", file=sys.stderr)
+            return row
+        if command.run_dir is not None:
+            shutil.rmtree(command.run_dir, ignore_errors=True)
+            command.run_dir.parent.mkdir(parents=True, exist_ok=True)
+        print(f"{what} ...", file=sys.stderr, flush=True)
+        child = run_child(command.argv, command.env, self.timeout_s)
+        result = json_of(child, what)
+        inside = float(result.get("wall_s") or 0.0)
+        if inside > child.wall_s + 0.5:
+            raise BenchmarkError(
+                f"{what} reports {inside:.1f} s of wall time; it lasted {child.wall_s:.1f} s."
+            )
+        if command.finish is not None:
+            result = command.finish(result)
+        row = {
+            "name": self.name, "side": side, "seed": seed, "settings": self.settings,
+            "source": self.source, "when": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "wall_s": child.wall_s, "cpu_s": child.cpu_s, "max_rss_mb": child.max_rss_mb,
+            "other_load": child.other_load, "result": result,
+        }  # fmt: skip
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.rows.append(row)
+        print(f"{what}: {child.wall_s:.1f} s", file=sys.stderr, flush=True)
+        return row
+
+    def alternate(
+        self, sides: Mapping[str, Callable[[int], Command]], seeds: Iterable[int]
+    ) -> dict[str, list[Row]]:
+        """All sides for the first seed, then all for the next: A B A B. Rows by side."""
+        rows: dict[str, list[Row]] = {side: [] for side in sides}
+        for seed in seeds:
+            for side, command in sides.items():
+                rows[side].append(self.run(side, seed, command(seed)))
+        return rows
+
+
+def source_id() -> str:
+    """Twelve hex digits over Flatout's source: other code's results are not resumed from."""
+    digest = hashlib.sha256()
+    for path in sorted((REPO / "src").rglob("*")):
+        if path.suffix in (".py", ".toml"):
+            digest.update(path.relative_to(REPO).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def require_equal_work(rows: Mapping[str, Sequence[Row]], steps: int, updates: int) -> None:
+    """Refuse to compare unless every run did exactly these steps and gradient updates.
+
+    Raises:
+        BenchmarkError: some run did other work; names it and both counts.
+    """
+    for side, runs in rows.items():
+        for row in runs:
+            done = row["result"]["steps"], row["result"]["updates"]
+            if done != (steps, updates):
+                raise BenchmarkError(
+                    f"unequal work, no comparison: {side}, seed {row['seed']}, did {done[0]:,} "
+                    f"steps and {done[1]:,} updates; {steps:,} and {updates:,} were asked for."
+                )
+
+
+# --- Numbers and tables --------------------------------------------------------------------
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """``median (min-max)`` of the values."""
+    low, mid, high = min(values), statistics.median(values), max(values)
+    return f"{mid:,.{digits}f} ({low:,.{digits}f}-{high:,.{digits}f})"
+
+
+def mean_std(values: Sequence[float], digits: int = 1) -> str:
+    """``mean ± standard deviation`` of the values (sample deviation; 0 of a single value)."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.fmean(values):,.{digits}f} ± {deviation:,.{digits}f}"
+
+
+def per_round(over: Sequence[float], under: Sequence[float]) -> list[float]:
+    """The ratio of each paired run.
+
+    Raises:
+        BenchmarkError: fewer than 3 pairs, of which no median should be quoted.
+    """
+    if len(over) != len(under) or len(over) < 3:
+        raise BenchmarkError(f"{len(over)} and {len(under)} runs: at least 3 pairs are needed.")
+    return [a / b for a, b in zip(over, under, strict=True)]
+
+
+def ratio_row(label: str, ratios: Sequence[float]) -> list[str]:
+    """A row for `RATIO_HEAD`."""
+    cells = [f"{value:.2f}" for value in (min(ratios), statistics.median(ratios), max(ratios))]
+    return [label, *cells, ", ".join(f"{value:.2f}" for value in ratios)]
+
+
+RATIO_HEAD = ["ratio", "min", "median", "max", "each pair"]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def machine() -> str:
+    """CPU model, cores that we may use, memory and system, in one line."""
+    model = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+        model = found[1].strip() if found else model
+    usable = getattr(os, "sched_getaffinity", None)
+    cores = len(usable(0)) if usable else os.cpu_count()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
+    return f"{model}, {cores} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
+
+
+def provenance(args: argparse.Namespace, rows: Mapping[str, Sequence[Row]]) -> str:
+    """The lines that say where, when, with what and by which command the numbers were made."""
+    everything = [row for runs in rows.values() for row in runs]
+    days = sorted({row["when"][:10] for row in everything})
+    versions: dict[str, dict[str, None]] = {}
+    for side, runs in rows.items():
+        for row in runs:
+            found = row["result"].get("versions") or {}
+            words = ", ".join(f"{name} {version}" for name, version in found.items())
+            versions.setdefault(words, {})[side] = None
+    lines = [
+        f"- Machine: {machine()}.",
+        f"- Date: {days[0]}" + (f" to {days[-1]}." if days[1:] else "."),
+        f"- Command: `{command_line(args)}`",
+        *(f"- Versions, {' and '.join(sides)}: {words}." for words, sides in versions.items()),
+    ]
+    others = [row["other_load"] for row in everything if row["other_load"] is not None]
+    if others:
+        lines.append(
+            f"- Other work on the machine during the runs, in cores: median "
+            f"{statistics.median(others):.2f}, at most {max(others):.2f}."
+        )
+    sources = {row["source"] for row in everything}
+    if len(sources) > 1:
+        lines.append(f"- **From {len(sources)} different states of Flatout's source.**")
+    return "\n".join(lines)
+
+
+def write_section(args: argparse.Namespace, name: str, body: str) -> None:
+    """Print a benchmark's section and put it between its markers in RESULTS.md."""
+    print(body)
+    if args.no_write:
+        return
+    path = Path(args.output)
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    section = f"{begin}\n{body.strip()}\n{end}"
+    text = path.read_text() if path.exists() else RESULTS_HEAD
+    if begin in text and end in text:
+        before, rest = text.split(begin, 1)
+        text = before + section + rest.split(end, 1)[1]
+    else:
+        text = f"{text.rstrip()}\n\n{section}\n"
+    fresh = path.with_suffix(".tmp")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+RESULTS_HEAD = """# Benchmark results
+
+Each section was written by the command that it names; [README.md](README.md) explains them.
+Rates are environment steps per second; `a (b-c)` is a median with its least and greatest value.
+"""
+
+
+# --- Command lines ----------------------------------------------------------------------------
+
+
+def parser(description: str | None, seeds: int) -> argparse.ArgumentParser:
+    """The options that all benchmarks have."""
+    made = argparse.ArgumentParser(description=(description or "").split("\n")[0])
+    add = made.add_argument
+    add("--seeds", type=int, default=seeds, help="runs of each side (seeds 0, 1, ...)")
+    add("--fresh", action="store_true", help="start over instead of resuming")
+    add("--any-source", action="store_true", help="resume even from runs of other source code")
+    add("--flatout", default=None, help="the flatout command")
+    add("--flatout-args", default="", help="more flags for every flatout train, as one text")
+    add("--peers", default=None, help="Python that has the peers (or FLATOUT_PEERS_PYTHON)")
+    add("--results", default=str(HERE / "results"), help="folder of the raw results")
+    add("--output", default=str(HERE / "RESULTS.md"), help="file whose section is rewritten")
+    add("--no-write", action="store_true", help="print the section only")
+    add("--timeout", type=float, default=3600.0, help="seconds after which a run is killed")
+    made.set_defaults(_parser=made)
+    return made
+
+
+def command_line(args: argparse.Namespace) -> str:
+    """The command again from its options, without this machine's paths."""
+    words = ["python", f"benchmarks/{Path(sys.argv[0]).name}"]
+    hidden = {"fresh", "flatout", "peers", "results", "output", "no_write", "timeout"}
+    for action in args._parser._actions:
+        value = getattr(args, action.dest, None)
+        if action.dest in hidden | {"help"} or value == action.default or value is None:
+            continue
+        values = value if isinstance(value, list) else [value]
+        words += [action.option_strings[0], *(str(v) for v in values if v is not True)]
+    return shlex.join(words)
+
+
+def train_command(
+    args: argparse.Namespace, name: str, side: str, seed: int, *flags: str,
+    env: Mapping[str, str | None] = NO_CACHE, finish: Callable[[Row], Row] | None = None,
+) -> Command:  # fmt: skip
+    """`flatout train ppo` with a run folder of its own."""
+    run_dir = HERE / "runs" / name / f"{side}-{seed}"
+    argv = [
+        flatout(args), "train", "ppo", *flags, "--seed", str(seed), "--run-dir", str(run_dir),
+        "--placement", "cpu", "--json", *shlex.split(args.flatout_args),
+    ]  # fmt: skip
+    return Command(argv, env, run_dir, finish)
+
+
+def peer_command(args: argparse.Namespace, program: str, seed: int, *flags: str) -> Command:
+    """A program of ``benchmarks/peers`` in the peers' own Python."""
+    argv = [peers_python(args), str(HERE / "peers" / program), *flags, "--seed", str(seed)]
+    return Command(argv, NO_CACHE)
+
+
+def flatout(args: argparse.Namespace) -> str:
+    """The flatout command: `--flatout`, else beside this Python, else on the PATH."""
+    beside = Path(sys.executable).parent / "flatout"
+    found = args.flatout or (str(beside) if beside.exists() else shutil.which("flatout"))
+    if not found:
+        raise BenchmarkError("no flatout command found: install the project or pass --flatout.")
+    return found
+
+
+def peers_python(args: argparse.Namespace) -> str:
+    """The peers' Python: `--peers`, else FLATOUT_PEERS_PYTHON, else benchmarks/.venv-peers."""
+    default = HERE / ".venv-peers" / "bin" / "python"
+    found = args.peers or os.environ.get("FLATOUT_PEERS_PYTHON") or str(default)
+    if shutil.which(found) is None:
+        raise BenchmarkError(f"no peers at {found}: run benchmarks/make_peers.sh or pass --peers.")
+    return found
+
+
+def main(benchmark: Callable[[argparse.Namespace], None], args: argparse.Namespace) -> None:
+    """Run a benchmark; a refusal or a failed child is one clear message and exit status 1."""
+    try:
+        benchmark(args)
+    except BenchmarkError as error:
+        sys.exit(f"{Path(sys.argv[0]).name}: {error}")
+    except KeyboardInterrupt:
+        sys.exit("\ninterrupted: the same command resumes after the last finished run.")

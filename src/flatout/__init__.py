@@ -1,0 +1,40 @@
+"""Flatout: deep reinforcement learning with every part on the hardware where it runs fastest.
+
+from flatout import PPO
+
+agent = PPO("CartPole-v1", seed=1).learn(100_000, progress_bar=True)
+action = agent.predict(observation, deterministic=True)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flatout.errors import (
+    CheckpointError,
+    EnvironmentFailure,
+    FlatoutError,
+    UsageError,
+)
+from flatout.placement import Placement
+
+if TYPE_CHECKING:
+    from flatout.api import PPO
+
+__all__ = [
+    "PPO",
+    "CheckpointError",
+    "EnvironmentFailure",
+    "FlatoutError",
+    "Placement",
+    "UsageError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load agents on first use: `import flatout` stays quick and JAX unstarted."""
+    if name == "PPO":
+        from flatout import api
+
+        return api.PPO
+    raise AttributeError(f"module 'flatout' has no attribute {name!r}")

@@ -1,0 +1,408 @@
+"""Proximal policy optimisation (Schulman et al., 2017), one trajectory at a time.
+
+All epochs and minibatches of a trajectory are one scan, so that the learner dispatches once.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from flatout.algorithms.base import Algorithm, wrap_key
+from flatout.algorithms.distributions import Distribution, distribution
+from flatout.algorithms.returns import (
+    RunningMoments,
+    discounted_returns,
+    generalised_advantages,
+    initial_moments,
+    normalise,
+    update_moments,
+)
+from flatout.config import NetworkConfig, PPOConfig, linear
+from flatout.networks import Linear, Network, Torso, features, make_torso
+from flatout.packing import Packing
+from flatout.types import ActionSpec, ContinuousSpec, ObservationSpec, Trajectory
+
+METRICS = (
+    "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance",
+    "grad_norm", "learning_rate", "clip_range", "updates",
+)  # fmt: skip
+
+
+class Actor(eqx.Module):
+    """Torso and policy head; `extra` holds a Gaussian's log deviations ``[A]`` (else empty)."""
+
+    torso: Torso
+    head: Linear
+    extra: jax.Array
+
+
+class Critic(eqx.Module):
+    """Value head, with a torso of its own where it does not share the actor's."""
+
+    torso: Torso | None
+    head: Linear
+
+
+class Networks(NamedTuple):
+    """What gradients change."""
+
+    actor: Actor
+    critic: Critic
+
+
+class ActorParams(NamedTuple):
+    """What acting needs: the actor's arrays and the observation statistics of its version."""
+
+    actor: Actor
+    moments: RunningMoments | None
+
+
+class State(NamedTuple):
+    """Everything that learning changes.
+
+    `step` counts environment steps learned from (int32), `iteration` trajectories.
+    """
+
+    networks: Networks
+    optimiser: optax.OptState
+    obs_moments: RunningMoments | None
+    reward_moments: RunningMoments | None
+    reward_sums: jax.Array | None
+    step: jax.Array
+    iteration: jax.Array
+
+
+class _Batch(NamedTuple):
+    """Flattened transitions; `weight` is 1 where a step counts, or None where all do."""
+
+    obs: jax.Array
+    sample: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    advantage: jax.Array
+    target: jax.Array
+    weight: jax.Array | None
+
+
+def ppo(
+    config: PPOConfig,
+    network_config: NetworkConfig,
+    obs_spec: ObservationSpec,
+    action_spec: ActionSpec,
+    *,
+    num_envs: int,
+    horizon: int,
+    total_steps: int,
+    network: Network | None = None,
+) -> Algorithm:
+    """Build PPO's pure functions.
+
+    Args:
+        config: hyper-parameters.
+        network_config: the torso's settings.
+        obs_spec: one environment's observation.
+        action_spec: one environment's action.
+        num_envs: N.
+        horizon: T, steps per environment in a trajectory.
+        total_steps: environment steps of the whole run, over which linear schedules run.
+        network: a custom torso, or None for the configured one.
+
+    Raises:
+        UsageError: a network that does not fit the spaces.
+    """
+    dist = distribution(action_spec)
+    log_std = config.log_std_init if isinstance(action_spec, ContinuousSpec) else None
+
+    def build(key: jax.Array) -> Networks:
+        return _build(key, obs_spec, network_config, network, dist, log_std)
+
+    shapes = eqx.filter_eval_shape(
+        lambda data: build(wrap_key(data)), jax.ShapeDtypeStruct((2,), np.uint32)
+    )
+    is_struct = lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct)  # noqa: E731
+    arrays, static = eqx.partition(shapes, is_struct)
+    packing = Packing(arrays)
+    steps = _optimiser(config)
+    learning_rate = linear("learning_rate", config.learning_rate)
+    clip_range = linear("clip_range", config.clip_range)
+    critic_ratio = (config.critic_learning_rate or learning_rate[0]) / learning_rate[0]
+    rates = _rates(arrays, critic_ratio) if critic_ratio != 1.0 else None
+    masked = config.rollout_episodes is not None
+
+    def init(key: jax.Array) -> State:
+        networks = eqx.filter(build(key), eqx.is_array)
+        moments = initial_moments(obs_spec.shape) if config.normalize_observation else None
+        scaled = config.normalize_reward
+        return State(
+            networks=networks,
+            optimiser=steps.init(packing.pack(networks)),
+            obs_moments=moments,
+            reward_moments=initial_moments(()) if scaled else None,
+            reward_sums=jnp.zeros((num_envs,)) if scaled else None,
+            step=jnp.zeros((), jnp.int32),
+            iteration=jnp.zeros((), jnp.int32),
+        )
+
+    def observe(obs: jax.Array, moments: RunningMoments | None) -> jax.Array:
+        x = obs.astype(jnp.float32)
+        if obs_spec.high is not None:
+            x = x / obs_spec.high
+        return x if moments is None else normalise(x, moments)
+
+    def policy(actor: Actor, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        hidden = jax.vmap(actor.torso)(x)
+        return jax.vmap(actor.head)(hidden), hidden
+
+    def value(networks: Networks, x: jax.Array, hidden: jax.Array | None = None) -> jax.Array:
+        critic = networks.critic
+        if critic.torso is not None:
+            hidden = jax.vmap(critic.torso)(x)
+        elif hidden is None:
+            hidden = jax.vmap(networks.actor.torso)(x)
+        return jax.vmap(critic.head)(hidden)[:, 0]
+
+    def noise(key: jax.Array, env: jax.Array, step: jax.Array) -> jax.Array:
+        return dist.noise(jax.random.fold_in(jax.random.fold_in(key, env), step))
+
+    def act(
+        params: ActorParams, obs: jax.Array, carry: Any, draw: jax.Array | None
+    ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
+        actor = eqx.combine(params.actor, static.actor)
+        x, _ = policy(actor, observe(obs, params.moments))
+        sample = dist.sample(x, actor.extra, draw)
+        extras = {"log_prob": dist.log_prob(x, actor.extra, sample)}
+        if isinstance(action_spec, ContinuousSpec):
+            extras["sample"] = sample  # as drawn; the environment gets it clipped
+        return dist.to_environment(sample), carry, extras
+
+    def actor(state: State) -> ActorParams:
+        return ActorParams(state.networks.actor, state.obs_moments)
+
+    def loss(
+        networks: Networks, batch: _Batch, clip: jax.Array
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        networks = eqx.combine(networks, static)
+        x, hidden = policy(networks.actor, batch.obs)
+        v = value(networks, batch.obs, hidden)
+        mean = functools.partial(_mean, weight=batch.weight)
+        advantage = batch.advantage
+        if config.normalize_advantage:
+            advantage = _centre(advantage, batch.weight)
+        log_ratio = dist.log_prob(x, networks.actor.extra, batch.sample) - batch.log_prob
+        if batch.weight is not None:  # padding must not overflow: 0 x infinity is not 0
+            log_ratio = jnp.where(batch.weight > 0, log_ratio, 0.0)
+        ratio = jnp.exp(log_ratio)
+        clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
+        policy_loss = -mean(jnp.minimum(ratio * advantage, clipped * advantage))
+        if config.clip_range_vf is not None:
+            reach = config.clip_range_vf
+            v = batch.value + jnp.clip(v - batch.value, -reach, reach)
+        value_loss = mean(jnp.square(batch.target - v))
+        entropy = mean(dist.entropy(x, networks.actor.extra))
+        total = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
+        return total, {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "approx_kl": mean(ratio - 1 - log_ratio),
+            "clip_fraction": mean((jnp.abs(ratio - 1) > clip).astype(jnp.float32)),
+        }
+
+    def prepare(state: State, trajectory: Trajectory) -> tuple[State, _Batch, jax.Array]:
+        """Advantages and targets for a trajectory; the normalisers move on for the next one."""
+        shape = trajectory.rewards.shape
+        done = trajectory.terminated | trajectory.truncated
+        weight = None
+        if masked:
+            assert trajectory.valid is not None
+            done = done | ~trajectory.valid
+            weight = trajectory.valid.astype(jnp.float32).reshape(-1)
+        rewards = trajectory.rewards
+        reward_moments, sums = state.reward_moments, state.reward_sums
+        if reward_moments is not None:
+            sums, after = discounted_returns(sums, rewards, done, config.gamma)
+            reward_moments = update_moments(reward_moments, after.reshape(-1), weight)
+            scale = jax.lax.rsqrt(reward_moments.var + 1e-8)
+            rewards = jnp.clip(rewards * scale, -10.0, 10.0)
+        networks = eqx.combine(state.networks, static)
+        flat_obs = trajectory.obs.reshape(-1, *obs_spec.shape)
+        x = observe(flat_obs, state.obs_moments)
+        v_t = value(networks, x).reshape(shape)
+        v_tp1 = _next_values(
+            v_t, trajectory, lambda obs: value(networks, observe(obs, state.obs_moments))
+        )
+        if masked:  # padding holds whatever an earlier trajectory left there
+            rewards = jnp.where(trajectory.valid, rewards, 0.0)
+            v_t = jnp.where(trajectory.valid, v_t, 0.0)
+            v_tp1 = jnp.where(trajectory.valid, v_tp1, 0.0)
+        advantages = generalised_advantages(
+            rewards, v_t, v_tp1, trajectory.terminated, done, config.gamma, config.gae_lambda
+        )
+        sample = trajectory.extras.get("sample", trajectory.actions)
+        batch = _Batch(
+            obs=x,
+            sample=sample.reshape(-1, *sample.shape[2:]),
+            log_prob=trajectory.extras["log_prob"].reshape(-1),
+            value=v_t.reshape(-1),
+            advantage=advantages.reshape(-1),
+            target=(advantages + v_t).reshape(-1),
+            weight=weight,
+        )
+        counted = shape[0] * shape[1] if weight is None else weight.sum().astype(jnp.int32)
+        obs_moments = state.obs_moments
+        if obs_moments is not None:
+            obs_moments = update_moments(obs_moments, flat_obs.astype(jnp.float32), weight)
+        state = state._replace(
+            obs_moments=obs_moments,
+            reward_moments=reward_moments,
+            reward_sums=sums,
+            step=state.step + counted,
+            iteration=state.iteration + 1,
+        )
+        return state, batch, _explained_variance(batch)
+
+    def update(
+        state: State, trajectory: Trajectory, key: jax.Array
+    ) -> tuple[State, dict[str, jax.Array], None]:
+        state, batch, explained = prepare(state, trajectory)
+        # Rows are all transitions; counted after this trajectory, as Stable-Baselines3 does.
+        done = jnp.minimum(state.step / total_steps, 1.0)
+        rate = learning_rate[0] + (learning_rate[1] - learning_rate[0]) * done
+        clip = clip_range[0] + (clip_range[1] - clip_range[0]) * done
+        rows = batch.advantage.shape[0]
+
+        def minibatch(carry: Any, rows: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
+            networks, optimiser, going = carry
+            part = jax.tree.map(lambda leaf: leaf[rows], batch)
+            (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(networks, part, clip)
+            flat = packing.pack(grads)
+            direction, moved = steps.update(flat, optimiser)
+            size = rate if rates is None else rate * rates
+            stepped = jax.tree.map(jnp.subtract, networks, packing.unpack(size * direction))
+            metrics["grad_norm"] = jnp.sqrt(jnp.sum(jnp.square(flat)))
+            if config.target_kl is None and not masked:
+                metrics["updates"] = jnp.ones(())
+                return (stepped, moved, going), metrics
+            if config.target_kl is not None:
+                going = going & (metrics["approx_kl"] <= 1.5 * config.target_kl)
+            apply = going if part.weight is None else going & (part.weight.sum() > 0)
+            keep = lambda new, old: jnp.where(apply, new, old)  # noqa: E731
+            networks = jax.tree.map(keep, stepped, networks)
+            optimiser = jax.tree.map(keep, moved, optimiser)
+            metrics = {name: jnp.where(apply, value, 0.0) for name, value in metrics.items()}
+            metrics["updates"] = apply.astype(jnp.float32)
+            return (networks, optimiser, going), metrics
+
+        # One sort of random bits per epoch permutes; padding sorts last, so that minibatches of
+        # nothing but padding come at the end and are skipped.
+        bits = jax.random.bits(key, (config.n_epochs, rows)) >> 1
+        if batch.weight is not None:
+            bits = jnp.where(batch.weight > 0, bits, jnp.uint32(2**32 - 1))
+        order = jnp.argsort(bits, axis=-1).reshape(-1, config.batch_size)
+        carry = (state.networks, state.optimiser, jnp.asarray(True))
+        (networks, optimiser, _), history = jax.lax.scan(minibatch, carry, order)
+        made = history["updates"].sum()
+        metrics = {name: values.sum() / jnp.maximum(made, 1.0) for name, values in history.items()}
+        metrics |= {
+            "explained_variance": explained,
+            "learning_rate": rate,
+            "clip_range": clip,
+            "updates": made,
+        }
+        return state._replace(networks=networks, optimiser=optimiser), metrics, None
+
+    return Algorithm(
+        name="ppo",
+        init=init,
+        noise=noise,
+        act=act,
+        update=update,
+        actor=actor,
+        horizon=horizon,
+        episodes=config.rollout_episodes,
+        metrics=METRICS,
+    )
+
+
+def _build(
+    key: jax.Array,
+    obs_spec: ObservationSpec,
+    config: NetworkConfig,
+    network: Network | None,
+    dist: Distribution,
+    log_std: float | None,
+) -> Networks:
+    """Fresh networks; image torsos are shared between actor and critic, vector torsos not."""
+    keys = jax.random.split(key, 4)
+    torso = make_torso(keys[0], obs_spec, config, network)
+    shared = obs_spec.is_image and config.network != "mlp"
+    critic_torso = None if shared else make_torso(keys[1], obs_spec, config, network)
+    width = features(torso, obs_spec)
+    extra = jnp.zeros((0,)) if log_std is None else jnp.full((dist.parameters,), log_std)
+    return Networks(
+        Actor(torso, Linear(keys[2], width, dist.parameters, 0.01), extra),
+        Critic(critic_torso, Linear(keys[3], width, 1, 1.0)),
+    )
+
+
+def _optimiser(config: PPOConfig) -> optax.GradientTransformation:
+    """Adam's direction of a packed gradient, clipped before; the step size is applied outside."""
+    adam = optax.scale_by_adam(eps=config.adam_eps)
+    if config.max_grad_norm is None:
+        return adam
+    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), adam)
+
+
+def _rates(networks: Networks, critic_ratio: float) -> np.ndarray:
+    """A factor on the step size for each packed parameter: 1 for the actor's, else the ratio."""
+    actor = sum(Packing(networks.actor).sizes)
+    critic = sum(Packing(networks.critic).sizes)
+    return np.repeat(np.asarray([1.0, critic_ratio], np.float32), [actor, critic])
+
+
+def _next_values(v_t: jax.Array, trajectory: Trajectory, values: Any) -> jax.Array:
+    """Values ``[T, N]`` of the observations after each step, final observations at truncations.
+
+    Final observations are valued N at a time whatever their number, so that a value does not
+    depend on how many were kept room for.
+    """
+    count = v_t.shape[1]
+    v_tp1 = jnp.concatenate([v_t[1:], values(trajectory.last_obs)[None]])
+    chunks = trajectory.final_obs.reshape(-1, count, *trajectory.final_obs.shape[1:])
+    finals = jax.lax.map(values, chunks).reshape(-1)
+    return v_tp1.reshape(-1).at[trajectory.final_index].set(finals, mode="drop").reshape(v_t.shape)
+
+
+def _mean(x: jax.Array, weight: jax.Array | None) -> jax.Array:
+    if weight is None:
+        return x.mean()
+    return (x * weight).sum() / jnp.maximum(weight.sum(), 1.0)
+
+
+def _centre(advantage: jax.Array, weight: jax.Array | None) -> jax.Array:
+    """Zero mean, unit sample deviation (n - 1), over the counted entries."""
+    mean = _mean(advantage, weight)
+    squares = jnp.square(advantage - mean)
+    if weight is None:
+        deviation = jnp.sqrt(squares.sum() / (advantage.shape[0] - 1))
+    else:
+        deviation = jnp.sqrt((squares * weight).sum() / jnp.maximum(weight.sum() - 1.0, 1.0))
+    return (advantage - mean) / (deviation + 1e-8)
+
+
+def _explained_variance(batch: _Batch) -> jax.Array:
+    """1 - Var[target - value] / Var[target]; 0 where targets do not vary."""
+    residual = batch.target - batch.value
+
+    def variance(x: jax.Array) -> jax.Array:
+        return _mean(jnp.square(x - _mean(x, batch.weight)), batch.weight)
+
+    spread = variance(batch.target)
+    return jnp.where(spread > 0, 1.0 - variance(residual) / jnp.maximum(spread, 1e-12), 0.0)

@@ -1,0 +1,121 @@
+"""Advantages and running statistics. Subscripts as in the papers: ``r_t``, ``v_t``, ``v_tp1``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Pair = tuple[jax.Array, jax.Array]
+
+
+def generalised_advantages(
+    r_t: jax.Array,
+    v_t: jax.Array,
+    v_tp1: jax.Array,
+    terminated_t: jax.Array,
+    done_t: jax.Array,
+    gamma: float,
+    lam: float,
+) -> jax.Array:
+    """Generalised advantage estimation (Schulman et al., 2016, equation 16).
+
+    Args:
+        r_t: rewards ``[T, N]`` for steps t in [0, T).
+        v_t: values ``[T, N]`` of the observations before each step.
+        v_tp1: values ``[T, N]`` of the observations after each step: at a truncation, of the
+            episode's final observation.
+        terminated_t: ``[T, N]`` bool; the value after the step is 0.
+        done_t: ``[T, N]`` bool; the sum over later steps stops here (terminated or truncated).
+        gamma: discount.
+        lam: lambda.
+
+    Returns:
+        Advantages ``[T, N]``.
+    """
+    delta_t = r_t + gamma * jnp.where(terminated_t, 0.0, v_tp1) - v_t
+    decay_t = gamma * lam * (1.0 - done_t.astype(r_t.dtype))
+
+    def backward(
+        a_tp1: jax.Array, at_t: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        delta, decay = at_t
+        a_t = delta + decay * a_tp1
+        return a_t, a_t
+
+    _, advantages = jax.lax.scan(
+        backward, jnp.zeros_like(delta_t[0]), (delta_t, decay_t), reverse=True
+    )
+    return advantages
+
+
+class RunningMoments(NamedTuple):
+    """Mean and variance of everything seen so far, per component ``[...]``; `total` is a scalar."""
+
+    mean: jax.Array
+    var: jax.Array
+    total: jax.Array
+
+
+def initial_moments(shape: tuple[int, ...]) -> RunningMoments:
+    """Mean 0, variance 1, nearly nothing counted."""
+    return RunningMoments(jnp.zeros(shape), jnp.ones(shape), jnp.asarray(1e-4))
+
+
+def update_moments(
+    moments: RunningMoments, batch: jax.Array, weight: jax.Array | None = None
+) -> RunningMoments:
+    """Merge ``batch [B, ...]`` into the moments (Chan et al., 1979, parallel variance).
+
+    Args:
+        moments: so far.
+        batch: new values, first axis averaged.
+        weight: ``[B]``, 1 where a row counts and 0 where not; None counts all.
+    """
+    if weight is None:
+        count = jnp.asarray(batch.shape[0], jnp.float32)
+        mean = batch.mean(0)
+        var = batch.var(0)
+    else:
+        w = weight.reshape(-1, *([1] * (batch.ndim - 1)))
+        count = weight.sum()
+        safe = jnp.maximum(count, 1.0)
+        mean = (batch * w).sum(0) / safe
+        var = (jnp.square(batch - mean) * w).sum(0) / safe
+    total = moments.total + count
+    delta = mean - moments.mean
+    squares = (
+        moments.var * moments.total
+        + var * count
+        + jnp.square(delta) * moments.total * count / total
+    )
+    return RunningMoments(moments.mean + delta * count / total, squares / total, total)
+
+
+def normalise(x: jax.Array, moments: RunningMoments, clip: float = 10.0) -> jax.Array:
+    """``(x - mean) / sqrt(var + 1e-8)``, clipped to ``[-clip, clip]``."""
+    return jnp.clip((x - moments.mean) * jax.lax.rsqrt(moments.var + 1e-8), -clip, clip)
+
+
+def discounted_returns(
+    g: jax.Array, r_t: jax.Array, done_t: jax.Array, gamma: float
+) -> tuple[jax.Array, jax.Array]:
+    """Forward discounted sums of rewards, whose deviation scales rewards.
+
+    Args:
+        g: ``[N]``, the sums carried over from the previous trajectory.
+        r_t: rewards ``[T, N]``.
+        done_t: ``[T, N]`` bool; the sum restarts after it.
+        gamma: discount.
+
+    Returns:
+        The sums to carry on ``[N]``, and after each step ``[T, N]``.
+    """
+
+    def forward(g: jax.Array, at_t: Pair) -> Pair:
+        r, done = at_t
+        g = gamma * g + r
+        return jnp.where(done, 0.0, g), g
+
+    return jax.lax.scan(forward, g, (r_t, done_t))

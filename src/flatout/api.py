@@ -1,0 +1,345 @@
+"""The Python face: agents that learn, predict, are saved and loaded."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from flatout import checkpoint
+from flatout.assembly import Task, build_algorithm, open_task
+from flatout.config import TrainConfig, resolve, with_run
+from flatout.envs.host import to_environment
+from flatout.errors import CheckpointError, FlatoutError, UsageError
+from flatout.evaluate import Evaluation, Evaluator, record
+from flatout.networks import Network
+from flatout.packing import Packing
+from flatout.params import Policy
+from flatout.runfolder import RunFolder, find_agent
+from flatout.schedules.serial import PREFIX
+from flatout.spans import Spans
+from flatout.trainer import Callback, Trainer, save_parameters
+
+
+class Agent:
+    """What every algorithm's agent can do; use `PPO`.
+
+    Args:
+        env: a Gymnasium id, ``"module:factory"``, an environment object (for one environment), or
+            a function that makes environments.
+        network: a custom torso, ``(key, observation_shape) -> equinox.Module`` that maps one
+            observation ``[...]`` float32 to features ``[F]``.
+        settings: any setting by its flag's name: ``seed=1, envs=8, learning_rate="lin_0.001"``.
+
+    Raises:
+        UsageError: unknown or impossible settings, or an environment that cannot be used.
+    """
+
+    algorithm: ClassVar[str]
+
+    def __init__(self, env: Any = None, *, network: Network | None = None, **settings: Any) -> None:
+        name, source = _name(env)
+        layers: list[dict[str, Any]] = []
+        preset = settings.pop("preset", None)
+        if preset is not None:
+            from flatout.config import load_preset
+
+            layers.append(load_preset(preset))
+            if layers[0].get("algorithm") != self.algorithm:
+                raise UsageError(f"preset {preset!r} is for {layers[0].get('algorithm')}.")
+        if name is not None:
+            layers.append({"env": name})
+        self.config = resolve(self.algorithm, *layers, settings)
+        if not self.config.env.env:
+            raise UsageError("no environment: pass an id, a factory or an environment object.")
+        self._source = source
+        self._network = network
+        self._arrays: dict[str, np.ndarray] | None = None
+        self._acting: dict[tuple[int, bool], Policy] = {}
+        self._task: Task | None = None
+        self._predicted = 0
+        self._learned = 0
+        self.summary: dict[str, Any] = {}
+
+    def learn(
+        self,
+        total_timesteps: int | None = None,
+        *,
+        progress_bar: bool = False,
+        callback: Callback | None = None,
+        run_dir: str | Path | None = None,
+    ) -> Self:
+        """Train for this many environment steps; a second call goes on from the parameters.
+
+        Args:
+            total_timesteps: steps; by default the settings' `steps`.
+            progress_bar: show the live display.
+            callback: ``callback(progress, metrics)`` after every iteration; False stops.
+            run_dir: keep a run folder; nothing is written without one.
+
+        Returns:
+            This agent; `summary` holds the figures.
+
+        Raises:
+            FlatoutError: the run failed.
+        """
+        _check_main_guard()
+        folder_name = run_dir if run_dir is not None else self.config.run.run_dir
+        config = with_run(
+            self.config,
+            steps=total_timesteps or self.config.run.steps,
+            run_dir=None if folder_name is None else str(folder_name),
+            seed=_continued(self.config.run.seed, self._learned),
+        )
+        config = resolve(config.algorithm, config.flat())
+        display = None
+        if progress_bar:
+            from rich.console import Console
+
+            from flatout.console import LiveDisplay
+
+            display = LiveDisplay(config, Console())
+        folder = None if folder_name is None else RunFolder(Path(folder_name))
+        try:
+            trainer = Trainer(
+                config, source=self._source, network=self._network, folder=folder,
+                initial=self._arrays, callback=callback, display=display,
+            )  # fmt: skip
+            self.summary = trainer.run()
+        finally:
+            if folder is not None:
+                folder.close()
+        if trainer.final is not None:
+            self._arrays = {
+                name: np.array(array)
+                for name, array in trainer.final.arrays.items()
+                if name.startswith(PREFIX)
+            }
+            self._learned += 1
+            self._acting.clear()
+        if trainer.interrupted is not None:
+            raise KeyboardInterrupt
+        return self
+
+    def predict(self, observation: Any, deterministic: bool = True) -> Any:
+        """The action for one observation ``[...]`` or a batch ``[B, ...]``.
+
+        Args:
+            observation: raw, as the environment returns it.
+            deterministic: the distribution's mode; else a draw.
+
+        Returns:
+            An action (int or array), or a batch of them.
+
+        Raises:
+            UsageError: nothing was learned or loaded yet, or a wrong shape.
+        """
+        task = self._task_specs()
+        shape = task.obs_spec.shape
+        obs = np.asarray(observation)
+        single = obs.shape == shape
+        if not single and obs.shape[1:] != shape:
+            raise UsageError(
+                f"predict takes observations of shape {list(shape)} or a batch of them, not "
+                f"{list(obs.shape)}."
+            )
+        batch = (obs[None] if single else obs).astype(task.obs_spec.dtype)
+        policy = self._policy(len(batch), deterministic)
+        if deterministic:
+            row = policy.greedy(batch)
+        else:
+            row = policy.act(batch, self._predicted)
+            self._predicted += 1
+        actions = np.asarray(to_environment(task.action_spec, policy.layout.action(row)))
+        return actions[0] if single else actions
+
+    def evaluate(self, episodes: int = 20, *, seed: int | None = None) -> Evaluation:
+        """Play greedy episodes.
+
+        Args:
+            episodes: how many.
+            seed: of the episodes; by default the agent's.
+        """
+        import jax
+
+        task = open_task(self.config, self._source)
+        seed = self.config.run.seed if seed is None else seed
+        self._start_backend(task)
+        algorithm = build_algorithm(self.config, task, self._network)
+        evaluator = Evaluator(
+            algorithm, lambda: task.take(1)[0], task.name, task.obs_spec, task.action_spec,
+            episodes, seed, jax.devices()[0], max_envs=1 if task.single else 16,
+        )  # fmt: skip
+        try:
+            evaluator.compile()
+            return evaluator.run(self._packed(algorithm), 0)
+        finally:
+            evaluator.close()
+
+    def record(self, path: Path, *, seed: int | None = None) -> float:
+        """Write one greedy episode as an animated GIF; returns its return."""
+        task = self._task_specs()
+        policy = self._policy(1, True)
+        seed = self.config.run.seed if seed is None else seed
+        specs = task.obs_spec, task.action_spec
+        return record(policy, task.make, task.name, specs, seed, path)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the agent, its optimiser included, as one safetensors file.
+
+        Raises:
+            UsageError: nothing was learned or loaded yet.
+        """
+        if self._arrays is None:
+            raise UsageError("there is nothing to save yet: call learn first.")
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_parameters(path, self.config, self._arrays, None, optimiser=True)
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path, env: Any = None, *, network: Network | None = None) -> Self:
+        """An agent from what `save` wrote, or from a run folder.
+
+        Args:
+            path: the file or the folder.
+            env: an environment to use instead of the saved one's id.
+            network: the custom torso that the agent was made with.
+
+        Raises:
+            CheckpointError: the file is missing, corrupt, or another algorithm's.
+        """
+        arrays, metadata = checkpoint.load_agent(find_agent(Path(path)))
+        return cls._restored(arrays, metadata, Path(path), env, network)
+
+    @classmethod
+    def _restored(
+        cls, arrays: dict[str, np.ndarray], metadata: dict[str, Any], path: Path, env: Any,
+        network: Network | None,
+    ) -> Self:  # fmt: skip
+        config = saved_config(metadata, path)
+        if config.algorithm != cls.algorithm:
+            raise CheckpointError(f"{path} holds an agent of {config.algorithm}.")
+        name, source = _name(env)
+        settings = config.flat() | {"run_dir": None} | ({} if name is None else {"env": name})
+        settings.pop("algorithm")
+        agent = cls(source, network=network, **settings)
+        agent._arrays = arrays
+        agent._packed(build_algorithm(agent.config, agent._task_specs(), network))  # check it now
+        return agent
+
+    def _task_specs(self) -> Task:
+        """The task without an environment, for what needs only its spaces."""
+        if self._task is None:
+            self._task = open_task(self.config, self._source)
+            self._task.take(1)[0].close()
+            self._start_backend(self._task)
+        return self._task
+
+    def _start_backend(self, task: Task) -> None:
+        from flatout import backend
+        from flatout.hardware import inventory, resolve_placement
+
+        hardware = inventory()
+        placement, _ = resolve_placement(
+            self.config.run.placement, hardware, images=task.obs_spec.is_image, soft=True
+        )
+        backend.start(placement, hardware)
+
+    def _packed(self, algorithm: Any) -> np.ndarray:
+        """The actor's packed parameters ``[P]``."""
+        from flatout.algorithms.base import state_shapes
+
+        if self._arrays is None:
+            raise UsageError("this agent has learned nothing yet: call learn or load.")
+        shapes = algorithm.actor(state_shapes(algorithm))
+        # `actor` only selects, so that it selects names as well as arrays.
+        names = algorithm.actor(checkpoint.leaf_names(state_shapes(algorithm), PREFIX))
+        return Packing(shapes).pack_host(checkpoint.rebuild(names, shapes, self._arrays))
+
+    def _policy(self, count: int, deterministic: bool) -> Policy:
+        import jax
+
+        from flatout.algorithms.base import raw_key
+        from flatout.assembly import ACT
+
+        if (count, deterministic) not in self._acting:
+            task = self._task_specs()
+            algorithm = build_algorithm(self.config, task, self._network)
+            key = None if deterministic else raw_key(self.config.run.seed, ACT)
+            policy = Policy(algorithm, task.obs_spec, count, jax.devices()[0], key)
+            policy.compile()
+            policy.publish(self._packed(algorithm), 0, Spans())
+            self._acting[(count, deterministic)] = policy
+        return self._acting[(count, deterministic)]
+
+
+class PPO(Agent):
+    """Proximal policy optimisation (Schulman et al., 2017); Stable-Baselines3's defaults.
+
+    Example:
+        >>> agent = PPO("CartPole-v1", seed=1, envs=8).learn(100_000)  # doctest: +SKIP
+    """
+
+    algorithm = "ppo"
+
+
+AGENTS: dict[str, type[Agent]] = {"ppo": PPO}
+
+
+def saved_config(metadata: dict[str, Any], path: Path) -> TrainConfig:
+    """The settings in a saved agent's metadata.
+
+    Raises:
+        CheckpointError: they are not settings.
+    """
+    try:
+        config = metadata["config"]
+        return resolve(str(config["algorithm"]), config["settings"])
+    except (KeyError, TypeError, AttributeError, FlatoutError) as error:
+        raise CheckpointError(f"{path} is not a saved agent: {error}") from error
+
+
+def load_any(path: Path, prefer: str = "best") -> tuple[Agent, Path]:
+    """An agent of whatever algorithm, and the file that it came from.
+
+    Raises:
+        UsageError, CheckpointError: there is none, or it is corrupt.
+    """
+    file = find_agent(path)
+    if prefer == "final" and path.is_dir() and (path / "params.safetensors").is_file():
+        file = path / "params.safetensors"
+    arrays, metadata = checkpoint.load_agent(file)
+    config = saved_config(metadata, file)
+    return AGENTS[config.algorithm]._restored(arrays, metadata, file, None, None), file
+
+
+def _name(env: Any) -> tuple[str | None, Any]:
+    """What to call an environment, and the object or factory where it is not a name."""
+    if env is None or isinstance(env, str):
+        return env, None
+    spec = getattr(env, "spec", None)
+    name = getattr(spec, "id", None) or getattr(env, "__name__", None) or type(env).__name__
+    return str(name), env
+
+
+def _continued(seed: int, learned: int) -> int:
+    """The seed of the k-th call of `learn`: the given one, then ones derived from it."""
+    if not learned:
+        return seed
+    return int(np.random.SeedSequence(seed, spawn_key=(learned,)).generate_state(1)[0])
+
+
+def _check_main_guard() -> None:
+    """Say what a script lacks that a spawned process imports again.
+
+    Raises:
+        UsageError: training started while a spawned process was importing the main script.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise UsageError(
+            "training started while a spawned process was importing this script: put the calls "
+            'under if __name__ == "__main__":'
+        )

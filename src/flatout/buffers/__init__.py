@@ -1,0 +1,1 @@
+"""Experience on its way to the learner."""

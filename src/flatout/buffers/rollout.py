@@ -1,0 +1,127 @@
+"""A fresh trajectory, written step by step into arrays that are allocated once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from flatout.packing import OutputLayout
+from flatout.types import ObservationSpec, Trajectory
+
+
+def trajectory_shapes(
+    horizon: int, num_envs: int, spec: ObservationSpec, layout: OutputLayout, masked: bool
+) -> Trajectory:
+    """The shapes and dtypes of a trajectory, without allocating it."""
+    import jax
+
+    def each(dtype: str, *shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
+
+    outputs = {
+        name: each(dtype.str, horizon, *shape)
+        for name, (_, _, shape, dtype) in layout.fields.items()
+    }
+    flags = each("bool", horizon, num_envs)
+    return Trajectory(
+        obs=each(spec.dtype, horizon, num_envs, *spec.shape),
+        actions=outputs.pop("action"),
+        rewards=each("float32", horizon, num_envs),
+        terminated=flags,
+        truncated=flags,
+        last_obs=each(spec.dtype, num_envs, *spec.shape),
+        final_obs=each(spec.dtype, num_envs, *spec.shape),
+        final_index=each("int32", num_envs),
+        extras=outputs,
+        valid=flags if masked else None,
+    )
+
+
+class RolloutBuffer:
+    """Arrays for T steps of N environments, reused by every trajectory.
+
+    `obs` has a row more than steps: row ``t + 1`` is what step ``t`` returned, and the last row
+    is the next trajectory's first. What `act` returned is kept as it came, one packed row a step.
+
+    Args:
+        horizon: T.
+        num_envs: N.
+        spec: one observation.
+        layout: how a packed row of `act`'s outputs reads.
+        masked: keep which steps count.
+    """
+
+    def __init__(
+        self, horizon: int, num_envs: int, spec: ObservationSpec, layout: OutputLayout, masked: bool
+    ) -> None:
+        self._layout = layout
+        self._num_envs = num_envs
+        self.obs = np.zeros((horizon + 1, num_envs, *spec.shape), spec.dtype)
+        self.outputs = np.zeros((horizon, layout.words), np.uint32)
+        self.rewards = np.zeros((horizon, num_envs), np.float32)
+        self.terminated = np.zeros((horizon, num_envs), np.bool_)
+        self.truncated = np.zeros((horizon, num_envs), np.bool_)
+        self.valid = np.zeros((horizon, num_envs), np.bool_) if masked else None
+        self.chunks = 1
+        self._final_obs: list[np.ndarray] = []
+        self._final_index: list[int] = []
+
+    def start(self) -> None:
+        """Begin a trajectory; `obs[0]` must hold its first observations."""
+        self.terminated.fill(False)
+        self.truncated.fill(False)
+        if self.valid is not None:
+            self.valid.fill(False)
+        self._final_obs.clear()
+        self._final_index.clear()
+
+    def keep_final(self, step: int, env: int, obs: np.ndarray) -> None:
+        """Keep the observation with which a truncated episode ended."""
+        self._final_obs.append(np.asarray(obs))
+        self._final_index.append(step * self._num_envs + env)
+
+    def trajectory(self) -> Trajectory:
+        """The trajectory; its arrays are views, valid until the next `start`.
+
+        Room for final observations is a multiple of N and doubles when it was too little.
+        """
+        while len(self._final_index) > self.chunks * self._num_envs:
+            self.chunks *= 2
+        room = self.chunks * self._num_envs
+        final_obs = np.zeros((room, *self.obs.shape[2:]), self.obs.dtype)
+        final_index = np.full((room,), self.rewards.size, np.int32)
+        if self._final_index:
+            final_obs[: len(self._final_obs)] = self._final_obs
+            final_index[: len(self._final_index)] = self._final_index
+        outputs = self._layout.read(self.outputs)
+        actions = outputs.pop("action")
+        return Trajectory(
+            obs=self.obs[:-1],
+            actions=actions,
+            rewards=self.rewards,
+            terminated=self.terminated,
+            truncated=self.truncated,
+            last_obs=self.obs[-1],
+            final_obs=final_obs,
+            final_index=final_index,
+            extras=outputs,
+            valid=self.valid,
+        )
+
+    def check(self, blame: Callable[[int, int, str], Exception]) -> None:
+        """Refuse observations or rewards that are not finite.
+
+        Args:
+            blame: ``(step, env, what) -> error`` to raise for the first of them.
+        """
+        if not np.isfinite(self.rewards).all():
+            rows = self.rewards if self.valid is None else np.where(self.valid, self.rewards, 0)
+            bad = np.argwhere(~np.isfinite(rows))
+            if len(bad):
+                step, env = bad[0]
+                raise blame(int(step), int(env), f"reward {self.rewards[step, env]}")
+        if self.obs.dtype.kind == "f" and not np.isfinite(self.obs).all():
+            flat = np.isfinite(self.obs).reshape(*self.obs.shape[:2], -1).all(-1)
+            step, env = np.argwhere(~flat)[0]
+            raise blame(int(step) - 1, int(env), "an observation with NaN or infinity")

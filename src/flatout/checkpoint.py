@@ -1,0 +1,219 @@
+"""Checkpoints: arrays as safetensors, the rest as JSON; complete or not there; never pickle.
+
+A checkpoint is a folder that is written under another name, synced, and renamed. Its JSON holds
+the arrays' SHA-256 and its own, so that what a crash, a full disk or a stranger changed is
+refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import safetensors
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as dump_tensors
+
+from flatout.errors import CheckpointError, FlatoutError
+from flatout.types import Snapshot
+
+FORMAT = 1
+ARRAYS, DATA = "state.safetensors", "state.json"
+
+
+def named_leaves(tree: Any, prefix: str) -> dict[str, np.ndarray]:
+    """A pytree's arrays by their paths."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {prefix + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def leaf_names(shapes: Any, prefix: str) -> Any:
+    """The same pytree with each leaf replaced by the name that `named_leaves` gives it."""
+    leaves, tree = jax.tree_util.tree_flatten_with_path(shapes)
+    return jax.tree.unflatten(tree, [prefix + jax.tree_util.keystr(path) for path, _ in leaves])
+
+
+def rebuild(names: Any, shapes: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """A pytree from named arrays.
+
+    Args:
+        names: the pytree of names (all of `leaf_names`, or a part of it).
+        shapes: the same pytree of shapes and dtypes.
+        arrays: by name.
+
+    Raises:
+        CheckpointError: an array is missing or of another shape or type.
+    """
+
+    def pick(name: str, leaf: Any) -> np.ndarray:
+        array = arrays.get(name)
+        if array is None:
+            raise CheckpointError(
+                f"the array {name} is missing: it was saved by another network or version."
+            )
+        if array.shape != leaf.shape or array.dtype != leaf.dtype:
+            raise CheckpointError(
+                f"the array {name} is {array.dtype}{list(array.shape)}, but this network needs "
+                f"{leaf.dtype}{list(leaf.shape)}."
+            )
+        return array
+
+    return jax.tree.map(pick, names, shapes)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write and sync one file."""
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that it is the old one or the new one, never a part.
+
+    Raises:
+        FlatoutError: it cannot be written; the old one is intact.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        write_file(temporary, content)
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise FlatoutError(f"cannot write {path}: {error.strerror}.") from error
+
+
+def save(folder: Path, step: int, snapshot: Snapshot, keep: int) -> Path:
+    """Write a checkpoint and remove all but the newest `keep`.
+
+    Raises:
+        FlatoutError: the disk is full or the folder not writable; earlier checkpoints are intact.
+    """
+    final = folder / f"step_{step:012d}"
+    temporary = folder / f".{final.name}.tmp"
+    tensors = dump_tensors({n: np.ascontiguousarray(a) for n, a in snapshot.arrays.items()})
+    data = {"format": FORMAT, "step": step, "sha256": hashlib.sha256(tensors).hexdigest()}
+    data |= {"data": snapshot.data}
+    text = json.dumps(data | {"digest": _digest(data)})
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        write_file(temporary / ARRAYS, tensors)
+        write_file(temporary / DATA, text.encode())
+        _sync_folder(temporary)
+        if final.exists():  # the same step again, after a resume
+            shutil.rmtree(final)
+        temporary.rename(final)
+        _sync_folder(folder)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        kept = checkpoints(folder)
+        saved = f"the checkpoint at step {_step(kept[-1]):,} is intact" if kept else "none is saved"
+        raise FlatoutError(
+            f"cannot write the checkpoint of step {step:,} in {folder}: {error.strerror}; {saved}."
+        ) from error
+    for old in checkpoints(folder)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The complete checkpoints, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.glob("step_*") if path.is_dir())
+
+
+def load(path: Path) -> tuple[int, Snapshot]:
+    """Read a checkpoint: its step and its snapshot.
+
+    Raises:
+        CheckpointError: it is incomplete, changed, or of another format.
+    """
+    earlier = [one for one in checkpoints(path.parent) if one < path]
+    hint = f" Remove that folder to go on from step {_step(earlier[-1]):,}." if earlier else ""
+    try:
+        tensors = (path / ARRAYS).read_bytes()
+        data = json.loads((path / DATA).read_bytes())
+        if not isinstance(data, dict) or data.pop("digest", None) != _digest(data):
+            raise CheckpointError(f"the checkpoint {path} is corrupt: {DATA} was changed.{hint}")
+        if data.get("format") != FORMAT:
+            raise CheckpointError(
+                f"the checkpoint {path} has format {data.get('format')}, this version reads "
+                f"{FORMAT}.{hint}"
+            )
+        if data["sha256"] != hashlib.sha256(tensors).hexdigest():
+            raise CheckpointError(
+                f"the checkpoint {path} is corrupt: {ARRAYS} is not what was saved.{hint}"
+            )
+        arrays = load_tensors(tensors)
+        return int(data["step"]), Snapshot(dict(arrays), data["data"])
+    except OSError as error:
+        raise CheckpointError(
+            f"the checkpoint {path} cannot be read: {error.strerror}.{hint}"
+        ) from error
+    except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"the checkpoint {path} is corrupt: {error}.{hint}") from error
+
+
+def latest(run_dir: Path) -> Path:
+    """The newest checkpoint of a run.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    found = checkpoints(run_dir / "checkpoints")
+    if not found:
+        raise CheckpointError(f"{run_dir} holds no checkpoint to resume from.")
+    return found[-1]
+
+
+def save_agent(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
+    """Write named arrays and JSON metadata as one safetensors file, complete or not there."""
+    text = {name: json.dumps(value) for name, value in metadata.items()}
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    replace_file(path, dump_tensors(contiguous, text))
+
+
+def load_agent(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read what `save_agent` wrote: arrays and metadata.
+
+    Raises:
+        CheckpointError: the file is missing, or not such a file.
+    """
+    try:
+        with safetensors.safe_open(path, "numpy") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = {n: json.loads(text) for n, text in (file.metadata() or {}).items()}
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except (ValueError, TypeError, RecursionError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path} is not a saved agent: {error}.") from error
+    if "config" not in metadata:
+        raise CheckpointError(f"{path} is not a saved agent: it names no settings.")
+    return arrays, metadata
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step_"))
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,360 @@
+"""The command line: `train`, `eval` and `devices`. Heavy imports wait until they are needed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from flatout.config import (
+    ALGORITHMS,
+    RESUMABLE,
+    EnvConfig,
+    NetworkConfig,
+    PPOConfig,
+    RunConfig,
+    TrainConfig,
+    build,
+    load_preset,
+    load_toml,
+    parse_kwargs,
+    parts_of,
+    presets,
+    resolve,
+    with_run,
+)
+from flatout.errors import FlatoutError, UsageError, nearest
+
+HELP = """\
+usage: flatout COMMAND ...
+
+Deep reinforcement learning with every part of the work on the hardware where it runs fastest.
+
+commands:
+  train ALGORITHM   train an agent: {algorithms}
+                      flatout train ppo --env CartPole-v1
+                      flatout train ppo --preset cartpole-ppo
+                      flatout train --resume RUN_DIR
+  eval RUN_DIR      play greedy episodes with a trained agent (--episodes 20, --video out.gif)
+  devices           what this machine has, who uses it, and what a run would use
+
+presets: {presets}
+
+flatout train ALGORITHM --help lists every setting; --version prints the version.
+"""
+
+
+@dataclass(frozen=True)
+class PPOArguments:
+    """Train with proximal policy optimisation.
+
+    Settings come from --preset NAME, then --config FILE.toml, then flags, later ones winning.
+    --resume RUN_DIR goes on with a run. --env-kwargs KEY=VALUE ... go to the environment.
+    """
+
+    environment: EnvConfig = field(default_factory=EnvConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    hyper: PPOConfig = field(default_factory=PPOConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+
+@dataclass(frozen=True)
+class EvalArguments:
+    """Play greedy episodes with a trained agent."""
+
+    episodes: int = 20
+    """How many."""
+    seed: int | None = None
+    """Seed of the episodes; by default the run's own evaluation episodes."""
+    video: str | None = None
+    """Also write one episode as an animated GIF."""
+    checkpoint: str = "best"
+    """best (by evaluation; the final parameters where none was made) or final."""
+    json: bool = False
+    """Print the result as JSON, alone on stdout."""
+
+
+@dataclass(frozen=True)
+class DevicesArguments:
+    """What this machine has, who uses it, and what a run would use."""
+
+    json: bool = False
+    """Print it as JSON, alone on stdout."""
+
+
+def dispatch(argv: list[str]) -> int:
+    """Run one command; returns the exit code.
+
+    Raises:
+        FlatoutError: anything that the user can mend.
+    """
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "train": _train, "eval": _eval, "devices": _devices,
+    }  # fmt: skip
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(HELP.format(algorithms=", ".join(ALGORITHMS), presets=", ".join(presets())))
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"flatout {version('flatout')}")
+        return 0
+    if argv[0] not in commands:
+        raise UsageError(
+            f"unknown command {argv[0]!r}; there is {', '.join(commands)}."
+            f"{nearest(argv[0], commands)}"
+        )
+    return commands[argv[0]](argv[1:])
+
+
+def _parse(cls: type, prog: str, argv: list[str], default: Any) -> Any:
+    import tyro
+
+    return tyro.cli(cls, prog=prog, args=argv, default=default, config=(tyro.conf.OmitArgPrefixes,))
+
+
+def _take(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
+    """The last value of a flag, and the arguments without it.
+
+    Raises:
+        UsageError: the flag without a value.
+    """
+    value, rest, i = None, list[str](), 0
+    while i < len(argv):
+        name, separator, text = argv[i].partition("=")
+        if name.replace("_", "-") != flag:
+            rest.append(argv[i])
+        elif separator:
+            value = text
+        elif i + 1 < len(argv) and not argv[i + 1].startswith("--"):
+            i += 1
+            value = argv[i]
+        else:
+            raise UsageError(f"{flag} needs a value.")
+        i += 1
+    return value, rest
+
+
+def _take_list(argv: list[str], flag: str) -> tuple[list[str], list[str]]:
+    """All values of a flag that takes several and may be repeated, and the arguments without."""
+    values, rest, taking = list[str](), list[str](), False
+    for argument in argv:
+        name, separator, text = argument.partition("=")
+        if name.replace("_", "-") == flag:
+            taking = True
+            values += [text] if separator else []
+        elif argument.startswith("--"):
+            taking = False
+            rest.append(argument)
+        elif taking:
+            values.append(argument)
+        else:
+            rest.append(argument)
+    return values, rest
+
+
+def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
+    """Read `train`'s arguments: the settings, and whether a run is resumed.
+
+    Raises:
+        UsageError: what is wrong with them.
+    """
+    resumed, argv = _take(argv, "--resume")
+    preset, argv = _take(argv, "--preset")
+    file, argv = _take(argv, "--config")
+    pairs, argv = _take_list(argv, "--env-kwargs")
+    thresholds, argv = _take_list(argv, "--threshold")
+    if thresholds:
+        argv = [*argv, "--threshold", *thresholds]
+    named = argv.pop(0) if argv and not argv[0].startswith("-") else None
+    layers: list[dict[str, Any]] = []
+    if resumed is not None:
+        from flatout.runfolder import load_config
+
+        for flag, value in (("--preset", preset), ("--config", file)):
+            if value is not None:
+                raise UsageError(f"{flag} cannot change what --resume goes on with.")
+        saved = load_config(Path(resumed))
+        layers.append(saved.flat() | {"run_dir": resumed})
+        # How the run reports is asked anew each time.
+        layers.append({"quiet": False, "json": False, "trace": False})
+        algorithm = named or saved.algorithm
+        if algorithm != saved.algorithm:
+            raise UsageError(f"{resumed} was trained with {saved.algorithm}, not {algorithm}.")
+    else:
+        if preset is not None:
+            layers.append(load_preset(preset))
+        if file is not None:
+            layers.append(load_toml(file))
+        chosen = [str(layer["algorithm"]) for layer in layers if "algorithm" in layer]
+        algorithm = named or (chosen[-1] if chosen else "")
+        if not algorithm and any(word in argv for word in ("-h", "--help")):
+            algorithm = "ppo"
+        if not algorithm:
+            raise UsageError(f"train needs an algorithm: {', '.join(ALGORITHMS)}.")
+        parts_of(algorithm)  # refuse an unknown one before its flags
+        if named and chosen and chosen[-1] != named:
+            raise UsageError(f"the preset or file is for {chosen[-1]}, not {named}.")
+    base = build(algorithm, *layers)
+    default = PPOArguments(base.env, base.network, base.hyper, base.run)
+    parsed: PPOArguments = _parse(PPOArguments, f"flatout train {algorithm}", argv, default)
+    kwargs = {**base.env.env_kwargs, **parse_kwargs(pairs)}
+    built = TrainConfig(
+        algorithm,
+        replace(parsed.environment, env_kwargs=kwargs),
+        parsed.network,
+        parsed.hyper,
+        parsed.run,
+    )
+    config = resolve(algorithm, built.flat())
+    if resumed is not None:
+        before = base.flat()
+        for name, value in config.flat().items():
+            if name not in RESUMABLE and value != before[name]:
+                raise UsageError(
+                    f"--resume cannot change {name} (from {before[name]} to {value}); only "
+                    "placement, steps, logging and stopping may change."
+                )
+        if config.run.run_dir != resumed:
+            raise UsageError("--resume names the run folder; --run-dir cannot change it.")
+    return config, resumed is not None
+
+
+def _train(argv: list[str]) -> int:
+    started = _process_start()
+    config, resume = train_config(argv)
+    if not config.env.env:
+        raise UsageError("no environment: pass --env ID, --env module:factory or --preset NAME.")
+    from flatout.runfolder import RunFolder, default_folder
+
+    path = Path(config.run.run_dir) if config.run.run_dir else default_folder(config)
+    folder = RunFolder(path, resume)
+    from rich.console import Console
+
+    from flatout.trainer import Display, Silent, Trainer
+
+    console = Console(stderr=config.run.json)
+    display: Display = Silent()
+    if not config.run.quiet:
+        from flatout.console import LiveDisplay
+
+        display = LiveDisplay(config, console)
+    try:
+        trainer = Trainer(
+            with_run(config, run_dir=str(path)), folder=folder, resume=resume, display=display,
+            started=started,
+        )  # fmt: skip
+        summary = trainer.run()
+    except FlatoutError as error:
+        _keep_traceback(path, error)
+        raise
+    finally:
+        display.close()
+        folder.close()
+    if config.run.json:
+        print(json.dumps(summary))
+    if not config.run.quiet and summary:
+        from flatout.console import report
+
+        report(summary, console)
+    if trainer.interrupted is not None:
+        resume_hint = f"; go on with: flatout train --resume {path}" if summary else ""
+        state = "saved" if summary else "before the first step; nothing was trained"
+        print(f"flatout: interrupted, {state}{resume_hint}", file=sys.stderr)
+        return 128 + trainer.interrupted
+    return 0
+
+
+def _keep_traceback(path: Path, error: FlatoutError) -> None:
+    """Keep the traceback of what a user's code raised, where its author can read it."""
+    if error.__cause__ is None:
+        return
+    import traceback
+
+    try:
+        text = "".join(traceback.format_exception(error.__cause__))
+        (path / "error.log").write_text(text)
+    except OSError:
+        return
+    error.args = (f"{error} The traceback is in {path / 'error.log'}.",)
+
+
+def _process_start() -> float:
+    """`time.time` at which this process was started."""
+    import psutil
+
+    try:
+        return min(psutil.Process().create_time(), time.time())
+    except psutil.Error:
+        return time.time()
+
+
+def _eval(argv: list[str]) -> int:
+    path = argv.pop(0) if argv and not argv[0].startswith("-") else None
+    arguments: EvalArguments = _parse(EvalArguments, "flatout eval RUN_DIR", argv, EvalArguments())
+    if path is None:
+        raise UsageError("eval needs a run folder or a saved agent: flatout eval RUN_DIR.")
+    if arguments.episodes < 1:
+        raise UsageError(f"episodes = {arguments.episodes} is impossible: at least 1.")
+    if arguments.checkpoint not in ("best", "final"):
+        raise UsageError(
+            f"--checkpoint {arguments.checkpoint} is neither best nor final."
+            f"{nearest(arguments.checkpoint, ['best', 'final'])}"
+        )
+    from flatout.api import load_any
+
+    agent, file = load_any(Path(path), prefer=arguments.checkpoint)
+    result = agent.evaluate(arguments.episodes, seed=arguments.seed)
+    shown = {
+        "agent": str(file),
+        "env": agent.config.env.env,
+        "episodes": arguments.episodes,
+        "return_mean": result.return_mean,
+        "return_std": result.return_std,
+        "return_min": min(result.returns),
+        "return_max": max(result.returns),
+        "length_mean": result.length_mean,
+        "returns": list(result.returns),
+        "video": arguments.video,
+    }
+    if arguments.video is not None:
+        agent.record(Path(arguments.video), seed=arguments.seed)
+    if arguments.json:
+        print(json.dumps(shown))
+        return 0
+    print(
+        f"{shown['env']}: return {result.return_mean:.2f} ± {result.return_std:.2f} over "
+        f"{arguments.episodes} greedy episodes (lowest {shown['return_min']:.2f}, highest "
+        f"{shown['return_max']:.2f}), mean length {result.length_mean:.1f}\n{file}"
+    )
+    if arguments.video is not None:
+        print(f"video: {arguments.video}")
+    return 0
+
+
+def _devices(argv: list[str]) -> int:
+    arguments: DevicesArguments = _parse(
+        DevicesArguments, "flatout devices", argv, DevicesArguments()
+    )
+    from dataclasses import asdict
+
+    from flatout.hardware import inventory, resolve_placement
+
+    hardware = inventory()
+    would = {
+        kind: str(resolve_placement("auto", hardware, images=images)[0])
+        for kind, images in (("vectors", False), ("images", True))
+    }
+    if arguments.json:
+        print(json.dumps(asdict(hardware) | {"auto": would}))
+        return 0
+    from rich.console import Console
+
+    from flatout.devices import show
+
+    show(hardware, would, Console())
+    return 0

@@ -1,0 +1,152 @@
+"""The live display and the closing report."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bar
+from rich.table import Table
+from rich.text import Text
+
+from flatout.config import TrainConfig
+from flatout.summary import PHASE_WORDS, advice
+from flatout.trainer import Progress
+
+REDRAW_S = 0.25
+PLAIN_S = 5.0
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+class LiveDisplay:
+    """A progress bar with the figures that matter; plain lines where there is no terminal.
+
+    Args:
+        config: the run's settings.
+        console: where to draw.
+    """
+
+    def __init__(self, config: TrainConfig, console: Console) -> None:
+        self._config = config
+        self._console = console
+        self._drawn = 0.0
+        self._curve: list[float] = []
+        self._curve_step = -1
+        self._started = time.time()
+        self._live: Live | None = None
+        self._bar = Bar(
+            TextColumn("[bold]{task.description}"), BarColumn(bar_width=None),
+            TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+            console=console, expand=True,
+        )  # fmt: skip
+        title = f"{config.algorithm} {config.env.env}"
+        self._task = self._bar.add_task(title, total=config.run.steps)
+        if console.is_terminal:
+            self._live = Live(self._bar, console=console, auto_refresh=False, transient=False)
+            self._live.start()
+
+    def note(self, text: str) -> None:
+        """Say one sentence above the bar."""
+        self._console.print(Text(f"· {text}", style="dim"), soft_wrap=True)
+
+    def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
+        """Redraw a few times a second."""
+        now = time.time()
+        if now - self._drawn < (REDRAW_S if self._live else PLAIN_S):
+            return
+        self._drawn = now
+        self._draw(progress, row, wall_s)
+
+    def close(self) -> None:
+        """Leave the last picture and give the terminal back."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _draw(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
+        mean = float(np.mean(progress.returns)) if progress.returns else math.nan
+        last = list(progress.returns)[-10:]
+        mean10 = float(np.mean(last)) if last else math.nan
+        rate = progress.steps / max(wall_s, 1e-9)
+        if progress.returns and progress.steps != self._curve_step:
+            self._curve.append(mean)
+            self._curve_step = progress.steps
+        figures = (
+            f"episodes {progress.episodes:,}   return {mean:.1f} (last 10: {mean10:.1f})   "
+            f"{rate:,.0f} steps/s"
+        )
+        if self._live is None:
+            self._console.print(
+                f"step {progress.steps:,}/{self._config.run.steps:,}   {figures}", soft_wrap=True
+            )
+            return
+        self._bar.update(self._task, completed=min(progress.steps, self._config.run.steps))
+        grid = Table.grid(padding=(0, 3))
+        grid.add_row("steps", f"{progress.steps:,}", "updates", f"{progress.updates:,}")
+        grid.add_row("episodes", f"{progress.episodes:,}", "steps/s", f"{rate:,.0f}")
+        grid.add_row("return, last 100", f"{mean:.1f}", "last 10", f"{mean10:.1f}")
+        loss = row.get("policy_loss", math.nan), row.get("value_loss", math.nan)
+        grid.add_row("policy loss", f"{loss[0]:.4f}", "value loss", f"{loss[1]:.4f}")
+        parts: list[Any] = [self._bar, grid]
+        if len(self._curve) > 1:
+            parts.append(Text(sparkline(self._curve, 60), style="cyan"))
+        self._live.update(Group(*parts), refresh=True)
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """The last `width` values as block characters, lowest to highest."""
+    shown = values[-width:]
+    low, high = min(shown), max(shown)
+    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BLOCKS[round((value - low) * scale)] for value in shown)
+
+
+def report(summary: dict[str, Any], console: Console) -> None:
+    """What was achieved, where the time went, and what to try next."""
+    mean = summary["return_mean_100"]
+    shown = summary["return_mean_last"] if mean is None else mean
+    goals = [
+        f"return {goal} reached after {summary['steps_to_return'][goal]:,} steps, {seconds:.1f} s"
+        if seconds is not None
+        else f"return {goal} not reached"
+        for goal, seconds in summary["time_to_return_s"].items()
+    ]
+    console.print()
+    headline = Text(
+        "ACHIEVED  ", style="bold green" if not goals or "not" not in goals[0] else "bold yellow"
+    )
+    said = "no episode ended" if shown is None else f"mean return {shown:.1f}" + (
+        " (last 100 episodes)" if mean is not None else " (fewer than 100 episodes)"
+    )  # fmt: skip
+    headline.append("; ".join([said, *goals]), style="not bold")
+    console.print(headline, soft_wrap=True)
+    console.print(
+        f"          {summary['steps']:,} steps, {summary['episodes']:,} episodes, "
+        f"{summary['updates']:,} updates in {summary['wall_s']:.1f} s "
+        f"({summary['startup_s']:.1f} s start-up, of it {summary['compile_s']:.1f} s compiling); "
+        f"{summary['steps_per_s']:,.0f} steps/s after it, on {summary['placement']}",
+        soft_wrap=True,
+    )
+    console.print(Text("TIME", style="bold"))
+    phases = sorted(summary["phases"].items(), key=lambda item: -item[1])
+    for name, share in phases:
+        if share >= 0.005:
+            bar = "█" * max(1, round(share * 40))
+            console.print(f"  {share:6.1%}  {PHASE_WORDS[name]:34} [cyan]{bar}[/cyan]")
+    console.print(
+        Text("NEXT  ", style="bold").append(advice(summary), style="not bold"), soft_wrap=True
+    )
+    if summary["run_dir"]:
+        console.print(f"[dim]{summary['run_dir']}[/dim]", soft_wrap=True)

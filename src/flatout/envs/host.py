@@ -1,0 +1,188 @@
+"""N Gymnasium environments stepped in this process, each episode with a seed of its own.
+
+An environment whose episode ends is reset within the same step; the final observation is handed
+over, so that truncation can bootstrap. Every episode's seed is a function of (run seed,
+environment, episode): an episode is reproduced by its number and its actions.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from flatout.errors import EnvironmentFailure, Interrupt
+from flatout.types import ActionSpec, DiscreteSpec, Episode, ObservationSpec
+
+TRAINING, EVALUATION = 0, 1
+"""Streams of episode seeds, so that evaluation never repeats a training episode."""
+
+
+def episode_seed(seed: int, stream: int, env: int, episode: int) -> int:
+    """The seed (31 bits, as every environment accepts) of one episode."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(stream, env, episode))
+    return int(sequence.generate_state(1)[0]) >> 1
+
+
+class HostEnvs:
+    """N environments with one meaning of a step.
+
+    Args:
+        envs: the environments.
+        name: for messages.
+        obs_spec: what each observation must be.
+        action_spec: how actions are handed to them.
+        seed: the run's seed.
+        stream: `TRAINING` or `EVALUATION`.
+    """
+
+    def __init__(
+        self,
+        envs: Sequence[gym.Env[Any, Any]],
+        name: str,
+        obs_spec: ObservationSpec,
+        action_spec: ActionSpec,
+        seed: int,
+        stream: int = TRAINING,
+    ) -> None:
+        self._envs = list(envs)
+        self._steps = [env.step for env in self._envs]
+        self._name = name
+        self._spec = obs_spec
+        self._action_spec = action_spec
+        self._seed = seed
+        self._stream = stream
+        self.num_envs = len(self._envs)
+        self.episode = [-1] * self.num_envs
+        self.returns = [0.0] * self.num_envs
+        self.lengths = [0] * self.num_envs
+
+    def reset(self, env: int, out: np.ndarray, episode: int | None = None) -> None:
+        """Start an episode of one environment (by default the next) and write its observation."""
+        number = self.episode[env] + 1 if episode is None else episode
+        seed = episode_seed(self._seed, self._stream, env, number)
+        try:
+            obs, _ = self._envs[env].reset(seed=seed)
+        except Exception as error:  # a user's environment may raise anything
+            raise self.failure(env, error, "reset") from error
+        self._check(env, obs, "reset")
+        out[env] = obs
+        self.episode[env] = number
+        self.returns[env] = 0.0
+        self.lengths[env] = 0
+
+    def step(
+        self,
+        actions: np.ndarray,
+        out: np.ndarray,
+        rewards: np.ndarray,
+        ended: Callable[[int, bool, bool, np.ndarray], None],
+        active: Sequence[int] | None = None,
+    ) -> None:
+        """One step of every environment (or of the `active` ones).
+
+        Args:
+            actions: ``[N, ...]`` as `act` chose them.
+            out: ``[N, ...]``, receives observations: after an episode's end the next one's first.
+            rewards: ``[N]``, receives rewards.
+            ended: ``(env, terminated, truncated, final_obs)``, called before the reset where an
+                episode ended; `returns` and `lengths` still hold the ended episode's.
+
+        Raises:
+            EnvironmentFailure: an environment raised, or returned what is no observation.
+        """
+        choices = to_environment(self._action_spec, actions)
+        shape, returns, lengths = self._spec.shape, self.returns, self.lengths
+        env = -1
+        try:
+            for env in range(self.num_envs) if active is None else active:
+                obs, reward, terminated, truncated, _ = self._steps[env](choices[env])
+                if getattr(obs, "shape", None) != shape:
+                    self._check(env, obs, "step")
+                reward = float(reward)
+                rewards[env] = reward
+                returns[env] += reward
+                lengths[env] += 1
+                if terminated or truncated:
+                    ended(env, bool(terminated), bool(truncated), obs)
+                    self.reset(env, out)
+                else:
+                    out[env] = obs
+        except (EnvironmentFailure, Interrupt):
+            raise
+        except Exception as error:  # a user's environment may raise anything
+            raise self.failure(env, error, "step") from error
+
+    def finished(self, env: int) -> Episode:
+        """The episode that `ended` is being told of."""
+        return Episode(env, self.returns[env], self.lengths[env])
+
+    def replay(self, env: int, episode: int, actions: np.ndarray, out: np.ndarray) -> bool:
+        """Reproduce an episode up to now from its number and its actions.
+
+        Args:
+            env: which environment.
+            episode: the episode's number.
+            actions: ``[L, ...]`` since its start.
+            out: ``[N, ...]``, receives the observation.
+
+        Returns:
+            False where the episode ended while it was being replayed: it does not reproduce.
+        """
+        self.reset(env, out, episode)
+        for action in actions:
+            try:
+                obs, reward, terminated, truncated, _ = self._steps[env](
+                    to_environment(self._action_spec, action[None])[0]
+                )
+            except Exception as error:  # a user's environment may raise anything
+                raise self.failure(env, error, "step") from error
+            if terminated or truncated:
+                return False
+            self.returns[env] += float(reward)
+            self.lengths[env] += 1
+            self._check(env, obs, "step")
+            out[env] = obs
+        return True
+
+    def close(self) -> None:
+        """Close every environment; one that fails to close does not keep the others open."""
+        for env in self._envs:
+            try:
+                env.close()
+            except Exception:  # closing must not hide how the run ended
+                traceback.print_exc()
+
+    def failure(self, env: int, error: Exception, call: str) -> EnvironmentFailure:
+        """The sentence for an exception out of a user's environment, with where it was raised."""
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        return EnvironmentFailure(
+            f"environment {env} ({self._name}) raised {type(error).__name__} in {call}: "
+            f"{error} ({frame.filename}:{frame.lineno})"
+        )
+
+    def blame(self, step: int, env: int, what: str) -> EnvironmentFailure:
+        """The sentence for a value that no environment may return."""
+        return EnvironmentFailure(
+            f"environment {env} ({self._name}) returned {what} at step {step} of the trajectory; "
+            "look at what it computes there."
+        )
+
+    def _check(self, env: int, obs: Any, call: str) -> None:
+        array = np.asarray(obs)
+        if array.shape != self._spec.shape or array.dtype.kind not in "fiub":
+            raise EnvironmentFailure(
+                f"environment {env} ({self._name}) returned an observation of shape "
+                f"{array.shape} and type {array.dtype} from {call}; its observation_space says "
+                f"{self._spec.shape} {self._spec.dtype}."
+            )
+
+
+def to_environment(spec: ActionSpec, actions: np.ndarray) -> Sequence[Any]:
+    """A batch of actions ``[B, ...]`` as environments take them: ints, or arrays in a box."""
+    if isinstance(spec, DiscreteSpec):
+        return (actions + spec.start if spec.start else actions).tolist()
+    return list(actions.astype(spec.dtype).reshape(len(actions), *spec.shape))

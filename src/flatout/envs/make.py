@@ -1,0 +1,240 @@
+"""From what the user named (an id, module:factory, an object, a function) to environments."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from flatout.config import EnvConfig
+from flatout.envs import register
+from flatout.errors import EnvironmentFailure, UsageError, nearest
+from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec
+
+Factory = Callable[..., "gym.Env[Any, Any]"]
+"""Makes one environment; called with ``render_mode=...`` only where something is rendered."""
+
+
+class Borrowed(gym.Wrapper[Any, Any, Any, Any]):
+    """A user's environment object: used, but never closed, by a run."""
+
+    def close(self) -> None:
+        """Leave the environment to its owner."""
+
+
+class OneEnvironment:
+    """A factory around a single environment object, which cannot serve two at once."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        self._env = env
+        self._used = False
+
+    def __call__(self, **kwargs: Any) -> gym.Env[Any, Any]:
+        if self._used or kwargs:
+            raise UsageError(
+                "one environment object cannot serve several environments (envs above 1, "
+                "evaluation during training, video); pass a function that makes one instead."
+            )
+        self._used = True
+        return Borrowed(self._env)
+
+
+def factory(config: EnvConfig, source: Any = None) -> Factory:
+    """A function that makes the prepared environment.
+
+    Args:
+        config: the id or ``module:factory``, its arguments, and the preparation of observations.
+        source: an environment object or a function, used instead of ``config.env``.
+
+    Raises:
+        UsageError: an unknown id, module or factory.
+    """
+    register()
+    if source is None:
+        base = _by_name(config)
+    elif isinstance(source, gym.Env):
+        base = OneEnvironment(source)
+    elif callable(source):
+        base = _with_kwargs(source, config.env_kwargs)
+    else:
+        raise UsageError(
+            f"an environment is an id, module:factory, a gymnasium.Env or a function that makes "
+            f"one, not {type(source).__name__}."
+        )
+    return lambda **kwargs: _prepare(_call(base, config.env, kwargs), config)
+
+
+def _with_kwargs(function: Callable[..., Any], settings: dict[str, Any]) -> Factory:
+    return lambda **kwargs: function(**settings, **kwargs)
+
+
+def _call(base: Factory, name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    try:
+        env = base(**kwargs)
+    except (UsageError, EnvironmentFailure):
+        raise
+    except gym.error.DependencyNotInstalled as error:
+        raise UsageError(f"{name} needs a package that is not installed: {error}") from error
+    except Exception as error:  # a user's environment may raise anything
+        raise EnvironmentFailure(
+            f"making the environment {name} failed: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(env, gym.Env):
+        raise UsageError(f"{name} made {type(env).__name__}, not a gymnasium.Env.")
+    return env
+
+
+def _by_name(config: EnvConfig) -> Factory:
+    name = config.env
+    if not name:
+        raise UsageError("no environment: pass --env ID, --env module:factory or --preset NAME.")
+    if ":" in name and "/" not in name.partition(":")[0]:
+        module, _, attribute = name.partition(":")
+        imported = _import(module, name)
+        function = getattr(imported, attribute, None)
+        if function is not None:
+            if not callable(function):
+                raise UsageError(f"--env {name}: {attribute!r} in {module} is not a function.")
+            return _with_kwargs(function, config.env_kwargs)
+        name = attribute  # Gymnasium's own "module:id", whose import registers the id
+        if name not in gym.registry:
+            raise UsageError(
+                f"--env {config.env}: {module} has no {attribute!r}"
+                f"{nearest(attribute, [n for n in vars(imported) if not n.startswith('_')])}."
+            )
+    try:
+        spec = copy.deepcopy(gym.spec(name))
+    except gym.error.Error as error:
+        hint = nearest(name, gym.registry)
+        detail = hint.strip() if hint else str(error)
+        raise UsageError(f"unknown environment {name!r}: {detail}") from None
+    # Resets always come first here and spaces are checked by us, so that Gymnasium's checking
+    # wrappers would only cost time.
+    spec.order_enforce = False
+    spec.disable_env_checker = True
+    return _with_kwargs(lambda **kwargs: gym.make(spec, **kwargs), config.env_kwargs)
+
+
+def _import(module: str, name: str) -> Any:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or module
+        where = "" if missing == module else f" (imported by {module})"
+        raise UsageError(f"--env {name}: there is no module {missing!r}{where}.") from error
+    except Exception as error:  # the user's module may raise anything
+        raise EnvironmentFailure(
+            f"--env {name}: importing {module} failed: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _prepare(env: gym.Env[Any, Any], config: EnvConfig) -> gym.Env[Any, Any]:
+    """Apply the wanted preparation with Gymnasium's own wrappers."""
+    space = env.observation_space
+    image = isinstance(space, gym.spaces.Box) and len(space.shape) == 3
+    if (config.grayscale or config.resize) and not image:
+        raise UsageError(
+            f"--grayscale and --resize need image observations, but {config.env} observes {space}."
+        )
+    if config.grayscale:
+        env = gym.wrappers.GrayscaleObservation(env, keep_dim=True)
+    if config.resize:
+        env = _resize(env, config.resize)
+    if config.frame_stack > 1:
+        env = gym.wrappers.FrameStackObservation(env, config.frame_stack)
+        env = _merge_stack(env)
+    return env
+
+
+def _resize(env: gym.Env[Any, Any], size: int) -> gym.Env[Any, Any]:
+    try:
+        resized = gym.wrappers.ResizeObservation(env, (size, size))
+    except gym.error.DependencyNotInstalled:
+        raise UsageError("--resize needs OpenCV: pip install 'flatout[pixels]'.") from None
+    space = resized.observation_space
+    assert isinstance(space, gym.spaces.Box)
+    if len(space.shape) == 3:
+        return resized
+    low, high = int(space.low.flat[0]), int(space.high.flat[0])
+    box = gym.spaces.Box(low, high, (size, size, 1), dtype=np.uint8)
+    return gym.wrappers.TransformObservation(
+        resized, lambda obs: np.asarray(obs).reshape(size, size, 1), box
+    )
+
+
+def _merge_stack(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """``[S, H, W, c] -> [H, W, S * c]`` for images, ``[S, D] -> [S * D]`` for vectors."""
+    space = env.observation_space
+    if not isinstance(space, gym.spaces.Box):
+        raise UsageError(f"--frame-stack needs Box observations, not {space}.")
+
+    def merge(obs: Any) -> np.ndarray:
+        stack = np.asarray(obs)
+        if stack.ndim == 4:
+            stack = np.moveaxis(stack, 0, 2)
+            return np.ascontiguousarray(stack).reshape(*stack.shape[:2], -1)
+        return stack.reshape(-1)
+
+    box = gym.spaces.Box(merge(space.low), merge(space.high), dtype=space.dtype.type)  # type: ignore[union-attr]
+    return gym.wrappers.TransformObservation(env, merge, box)
+
+
+def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObservationSpec, ActionSpec]:
+    """The environment's spaces as plain values.
+
+    Raises:
+        UsageError: a space that algorithms here do not take, by its name.
+    """
+    observation, action = env.observation_space, env.action_space
+    if not isinstance(observation, gym.spaces.Box):
+        raise UsageError(
+            f"{name} observes {_kind(observation)}; Flatout takes Box observations (vectors and "
+            "images). Flatten it with gymnasium.wrappers.FlattenObservation in a factory."
+        )
+    if len(observation.shape) not in (1, 3):
+        raise UsageError(
+            f"{name} observes a Box of shape {observation.shape}; Flatout takes vectors [D] and "
+            "images [rows, columns, channels]."
+        )
+    kind = observation.dtype.kind if observation.dtype is not None else "f"
+    if kind in "ui":
+        high = int(observation.high.max())
+        fits = kind == "u" and observation.dtype == np.uint8
+        dtype = "uint8" if fits else "int32"
+        obs_spec = ObservationSpec(observation.shape, dtype, high if fits else None)
+    else:
+        obs_spec = ObservationSpec(observation.shape, "float32")
+    if isinstance(action, gym.spaces.Discrete):
+        return obs_spec, DiscreteSpec(int(action.n), int(action.start))
+    if isinstance(action, gym.spaces.Box) and action.dtype is not None:
+        low = tuple(float(x) for x in action.low.ravel())
+        high = tuple(float(x) for x in action.high.ravel())
+        return obs_spec, ContinuousSpec(action.shape, low, high, str(action.dtype))
+    raise UsageError(
+        f"{name} acts with {_kind(action)}; Flatout takes Discrete and Box actions, without masks."
+    )
+
+
+def _kind(space: gym.Space[Any]) -> str:
+    return f"a {type(space).__name__} space"
+
+
+def episode_limit(env: gym.Env[Any, Any]) -> int | None:
+    """The episode's time limit in steps, where the environment has one."""
+    spec = env.spec
+    if spec is not None and spec.max_episode_steps:
+        return int(spec.max_episode_steps)
+    inner: Any = env
+    while isinstance(inner, gym.Wrapper):
+        if isinstance(inner, gym.wrappers.TimeLimit):
+            return int(inner._max_episode_steps)
+        inner = inner.env
+    return None

@@ -1,0 +1,51 @@
+"""Errors meant for the user: one clear sentence, never a traceback as the message.
+
+Everything that a user can cause (a misspelt name, impossible numbers, a full disk, an environment
+that raises) is a `FlatoutError`; the command line prints its text and exits with its `exit_code`.
+Anything else that escapes is a defect of Flatout itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FlatoutError(Exception):
+    """The run failed: what is wrong, with which value, and what to do, in one sentence."""
+
+    exit_code = 1
+
+
+class UsageError(FlatoutError):
+    """The request itself makes no sense (unknown name, impossible value): nothing was started."""
+
+    exit_code = 2
+
+
+class EnvironmentFailure(FlatoutError):  # noqa: N818 - the run's failure, not a class of bug
+    """A user's environment raised, or returned something that is not an observation or a reward."""
+
+
+class CheckpointError(FlatoutError):
+    """A checkpoint or saved agent is missing, truncated, corrupt, or belongs to something else."""
+
+
+class Interrupt(BaseException):
+    """SIGINT or SIGTERM while it is safe to stop.
+
+    Derives from `BaseException`, as `KeyboardInterrupt` does, so that an environment's own
+    ``except Exception`` does not swallow it.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+
+
+def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
+    """``" Did you mean 'a' or 'b'?"`` for the known names closest to `name`, or an empty string."""
+    matches = difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)
+    if not matches:
+        return ""
+    return f" Did you mean {' or '.join(repr(match) for match in matches)}?"

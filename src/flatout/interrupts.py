@@ -1,0 +1,71 @@
+"""SIGINT and SIGTERM: stop where nothing is lost, at once where work may be thrown away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+from flatout.errors import Interrupt
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts:
+    """Turns signals into `Interrupt`, raised only inside `discardable` stretches.
+
+    Outside of them (learning, publishing, saving) a signal waits for the next such stretch. A
+    second signal ends the process without waiting; what was saved stays saved. Handlers are
+    installed only in the main thread; elsewhere signals are left alone.
+    """
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self._inside = 0
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for signum in SIGNALS:
+                self._previous[signum] = signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
+        self._previous.clear()
+
+    @contextmanager
+    def discardable(self) -> Iterator[None]:
+        """A stretch that may be interrupted at any bytecode and thrown away."""
+        self._inside += 1
+        try:
+            self.check()
+            yield
+        finally:
+            self._inside -= 1
+
+    def check(self) -> None:
+        """Raise where a signal has come.
+
+        Raises:
+            Interrupt: SIGINT or SIGTERM has come.
+        """
+        if self.signum is not None:
+            raise Interrupt(self.signum)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self.signum is not None:
+            os._exit(128 + signum)
+        self.signum = signum
+        if self._inside:
+            raise Interrupt(signum)

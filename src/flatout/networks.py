@@ -1,0 +1,224 @@
+"""Torsos and heads as Equinox modules; each maps one observation, Flatout maps them over batches.
+
+Convolutions are NHWC. Weights are ``[in, out]``, so that a batch of rows multiplies from the left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from flatout.config import NetworkConfig
+from flatout.errors import UsageError
+from flatout.types import ObservationSpec
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "tanh": jnp.tanh,
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+    "gelu": jax.nn.gelu,
+    "elu": jax.nn.elu,
+}
+
+Network = Callable[[jax.Array, tuple[int, ...]], Any]
+"""A custom torso: ``(key, observation_shape) -> equinox.Module`` mapping one observation
+``[...]`` float32 to features ``[F]``. Actor and critic each get one, with heads appended."""
+
+
+def orthogonal(key: jax.Array, shape: tuple[int, int], gain: float) -> jax.Array:
+    """An orthogonal ``[in, out]`` matrix times `gain` (Saxe et al., 2014)."""
+    return jax.nn.initializers.orthogonal(gain)(key, shape, jnp.float32)
+
+
+class Linear(eqx.Module):
+    """``x[in] -> x @ weight + bias``, orthogonally initialised with `gain`, zero bias."""
+
+    weight: jax.Array
+    bias: jax.Array
+
+    def __init__(self, key: jax.Array, inputs: int, outputs: int, gain: float) -> None:
+        self.weight = orthogonal(key, (inputs, outputs), gain)
+        self.bias = jnp.zeros((outputs,), jnp.float32)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x @ self.weight + self.bias
+
+
+class Conv(eqx.Module):
+    """A convolution over ``[H, W, in]`` with an HWIO kernel, orthogonally initialised."""
+
+    weight: jax.Array
+    bias: jax.Array
+    stride: int = eqx.field(static=True)
+    padding: str = eqx.field(static=True)
+
+    def __init__(
+        self,
+        key: jax.Array,
+        inputs: int,
+        outputs: int,
+        size: int,
+        stride: int = 1,
+        padding: str = "VALID",
+        gain: float = math.sqrt(2),
+    ) -> None:
+        flat = orthogonal(key, (size * size * inputs, outputs), gain)
+        self.weight = flat.reshape(size, size, inputs, outputs)
+        self.bias = jnp.zeros((outputs,), jnp.float32)
+        self.stride = stride
+        self.padding = padding
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = jax.lax.conv_general_dilated(
+            x[None], self.weight, (self.stride, self.stride), self.padding,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )  # fmt: skip
+        return y[0] + self.bias
+
+
+class MLP(eqx.Module):
+    """Fully connected hidden layers over the flattened observation: ``[...] -> [F]``."""
+
+    layers: tuple[Linear, ...]
+    activation: str = eqx.field(static=True)
+
+    def __init__(
+        self, key: jax.Array, inputs: int, hidden: tuple[int, ...], activation: str
+    ) -> None:
+        sizes = (inputs, *hidden)
+        keys = jax.random.split(key, max(1, len(hidden)))
+        self.layers = tuple(
+            Linear(keys[i], sizes[i], sizes[i + 1], math.sqrt(2)) for i in range(len(hidden))
+        )
+        self.activation = activation
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = x.reshape(-1)
+        for layer in self.layers:
+            x = ACTIVATIONS[self.activation](layer(x))
+        return x
+
+
+class NatureCNN(eqx.Module):
+    """The DQN convolutions (Mnih et al., 2015): 32@8x8/4, 64@4x4/2, 64@3x3/1, dense 512."""
+
+    convolutions: tuple[Conv, ...]
+    dense: Linear
+
+    def __init__(self, key: jax.Array, shape: tuple[int, ...]) -> None:
+        rows, columns, channels = shape
+        keys = jax.random.split(key, 4)
+        layers: list[Conv] = []
+        for k, (outputs, size, stride) in zip(
+            keys, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), strict=False
+        ):
+            layers.append(Conv(k, channels, outputs, size, stride))
+            rows, columns = (rows - size) // stride + 1, (columns - size) // stride + 1
+            channels = outputs
+        if rows < 1 or columns < 1:
+            raise UsageError(
+                f"network = nature needs images of at least 36x36, not {shape[0]}x{shape[1]}; "
+                "use network = grid or mlp."
+            )
+        self.convolutions = tuple(layers)
+        self.dense = Linear(keys[3], rows * columns * channels, 512, math.sqrt(2))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for layer in self.convolutions:
+            x = jax.nn.relu(layer(x))
+        return jax.nn.relu(self.dense(x.reshape(-1)))
+
+
+class Grid(eqx.Module):
+    """A small board: cell values one-hot, conv 32@3x3 and 64@3x3 (SAME), then dense layers."""
+
+    convolutions: tuple[Conv, ...]
+    dense: MLP
+    values: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        key: jax.Array,
+        shape: tuple[int, ...],
+        high: int,
+        hidden: tuple[int, ...],
+        activation: str,
+    ) -> None:
+        rows, columns, channels = shape
+        keys = jax.random.split(key, 3)
+        self.values = high + 1
+        self.convolutions = (
+            Conv(keys[0], channels * self.values, 32, 3, padding="SAME"),
+            Conv(keys[1], 32, 64, 3, padding="SAME"),
+        )
+        self.dense = MLP(keys[2], rows * columns * 64, hidden, activation)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        cells = jnp.round(x * (self.values - 1)).astype(jnp.int32)  # undo the scaling to 0..1
+        x = jax.nn.one_hot(cells, self.values).reshape(*x.shape[:2], -1)
+        for layer in self.convolutions:
+            x = jax.nn.relu(layer(x))
+        return self.dense(x)
+
+
+class Torso(Protocol):
+    """What a torso is: one observation in, features out."""
+
+    def __call__(self, x: jax.Array, /) -> jax.Array: ...
+
+
+def make_torso(
+    key: jax.Array, spec: ObservationSpec, config: NetworkConfig, network: Network | None
+) -> Torso:
+    """Build the configured torso, or the user's own.
+
+    Raises:
+        UsageError: a network that does not fit the observation.
+    """
+    if network is not None:
+        return network(key, spec.shape)
+    kind = config.network
+    if kind == "auto":
+        kind = "mlp" if not spec.is_image else ("nature" if min(spec.shape[:2]) >= 36 else "grid")
+        if kind == "grid" and (spec.high is None or spec.high > 31):
+            kind = "mlp"
+    if kind == "mlp":
+        return MLP(key, math.prod(spec.shape), config.hidden, config.activation)
+    if not spec.is_image:
+        raise UsageError(
+            f"network = {kind} needs image observations [rows, columns, channels], not "
+            f"{list(spec.shape)}; use network = mlp."
+        )
+    if kind == "nature":
+        return NatureCNN(key, spec.shape)
+    if spec.high is None or spec.high > 31:
+        raise UsageError(
+            "network = grid needs whole-number cells of 0 to at most 31, but this observation's "
+            f"largest value is {spec.high}; use network = nature or mlp."
+        )
+    return Grid(key, spec.shape, spec.high, config.hidden, config.activation)
+
+
+def features(torso: Torso, spec: ObservationSpec) -> int:
+    """F, the length of the torso's output for one observation.
+
+    Raises:
+        UsageError: a custom torso that fails on such an observation or returns no vector.
+    """
+    try:
+        out = jax.eval_shape(lambda x: torso(x), jax.ShapeDtypeStruct(spec.shape, jnp.float32))
+    except Exception as error:  # a user's module may raise anything
+        raise UsageError(
+            f"the network does not accept one observation of shape {list(spec.shape)}: "
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        ) from error
+    if not hasattr(out, "shape") or len(out.shape) != 1:
+        raise UsageError(
+            f"the network must map one observation to a vector of features, not to {out}."
+        )
+    return out.shape[0]

@@ -1,0 +1,124 @@
+"""Parameters where acting happens: published as one vector, versioned, used by a compiled `act`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxlib.xla_client import Device
+
+from flatout.algorithms.base import Algorithm, state_shapes, wrap_key
+from flatout.packing import OutputLayout, Packing
+from flatout.spans import Spans
+from flatout.types import ObservationSpec
+
+NOISE_BLOCK = 128
+"""Steps whose noise is drawn in one dispatch. Only speed depends on it: each draw is a pure
+function of (seed, environment, step)."""
+
+
+class Policy:
+    """A compiled `act` for a batch of N observations on one device, with its parameters.
+
+    Args:
+        algorithm: whose `act` it is.
+        obs_spec: one observation.
+        num_envs: N, the batch.
+        device: where it runs.
+        key: the raw key data of the acting stream, uint32; None acts greedily, without noise.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        obs_spec: ObservationSpec,
+        num_envs: int,
+        device: Device,
+        key: np.ndarray | None = None,
+    ) -> None:
+        self._algorithm = algorithm
+        self._obs = jax.ShapeDtypeStruct((num_envs, *obs_spec.shape), np.dtype(obs_spec.dtype))
+        self._num_envs = num_envs
+        self._key = key
+        self.device = device
+        self._packing = Packing(jax.eval_shape(algorithm.actor, state_shapes(algorithm)))
+        self._noise_start = -1
+        self._noise_block: Any = None
+        self._params: jax.Array | None = None
+        self.version = -1
+        draws = None if key is None else jax.eval_shape(self._draw, key, np.int32(0))
+        draw = None if draws is None else jax.tree.map(lambda s: _row(s), draws)
+        params = jax.ShapeDtypeStruct((self._packing.size,), jnp.float32)
+        outputs = jax.eval_shape(self._outputs, params, self._obs, draw)
+        self.layout = OutputLayout(outputs)
+        self._arguments = (params, self._obs, draws)
+
+    def compile(self) -> None:
+        """Compile, ahead of the first step."""
+        on = jax.sharding.SingleDeviceSharding(self.device)
+        params, obs, draws = self._arguments
+        if self._key is None:
+            program = jax.jit(self._greedy, in_shardings=on, out_shardings=on)
+            self._act = program.lower(params, obs).compile()
+            return
+        program = jax.jit(self._explore, in_shardings=on, out_shardings=on)
+        self._act = program.lower(params, obs, draws, np.int32(0)).compile()
+        drawing = jax.jit(self._draw, in_shardings=on, out_shardings=on)
+        self._draws = drawing.lower(self._key, np.int32(0)).compile()
+
+    def publish(self, vector: jax.Array | np.ndarray, version: int, spans: Spans) -> None:
+        """Take over packed parameters ``[P]``: one contiguous transfer to the acting device."""
+        with spans.span("publish"):
+            self._params = jax.block_until_ready(jax.device_put(vector, self.device))
+            self.version = version
+
+    def act(self, obs: np.ndarray, step: int) -> np.ndarray:
+        """Act for all environments, waiting for the result.
+
+        Args:
+            obs: ``[N, ...]`` raw observations.
+            step: the environments' own step number, from the run's start.
+
+        Returns:
+            One packed row ``[words]`` uint32; `layout` reads it.
+        """
+        offset = step - self._noise_start
+        if self._noise_start < 0 or not 0 <= offset < NOISE_BLOCK:
+            self._noise_block = self._draws(self._key, np.int32(step))
+            self._noise_start, offset = step, 0
+        return np.asarray(self._act(self._params, obs, self._noise_block, np.int32(offset)))
+
+    def greedy(self, obs: np.ndarray) -> np.ndarray:
+        """Act without noise: the distribution's mode. Arguments and result as `act`."""
+        return np.asarray(self._act(self._params, obs))
+
+    def _outputs(self, params: jax.Array, obs: jax.Array, draw: Any) -> dict[str, jax.Array]:
+        actor = self._packing.unpack(params)
+        action, _, extras = self._algorithm.act(actor, obs, (), draw)
+        return {"action": action, **extras}
+
+    def _explore(
+        self, params: jax.Array, obs: jax.Array, draws: Any, offset: jax.Array
+    ) -> jax.Array:
+        draw = jax.tree.map(
+            lambda block: jax.lax.dynamic_index_in_dim(block, offset, keepdims=False), draws
+        )
+        return OutputLayout.pack(self._outputs(params, obs, draw))
+
+    def _greedy(self, params: jax.Array, obs: jax.Array) -> jax.Array:
+        return OutputLayout.pack(self._outputs(params, obs, None))
+
+    def _draw(self, key: jax.Array, first: jax.Array) -> Any:
+        """Noise ``[NOISE_BLOCK, N, ...]`` for the steps from `first` on."""
+        stream = wrap_key(key)
+        envs = jnp.arange(self._num_envs)
+        steps = first + jnp.arange(NOISE_BLOCK)
+        one = self._algorithm.noise
+        over_envs = jax.vmap(one, in_axes=(None, 0, None))
+        return jax.vmap(over_envs, in_axes=(None, None, 0))(stream, envs, steps)
+
+
+def _row(spec: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(spec.shape[1:], spec.dtype)

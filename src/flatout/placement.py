@@ -1,0 +1,228 @@
+"""A placement: where each part of a run lives, as plain data with a one-line text form.
+
+cpu · gpu · cpu+gpu (act on CPU, learn on GPU) · auto
+act=cpu learn=gpu:0 replay=cpu sampler=inline schedule=serial memory=0.5
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import Literal, cast
+
+from flatout.errors import UsageError, nearest
+
+KEYS = (
+    "act", "learn", "replay", "sampler", "workers", "inference",
+    "schedule", "lag", "memory", "params",
+)  # fmt: skip
+
+_WORDS = {"cpu": "act=cpu", "gpu": "act=gpu:0", "cpu+gpu": "act=cpu learn=gpu:0"}
+_DEVICE = re.compile(r"(cpu|gpu)(?::(\d{1,4}))?")
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "replay": ("cpu", "gpu"),
+    "sampler": ("inline", "processes", "device"),
+    "inference": ("central", "local"),
+    "schedule": ("serial", "overlapped", "fused"),
+    "params": ("replicated", "sharded"),
+}
+
+
+@dataclass(frozen=True, order=True)
+class DeviceName:
+    """One device by kind and number, as the run sees them (after ``CUDA_VISIBLE_DEVICES``)."""
+
+    kind: Literal["cpu", "gpu"]
+    index: int = 0
+
+    def __str__(self) -> str:
+        return "cpu" if self.kind == "cpu" and self.index == 0 else f"{self.kind}:{self.index}"
+
+
+CPU = DeviceName("cpu")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where acting, learning, replay and the environments live, and how they take turns.
+
+    Attributes:
+        act: the acting devices.
+        learn: the learning devices.
+        replay: where replayed experience is kept.
+        sampler: ``inline`` (this process), ``processes`` or ``device``.
+        workers: worker processes x environments each, or None.
+        inference: ``central`` or ``local`` acting.
+        schedule: ``serial``, ``overlapped`` or ``fused``.
+        lag: how many versions behind acting may be.
+        memory: fraction of each GPU's memory that the run may take; None takes what it needs.
+        params: ``replicated`` or ``sharded`` over the learning devices.
+    """
+
+    act: tuple[DeviceName, ...] = (CPU,)
+    learn: tuple[DeviceName, ...] = (CPU,)
+    replay: Literal["cpu", "gpu"] = "cpu"
+    sampler: Literal["inline", "processes", "device"] = "inline"
+    workers: tuple[int, int] | None = None
+    inference: Literal["central", "local"] = "central"
+    schedule: Literal["serial", "overlapped", "fused"] = "serial"
+    lag: int = 0
+    memory: float | None = None
+    params: Literal["replicated", "sharded"] = "replicated"
+
+    @property
+    def devices(self) -> tuple[DeviceName, ...]:
+        """Every named device, each once, CPU first."""
+        named = {*self.act, *self.learn}
+        if self.replay == "gpu" and not any(device.kind == "gpu" for device in named):
+            named.add(DeviceName("gpu"))
+        return tuple(sorted(named))
+
+    def __str__(self) -> str:
+        """The shortest text that `parse` reads back as this placement."""
+        pairs = [f"act={_join(self.act)}"]
+        if self.learn != self.act:
+            pairs.append(f"learn={_join(self.learn)}")
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            if spec.name in ("act", "learn") or value == spec.default:
+                continue
+            if spec.name == "workers":
+                value = f"{value[0]}x{value[1]}"
+            pairs.append(f"{spec.name}={value}")
+        if self.schedule == "overlapped" and self.lag == 1:  # the default there
+            pairs.remove("lag=1")
+        text = " ".join(pairs)
+        return next((word for word, meaning in _WORDS.items() if meaning == text), text)
+
+
+def _join(devices: tuple[DeviceName, ...]) -> str:
+    return ",".join(str(device) for device in devices)
+
+
+def parse(text: str) -> Placement:
+    """Read a placement's text form (every form but ``auto``, which a rule resolves first).
+
+    Raises:
+        UsageError: an unknown word, key, device or value, or values that contradict each other.
+    """
+    text = text.strip()
+    pairs: dict[str, str] = {}
+    for part in _WORDS.get(text, text).split():
+        key, separator, value = part.partition("=")
+        if not separator:
+            known = ", ".join([*_WORDS, "auto"])
+            raise UsageError(
+                f"--placement: {part!r} is neither one of the words {known} nor KEY=VALUE "
+                f"(for example 'act=cpu learn=gpu:0').{nearest(part, [*_WORDS, 'auto'])}"
+            )
+        if key not in KEYS:
+            raise UsageError(
+                f"--placement: unknown key {key!r}; the keys are {', '.join(KEYS)}."
+                f"{nearest(key, KEYS)}"
+            )
+        if key in pairs:
+            raise UsageError(f"--placement: {key!r} is given twice.")
+        pairs[key] = value
+    if not pairs:
+        raise UsageError("--placement is empty; give cpu, gpu, cpu+gpu, auto or KEY=VALUE pairs.")
+    act = _devices("act", pairs["act"]) if "act" in pairs else (CPU,)
+    learn = _devices("learn", pairs["learn"]) if "learn" in pairs else act
+    for key, choices in _CHOICES.items():
+        if key in pairs and pairs[key] not in choices:
+            raise UsageError(
+                f"--placement: {key}={pairs[key]} is not one of {', '.join(choices)}."
+                f"{nearest(pairs[key], choices)}"
+            )
+    schedule = pairs.get("schedule", "serial")
+    lag = _integer("lag", pairs["lag"]) if "lag" in pairs else int(schedule == "overlapped")
+    if schedule == "overlapped" and lag < 1:
+        raise UsageError("--placement: schedule=overlapped needs lag of at least 1.")
+    if schedule != "overlapped" and lag:
+        raise UsageError(f"--placement: lag={lag} needs schedule=overlapped.")
+    workers = _workers(pairs["workers"]) if "workers" in pairs else None
+    sampler = pairs.get("sampler", "inline")
+    if workers and sampler != "processes":
+        raise UsageError(f"--placement: workers={pairs['workers']} needs sampler=processes.")
+    return Placement(
+        act=act,
+        learn=learn,
+        replay=cast(Literal["cpu", "gpu"], pairs.get("replay", "cpu")),
+        sampler=cast(Literal["inline", "processes", "device"], sampler),
+        workers=workers,
+        inference=cast(Literal["central", "local"], pairs.get("inference", "central")),
+        schedule=cast(Literal["serial", "overlapped", "fused"], schedule),
+        lag=lag,
+        memory=_fraction(pairs["memory"]) if "memory" in pairs else None,
+        params=cast(Literal["replicated", "sharded"], pairs.get("params", "replicated")),
+    )
+
+
+def refuse_unavailable(placement: Placement) -> None:
+    """Refuse, by name, the parts of the text form whose engines this version does not have.
+
+    Raises:
+        UsageError: naming the key and what can be written instead.
+    """
+    wanted = {
+        "sampler": (placement.sampler, "inline"),
+        "inference": (placement.inference, "central"),
+        "schedule": (placement.schedule, "serial"),
+        "params": (placement.params, "replicated"),
+        "replay": (placement.replay, "cpu"),
+    }
+    for key, (value, available) in wanted.items():
+        if value != available:
+            raise UsageError(
+                f"--placement: {key}={value} is not available in this version; "
+                f"use {key}={available} (the default)."
+            )
+    for key, devices in (("act", placement.act), ("learn", placement.learn)):
+        if len(devices) > 1:
+            raise UsageError(
+                f"--placement: {key}={_join(devices)} names {len(devices)} devices, but this "
+                f"version uses one; write {key}={devices[0]}."
+            )
+
+
+def _devices(key: str, text: str) -> tuple[DeviceName, ...]:
+    devices: list[DeviceName] = []
+    for name in text.split(","):
+        match = _DEVICE.fullmatch(name)
+        if not match:
+            raise UsageError(
+                f"--placement: {key}={text}: {name!r} is not a device; write cpu, gpu or gpu:1."
+            )
+        kind = cast(Literal["cpu", "gpu"], match[1])
+        device = DeviceName(kind, int(match[2] or 0))
+        if device in devices:
+            raise UsageError(f"--placement: {key}={text} names {device} twice.")
+        devices.append(device)
+    return tuple(devices)
+
+
+def _integer(key: str, text: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise UsageError(f"--placement: {key}={text} is not a whole number of 0 or more.")
+    return int(text)
+
+
+def _workers(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,6})x(\d{1,6})", text)
+    if not match or not int(match[1]) or not int(match[2]):
+        raise UsageError(
+            f"--placement: workers={text} is not WORKERSxENVIRONMENTS, for example workers=8x16."
+        )
+    return int(match[1]), int(match[2])
+
+
+def _fraction(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0.0 < value <= 1.0:
+        raise UsageError(
+            f"--placement: memory={text} is not a fraction of the GPU's memory above 0 and up to 1."
+        )
+    return value

@@ -1,0 +1,129 @@
+"""The run folder: who owns it, what lies where."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from flatout.checkpoint import replace_file
+from flatout.config import TrainConfig, resolve
+from flatout.errors import CheckpointError, FlatoutError, UsageError
+
+
+class RunFolder:
+    """One run's folder, locked while the run lives.
+
+    Args:
+        path: the folder; made where it does not exist.
+        resume: the folder must hold a run instead of being empty.
+
+    Raises:
+        FlatoutError: it is a file, not writable, in use, or already holds a run.
+    """
+
+    def __init__(self, path: Path, resume: bool = False) -> None:
+        self.path = path
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"the run folder {path} is a file; choose another --run-dir.")
+        if resume and not (path / "config.json").is_file():
+            raise UsageError(f"{path} holds no run to resume (there is no config.json in it).")
+        if not resume and (path / "config.json").exists():
+            raise UsageError(
+                f"{path} already holds a run; go on with --resume {path}, or choose another "
+                "--run-dir."
+            )
+        self._lock: IO[str] | None = None
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(path / ".lock", "w")  # noqa: SIM115 - held for the run
+        except OSError as error:
+            raise FlatoutError(f"cannot write the run folder {path}: {error.strerror}.") from error
+        try:  # the kernel lets go of it when the process ends, however it ends
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise FlatoutError(f"the run folder {path} is in use by another process.") from None
+        for left in path.rglob(".*.tmp"):  # of a run that was killed while it wrote
+            if left.is_file():
+                left.unlink(missing_ok=True)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints lie."""
+        return self.path / "checkpoints"
+
+    @property
+    def best(self) -> Path:
+        """The best parameters by evaluation."""
+        return self.path / "best.safetensors"
+
+    @property
+    def final(self) -> Path:
+        """The final parameters."""
+        return self.path / "params.safetensors"
+
+    def write_json(self, name: str, value: dict[str, Any]) -> None:
+        """Write one JSON file, complete or not at all.
+
+        Raises:
+            FlatoutError: it cannot be written.
+        """
+        replace_file(self.path / name, (json.dumps(value, indent=2) + "\n").encode())
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def default_folder(config: TrainConfig) -> Path:
+    """``runs/ALGORITHM-ENV-SEED-TIME``, not there yet."""
+    env = re.sub(r"[^A-Za-z0-9.]+", "-", config.env.env).strip("-") or "env"
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    base = Path("runs") / f"{config.algorithm}-{env}-{config.run.seed}-{stamp}"
+    path, number = base, 2
+    while path.exists():
+        path, number = base.with_name(f"{base.name}-{number}"), number + 1
+    return path
+
+
+def load_config(run_dir: Path) -> TrainConfig:
+    """The resolved settings of a run.
+
+    Raises:
+        UsageError: there is no run.
+        CheckpointError: its config.json is not one.
+    """
+    path = run_dir / "config.json"
+    if not path.is_file():
+        raise UsageError(f"{run_dir} is not a run folder (there is no config.json in it).")
+    try:
+        values = json.loads(path.read_bytes())
+        return resolve(str(values["algorithm"]), values["settings"])
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
+        raise CheckpointError(f"{path} is corrupt: {error}") from error
+
+
+def find_agent(path: Path) -> Path:
+    """The saved agent that a path names: a file, or a run folder's best or final parameters.
+
+    Raises:
+        UsageError: neither.
+    """
+    if path.is_file():
+        return path
+    if not path.exists():
+        raise UsageError(f"{path} does not exist.")
+    for name in ("best.safetensors", "params.safetensors"):
+        if (path / name).is_file():
+            return path / name
+    raise UsageError(
+        f"{path} holds neither best.safetensors nor params.safetensors; the run has not ended yet."
+    )

@@ -1,0 +1,1 @@
+"""Where trajectories come from."""

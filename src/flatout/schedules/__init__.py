@@ -1,0 +1,1 @@
+"""The data flow: sampler -> buffer -> learner -> params -> sampler."""

@@ -1,0 +1,43 @@
+"""What the trainer sees of the data flow."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import jax
+import numpy as np
+
+from flatout.types import Metrics, Snapshot
+
+
+class Schedule(Protocol):
+    """Owns the data flow; the trainer owns the run."""
+
+    def start(self) -> None:
+        """Draw the initial parameters and reset the environments."""
+        ...
+
+    def adopt(self, arrays: dict[str, np.ndarray]) -> None:
+        """Start from learned arrays instead of fresh ones."""
+        ...
+
+    def advance(self, n: int) -> list[Metrics]:
+        """Collect and learn `n` times."""
+        ...
+
+    @property
+    def params(self) -> jax.Array:
+        """The newest packed actor parameters ``[P]``."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """All state at the last iteration's boundary."""
+        ...
+
+    def restore(self, snapshot: Snapshot) -> list[str]:
+        """Take over such a state; sentences about what could not be restored."""
+        ...
+
+    def close(self) -> None:
+        """Release environments and workers."""
+        ...

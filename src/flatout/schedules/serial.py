@@ -1,0 +1,126 @@
+"""Collect, then learn, then collect with what was learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import numpy as np
+
+from flatout.checkpoint import leaf_names, named_leaves, rebuild
+from flatout.learner import Learner
+from flatout.params import Policy
+from flatout.samplers.inline import InlineSampler
+from flatout.spans import Spans
+from flatout.types import Metrics, Snapshot
+
+PREFIX = "learner"
+"""What the learning state's arrays are named after in snapshots and saved agents."""
+
+
+class SerialSchedule:
+    """One thread: trajectory k is collected with version k, learning from it publishes k + 1.
+
+    Args:
+        sampler: collects.
+        policy: holds the published parameters.
+        learner: learns.
+        spans: where the time goes.
+        discardable: a context in which work may be interrupted and thrown away; learning may not.
+    """
+
+    def __init__(
+        self,
+        sampler: InlineSampler,
+        policy: Policy,
+        learner: Learner,
+        spans: Spans,
+        discardable: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self._sampler = sampler
+        self._policy = policy
+        self._learner = learner
+        self._spans = spans
+        self._discardable = discardable
+        self._version = 0
+
+    def start(self) -> None:
+        """Draw the initial parameters and reset the environments."""
+        self._learner.start()
+        self._publish()
+        self._sampler.start()
+
+    def advance(self, n: int) -> list[Metrics]:
+        """Collect and learn `n` times."""
+        history: list[Metrics] = []
+        for _ in range(n):
+            with self._discardable():
+                trajectory = self._sampler.collect()
+            values = self._learner.update(trajectory)
+            self._sampler.commit()
+            self._version += 1
+            self._publish()
+            history.append(
+                Metrics(
+                    steps=self._sampler.steps_collected,
+                    updates=round(values.pop("updates")),
+                    episodes=list(self._sampler.episodes),
+                    values=values,
+                )
+            )
+        return history
+
+    @property
+    def params(self) -> jax.Array:
+        """The newest packed actor parameters ``[P]``."""
+        assert self._learner.packed is not None
+        return self._learner.packed
+
+    def snapshot(self) -> Snapshot:
+        """All state at the last iteration's boundary."""
+        arrays = named_leaves(self._learner.host_state(), PREFIX)
+        sampler = self._sampler.state()
+        arrays["sampler/obs"] = sampler.pop("obs")
+        known: list[bool] = []
+        for env, actions in enumerate(sampler.pop("actions")):
+            known.append(actions is not None)
+            if actions is not None:
+                arrays[f"sampler/actions/{env}"] = actions
+        data = {"version": self._version, "sampler": sampler | {"known": known}}
+        return Snapshot(arrays, data)
+
+    def restore(self, snapshot: Snapshot) -> list[str]:
+        """Take over such a state; sentences about what could not be restored."""
+        arrays, data = snapshot.arrays, snapshot.data
+        self._restore_learner(arrays)
+        self._version = int(data["version"])
+        self._publish()
+        state = dict(data["sampler"])
+        state["actions"] = [
+            arrays[f"sampler/actions/{env}"] if known else None
+            for env, known in enumerate(state.pop("known"))
+        ]
+        state["obs"] = np.asarray(arrays["sampler/obs"])
+        return self._sampler.restore(state)
+
+    def adopt(self, arrays: dict[str, np.ndarray]) -> None:
+        """Start from learned arrays (parameters, normalisers, optimiser where kept) instead of
+        fresh ones; counters stay at the start."""
+        own = named_leaves(self._learner.host_state(), PREFIX)
+        counters = tuple(PREFIX + name for name in (".step", ".iteration"))
+        own |= {name: arrays[name] for name in own if name in arrays and name not in counters}
+        self._restore_learner(own)
+        self._publish()
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._sampler.close()
+
+    def _restore_learner(self, arrays: dict[str, np.ndarray]) -> None:
+        shapes = self._learner.shapes
+        self._learner.restore(rebuild(leaf_names(shapes, PREFIX), shapes, arrays))
+
+    def _publish(self) -> None:
+        self._policy.publish(self.params, self._version, self._spans)

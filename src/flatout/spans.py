@@ -1,0 +1,116 @@
+"""Named stretches of time: where a process's wall time goes.
+
+Spans are exclusive: time inside an inner span is taken off the outer one, so that all of them and
+``other`` add up to the wall time. Whoever opens a span around device work waits for the device
+before closing it (asynchronous dispatch is not "done"); that is the caller's part of the bargain.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+NAMES = (
+    "env", "act", "transfer", "replay", "learn", "publish", "log", "checkpoint", "wait",
+    "eval", "compile",
+)  # fmt: skip
+"""Every span of the main process, in the order in which reports list them."""
+
+MAX_TRACE_EVENTS = 1_000_000
+
+
+class Span:
+    """One open stretch; use it as a context manager, through `Spans.span`."""
+
+    __slots__ = ("_spans", "children", "name", "start")
+
+    def __init__(self, spans: Spans, name: str) -> None:
+        self._spans = spans
+        self.name = name
+        self.start = 0
+        self.children = 0
+
+    def __enter__(self) -> Span:
+        self._spans.stack.append(self)
+        self.start = time.perf_counter_ns()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        end = time.perf_counter_ns()
+        self._spans.stack.pop()
+        self._spans.add(self.name, end - self.start, own=end - self.start - self.children)
+        self._spans.event(self.name, self.start, end)
+
+
+class Spans:
+    """Sums span times of one process; with `trace` it also keeps every event.
+
+    Args:
+        trace: keep single events (at most a million) for `write_trace`.
+    """
+
+    def __init__(self, trace: bool = False) -> None:
+        self.trace = trace
+        self.totals: dict[str, int] = {}
+        self.stack: list[Span] = []
+        self._events: list[tuple[str, int, int]] = []
+        self.dropped_events = 0
+
+    def span(self, name: str) -> Span:
+        """A context manager that adds its duration to `name`."""
+        return Span(self, name)
+
+    def add(self, name: str, duration: int, own: int | None = None) -> None:
+        """Add `duration` nanoseconds to `name` (hot loops time themselves and add once).
+
+        Args:
+            name: the span.
+            duration: nanoseconds, taken off the enclosing open span.
+            own: nanoseconds counted for `name` itself, where inner spans took part of it.
+        """
+        self.totals[name] = self.totals.get(name, 0) + (duration if own is None else own)
+        if self.stack:
+            self.stack[-1].children += duration
+
+    def event(self, name: str, start: int, end: int) -> None:
+        """Keep one event for the trace; `start` and `end` are `time.perf_counter_ns` readings."""
+        if not self.trace:
+            return
+        if len(self._events) < MAX_TRACE_EVENTS:
+            self._events.append((name, start, end))
+        else:
+            self.dropped_events += 1
+
+    def seconds(self, name: str) -> float:
+        """Total exclusive time of one span, in seconds."""
+        return self.totals.get(name, 0) / 1e9
+
+    def phases(self, wall_s: float) -> dict[str, float]:
+        """Share of `wall_s` by span, every known span present, with ``other``; sums to 1."""
+        wall_s = max(wall_s, 1e-9)
+        shares = {name: self.seconds(name) / wall_s for name in NAMES}
+        shares["other"] = max(0.0, 1.0 - sum(shares.values()))
+        total = sum(shares.values())
+        return {name: share / total for name, share in shares.items()}
+
+    def write_trace(self, path: Path) -> None:
+        """Write the kept events in the Chrome trace format (chrome://tracing, Perfetto)."""
+        pid = os.getpid()
+        events: list[dict[str, Any]] = [
+            {"name": name, "ph": "X", "pid": pid, "tid": 0, "ts": start / 1e3,
+             "dur": (end - start) / 1e3, "cat": "flatout"}
+            for name, start, end in sorted(self._events, key=lambda event: event[1])
+        ]  # fmt: skip
+        if self.dropped_events:
+            note = f"{self.dropped_events} later events were not kept"
+            events.append({"name": note, "ph": "I", "pid": pid, "tid": 0, "ts": 0, "s": "g"})
+        path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))

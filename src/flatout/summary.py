@@ -1,0 +1,134 @@
+"""What a run achieved and where its time went: summary.json, and the same in words."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from flatout.config import TrainConfig
+from flatout.spans import Spans
+
+if TYPE_CHECKING:
+    from flatout.assembly import Parts
+    from flatout.trainer import Progress
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Times and ends that the trainer knows; seconds."""
+
+    wall_s: float
+    this_wall_s: float
+    startup_s: float
+    steps_per_s: float
+    run_dir: str | None
+    ended: str
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    found = {"python": platform.python_version()}
+    for name in ("flatout", "jax", "equinox", "optax", "gymnasium", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+def peak_rss_mb() -> float:
+    """The process's largest resident set so far, in MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
+
+
+def summarise(
+    config: TrainConfig, progress: Progress, parts: Parts, spans: Spans, facts: Facts
+) -> dict[str, Any]:
+    """The summary; docs/metrics.md describes every key."""
+    goals = {*config.run.threshold, config.run.stop_at_return} - {None}
+    keys = sorted((str(float(goal)) for goal in goals if goal is not None), key=float)
+    reached = {key: progress.reached.get(key) for key in keys}
+    last = list(progress.returns)
+    return {
+        "algorithm": config.algorithm,
+        "env": config.env.env,
+        "seed": config.run.seed,
+        "envs": config.env.envs,
+        "steps": progress.steps,
+        "updates": progress.updates,
+        "iterations": progress.iterations,
+        "episodes": progress.episodes,
+        "ended": facts.ended,
+        "wall_s": facts.wall_s,
+        "startup_s": facts.startup_s,
+        "compile_s": spans.seconds("compile"),
+        "steps_per_s": facts.steps_per_s,
+        "placement": str(parts.placement),
+        "return_mean_100": progress.return_mean_100,
+        "return_mean_last": sum(last) / len(last) if last else None,
+        "best_eval_return": progress.best_return,
+        "time_to_return_s": {key: at and at[1] for key, at in reached.items()},
+        "steps_to_return": {key: at and int(at[0]) for key, at in reached.items()},
+        "phases": spans.phases(facts.this_wall_s),
+        "peak_rss_mb": peak_rss_mb(),
+        "memory_expected_mb": parts.memory_mb,
+        "notes": parts.notes,
+        "run_dir": facts.run_dir,
+        "versions": versions(),
+    }
+
+
+PHASE_WORDS = {
+    "env": "stepping environments",
+    "act": "choosing actions",
+    "transfer": "moving data between devices",
+    "replay": "sampling replay",
+    "learn": "gradient steps",
+    "publish": "handing parameters to acting",
+    "log": "logging",
+    "checkpoint": "writing checkpoints",
+    "wait": "waiting",
+    "eval": "evaluation",
+    "compile": "compiling",
+    "other": "start-up, imports and the rest",
+}
+
+
+def advice(summary: dict[str, Any]) -> str:
+    """One thing to try next, from where the time went; no figure is promised."""
+    phases: dict[str, float] = summary["phases"]
+    working = {name: phases[name] for name in ("env", "act", "learn", "eval", "checkpoint")}
+    largest = max(working, key=lambda name: working[name])
+    goals: dict[str, Any] = summary["steps_to_return"]
+    missed = [goal for goal, steps in goals.items() if steps is None]
+    if summary["ended"] == "steps" and missed:
+        return (
+            f"the mean return did not reach {missed[0]}: go on with --resume "
+            f"{summary['run_dir'] or 'RUN_DIR'} --steps {2 * summary['steps']}"
+        )
+    if phases["compile"] + phases["other"] > 0.5:
+        return (
+            "most of this short run was start-up; compiled programs are cached, so the same "
+            "shapes start faster next time"
+        )
+    if largest == "act" and summary["envs"] < 64:
+        return (
+            f"choosing actions is the largest part and costs nearly the same for more "
+            f"environments: --envs {2 * summary['envs']} shares each call among twice as many"
+        )
+    if largest == "env":
+        return (
+            "the environment's own code is the largest part: profile its step, or "
+            "flatout devices to see what else this machine has"
+        )
+    if largest == "learn":
+        return (
+            "gradient steps are the largest part: a larger --batch-size or fewer --n-epochs means "
+            "fewer of them (and changes what is learned: compare returns)"
+        )
+    return f"{PHASE_WORDS[largest]} is the largest part: make it rarer"

@@ -1,0 +1,436 @@
+"""The run: logging, checkpoints, evaluation, callbacks, signals, failure.
+
+Glossary. *step*: one environment step, summed over environments. *update*: one gradient step.
+*iteration*: one collected trajectory and the updates that it pays for. *version*: iterations
+learned from. The trainer knows nothing of how data flows: it advances a schedule and keeps the
+books.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from flatout import checkpoint
+from flatout.assembly import Parts, assemble
+from flatout.config import TrainConfig
+from flatout.errors import Interrupt
+from flatout.evaluate import Evaluation
+from flatout.interrupts import Interrupts
+from flatout.loggers import JsonLines, Logger, TensorBoard, Wandb
+from flatout.networks import Network
+from flatout.runfolder import RunFolder
+from flatout.spans import Spans
+from flatout.summary import Facts, summarise
+from flatout.types import Metrics, Snapshot
+
+WINDOW = 100
+"""Episodes over which training returns are averaged."""
+
+
+@dataclass
+class Progress:
+    """The books of a run: what a checkpoint keeps beside the schedule's state.
+
+    Attributes:
+        steps, updates, episodes, iterations: counted since the run's start.
+        returns, lengths: of the last 100 episodes.
+        wall_s: seconds that earlier parts of a resumed run took.
+        reached: threshold -> [steps, seconds] once the mean of 100 returns reached it.
+        best_return: highest mean evaluation return, or None.
+        next_log, next_checkpoint, next_eval: steps at which each is due.
+        metrics_bytes: length of metrics.jsonl.
+    """
+
+    steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    iterations: int = 0
+    returns: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    lengths: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    wall_s: float = 0.0
+    reached: dict[str, list[float]] = field(default_factory=dict)
+    best_return: float | None = None
+    last_eval: list[float] | None = None
+    next_log: int = 0
+    next_checkpoint: int = 0
+    next_eval: int = 0
+    metrics_bytes: int = 0
+
+    @property
+    def return_mean_100(self) -> float | None:
+        """Mean raw return of the last 100 training episodes, once 100 have ended."""
+        return float(np.mean(self.returns)) if len(self.returns) == WINDOW else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON-compatible values."""
+        values = {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)}
+        return values | {"returns": list(self.returns), "lengths": list(self.lengths)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Progress:
+        """What `to_json` gave."""
+        known = {spec.name: values[spec.name] for spec in dataclasses.fields(cls)}
+        known["returns"] = deque(known["returns"], maxlen=WINDOW)
+        known["lengths"] = deque(known["lengths"], maxlen=WINDOW)
+        return cls(**known)
+
+
+class Display(Protocol):
+    """What shows a run while it lives."""
+
+    def note(self, text: str) -> None:
+        """Say one sentence."""
+        ...
+
+    def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
+        """An iteration has ended; called often, draws seldom."""
+        ...
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    def note(self, text: str) -> None: ...
+
+    def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+Callback = Callable[[Progress, dict[str, float]], Any]
+"""Called after every iteration with the books and the iteration's metrics; False stops the run."""
+
+
+class Trainer:
+    """One run from its settings to its summary.
+
+    Args:
+        config: the settings.
+        source: an environment object or factory instead of the configured id.
+        network: a custom torso.
+        folder: where the run is kept; None keeps nothing.
+        resume: go on from the folder's last checkpoint.
+        initial: learning state to start from, as named arrays.
+        callback: see `Callback`.
+        display: shows the run.
+        started: `time.time` at which the run's clock started (the process's start).
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        *,
+        source: Any = None,
+        network: Network | None = None,
+        folder: RunFolder | None = None,
+        resume: bool = False,
+        initial: dict[str, np.ndarray] | None = None,
+        callback: Callback | None = None,
+        display: Display | None = None,
+        started: float | None = None,
+    ) -> None:
+        self.config = config
+        self._source = source
+        self._network = network
+        self._folder = folder
+        self._resume = resume
+        self._initial = initial
+        self._callback = callback
+        self._display = display or Silent()
+        self._started = time.time() if started is None else started
+        self._spans = Spans(trace=config.run.trace)
+        self._interrupts = Interrupts()
+        self.progress = Progress()
+        self.interrupted: int | None = None
+        self._pending: list[Metrics] = []
+        self._last_row: dict[str, float] = {}
+        self.final: Snapshot | None = None
+
+    def run(self) -> dict[str, Any]:
+        """Train until the steps are done, a return is reached, or a signal comes.
+
+        Returns:
+            The summary, as ``summary.json`` holds it. After a signal `interrupted` is its number.
+
+        Raises:
+            FlatoutError: the run failed; what was saved before is intact.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(self._interrupts)
+            stack.callback(self._display.close)
+            try:
+                with self._interrupts.discardable():
+                    parts = self._open(stack)
+            except Interrupt as stop:
+                self.interrupted = stop.signum
+                return {}
+            loggers = self._loggers(stack)
+            try:
+                self._loop(parts, loggers)
+            except Interrupt as stop:
+                self.interrupted = stop.signum
+                self._display.note("stopping: saving the last iteration's boundary")
+            return self._finish(parts, loggers)
+
+    def _open(self, stack: ExitStack) -> Parts:
+        """Everything before the first step."""
+        saved: Snapshot | None = None
+        if self._resume:
+            assert self._folder is not None
+            _, saved = checkpoint.load(checkpoint.latest(self._folder.path))
+            self.progress = Progress.from_json(saved.data["progress"])
+        parts = assemble(
+            self.config, self._spans, source=self._source, network=self._network,
+            discardable=self._interrupts.discardable, announce=self._display.note,
+        )  # fmt: skip
+        stack.callback(parts.close)
+        if saved is None:
+            parts.schedule.start()
+            if self._initial is not None:
+                parts.schedule.adopt(self._initial)
+        else:
+            for note in parts.schedule.restore(saved):
+                parts.notes.append(note)
+                self._display.note(note)
+        if self._folder is not None:
+            self._folder.write_json(
+                "config.json",
+                {
+                    "algorithm": self.config.algorithm,
+                    "settings": self.config.flat(),
+                    "placement": str(parts.placement),
+                },
+            )
+        self._startup_s = time.time() - self._started
+        self._steps_before = self.progress.steps
+        return parts
+
+    def _loggers(self, stack: ExitStack) -> list[Logger]:
+        run, loggers = self.config.run, list[Logger]()
+        if self._folder is not None:
+            self._rows = JsonLines(self._folder.path / "metrics.jsonl", self.progress.metrics_bytes)
+            loggers.append(self._rows)
+            if run.tensorboard:
+                purge = self.progress.steps + 1 if self._resume else None
+                loggers.append(TensorBoard(self._folder.path, purge))
+        if run.wandb:
+            name = self._folder.path.name if self._folder else self.config.env.env
+            loggers.append(Wandb(run.wandb, name, self.config.flat()))
+        for logger in loggers:
+            stack.callback(logger.close)
+        return loggers
+
+    def _loop(self, parts: Parts, loggers: list[Logger]) -> None:
+        progress, run = self.progress, self.config.run
+        every = run.checkpoint_every
+        every = max(run.steps // 10, 1) if every is None else every
+        if not self._resume:
+            progress.next_checkpoint, progress.next_eval = every, run.eval_every
+        while True:
+            # First what the last boundary owes: a run stopped while it evaluated resumes here.
+            if parts.evaluator is not None and run.eval_every and (
+                progress.steps >= progress.next_eval or self._done() == "steps"
+            ) and progress.steps:  # fmt: skip
+                self._evaluate(parts)
+                progress.next_eval = _next(progress.steps, run.eval_every)
+            if self._pending and (progress.steps >= progress.next_log or self._done()):
+                self._log(parts, loggers)
+                progress.next_log = _next(progress.steps, run.log_every)
+            if every and progress.steps >= progress.next_checkpoint and progress.steps:
+                progress.next_checkpoint = _next(progress.steps, every)
+                self._save(parts)
+            if self._done():
+                return
+            for metrics in parts.schedule.advance(1):
+                if self._account(metrics) is False:
+                    self._stopped = True
+
+    _stopped = False
+
+    def _done(self) -> str:
+        """Why the run has ended, or an empty string."""
+        mean, goal = self.progress.return_mean_100, self.config.run.stop_at_return
+        if self.progress.steps >= self.config.run.steps:
+            return "steps"
+        if goal is not None and mean is not None and mean >= goal:
+            return "return"
+        return "callback" if self._stopped else ""
+
+    def _account(self, metrics: Metrics) -> Any:
+        """Book one iteration."""
+        progress = self.progress
+        progress.steps += metrics.steps
+        progress.updates += metrics.updates
+        progress.iterations += 1
+        for episode in metrics.episodes:
+            progress.episodes += 1
+            progress.returns.append(episode.episode_return)
+            progress.lengths.append(episode.length)
+        self._pending.append(metrics)
+        wall = self._wall()
+        mean = progress.return_mean_100
+        goals = {*self.config.run.threshold, self.config.run.stop_at_return} - {None}
+        for goal in goals:
+            key = str(float(goal))  # type: ignore[arg-type]
+            if mean is not None and mean >= goal and key not in progress.reached:  # type: ignore[operator]
+                progress.reached[key] = [progress.steps, wall]
+        self._display.update(progress, metrics.values, wall)
+        if self._callback is None:
+            return None
+        return self._callback(progress, {f"train/{k}": v for k, v in metrics.values.items()})
+
+    def _evaluate(self, parts: Parts) -> None:
+        assert parts.evaluator is not None
+        progress = self.progress
+        with self._interrupts.discardable(), self._spans.span("eval"):
+            result: Evaluation = parts.evaluator.run(parts.schedule.params, progress.iterations)
+        progress.last_eval = [result.return_mean, result.return_std, result.length_mean]
+        if progress.best_return is None or result.return_mean > progress.best_return:
+            progress.best_return = result.return_mean
+            if self._folder is not None:
+                with self._spans.span("checkpoint"):
+                    self._save_agent(
+                        self._folder.best, parts.schedule.snapshot(), result.return_mean
+                    )
+        self._display.note(
+            f"evaluation at step {progress.steps:,}: return {result.return_mean:.1f} ± "
+            f"{result.return_std:.1f} over {len(result.returns)} episodes"
+        )
+
+    def _log(self, parts: Parts, loggers: list[Logger]) -> None:
+        with self._spans.span("log"):
+            row = self._row()
+            self._last_row = row
+            for logger in loggers:
+                logger.log(row, self.progress.steps)
+        self._pending.clear()
+
+    def _row(self) -> dict[str, float]:
+        """The metrics since the last row; docs/metrics.md describes every key."""
+        progress, pending = self.progress, self._pending
+        wall = self._wall()
+        row: dict[str, float] = {
+            "time/wall_s": wall,
+            "time/steps_per_s": self._rate(),
+            "time/iterations": progress.iterations,
+            "rollout/episodes": progress.episodes,
+            "train/updates": progress.updates,
+        }
+        if progress.returns:
+            row["rollout/return_mean_100"] = float(np.mean(progress.returns))
+            row["rollout/return_min_100"] = float(np.min(progress.returns))
+            row["rollout/return_max_100"] = float(np.max(progress.returns))
+            row["rollout/length_mean_100"] = float(np.mean(progress.lengths))
+        for name in pending[-1].values:
+            row[f"train/{name}"] = math.fsum(m.values[name] for m in pending) / len(pending)
+        if progress.last_eval is not None:
+            names = ("eval/return_mean", "eval/return_std", "eval/length_mean")
+            row |= dict(zip(names, progress.last_eval, strict=True))
+            progress.last_eval = None
+        phases = self._spans.phases(time.time() - self._started)
+        return row | {f"phase/{name}": share for name, share in phases.items()}
+
+    def _save(self, parts: Parts) -> None:
+        """Write a checkpoint, everything logged before it being on disk first."""
+        if self._folder is None:
+            return
+        with self._spans.span("checkpoint"):
+            self.progress.metrics_bytes = self._rows.sync()
+            snapshot = parts.schedule.snapshot()
+            snapshot.data["progress"] = self.progress.to_json() | {"wall_s": self._wall()}
+            checkpoint.save(
+                self._folder.checkpoints, self.progress.steps, snapshot,
+                self.config.run.keep_checkpoints,
+            )  # fmt: skip
+
+    def _finish(self, parts: Parts, loggers: list[Logger]) -> dict[str, Any]:
+        """Save what there is, and say what was achieved."""
+        if self._pending and self.interrupted is None:
+            self._log(parts, loggers)
+        self._save(parts)
+        self.final = parts.schedule.snapshot()
+        if self._folder is not None and self.interrupted is None:
+            with self._spans.span("checkpoint"):
+                self._save_agent(self._folder.final, self.final, self.progress.return_mean_100)
+        summary = summarise(
+            self.config,
+            self.progress,
+            parts,
+            self._spans,
+            Facts(
+                wall_s=self._wall(),
+                this_wall_s=time.time() - self._started,
+                startup_s=self._startup_s,
+                steps_per_s=self._rate(),
+                run_dir=None if self._folder is None else str(self._folder.path),
+                ended=self._ended(),
+            ),
+        )
+        if self._folder is not None:
+            self._folder.write_json("summary.json", summary)
+            if self._spans.trace:
+                self._spans.write_trace(Path(self._folder.path) / "trace.json")
+        return summary
+
+    def _ended(self) -> str:
+        return "signal" if self.interrupted is not None else self._done()
+
+    def _save_agent(self, path: Path, snapshot: Snapshot, reached: float | None) -> None:
+        """Write the parameters and what is needed to use them, without the optimiser."""
+        save_parameters(path, self.config, snapshot.arrays, reached)
+
+    def _wall(self) -> float:
+        """Seconds of the whole run, earlier parts of a resumed one counted."""
+        return self.progress.wall_s + time.time() - self._started
+
+    def _rate(self) -> float:
+        """Environment steps per second of this process, after its start-up."""
+        elapsed = time.time() - self._started - self._startup_s
+        return (self.progress.steps - self._steps_before) / max(elapsed, 1e-9)
+
+
+def save_parameters(
+    path: Path,
+    config: TrainConfig,
+    arrays: dict[str, np.ndarray],
+    reached: float | None,
+    optimiser: bool = False,
+) -> None:
+    """Write a saved agent: its learning state by name, with its settings.
+
+    Args:
+        path: the safetensors file.
+        config: the settings.
+        arrays: a snapshot's arrays.
+        reached: the return to note, if any.
+        optimiser: keep the optimiser's state too, so that learning can go on.
+    """
+    learned = {
+        name: array
+        for name, array in arrays.items()
+        if name.startswith("learner") and (optimiser or not name.startswith("learner.optimiser"))
+    }
+    checkpoint.save_agent(
+        path,
+        learned,
+        {"config": {"algorithm": config.algorithm, "settings": config.flat()}, "return": reached},
+    )
+
+
+def _next(steps: int, every: int) -> int:
+    """The first multiple of `every` after `steps`."""
+    return (steps // every + 1) * every
