@@ -3,7 +3,7 @@
 A benchmark runs *sides* (Flatout, a peer) in turn, seed by seed: A B A B. Each finished child is
 one JSON line in ``benchmarks/results/NAME.jsonl``, so that an interrupted benchmark goes on where
 it stood; a line counts only while the settings, and the source of Flatout, are still the same.
-The last step rewrites the benchmark's own section of ``benchmarks/RESULTS.md``.
+``report.py`` then rewrites the benchmark's own section of ``benchmarks/RESULTS.md``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,9 @@ import contextlib
 import hashlib
 import json
 import os
-import platform
-import re
 import shlex
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -34,6 +31,9 @@ REPO = HERE.parent
 MIB = 1024 * 1024
 NO_CACHE = {"JAX_ENABLE_COMPILATION_CACHE": "0", "JAX_COMPILATION_CACHE_DIR": None}
 """Environment of a child that compiles everything anew."""
+
+CLOCK_SLACK_S = 1.5
+"""A child's own wall time may be longer than ours by this: boot time has whole seconds only."""
 
 Row = dict[str, Any]
 
@@ -52,7 +52,7 @@ class Command:
     argv: Sequence[str]
     env: Mapping[str, str | None] = field(default_factory=dict)
     run_dir: Path | None = None
-    finish: Callable[[Row], Row] | None = None
+    finish: Callable[[Command, Row], Row] | None = None
     """Adds to the child's own result after it ended, outside the measured time."""
 
 
@@ -130,9 +130,7 @@ def json_of(child: Child, what: str) -> Row:
     """
     if child.code != 0:
         tail = "\n".join(child.stderr.strip().splitlines()[-15:])
-        raise BenchmarkError(
-            f"{what} ended with {child.code} after {child.wall_s:.1f} s:\n{tail}"
-        )
+        raise BenchmarkError(f"{what} ended with {child.code} after {child.wall_s:.1f} s:\n{tail}")
     try:
         value = json.loads(child.stdout)
     except json.JSONDecodeError:
@@ -191,12 +189,12 @@ class Store:
         child = run_child(command.argv, command.env, self.timeout_s)
         result = json_of(child, what)
         inside = float(result.get("wall_s") or 0.0)
-        if inside > child.wall_s + 0.5:
+        if inside > child.wall_s + CLOCK_SLACK_S:
             raise BenchmarkError(
                 f"{what} reports {inside:.1f} s of wall time; it lasted {child.wall_s:.1f} s."
             )
         if command.finish is not None:
-            result = command.finish(result)
+            result = command.finish(command, result)
         row = {
             "name": self.name, "side": side, "seed": seed, "settings": self.settings,
             "source": self.source, "when": time.strftime("%Y-%m-%d %H:%M:%S"),
@@ -212,13 +210,22 @@ class Store:
         return row
 
     def alternate(
-        self, sides: Mapping[str, Callable[[int], Command]], seeds: Iterable[int]
+        self,
+        sides: Mapping[str, Callable[[int], Command]],
+        seeds: Iterable[int],
+        check: Callable[[Row], None] | None = None,
     ) -> dict[str, list[Row]]:
-        """All sides for the first seed, then all for the next: A B A B. Rows by side."""
+        """All sides for the first seed, then all for the next: A B A B. Rows by side.
+
+        `check` sees each row at once, so that a comparison that must be refused is refused early.
+        """
         rows: dict[str, list[Row]] = {side: [] for side in sides}
         for seed in seeds:
             for side, command in sides.items():
-                rows[side].append(self.run(side, seed, command(seed)))
+                row = self.run(side, seed, command(seed))
+                if check is not None:
+                    check(row)
+                rows[side].append(row)
         return rows
 
 
@@ -231,127 +238,18 @@ def source_id() -> str:
     return digest.hexdigest()[:12]
 
 
-def require_equal_work(rows: Mapping[str, Sequence[Row]], steps: int, updates: int) -> None:
-    """Refuse to compare unless every run did exactly these steps and gradient updates.
+def require_work(row: Row, steps: int, updates: int) -> None:
+    """Refuse to compare unless the run did exactly these steps and gradient updates.
 
     Raises:
-        BenchmarkError: some run did other work; names it and both counts.
+        BenchmarkError: it did other work; names both counts.
     """
-    for side, runs in rows.items():
-        for row in runs:
-            done = row["result"]["steps"], row["result"]["updates"]
-            if done != (steps, updates):
-                raise BenchmarkError(
-                    f"unequal work, no comparison: {side}, seed {row['seed']}, did {done[0]:,} "
-                    f"steps and {done[1]:,} updates; {steps:,} and {updates:,} were asked for."
-                )
-
-
-# --- Numbers and tables --------------------------------------------------------------------
-
-
-def spread(values: Sequence[float], digits: int = 2) -> str:
-    """``median (min-max)`` of the values."""
-    low, mid, high = min(values), statistics.median(values), max(values)
-    return f"{mid:,.{digits}f} ({low:,.{digits}f}-{high:,.{digits}f})"
-
-
-def mean_std(values: Sequence[float], digits: int = 1) -> str:
-    """``mean ± standard deviation`` of the values (sample deviation; 0 of a single value)."""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.fmean(values):,.{digits}f} ± {deviation:,.{digits}f}"
-
-
-def per_round(over: Sequence[float], under: Sequence[float]) -> list[float]:
-    """The ratio of each paired run.
-
-    Raises:
-        BenchmarkError: fewer than 3 pairs, of which no median should be quoted.
-    """
-    if len(over) != len(under) or len(over) < 3:
-        raise BenchmarkError(f"{len(over)} and {len(under)} runs: at least 3 pairs are needed.")
-    return [a / b for a, b in zip(over, under, strict=True)]
-
-
-def ratio_row(label: str, ratios: Sequence[float]) -> list[str]:
-    """A row for `RATIO_HEAD`."""
-    cells = [f"{value:.2f}" for value in (min(ratios), statistics.median(ratios), max(ratios))]
-    return [label, *cells, ", ".join(f"{value:.2f}" for value in ratios)]
-
-
-RATIO_HEAD = ["ratio", "min", "median", "max", "each pair"]
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def machine() -> str:
-    """CPU model, cores that we may use, memory and system, in one line."""
-    model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
-        model = found[1].strip() if found else model
-    usable = getattr(os, "sched_getaffinity", None)
-    cores = len(usable(0)) if usable else os.cpu_count()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
-    return f"{model}, {cores} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
-
-
-def provenance(args: argparse.Namespace, rows: Mapping[str, Sequence[Row]]) -> str:
-    """The lines that say where, when, with what and by which command the numbers were made."""
-    everything = [row for runs in rows.values() for row in runs]
-    days = sorted({row["when"][:10] for row in everything})
-    versions: dict[str, dict[str, None]] = {}
-    for side, runs in rows.items():
-        for row in runs:
-            found = row["result"].get("versions") or {}
-            words = ", ".join(f"{name} {version}" for name, version in found.items())
-            versions.setdefault(words, {})[side] = None
-    lines = [
-        f"- Machine: {machine()}.",
-        f"- Date: {days[0]}" + (f" to {days[-1]}." if days[1:] else "."),
-        f"- Command: `{command_line(args)}`",
-        *(f"- Versions, {' and '.join(sides)}: {words}." for words, sides in versions.items()),
-    ]
-    others = [row["other_load"] for row in everything if row["other_load"] is not None]
-    if others:
-        lines.append(
-            f"- Other work on the machine during the runs, in cores: median "
-            f"{statistics.median(others):.2f}, at most {max(others):.2f}."
+    done = row["result"]["steps"], row["result"]["updates"]
+    if done != (steps, updates):
+        raise BenchmarkError(
+            f"unequal work, no comparison: {row['side']}, seed {row['seed']}, did {done[0]:,} "
+            f"steps and {done[1]:,} updates; {steps:,} and {updates:,} were asked for."
         )
-    sources = {row["source"] for row in everything}
-    if len(sources) > 1:
-        lines.append(f"- **From {len(sources)} different states of Flatout's source.**")
-    return "\n".join(lines)
-
-
-def write_section(args: argparse.Namespace, name: str, body: str) -> None:
-    """Print a benchmark's section and put it between its markers in RESULTS.md."""
-    print(body)
-    if args.no_write:
-        return
-    path = Path(args.output)
-    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-    section = f"{begin}\n{body.strip()}\n{end}"
-    text = path.read_text() if path.exists() else RESULTS_HEAD
-    if begin in text and end in text:
-        before, rest = text.split(begin, 1)
-        text = before + section + rest.split(end, 1)[1]
-    else:
-        text = f"{text.rstrip()}\n\n{section}\n"
-    fresh = path.with_suffix(".tmp")
-    fresh.write_text(text)
-    fresh.replace(path)
-
-
-RESULTS_HEAD = """# Benchmark results
-
-Each section was written by the command that it names; [README.md](README.md) explains them.
-Rates are environment steps per second; `a (b-c)` is a median with its least and greatest value.
-"""
 
 
 # --- Command lines ----------------------------------------------------------------------------
@@ -375,22 +273,10 @@ def parser(description: str | None, seeds: int) -> argparse.ArgumentParser:
     return made
 
 
-def command_line(args: argparse.Namespace) -> str:
-    """The command again from its options, without this machine's paths."""
-    words = ["python", f"benchmarks/{Path(sys.argv[0]).name}"]
-    hidden = {"fresh", "flatout", "peers", "results", "output", "no_write", "timeout"}
-    for action in args._parser._actions:
-        value = getattr(args, action.dest, None)
-        if action.dest in hidden | {"help"} or value == action.default or value is None:
-            continue
-        values = value if isinstance(value, list) else [value]
-        words += [action.option_strings[0], *(str(v) for v in values if v is not True)]
-    return shlex.join(words)
-
-
 def train_command(
     args: argparse.Namespace, name: str, side: str, seed: int, *flags: str,
-    env: Mapping[str, str | None] = NO_CACHE, finish: Callable[[Row], Row] | None = None,
+    env: Mapping[str, str | None] = NO_CACHE,
+    finish: Callable[[Command, Row], Row] | None = None,
 ) -> Command:  # fmt: skip
     """`flatout train ppo` with a run folder of its own."""
     run_dir = HERE / "runs" / name / f"{side}-{seed}"

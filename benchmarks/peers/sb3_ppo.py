@@ -15,6 +15,7 @@ optimiser for each minibatch; that pair is one update, as SB3's single step for 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -83,7 +84,7 @@ def settings(args: argparse.Namespace) -> tuple[str, int, int, dict[str, Any]]:
     return env, envs, args.steps or zoo.get("steps", 100_000), hyper
 
 
-class Solved(Exception):
+class SolvedError(Exception):
     """Raised at a rollout's end: the wanted return is reached, and training stops there."""
 
 
@@ -139,7 +140,7 @@ def main() -> None:
             wanted = args.stop_at_return
             if wanted is not None and len(returns) >= 100 and np.mean(returns) >= wanted:
                 self.solved_at = time.perf_counter(), self.model.num_timesteps
-                raise Solved
+                raise SolvedError
 
         def _on_step(self) -> bool:
             return True
@@ -149,15 +150,11 @@ def main() -> None:
     if args.normalize:
         env = VecNormalize(env, gamma=hyper.get("gamma", 0.99))
     network = {"net_arch": {"pi": [64, 64], "vf": [64, 64]}, "activation_fn": tanh}
-    model = library(
-        "MlpPolicy", env, seed=args.seed, device="cpu", policy_kwargs=network, **hyper
-    )
+    model = library("MlpPolicy", env, seed=args.seed, device="cpu", policy_kwargs=network, **hyper)
     watch = Watch()
     ready = time.perf_counter()
-    try:
+    with contextlib.suppress(SolvedError):
         model.learn(steps, callback=watch)
-    except Solved:
-        pass
     trained = time.perf_counter()
 
     done = model.num_timesteps

@@ -29,8 +29,8 @@ class Agent:
     Args:
         env: a Gymnasium id, ``"module:factory"``, an environment object (for one environment), or
             a function that makes environments.
-        network: a custom torso, ``(key, observation_shape) -> equinox.Module`` that maps one
-            observation ``[...]`` float32 to features ``[F]``.
+        network: one of the built-in torsos by name, or a custom one: ``(key, observation_shape) ->
+            equinox.Module`` that maps one observation ``[...]`` float32 to features ``[F]``.
         settings: any setting by its flag's name: ``seed=1, envs=8, learning_rate="lin_0.001"``.
 
     Raises:
@@ -39,9 +39,14 @@ class Agent:
 
     algorithm: ClassVar[str]
 
-    def __init__(self, env: Any = None, *, network: Network | None = None, **settings: Any) -> None:
+    def __init__(
+        self, env: Any = None, *, network: Network | str | None = None, **settings: Any
+    ) -> None:
         name, source = _name(env)
         layers: list[dict[str, Any]] = []
+        if isinstance(network, str):
+            settings["network"] = network
+            network = None
         preset = settings.pop("preset", None)
         if preset is not None:
             from flatout.config import load_preset
@@ -222,10 +227,10 @@ class Agent:
         config = saved_config(metadata, path)
         if config.algorithm != cls.algorithm:
             raise CheckpointError(f"{path} holds an agent of {config.algorithm}.")
-        name, source = _name(env)
-        settings = config.flat() | {"run_dir": None} | ({} if name is None else {"env": name})
+        settings = config.flat() | {"run_dir": None}
+        saved_env, built_in = settings.pop("env"), settings.pop("network")
         settings.pop("algorithm")
-        agent = cls(source, network=network, **settings)
+        agent = cls(saved_env if env is None else env, network=network or built_in, **settings)
         agent._arrays = arrays
         agent._packed(build_algorithm(agent.config, agent._task_specs(), network))  # check it now
         return agent
@@ -250,13 +255,11 @@ class Agent:
 
     def _packed(self, algorithm: Any) -> np.ndarray:
         """The actor's packed parameters ``[P]``."""
-        from flatout.algorithms.base import state_shapes
-
         if self._arrays is None:
             raise UsageError("this agent has learned nothing yet: call learn or load.")
-        shapes = algorithm.actor(state_shapes(algorithm))
+        shapes = algorithm.actor(algorithm.shapes)
         # `actor` only selects, so that it selects names as well as arrays.
-        names = algorithm.actor(checkpoint.leaf_names(state_shapes(algorithm), PREFIX))
+        names = algorithm.actor(checkpoint.leaf_names(algorithm.shapes, PREFIX))
         return Packing(shapes).pack_host(checkpoint.rebuild(names, shapes, self._arrays))
 
     def _policy(self, count: int, deterministic: bool) -> Policy:

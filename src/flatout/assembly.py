@@ -236,7 +236,6 @@ def _compile(
     with spans.span("compile"), ThreadPoolExecutor(3) as pool:
         jobs = [
             pool.submit(learner.compile_update, shapes),
-            pool.submit(learner.compile_init),
             pool.submit(policy.compile),
         ]
         if evaluator is not None:

@@ -48,7 +48,7 @@ def start(placement: Placement, hardware: Hardware) -> list[str]:
     # A small network's act takes 20 us when it runs in the calling thread and three times that
     # when it is handed to another one.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -100,7 +100,7 @@ def save(folder: Path, step: int, snapshot: Snapshot, keep: int) -> Path:
     """
     final = folder / f"step_{step:012d}"
     temporary = folder / f".{final.name}.tmp"
-    tensors = dump_tensors({n: np.ascontiguousarray(a) for n, a in snapshot.arrays.items()})
+    tensors = dump_tensors({n: np.asarray(a, order="C") for n, a in snapshot.arrays.items()})
     data = {"format": FORMAT, "step": step, "sha256": hashlib.sha256(tensors).hexdigest()}
     data |= {"data": snapshot.data}
     text = json.dumps(data | {"digest": _digest(data)})
@@ -180,7 +180,7 @@ def latest(run_dir: Path) -> Path:
 def save_agent(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
     """Write named arrays and JSON metadata as one safetensors file, complete or not there."""
     text = {name: json.dumps(value) for name, value in metadata.items()}
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     replace_file(path, dump_tensors(contiguous, text))
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from jaxlib.xla_client import Device
 
 from flatout.algorithms.base import Algorithm
 from flatout.envs.host import EVALUATION, HostEnvs
@@ -16,7 +15,7 @@ from flatout.envs.make import Factory
 from flatout.errors import EnvironmentFailure, FlatoutError, UsageError
 from flatout.params import Policy
 from flatout.spans import Spans
-from flatout.types import ActionSpec, Episode, ObservationSpec
+from flatout.types import ActionSpec, Device, Episode, ObservationSpec
 
 MAX_EPISODE_STEPS = 108_000
 """An evaluation episode that has not ended by then is cut (half an hour of Atari)."""

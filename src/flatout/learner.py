@@ -7,13 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxlib.xla_client import Device
 
-from flatout.algorithms.base import Algorithm, state_shapes, wrap_key
+from flatout.algorithms.base import Algorithm, shapes_of, wrap_key
 from flatout.errors import FlatoutError
 from flatout.packing import Packing
 from flatout.spans import Spans
-from flatout.types import Trajectory
+from flatout.types import Device, Trajectory
 
 
 class Learner:
@@ -40,18 +39,11 @@ class Learner:
         self._key = key
         self._spans = spans
         self.device = device
-        self.shapes = state_shapes(algorithm)
-        self._packing = Packing(jax.eval_shape(algorithm.actor, self.shapes))
+        self.shapes = algorithm.shapes
+        self._packing = Packing(algorithm.actor(self.shapes))
         self.state: Any = None
         self.packed: jax.Array | None = None
         self._updates: dict[Any, Any] = {}
-
-    def compile_init(self) -> None:
-        """Compile the drawing of the initial state."""
-        on = jax.sharding.SingleDeviceSharding(self.device)
-        self._initialise = (
-            jax.jit(self._init, in_shardings=on, out_shardings=on).lower(self._init_key).compile()
-        )
 
     def compile_update(self, trajectory: Trajectory) -> Any:
         """Compile the update for trajectories of these shapes, or find it compiled.
@@ -59,7 +51,7 @@ class Learner:
         Args:
             trajectory: arrays, or `jax.ShapeDtypeStruct` in their place.
         """
-        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), trajectory)
+        shapes = shapes_of(trajectory)
         signature = tuple((leaf.shape, leaf.dtype.str) for leaf in jax.tree.leaves(shapes))
         if signature not in self._updates:
             on = jax.sharding.SingleDeviceSharding(self.device)
@@ -69,8 +61,7 @@ class Learner:
 
     def start(self) -> None:
         """Draw the initial state."""
-        self.state, self.packed = self._initialise(self._init_key)
-        jax.block_until_ready(self.packed)
+        self.restore(self._algorithm.init(self._init_key))
 
     def update(self, trajectory: Trajectory) -> dict[str, float]:
         """Learn from one trajectory, waiting for the device.
@@ -109,14 +100,12 @@ class Learner:
     def restore(self, state: Any) -> None:
         """Take over a state of NumPy arrays with this learner's structure."""
         self.state = jax.device_put(state, self.device)
-        self.packed = jax.device_put(np.asarray(jax.jit(self._pack)(self.state)), self.device)
+        self.packed = jax.device_put(
+            self._packing.pack_host(self._algorithm.actor(state)), self.device
+        )
 
     def _pack(self, state: Any) -> jax.Array:
         return self._packing.pack(self._algorithm.actor(state))
-
-    def _init(self, key: jax.Array) -> tuple[Any, jax.Array]:
-        state = self._algorithm.init(wrap_key(key))
-        return state, self._pack(state)
 
     def _update(
         self, state: Any, trajectory: Trajectory, key: jax.Array

@@ -12,10 +12,11 @@ from typing import Any, Protocol
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from flatout.config import NetworkConfig
 from flatout.errors import UsageError
-from flatout.types import ObservationSpec
+from flatout.types import Array, ObservationSpec
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": jnp.tanh,
@@ -30,20 +31,31 @@ Network = Callable[[jax.Array, tuple[int, ...]], Any]
 ``[...]`` float32 to features ``[F]``. Actor and critic each get one, with heads appended."""
 
 
-def orthogonal(key: jax.Array, shape: tuple[int, int], gain: float) -> jax.Array:
-    """An orthogonal ``[in, out]`` matrix times `gain` (Saxe et al., 2014)."""
-    return jax.nn.initializers.orthogonal(gain)(key, shape, jnp.float32)
+def orthogonal(rng: np.random.Generator, shape: tuple[int, int], gain: float) -> Any:
+    """An orthogonal ``[in, out]`` matrix times `gain` (Saxe et al., 2014).
+
+    NumPy draws it: the same numbers on every device, and no program to compile for it.
+    """
+    rows, columns = shape
+    normal = rng.standard_normal((max(shape), min(shape)))
+    q, r = np.linalg.qr(normal)
+    q *= np.sign(np.diag(r))  # uniform over orthogonal matrices (Mezzadri, 2007)
+    return np.asarray(gain * (q if rows >= columns else q.T), np.float32)
+
+
+def _zeros(size: int) -> Any:
+    return np.zeros((size,), np.float32)
 
 
 class Linear(eqx.Module):
     """``x[in] -> x @ weight + bias``, orthogonally initialised with `gain`, zero bias."""
 
-    weight: jax.Array
-    bias: jax.Array
+    weight: Array
+    bias: Array
 
-    def __init__(self, key: jax.Array, inputs: int, outputs: int, gain: float) -> None:
-        self.weight = orthogonal(key, (inputs, outputs), gain)
-        self.bias = jnp.zeros((outputs,), jnp.float32)
+    def __init__(self, rng: np.random.Generator, inputs: int, outputs: int, gain: float) -> None:
+        self.weight = orthogonal(rng, (inputs, outputs), gain)
+        self.bias = _zeros(outputs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return x @ self.weight + self.bias
@@ -52,14 +64,14 @@ class Linear(eqx.Module):
 class Conv(eqx.Module):
     """A convolution over ``[H, W, in]`` with an HWIO kernel, orthogonally initialised."""
 
-    weight: jax.Array
-    bias: jax.Array
+    weight: Array
+    bias: Array
     stride: int = eqx.field(static=True)
     padding: str = eqx.field(static=True)
 
     def __init__(
         self,
-        key: jax.Array,
+        rng: np.random.Generator,
         inputs: int,
         outputs: int,
         size: int,
@@ -67,9 +79,9 @@ class Conv(eqx.Module):
         padding: str = "VALID",
         gain: float = math.sqrt(2),
     ) -> None:
-        flat = orthogonal(key, (size * size * inputs, outputs), gain)
+        flat = orthogonal(rng, (size * size * inputs, outputs), gain)
         self.weight = flat.reshape(size, size, inputs, outputs)
-        self.bias = jnp.zeros((outputs,), jnp.float32)
+        self.bias = _zeros(outputs)
         self.stride = stride
         self.padding = padding
 
@@ -88,12 +100,11 @@ class MLP(eqx.Module):
     activation: str = eqx.field(static=True)
 
     def __init__(
-        self, key: jax.Array, inputs: int, hidden: tuple[int, ...], activation: str
+        self, rng: np.random.Generator, inputs: int, hidden: tuple[int, ...], activation: str
     ) -> None:
         sizes = (inputs, *hidden)
-        keys = jax.random.split(key, max(1, len(hidden)))
         self.layers = tuple(
-            Linear(keys[i], sizes[i], sizes[i + 1], math.sqrt(2)) for i in range(len(hidden))
+            Linear(rng, sizes[i], sizes[i + 1], math.sqrt(2)) for i in range(len(hidden))
         )
         self.activation = activation
 
@@ -110,14 +121,11 @@ class NatureCNN(eqx.Module):
     convolutions: tuple[Conv, ...]
     dense: Linear
 
-    def __init__(self, key: jax.Array, shape: tuple[int, ...]) -> None:
+    def __init__(self, rng: np.random.Generator, shape: tuple[int, ...]) -> None:
         rows, columns, channels = shape
-        keys = jax.random.split(key, 4)
         layers: list[Conv] = []
-        for k, (outputs, size, stride) in zip(
-            keys, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), strict=False
-        ):
-            layers.append(Conv(k, channels, outputs, size, stride))
+        for outputs, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+            layers.append(Conv(rng, channels, outputs, size, stride))
             rows, columns = (rows - size) // stride + 1, (columns - size) // stride + 1
             channels = outputs
         if rows < 1 or columns < 1:
@@ -126,7 +134,7 @@ class NatureCNN(eqx.Module):
                 "use network = grid or mlp."
             )
         self.convolutions = tuple(layers)
-        self.dense = Linear(keys[3], rows * columns * channels, 512, math.sqrt(2))
+        self.dense = Linear(rng, rows * columns * channels, 512, math.sqrt(2))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         for layer in self.convolutions:
@@ -143,20 +151,19 @@ class Grid(eqx.Module):
 
     def __init__(
         self,
-        key: jax.Array,
+        rng: np.random.Generator,
         shape: tuple[int, ...],
         high: int,
         hidden: tuple[int, ...],
         activation: str,
     ) -> None:
         rows, columns, channels = shape
-        keys = jax.random.split(key, 3)
         self.values = high + 1
         self.convolutions = (
-            Conv(keys[0], channels * self.values, 32, 3, padding="SAME"),
-            Conv(keys[1], 32, 64, 3, padding="SAME"),
+            Conv(rng, channels * self.values, 32, 3, padding="SAME"),
+            Conv(rng, 32, 64, 3, padding="SAME"),
         )
-        self.dense = MLP(keys[2], rows * columns * 64, hidden, activation)
+        self.dense = MLP(rng, rows * columns * 64, hidden, activation)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         cells = jnp.round(x * (self.values - 1)).astype(jnp.int32)  # undo the scaling to 0..1
@@ -173,14 +180,19 @@ class Torso(Protocol):
 
 
 def make_torso(
-    key: jax.Array, spec: ObservationSpec, config: NetworkConfig, network: Network | None
+    rng: np.random.Generator,
+    spec: ObservationSpec,
+    config: NetworkConfig,
+    network: Network | None,
 ) -> Torso:
-    """Build the configured torso, or the user's own.
+    """Build the configured torso, or the user's own, with drawn parameters.
 
     Raises:
         UsageError: a network that does not fit the observation.
     """
     if network is not None:
+        words = jnp.asarray(rng.integers(0, 2**32, 2, np.uint32))
+        key = jax.random.wrap_key_data(words, impl="threefry2x32")
         return network(key, spec.shape)
     kind = config.network
     if kind == "auto":
@@ -188,20 +200,20 @@ def make_torso(
         if kind == "grid" and (spec.high is None or spec.high > 31):
             kind = "mlp"
     if kind == "mlp":
-        return MLP(key, math.prod(spec.shape), config.hidden, config.activation)
+        return MLP(rng, math.prod(spec.shape), config.hidden, config.activation)
     if not spec.is_image:
         raise UsageError(
             f"network = {kind} needs image observations [rows, columns, channels], not "
             f"{list(spec.shape)}; use network = mlp."
         )
     if kind == "nature":
-        return NatureCNN(key, spec.shape)
+        return NatureCNN(rng, spec.shape)
     if spec.high is None or spec.high > 31:
         raise UsageError(
             "network = grid needs whole-number cells of 0 to at most 31, but this observation's "
             f"largest value is {spec.high}; use network = nature or mlp."
         )
-    return Grid(key, spec.shape, spec.high, config.hidden, config.activation)
+    return Grid(rng, spec.shape, spec.high, config.hidden, config.activation)
 
 
 def features(torso: Torso, spec: ObservationSpec) -> int:

@@ -7,12 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxlib.xla_client import Device
 
-from flatout.algorithms.base import Algorithm, state_shapes, wrap_key
+from flatout.algorithms.base import Algorithm, wrap_key
 from flatout.packing import OutputLayout, Packing
 from flatout.spans import Spans
-from flatout.types import ObservationSpec
+from flatout.types import Device, ObservationSpec
 
 NOISE_BLOCK = 128
 """Steps whose noise is drawn in one dispatch. Only speed depends on it: each draw is a pure
@@ -43,7 +42,7 @@ class Policy:
         self._num_envs = num_envs
         self._key = key
         self.device = device
-        self._packing = Packing(jax.eval_shape(algorithm.actor, state_shapes(algorithm)))
+        self._packing = Packing(algorithm.actor(algorithm.shapes))
         self._noise_start = -1
         self._noise_block: Any = None
         self._params: jax.Array | None = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 Array = Any  # numpy.ndarray | jax.Array; JAX is not imported on the ground floor
+Device = Any  # jax.Device
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Trajectory(NamedTuple):
     final_obs: Array
     final_index: Array
     extras: dict[str, Array]
-    valid: Array | None = None
+    valid: Array = None
 
 
 class Episode(NamedTuple):

@@ -19,7 +19,9 @@ class Algorithm:
 
     Attributes:
         name: the algorithm's name.
-        init: ``key -> state``; everything that learning changes, a pytree of arrays.
+        init: ``raw key uint32[2] -> state``; everything that learning changes, a pytree of NumPy
+            arrays: drawn on the host, it is the same on every device.
+        shapes: the state's shapes and dtypes.
         noise: ``(key, env, step) -> noise`` for one environment and one of its steps: what acting
             draws, as a pure function of (seed, environment, step), so that it may be computed
             anywhere and in blocks without changing a single draw.
@@ -34,7 +36,8 @@ class Algorithm:
     """
 
     name: str
-    init: Callable[[jax.Array], State]
+    init: Callable[[np.ndarray], State]
+    shapes: State
     noise: Callable[[jax.Array, jax.Array, jax.Array], Any]
     act: Callable[[Params, jax.Array, Any, Any], tuple[jax.Array, Any, dict[str, jax.Array]]]
     update: Callable[[State, Any, jax.Array], tuple[State, dict[str, jax.Array], Any]]
@@ -54,7 +57,6 @@ def raw_key(seed: int, stream: int) -> np.ndarray:
     return np.random.SeedSequence(seed, spawn_key=(stream,)).generate_state(2, np.uint32)
 
 
-def state_shapes(algorithm: Algorithm) -> State:
-    """The learning state's shapes and dtypes, without computing anything."""
-    raw = jax.ShapeDtypeStruct((2,), np.uint32)
-    return jax.eval_shape(lambda data: algorithm.init(wrap_key(data)), raw)
+def shapes_of(tree: Any) -> Any:
+    """The same pytree with `jax.ShapeDtypeStruct` leaves."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)

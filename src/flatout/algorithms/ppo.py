@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flatout.algorithms.base import Algorithm, wrap_key
+from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.algorithms.distributions import Distribution, distribution
 from flatout.algorithms.returns import (
     RunningMoments,
@@ -27,7 +27,7 @@ from flatout.algorithms.returns import (
 from flatout.config import NetworkConfig, PPOConfig, linear
 from flatout.networks import Linear, Network, Torso, features, make_torso
 from flatout.packing import Packing
-from flatout.types import ActionSpec, ContinuousSpec, ObservationSpec, Trajectory
+from flatout.types import ActionSpec, Array, ContinuousSpec, ObservationSpec, Trajectory
 
 METRICS = (
     "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance",
@@ -40,7 +40,7 @@ class Actor(eqx.Module):
 
     torso: Torso
     head: Linear
-    extra: jax.Array
+    extra: Array
 
 
 class Critic(eqx.Module):
@@ -74,9 +74,9 @@ class State(NamedTuple):
     optimiser: optax.OptState
     obs_moments: RunningMoments | None
     reward_moments: RunningMoments | None
-    reward_sums: jax.Array | None
-    step: jax.Array
-    iteration: jax.Array
+    reward_sums: Array
+    step: Array
+    iteration: Array
 
 
 class _Batch(NamedTuple):
@@ -120,14 +120,11 @@ def ppo(
     dist = distribution(action_spec)
     log_std = config.log_std_init if isinstance(action_spec, ContinuousSpec) else None
 
-    def build(key: jax.Array) -> Networks:
-        return _build(key, obs_spec, network_config, network, dist, log_std)
+    def build(key: np.ndarray) -> Networks:
+        rng = np.random.default_rng(key)
+        return _build(rng, obs_spec, network_config, network, dist, log_std)
 
-    shapes = eqx.filter_eval_shape(
-        lambda data: build(wrap_key(data)), jax.ShapeDtypeStruct((2,), np.uint32)
-    )
-    is_struct = lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct)  # noqa: E731
-    arrays, static = eqx.partition(shapes, is_struct)
+    arrays, static = eqx.partition(build(np.zeros(2, np.uint32)), eqx.is_array)
     packing = Packing(arrays)
     steps = _optimiser(config)
     learning_rate = linear("learning_rate", config.learning_rate)
@@ -136,18 +133,18 @@ def ppo(
     rates = _rates(arrays, critic_ratio) if critic_ratio != 1.0 else None
     masked = config.rollout_episodes is not None
 
-    def init(key: jax.Array) -> State:
-        networks = eqx.filter(build(key), eqx.is_array)
+    def init(key: np.ndarray) -> State:
+        networks = jax.tree.map(np.asarray, eqx.filter(build(key), eqx.is_array))
         moments = initial_moments(obs_spec.shape) if config.normalize_observation else None
         scaled = config.normalize_reward
         return State(
             networks=networks,
-            optimiser=steps.init(packing.pack(networks)),
+            optimiser=_initial(steps, packing.size),
             obs_moments=moments,
             reward_moments=initial_moments(()) if scaled else None,
-            reward_sums=jnp.zeros((num_envs,)) if scaled else None,
-            step=jnp.zeros((), jnp.int32),
-            iteration=jnp.zeros((), jnp.int32),
+            reward_sums=np.zeros((num_envs,), np.float32) if scaled else None,
+            step=np.zeros((), np.int32),
+            iteration=np.zeros((), np.int32),
         )
 
     def observe(obs: jax.Array, moments: RunningMoments | None) -> jax.Array:
@@ -218,11 +215,11 @@ def ppo(
     def prepare(state: State, trajectory: Trajectory) -> tuple[State, _Batch, jax.Array]:
         """Advantages and targets for a trajectory; the normalisers move on for the next one."""
         shape = trajectory.rewards.shape
-        done = trajectory.terminated | trajectory.truncated
+        done = jnp.logical_or(trajectory.terminated, trajectory.truncated)
         weight = None
         if masked:
             assert trajectory.valid is not None
-            done = done | ~trajectory.valid
+            done = jnp.logical_or(done, ~trajectory.valid)
             weight = trajectory.valid.astype(jnp.float32).reshape(-1)
         rewards = trajectory.rewards
         reward_moments, sums = state.reward_moments, state.reward_sums
@@ -284,8 +281,8 @@ def ppo(
             (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(networks, part, clip)
             flat = packing.pack(grads)
             direction, moved = steps.update(flat, optimiser)
-            size = rate if rates is None else rate * rates
-            stepped = jax.tree.map(jnp.subtract, networks, packing.unpack(size * direction))
+            scaled = jnp.asarray(direction) * (rate if rates is None else rate * rates)
+            stepped = jax.tree.map(jnp.subtract, networks, packing.unpack(scaled))
             metrics["grad_norm"] = jnp.sqrt(jnp.sum(jnp.square(flat)))
             if config.target_kl is None and not masked:
                 metrics["updates"] = jnp.ones(())
@@ -321,6 +318,7 @@ def ppo(
     return Algorithm(
         name="ppo",
         init=init,
+        shapes=shapes_of(init(np.zeros(2, np.uint32))),
         noise=noise,
         act=act,
         update=update,
@@ -332,7 +330,7 @@ def ppo(
 
 
 def _build(
-    key: jax.Array,
+    rng: np.random.Generator,
     obs_spec: ObservationSpec,
     config: NetworkConfig,
     network: Network | None,
@@ -340,15 +338,15 @@ def _build(
     log_std: float | None,
 ) -> Networks:
     """Fresh networks; image torsos are shared between actor and critic, vector torsos not."""
-    keys = jax.random.split(key, 4)
-    torso = make_torso(keys[0], obs_spec, config, network)
+    torso = make_torso(rng, obs_spec, config, network)
     shared = obs_spec.is_image and config.network != "mlp"
-    critic_torso = None if shared else make_torso(keys[1], obs_spec, config, network)
+    critic_torso = None if shared else make_torso(rng, obs_spec, config, network)
     width = features(torso, obs_spec)
-    extra = jnp.zeros((0,)) if log_std is None else jnp.full((dist.parameters,), log_std)
+    size = 0 if log_std is None else dist.parameters
+    extra = np.full((size,), log_std or 0.0, np.float32)
     return Networks(
-        Actor(torso, Linear(keys[2], width, dist.parameters, 0.01), extra),
-        Critic(critic_torso, Linear(keys[3], width, 1, 1.0)),
+        Actor(torso, Linear(rng, width, dist.parameters, 0.01), extra),
+        Critic(critic_torso, Linear(rng, width, 1, 1.0)),
     )
 
 
@@ -358,6 +356,12 @@ def _optimiser(config: PPOConfig) -> optax.GradientTransformation:
     if config.max_grad_norm is None:
         return adam
     return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), adam)
+
+
+def _initial(steps: optax.GradientTransformation, size: int) -> optax.OptState:
+    """The optimiser's initial state as NumPy arrays: Adam's moments and count start from 0."""
+    shapes = jax.eval_shape(steps.init, jax.ShapeDtypeStruct((size,), jnp.float32))
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
 
 
 def _rates(networks: Networks, critic_ratio: float) -> np.ndarray:

@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from flatout.types import Array
 
 Pair = tuple[jax.Array, jax.Array]
 
@@ -53,14 +56,15 @@ def generalised_advantages(
 class RunningMoments(NamedTuple):
     """Mean and variance of everything seen so far, per component ``[...]``; `total` is a scalar."""
 
-    mean: jax.Array
-    var: jax.Array
-    total: jax.Array
+    mean: Array
+    var: Array
+    total: Array
 
 
 def initial_moments(shape: tuple[int, ...]) -> RunningMoments:
     """Mean 0, variance 1, nearly nothing counted."""
-    return RunningMoments(jnp.zeros(shape), jnp.ones(shape), jnp.asarray(1e-4))
+    zeros, ones = np.zeros(shape, np.float32), np.ones(shape, np.float32)
+    return RunningMoments(zeros, ones, np.asarray(1e-4, np.float32))
 
 
 def update_moments(

@@ -1,0 +1,212 @@
+"""What Flatout learns, and how reliably: its presets over several seeds.
+
+- ``cartpole``: environment steps until the last 100 returns have a mean of 475 (within 100,000).
+- ``pendulum``: 100,000 steps, then 100 greedy episodes with the final parameters.
+- ``snake``: the mean score of the last 100 episodes at ten points of the run.
+
+A tier says how many steps Snake gets and, for ``quick``, after how many minutes no new run is
+started; what is then missing is made by the same command the next time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from harness import (
+    BenchmarkError,
+    Command,
+    Row,
+    Store,
+    json_of,
+    main,
+    parser,
+    run_child,
+    train_command,
+)
+from report import mean_std, provenance, spread, table, write_section
+
+GOAL = "475"
+EVAL_EPISODES = 100
+POINTS = 10
+MEAN_KEY = "rollout/return_mean_100"
+
+
+@dataclass(frozen=True)
+class Tier:
+    """How much is run: Snake's steps, and minutes after which nothing new is started."""
+
+    snake_steps: int
+    minutes: float
+
+
+TIERS = {"quick": Tier(1_000_000, 15.0), "long": Tier(5_000_000, float("inf"))}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One preset: its flags, what is measured after a run, and how it is shown."""
+
+    flags: tuple[str, ...]
+    finish: Callable[[Command, Row], Row] | None
+    show: Callable[[Sequence[Row]], str]
+
+
+# --- What is measured after each run ----------------------------------------------------------
+
+
+def evaluated(train: Command, result: Row) -> Row:
+    """Add the greedy return of the final parameters."""
+    argv = [
+        train.argv[0], "eval", str(train.run_dir), "--episodes", str(EVAL_EPISODES),
+        "--checkpoint", "final", "--json",
+    ]  # fmt: skip
+    found = json_of(run_child(argv), "flatout eval")
+    return result | {"eval_mean": found["return_mean"], "eval_std": found["return_std"]}
+
+
+def curve(train: Command, result: Row) -> Row:
+    """Add the mean of the last 100 scores at ten points, as ``[steps, mean]``.
+
+    Raises:
+        BenchmarkError: the run's metrics do not hold it.
+    """
+    assert train.run_dir is not None
+    text = (train.run_dir / "metrics.jsonl").read_text()
+    rows = [json.loads(line) for line in text.splitlines()]
+    known = [(row["step"], row[MEAN_KEY]) for row in rows if row.get(MEAN_KEY) is not None]
+    points = []
+    for index in range(1, POINTS + 1):
+        wanted = result["steps"] * index // POINTS
+        reached = [point for point in known if point[0] >= wanted] or known[-1:]
+        if not reached:
+            raise BenchmarkError(f"{train.run_dir.name}: no {MEAN_KEY} in its metrics.jsonl.")
+        points.append([wanted, reached[0][1]])
+    return result | {"curve": points}
+
+
+# --- How it is shown --------------------------------------------------------------------------
+
+
+def show_cartpole(rows: Sequence[Row]) -> str:
+    """Solved runs and the steps that it took."""
+    results = [row["result"] for row in rows]
+    steps = [result["steps_to_return"].get(str(float(GOAL))) for result in results]
+    solved = [count for count in steps if count is not None]
+    lines = [
+        f"CartPole-v1, a mean of 100 training returns of {GOAL} within 100,000 steps "
+        f"(`cartpole-ppo`): **{len(solved)} of {len(rows)} seeds**"
+        + (f", after {spread(solved, 0)} steps." if solved else ".")
+    ]
+    body = [
+        [
+            str(row["seed"]), "not reached" if count is None else f"{count:,}",
+            f"{row['wall_s']:.1f}",
+        ]
+        for row, count in zip(rows, steps, strict=True)
+    ]  # fmt: skip
+    return "\n\n".join([*lines, table(["seed", "steps to 475", "whole process, s"], body)])
+
+
+def show_pendulum(rows: Sequence[Row]) -> str:
+    """Greedy returns of the final parameters."""
+    means = [row["result"]["eval_mean"] for row in rows]
+    body = [
+        [
+            str(row["seed"]), f"{row['result']['eval_mean']:.1f} ± {row['result']['eval_std']:.1f}",
+            f"{row['result']['steps_per_s']:,.0f}", f"{row['wall_s']:.1f}",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    head = ["seed", "return, mean ± std of episodes", "steps/s", "training process, s"]
+    return (
+        f"Pendulum-v1, {rows[0]['result']['steps']:,} steps (`pendulum-ppo`), then "
+        f"{EVAL_EPISODES} greedy episodes with the final parameters: **{mean_std(means)}** "
+        f"(mean ± std of {len(rows)} seeds).\n\n{table(head, body)}"
+    )
+
+
+def show_snake(rows: Sequence[Row]) -> str:
+    """The learning curve over seeds."""
+    curves = [row["result"]["curve"] for row in rows]
+    body = []
+    for point in zip(*curves, strict=True):
+        scores = [score for _, score in point]
+        body.append(
+            [f"{point[0][0]:,}", mean_std(scores, 2), *(f"{score:.2f}" for score in scores)]
+        )
+    seeds = [f"seed {row['seed']}" for row in rows]
+    final = [each[-1][1] for each in curves]
+    rate = statistics.median(row["result"]["steps_per_s"] for row in rows)
+    return (
+        f"Snake 10x10, {rows[0]['result']['steps']:,} steps (`snake-ppo`), {rate:,.0f} steps/s: "
+        f"mean score of the last 100 training episodes **{mean_std(final, 2)}** "
+        f"(mean ± std of {len(rows)} seeds).\n\n"
+        + table(["steps", "mean ± std of seeds", *seeds], body)
+    )
+
+
+def tasks(tier: Tier) -> dict[str, Task]:
+    """The tasks in the order in which they run."""
+    cartpole = ("--preset", "cartpole-ppo", "--threshold", GOAL, "--stop-at-return", GOAL)
+    return {
+        "cartpole": Task((*cartpole, "--steps", "100000"), None, show_cartpole),
+        "pendulum": Task(
+            ("--preset", "pendulum-ppo", "--steps", "100000"), evaluated, show_pendulum
+        ),
+        "snake": Task(
+            ("--preset", "snake-ppo", "--steps", str(tier.snake_steps)), curve, show_snake
+        ),
+    }
+
+
+def benchmark(args: argparse.Namespace) -> None:
+    """Run what is missing, task by task, and write the tier's section."""
+    tier, started = TIERS[args.tier], time.monotonic()
+    minutes = tier.minutes if args.minutes is None else args.minutes
+    name = f"learning_{args.tier}"
+    done: dict[str, list[Row]] = {}
+    for label, task in tasks(tier).items():
+        if args.only and label not in args.only:
+            continue
+        store = Store(name, {"flags": list(task.flags), "extra": args.flatout_args}, args)
+        args.fresh = False  # the tasks share one file, which the first has put aside
+        done[label] = []
+        for seed in range(args.seeds):
+            longest = max((row["wall_s"] for row in done[label]), default=0.0)
+            left = minutes * 60 - (time.monotonic() - started)
+            if store.get(label, seed) is None and longest > left:
+                print(f"{name}: no time left for {label}, seed {seed}", file=sys.stderr)
+                continue
+            command = train_command(args, name, label, seed, *task.flags, finish=task.finish)
+            done[label].append(store.run(label, seed, command))
+    done = {label: rows for label, rows in done.items() if rows}
+    if not done:
+        raise BenchmarkError("nothing was run: no time was left.")
+    write_section(args, name, section(args, tier, done))
+
+
+def section(args: argparse.Namespace, tier: Tier, done: dict[str, list[Row]]) -> str:
+    """The Markdown of one tier."""
+    parts = []
+    for label, rows in done.items():
+        missing = args.seeds - len(rows)
+        note = f"\n\n**{missing} of {args.seeds} seeds still missing.**" if missing else ""
+        parts.append(tasks(tier)[label].show(rows) + note)
+    shown = "\n\n".join(parts)
+    return f"## What is learned ({args.tier} tier)\n\n{provenance(args, done)}\n\n{shown}\n"
+
+
+if __name__ == "__main__":
+    options = parser(__doc__, seeds=5)
+    options.add_argument("--tier", choices=tuple(TIERS), default="quick")
+    options.add_argument("--only", nargs="+", choices=("cartpole", "pendulum", "snake"))
+    options.add_argument(
+        "--minutes", type=float, default=None, help="start nothing new that would end later"
+    )
+    main(benchmark, options.parse_args())

@@ -1,0 +1,15 @@
+#!/bin/sh
+# Makes benchmarks/.venv-peers: the libraries that Flatout is compared with, in a Python of their
+# own. PyTorch comes first, so that the others do not choose its version. Without a GPU, its
+# smaller CPU build is enough:
+#   TORCH_INDEX=https://download.pytorch.org/whl/cpu benchmarks/make_peers.sh
+set -eu
+
+venv="$(cd "$(dirname "$0")" && pwd)/.venv-peers"
+"${PYTHON:-python3}" -m venv "$venv"
+pip="$venv/bin/python -m pip"
+
+$pip install --upgrade pip
+$pip install torch==2.13.0 ${TORCH_INDEX:+--index-url "$TORCH_INDEX"}
+$pip install stable-baselines3==2.9.2 sbx-rl==0.28.0
+"$venv/bin/python" -c "import sbx, stable_baselines3, torch; print('ready:', torch.__version__)"

@@ -1,0 +1,135 @@
+"""Numbers, tables and the sections of RESULTS.md, each with where its numbers come from."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import re
+import shlex
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from harness import BenchmarkError, Row
+
+RATIO_HEAD = ["ratio", "min", "median", "max", "each pair"]
+RESULTS_HEAD = """# Benchmark results
+
+Each section was written by the command that it names; [README.md](README.md) explains them.
+Rates are environment steps per second; `a (b-c)` is a median with its least and greatest value.
+"""
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """``median (min-max)`` of the values."""
+    low, mid, high = min(values), statistics.median(values), max(values)
+    return f"{mid:,.{digits}f} ({low:,.{digits}f}-{high:,.{digits}f})"
+
+
+def mean_std(values: Sequence[float], digits: int = 1) -> str:
+    """``mean ± standard deviation`` of the values (sample deviation; 0 of a single value)."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.fmean(values):,.{digits}f} ± {deviation:,.{digits}f}"
+
+
+def per_round(over: Sequence[float], under: Sequence[float]) -> list[float]:
+    """The ratio of each paired run.
+
+    Raises:
+        BenchmarkError: fewer than 3 pairs, of which no median should be quoted.
+    """
+    if len(over) != len(under) or len(over) < 3:
+        raise BenchmarkError(f"{len(over)} and {len(under)} runs: at least 3 pairs are needed.")
+    return [a / b for a, b in zip(over, under, strict=True)]
+
+
+def ratio_row(label: str, ratios: Sequence[float]) -> list[str]:
+    """A row for `RATIO_HEAD`."""
+    cells = [f"{value:.2f}" for value in (min(ratios), statistics.median(ratios), max(ratios))]
+    return [label, *cells, ", ".join(f"{value:.2f}" for value in ratios)]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def machine() -> str:
+    """CPU model, cores that we may use, memory and system, in one line."""
+    model = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+        model = found[1].strip() if found else model
+    usable = getattr(os, "sched_getaffinity", None)
+    cores = len(usable(0)) if usable else os.cpu_count()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
+    return f"{model}, {cores} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
+
+
+def provenance(args: argparse.Namespace, rows: Mapping[str, Sequence[Row]]) -> str:
+    """The lines that say where, when, with what and by which command the numbers were made."""
+    everything = [row for runs in rows.values() for row in runs]
+    days = sorted({row["when"][:10] for row in everything})
+    versions: dict[str, dict[str, None]] = {}
+    for side, runs in rows.items():
+        for row in runs:
+            found = row["result"].get("versions") or {}
+            words = ", ".join(f"{name} {version}" for name, version in found.items())
+            versions.setdefault(words, {})[side] = None
+    lines = [
+        f"- Machine: {machine()}.",
+        f"- Date: {days[0]}" + (f" to {days[-1]}." if days[1:] else "."),
+        f"- Command: `{command_line(args)}`",
+        *(f"- Versions, {' and '.join(sides)}: {words}." for words, sides in versions.items()),
+    ]
+    others = [row["other_load"] for row in everything if row["other_load"] is not None]
+    if others:
+        lines.append(
+            f"- Other work on the machine during the runs, in cores: median "
+            f"{statistics.median(others):.2f}, at most {max(others):.2f}."
+        )
+    sources = {row["source"] for row in everything}
+    if len(sources) > 1:
+        lines.append(f"- **From {len(sources)} different states of Flatout's source.**")
+    return "\n".join(lines)
+
+
+def write_section(args: argparse.Namespace, name: str, body: str) -> None:
+    """Print a benchmark's section and put it between its markers in RESULTS.md."""
+    print(body)
+    if args.no_write:
+        return
+    path = Path(args.output)
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    section = f"{begin}\n{body.strip()}\n{end}"
+    text = path.read_text() if path.exists() else RESULTS_HEAD
+    if begin in text and end in text:
+        before, rest = text.split(begin, 1)
+        text = before + section + rest.split(end, 1)[1]
+    else:
+        text = f"{text.rstrip()}\n\n{section}\n"
+    fresh = path.with_suffix(".tmp")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+def command_line(args: argparse.Namespace) -> str:
+    """The command again from its options, without this machine's paths."""
+    words = ["python", f"benchmarks/{Path(sys.argv[0]).name}"]
+    hidden = {"fresh", "flatout", "peers", "results", "output", "no_write", "timeout"}
+    for action in args._parser._actions:
+        value = getattr(args, action.dest, None)
+        if action.dest in hidden | {"help"} or value == action.default or value is None:
+            continue
+        option = action.option_strings[0]
+        if isinstance(value, list):
+            words += [option, *map(str, value)]
+        elif value is True:
+            words.append(option)
+        else:
+            words.append(f"{option}={value}")
+    return shlex.join(words)

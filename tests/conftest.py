@@ -1,0 +1,55 @@
+"""Shared by all tests: eight virtual CPU devices, and the command line as a function."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".cache" / "xla")
+)
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
+
+
+@dataclass
+class Result:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def message(self) -> str:
+        """The one sentence on stderr, after checking that it is one and no traceback."""
+        assert "Traceback" not in self.err
+        lines = [line for line in self.err.strip().splitlines() if line.startswith("flatout: ")]
+        assert len(lines) == 1, self.err
+        return lines[0].removeprefix("flatout: ")
+
+
+@pytest.fixture
+def flatout(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """Run the command line in this process: ``flatout("train", "ppo", ...) -> Result``."""
+    from flatout.__main__ import main
+
+    def run(*argv: object) -> Result:
+        capsys.readouterr()
+        try:
+            code = main([str(argument) for argument in argv])
+        except SystemExit as stop:  # the argument parser's own refusals and --help
+            code = stop.code if isinstance(stop.code, int) else 1
+        captured = capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    return run
+
+
+TINY = ("--env", "CartPole-v1", "--envs", "2", "--n-steps", "32", "--steps", "256", "--quiet")
+"""The smallest useful run's flags."""
