@@ -30,6 +30,12 @@ def arguments() -> argparse.Namespace:
     add("--seed", type=int, default=0)
     add("--episodes", type=int, default=500, help="at most this many")
     add("--stop-at-return", type=float, default=None, help="mean of the last 100 episodes")
+    add(
+        "--critic-target",
+        choices=("td", "lambda"),
+        default="td",
+        help="td: r + gamma V(s'), as the teaching program has it; lambda: advantage + V(s)",
+    )
     add("--threads", type=int, default=1, help="PyTorch's threads (0: leave its default)")
     return parser.parse_args()
 
@@ -89,13 +95,16 @@ def main() -> None:
             ended = torch.tensor(episode["terminated"], dtype=torch.float).view(-1, 1)
             with torch.no_grad():
                 targets = rewards + GAMMA * self.critic(next_states) * (1 - ended)
-                errors = (targets - self.critic(states)).view(-1).tolist()
+                values = self.critic(states)
+                errors = (targets - values).view(-1).tolist()
                 before = torch.log(self.probabilities(states).gather(1, actions))
             running, reverse = 0.0, []
             for error in reversed(errors):
                 running = error + GAMMA * LAMBDA * running
                 reverse.append(running)
             advantages = torch.tensor(reverse[::-1], dtype=torch.float).view(-1, 1)
+            if args.critic_target == "lambda":
+                targets = advantages + values
             for _ in range(EPOCHS):
                 now = torch.log(self.probabilities(states).gather(1, actions))
                 ratio = torch.exp(now - before)
@@ -141,7 +150,8 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "env": args.env, "seed": args.seed, "import_s": imported - STARTED,
+                "env": args.env, "seed": args.seed, "critic_target": args.critic_target,
+                "import_s": imported - STARTED,
                 "train_s": trained - imported, "episodes": len(returns), "steps": steps,
                 "updates": agent.updates, "return_mean_100": float(np.mean(returns[-100:])),
                 "steps_per_s": steps / (trained - imported),

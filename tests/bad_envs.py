@@ -1,0 +1,289 @@
+"""Tiny environments that behave well or badly in exactly one way, as ``tests.bad_envs:Name``."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)
+
+
+class Good(gym.Env[Any, Any]):
+    """Reproduces from its seed and actions; keeps a diary of what it was told.
+
+    Observations are ``[time, last action, noise, noise]``; the reward is the first noise.
+
+    Args:
+        length: steps per episode.
+        ends: how an episode ends: terminated, truncated or both at once.
+        note: a setting that does nothing but be seen in `made_with`.
+        render_mode: rgb_array or None.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - Gymnasium's own
+    made_with: dict[str, Any] = {}  # noqa: RUF012 - the last one's arguments, for tests
+
+    def __init__(
+        self,
+        length: int = 20,
+        ends: str = "terminated",
+        note: Any = None,
+        render_mode: str | None = None,
+    ) -> None:
+        self.observation_space: gym.Space[Any] = VECTOR
+        self.action_space: gym.Space[Any] = spaces.Discrete(2)
+        self.length, self.ends, self.render_mode = length, ends, render_mode
+        self.seeds: list[int | None] = []
+        self.actions: list[Any] = []
+        self.closed = 0
+        self.step_number = 0  # since it was made, over all episodes
+        self.t = 0
+        type(self).made_with = {"length": length, "ends": ends, "note": note}
+
+    def observe(self, action: float) -> Any:
+        """The observation after an action."""
+        noise = self.np_random.uniform(-1, 1, 2)
+        return np.array([self.t / self.length, action, *noise], np.float32)
+
+    def number(self, action: Any) -> float:
+        """An action as one number."""
+        return float(np.mean(action))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.seeds.append(seed)
+        self.t = 0
+        return self.observe(0.0), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self.actions.append(action)
+        self.step_number += 1
+        self.t += 1
+        obs = self.observe(self.number(action))
+        done = self.t >= self.length
+        return obs, self.reward(), done and self.ends != "truncated", (
+            done and self.ends != "terminated"
+        ), {}  # fmt: skip
+
+    def reward(self) -> Any:
+        """This step's reward."""
+        return float(self.np_random.uniform())
+
+    def render(self) -> Any:
+        return np.zeros((8, 8, 3), np.uint8)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class _At(Good):
+    """Misbehaves once: in ``reset``, or at the step of that number.
+
+    Args:
+        at: the step's number since it was made; 0 means reset.
+        what: the subclass's choice of what goes wrong.
+        settings: as for `Good`.
+    """
+
+    default = ""
+
+    def __init__(self, at: int = 5, what: str = "", **settings: Any) -> None:
+        super().__init__(**settings)
+        self.at, self.what = at, what or self.default
+
+    @property
+    def now(self) -> bool:
+        """Whether it is time."""
+        return self.step_number == self.at and (self.t > 0 or self.at == 0)
+
+
+class Raises(_At):
+    """Raises in its own code; ``what=lines`` with a message of several lines."""
+
+    def observe(self, action: float) -> Any:
+        if self.now:
+            raise ValueError("the bridge\nis\nout" if self.what == "lines" else "the bridge is out")
+        return super().observe(action)
+
+
+class NaNs(_At):
+    """Returns NaN (or with ``what=infinite`` infinity) in its observation or reward."""
+
+    default = "obs"
+
+    def observe(self, action: float) -> Any:
+        obs = super().observe(action)
+        if self.now and self.what in ("obs", "infinite"):
+            obs[1] = np.nan if self.what == "obs" else np.inf
+        return obs
+
+    def reward(self) -> Any:
+        return float("nan") if self.now and self.what == "reward" else super().reward()
+
+
+class NotAReward(_At):
+    """Returns a reward that is no number."""
+
+    default = "none"
+
+    def reward(self) -> Any:
+        bad = {"none": None, "text": "plenty", "array": np.zeros(3)}
+        return bad[self.what] if self.now else super().reward()
+
+
+class WrongShape(_At):
+    """Observes another shape than its space says."""
+
+    def observe(self, action: float) -> Any:
+        return np.zeros(5, np.float32) if self.now else super().observe(action)
+
+
+class WrongDtype(_At):
+    """Observes objects, strings, complex numbers or a plain list, of the right shape."""
+
+    default = "object"
+
+    def observe(self, action: float) -> Any:
+        obs = super().observe(action)
+        if not self.now:
+            return obs
+        if self.what == "object":
+            return np.array([None] * 4, object)
+        return obs.astype(str) if self.what == "text" else obs.astype(complex) + 1j
+
+
+class WrongTuple(_At):
+    """Returns four values from ``step``, as Gym of old did, or nothing from ``reset``."""
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        return (*result[:3], {}) if self.now else result
+
+    def reset(self, **kwargs: Any) -> Any:
+        result = super().reset(**kwargs)
+        return None if self.at == 0 else result
+
+
+class HugeReward(Good):
+    """Rewards that are finite but too large for the loss (or, with a larger size, for float32)."""
+
+    def __init__(self, size: float = 1e38, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.size = size
+
+    def reward(self) -> Any:
+        return self.size
+
+
+class Spaces(Good):
+    """Only looked at: its spaces are what is wrong with it."""
+
+    def __init__(self, obs: str = "", act: str = "", **settings: Any) -> None:
+        super().__init__(**settings)
+        known = {
+            "Dict": spaces.Dict({"a": VECTOR}),
+            "Tuple": spaces.Tuple((VECTOR, VECTOR)),
+            "MultiDiscrete": spaces.MultiDiscrete([3, 2]),
+            "MultiBinary": spaces.MultiBinary(3),
+            "Discrete": spaces.Discrete(3),
+            "Text": spaces.Text(5),
+            "scalar": spaces.Box(-1.0, 1.0, (), np.float32),
+            "matrix": spaces.Box(-1.0, 1.0, (3, 2), np.float32),
+            "empty": spaces.Box(-1.0, 1.0, (0,), np.float32),
+            "wide": spaces.Box(-np.arange(1.0, 61.0), np.arange(60.0), dtype=np.float64),
+        }
+        self.observation_space = known.get(obs, self.observation_space)
+        self.action_space = known.get(act, self.action_space)
+
+
+class NeverEnds(Good):
+    """No episode ever ends; with `delay`, its steps take that many seconds."""
+
+    def __init__(self, delay: float = 0.0, **settings: Any) -> None:
+        super().__init__(length=10**9, **settings)
+        self.delay = delay
+
+    def step(self, action: Any) -> Any:
+        time.sleep(self.delay)
+        return super().step(action)
+
+
+class DiscreteStart(Good):
+    """Three actions that are called 5, 6 and 7."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.action_space = spaces.Discrete(3, start=5)
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), repr(action)
+        return super().step(action)
+
+
+class Float64Box(Good):
+    """Takes a matrix of float64, within its own bounds for every entry."""
+
+    low = np.array([[-1.0, -0.25], [0.0, -3.0]])
+    high = np.array([[1.0, 0.25], [0.5, 3.0]])
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.action_space = spaces.Box(self.low, self.high, dtype=np.float64)
+
+    def step(self, action: Any) -> Any:
+        assert isinstance(action, np.ndarray), repr(action)
+        assert action.dtype == np.float64, action.dtype
+        assert action.shape == (2, 2), action.shape
+        assert (action >= self.low).all(), action
+        assert (action <= self.high).all(), action
+        return super().step(action.copy())
+
+
+class CrossEpisodeState(Good):
+    """Does not reproduce: what happened in earlier episodes shows in later ones."""
+
+    def observe(self, action: float) -> Any:
+        obs = super().observe(action)
+        obs[0] = np.float32((self.step_number % 97) / 97)
+        return obs
+
+
+class Images(Good):
+    """Colour pictures of 48 rows and columns whose pixels follow from time and action."""
+
+    def __init__(self, size: int = 48, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.observation_space = spaces.Box(0, 255, (size, size, 3), np.uint8)
+
+    def observe(self, action: float) -> Any:
+        shape = self.observation_space.shape
+        assert shape is not None
+        picture = np.zeros(shape, np.uint8)
+        picture[..., 0] = self.t
+        picture[..., 1] = 100 * int(action)
+        picture[: shape[0] // 2, :, 2] = 200
+        return picture
+
+
+class NotAnEnv:
+    """Has the methods and the spaces, but is no `gymnasium.Env`."""
+
+    observation_space = VECTOR
+    action_space = spaces.Discrete(2)
+
+
+def broken() -> gym.Env[Any, Any]:
+    """A factory that fails."""
+    raise RuntimeError("no licence for the simulator")
+
+
+NOT_CALLABLE = 7
+
+if "bad-envs/Good-v0" not in gym.registry:
+    gym.register("bad-envs/Good-v0", entry_point=Good, max_episode_steps=50)

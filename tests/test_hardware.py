@@ -1,0 +1,331 @@
+"""What this machine has, what a placement becomes on it, and what is said where it does not fit."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flatout.errors import FlatoutError, UsageError
+from flatout.hardware import Gpu, Hardware, MiB, inventory, resolve_placement, visible_indices
+from flatout.memory import CUDA_CONTEXT_MB, Expectation
+from flatout.placement import Placement, parse
+
+GPU_NAMES = ("NVIDIA H200", "NVIDIA A10")
+
+
+def machine(gpus: int = 0, plugin: bool = True, cpu_devices: int = 1, note: str = "") -> Hardware:
+    """A machine of 4 cores, 16 GiB and so many GPUs of 10 GiB, of which 8 are free."""
+    cards = tuple(Gpu(i, GPU_NAMES[i], 10_240, 8_192, i) for i in range(gpus))
+    return Hardware("a CPU", 4, 16_384, 16_384, cpu_devices, cards, plugin, note)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "text", "missing", "there"),
+    [
+        (machine(), "gpu", "gpu:0", ["cpu (4 cores)"]),
+        (machine(1), "act=gpu:1", "gpu:1", ["cpu", "gpu:0 (NVIDIA H200)"]),
+        (machine(2), "act=cpu learn=gpu:2", "gpu:2", ["gpu:0 (NVIDIA H200)", "gpu:1 (NVIDIA A10)"]),
+        (machine(), "act=cpu:1", "cpu:1", ["cpu (4 cores)"]),
+        (machine(cpu_devices=8), "act=cpu:8", "cpu:8", ["cpu:0 to cpu:7"]),
+        (machine(), "act=cpu replay=gpu", "gpu:0", ["cpu (4 cores)"]),
+        (machine(1, plugin=False), "cpu+gpu", "gpu:0", ["flatout[cuda12]", "has cpu (4 cores). N"]),
+        (machine(note="the driver is asleep"), "gpu", "gpu:0", ["the driver is asleep"]),
+    ],
+)
+def test_a_missing_device_is_refused_by_name(
+    hardware: Hardware, text: str, missing: str, there: list[str]
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        resolve_placement(text, hardware)
+    message = str(refused.value)
+    assert f"needs {missing}" in message
+    assert "--soft-placement" in message
+    for part in there:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("hardware", "text"),
+    [
+        (machine(), "cpu"),
+        (machine(1), "gpu"),
+        (machine(1), "cpu+gpu"),
+        (machine(2), "act=cpu learn=gpu:1 memory=0.5"),
+        (machine(cpu_devices=8), "act=cpu:7 learn=cpu:1"),
+    ],
+)
+@pytest.mark.parametrize("soft", [False, True])
+def test_devices_that_are_there_are_used_without_a_word(
+    hardware: Hardware, text: str, soft: bool
+) -> None:
+    assert resolve_placement(text, hardware, soft=soft) == (parse(text), [])
+
+
+@pytest.mark.parametrize(
+    ("hardware", "text", "runs", "missing"),
+    [
+        (machine(), "gpu", "cpu", "gpu:0"),
+        (machine(1, plugin=False), "cpu+gpu", "cpu", "gpu:0"),
+        (machine(1), "act=cpu learn=gpu:1", "cpu+gpu", "gpu:1"),
+        (machine(1), "act=cpu:3 learn=gpu:0", "cpu+gpu", "cpu:3"),
+        (machine(1), "learn=gpu:0,gpu:1", "learn=gpu:0", "gpu:1"),
+        (machine(), "act=gpu:0,gpu:1 memory=0.5", "cpu", "gpu:0, gpu:1"),
+        (machine(), "act=cpu replay=gpu", "cpu", "gpu:0"),
+        (machine(1), "act=gpu:1 memory=0.5", "act=gpu memory=0.5", "gpu:1"),
+    ],
+)
+def test_soft_placement_runs_on_what_is_there_and_says_so(
+    hardware: Hardware, text: str, runs: str, missing: str
+) -> None:
+    placement, notes = resolve_placement(text, hardware, soft=True)
+    assert placement == parse(runs)
+    (note,) = notes
+    assert f"{missing} is not here" in note
+    assert f"running on {placement} instead" in note
+
+
+machines = st.builds(machine, st.integers(0, 2), st.booleans(), st.integers(1, 3))
+devices = st.lists(
+    st.sampled_from(["cpu", "cpu:1", "gpu:0", "gpu:1", "gpu:5"]), min_size=1, unique=True
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(machines, devices, devices, st.sampled_from(["cpu", "gpu"]))
+def test_soft_placement_always_ends_on_devices_that_are_there(
+    hardware: Hardware, act: list[str], learn: list[str], replay: str
+) -> None:
+    text = f"act={','.join(act)} learn={','.join(learn)} replay={replay}"
+    placement, _ = resolve_placement(text, hardware, soft=True)
+    assert resolve_placement(str(placement), hardware) == (placement, [])
+
+
+@given(machines, st.booleans(), st.booleans())
+def test_auto_takes_the_gpu_for_images_alone(hardware: Hardware, images: bool, soft: bool) -> None:
+    placement, notes = resolve_placement(" auto ", hardware, images=images, soft=soft)
+    word = "gpu" if images and hardware.gpus and hardware.cuda_plugin else "cpu"
+    assert placement == parse(word)
+    (note,) = notes
+    assert note.startswith(f"placement auto: {word} (")
+
+
+def test_a_gpu_that_jax_cannot_use_is_said_aloud() -> None:
+    warning = machine(1, plugin=False).unused_gpu_warning
+    for part in ("NVIDIA H200", "no CUDA plugin", "pip install 'flatout[cuda12]'"):
+        assert part in warning
+    assert "1 more" in machine(2, plugin=False).unused_gpu_warning
+    assert machine(0, plugin=False).unused_gpu_warning == ""
+    assert machine(2, plugin=True).unused_gpu_warning == ""
+
+
+UUIDS = ["GPU-aa11", "GPU-ab22", "GPU-cc33", "GPU-dd44"]
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.permutations(range(4)), st.integers(0, 4), st.data())
+def test_visible_gpus_are_those_named_in_that_order(
+    order: list[int], count: int, data: st.DataObject
+) -> None:
+    chosen = order[:count]
+    entries = [data.draw(st.sampled_from([str(i), UUIDS[i], UUIDS[i][:6]])) for i in chosen]
+    pad = data.draw(st.sampled_from(["", " "]))
+    assert visible_indices(",".join(pad + entry for entry in entries), UUIDS) == chosen
+    wrong = data.draw(st.sampled_from(["-1", "4", "99", "GPU-a", "GPU-zz", "none", ""]))
+    rest = [str(i) for i in order[count:]]
+    assert visible_indices(",".join([*entries, wrong, *rest]), UUIDS) == chosen
+
+
+def test_visible_gpus_at_the_edges() -> None:
+    assert visible_indices(None, UUIDS) == [0, 1, 2, 3]
+    assert visible_indices("", UUIDS) == []
+    assert visible_indices("-1", UUIDS) == []
+    assert visible_indices("0", []) == []
+
+
+@pytest.mark.xfail(strict=True, reason="int() does not read every str.isdigit()", raises=ValueError)
+def test_digits_that_are_no_numbers_hide_the_gpu() -> None:
+    assert visible_indices("\u00b2", UUIDS) == []
+
+
+@pytest.mark.xfail(strict=True, reason="CUDA shows no GPU at all where one is named twice")
+def test_a_gpu_named_twice_hides_all() -> None:
+    assert visible_indices("0,0", UUIDS) == []
+
+
+def test_this_machine_is_described_sanely() -> None:
+    here = inventory()
+    assert 1 <= here.cores <= len(os.sched_getaffinity(0))
+    if not os.path.exists("/sys/fs/cgroup/cpu.max"):  # no container's limit below that
+        assert here.cores == len(os.sched_getaffinity(0))
+    assert 0 < here.memory_available_mb <= here.memory_total_mb
+    assert here.memory_total_mb <= psutil.virtual_memory().total / MiB
+    assert here.cpu_name
+    assert here.cpu_devices == 8  # the tests' own XLA_FLAGS
+    assert f"{here.cores} cores" in here.describe()
+
+
+def test_cores_are_those_that_this_process_may_use() -> None:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        assert inventory().cores == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def expectation(memory: str = "", **taken: float) -> tuple[Expectation, Placement]:
+    sizes = {"state": 100.0, "trajectory": 50.0, "workspace": 25.0} | taken
+    return Expectation(**sizes), parse(f"act=cpu learn=gpu {memory}")
+
+
+def test_expected_memory_counts_both_devices() -> None:
+    expected, placement = expectation()
+    on_cpu, on_gpu = expected.by_device(placement).values()
+    assert on_cpu == 50.0
+    assert on_gpu == 2 * 100.0 + 50.0 + 25.0 + CUDA_CONTEXT_MB
+    assert expected.by_device(parse("cpu")) == {parse("cpu").act[0]: 2 * 100.0 + 2 * 50.0 + 25.0}
+    said = expected.check(placement, machine(1))
+    assert "about 50 of 16,384 MiB on cpu" in said
+    assert "about 875 of 8,192 MiB on gpu:0" in said
+
+
+@pytest.mark.parametrize(
+    ("taken", "device", "numbers"),
+    [
+        ({"state": 4_000.0}, "gpu:0", ["8,675", "8,192", "8,000"]),
+        ({"trajectory": 20_000.0}, "cpu", ["20,000", "16,384"]),
+        ({"workspace": 9_000.0}, "gpu:0", ["9,850", "9,000", "8,192"]),
+    ],
+)
+def test_what_cannot_fit_is_refused_with_the_numbers(
+    taken: dict[str, float], device: str, numbers: list[str]
+) -> None:
+    expected, placement = expectation(**taken)
+    with pytest.raises(FlatoutError) as refused:
+        expected.check(placement, machine(1))
+    assert f"MiB on {device}" in str(refused.value)
+    for number in numbers:
+        assert number in str(refused.value)
+
+
+def test_a_memory_cap_counts_as_what_is_available() -> None:
+    expected, capped = expectation("memory=0.5", state=2_500.0)  # 5,675 MiB; half is 5,120
+    expected.check(parse("cpu+gpu"), machine(1))
+    with pytest.raises(FlatoutError, match=r"5,675 MiB on gpu:0.*5,120 MiB"):
+        expected.check(capped, machine(1))
+    # The cap is of the total; where less is free, that counts.
+    assert "of 8,192 MiB on gpu:0" in expected.check(parse("act=gpu memory=1"), machine(1))
+
+
+class NVMLError(Exception):
+    """Stands in for pynvml's."""
+
+
+class FakeNvml(ModuleType):
+    """Two GPUs; `broken` names the call that fails."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, broken: str = "") -> None:
+        super().__init__("pynvml")
+        self.shut_down = False
+        memory = SimpleNamespace(total=10_240 * MiB, free=8_192 * MiB, used=2_048 * MiB)
+        mine = SimpleNamespace(pid=os.getpid(), usedGpuMemory=512 * MiB)
+        hidden = SimpleNamespace(pid=2**22 + 1, usedGpuMemory=None)  # above any pid
+
+        calls: dict[str, Callable[..., object]] = {
+            "nvmlInit": lambda: None,
+            "nvmlShutdown": lambda: setattr(self, "shut_down", True),
+            "nvmlDeviceGetCount": lambda: 2,
+            "nvmlDeviceGetHandleByIndex": lambda index: index,
+            "nvmlDeviceGetUUID": lambda handle: UUIDS[handle],
+            "nvmlDeviceGetName": lambda handle: GPU_NAMES[handle],
+            "nvmlDeviceGetMemoryInfo": lambda handle: memory,
+            "nvmlDeviceGetComputeRunningProcesses": lambda handle: [mine, hidden][: 2 - handle],
+        }
+        for name, call in calls.items():
+            setattr(self, name, self._fail if name == broken else call)
+
+    @staticmethod
+    def _fail(*arguments: object) -> object:
+        raise NVMLError("Driver Not Loaded")
+
+
+Install = Callable[..., FakeNvml]
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Install a fake NVML: ``nvml(broken="nvmlInit", visible="1")``."""
+
+    def install(broken: str = "", visible: str | None = None) -> FakeNvml:
+        fake = FakeNvml(broken)
+        monkeypatch.setitem(sys.modules, "pynvml", fake)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        return fake
+
+    return install
+
+
+def test_gpus_are_listed_with_who_uses_them(nvml: Install) -> None:
+    fake = nvml()
+    first, second = inventory().gpus
+    assert (first.index, first.name, first.physical_index) == (0, "NVIDIA H200", 0)
+    assert (second.index, second.name, second.physical_index) == (1, "NVIDIA A10", 1)
+    assert (first.memory_total_mb, first.memory_free_mb) == (10_240, 8_192)
+    mine, hidden = first.processes
+    assert (mine.pid, mine.name) == (os.getpid(), psutil.Process().name())
+    assert mine.memory_mb == 512
+    assert (hidden.name, hidden.memory_mb) == ("?", None)
+    assert len(second.processes) == 1
+    assert fake.shut_down
+
+
+@pytest.mark.parametrize(
+    ("visible", "physical"), [("1", [1]), ("1,0", [1, 0]), ("GPU-ab", [1]), ("", []), ("7", [])]
+)
+def test_only_visible_gpus_are_listed_and_numbered_from_0(
+    nvml: Install, visible: str, physical: list[int]
+) -> None:
+    nvml(visible=visible)
+    gpus = inventory().gpus
+    assert [gpu.physical_index for gpu in gpus] == physical
+    assert [gpu.index for gpu in gpus] == list(range(len(physical)))
+    assert [gpu.name for gpu in gpus] == [GPU_NAMES[i] for i in physical]
+
+
+@pytest.mark.parametrize(
+    "call", ["GetCount", "GetHandleByIndex", "GetUUID", "GetName", "GetMemoryInfo"]
+)
+def test_a_driver_that_fails_becomes_a_note(nvml: Install, call: str) -> None:
+    nvml(f"nvmlDevice{call}")
+    here = inventory()
+    assert here.gpus == ()
+    assert "Driver Not Loaded" in here.gpu_note
+
+
+def test_a_machine_without_a_driver_has_no_gpu(nvml: Install) -> None:
+    nvml("nvmlInit")
+    here = inventory()
+    assert here.gpus == ()
+    assert not here.gpu_note or os.path.exists("/proc/driver/nvidia/version")
+
+
+def test_hidden_processes_do_not_hide_the_gpu(nvml: Install) -> None:
+    nvml("nvmlDeviceGetComputeRunningProcesses")
+    assert [gpu.processes for gpu in inventory().gpus] == [(), ()]
+
+
+@pytest.mark.xfail(strict=True, reason="nvmlShutdown is outside the try", raises=NVMLError)
+def test_a_driver_that_fails_at_the_end_is_no_crash(nvml: Install) -> None:
+    nvml("nvmlShutdown")
+    assert len(inventory().gpus) == 2

@@ -1,0 +1,263 @@
+"""Nothing is lost on a kill: resumed runs end exactly as uninterrupted ones do."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flatout import checkpoint
+from flatout.envs.make import factory  # noqa: F401 - imported early: its time is not a test's
+from tests.conftest import TINY, Result
+
+ROOT = Path(__file__).parent.parent
+COMMON = (
+    "train", "ppo", "--env", "CartPole-v1", "--envs", "2", "--n-steps", "32", "--batch-size", "32",
+    "--n-epochs", "2", "--checkpoint-every", "64", "--log-every", "64", "--no-tensorboard",
+    "--quiet",
+)  # fmt: skip
+VARIANTS = {
+    "plain": ("--steps", "24000"),
+    "normalised": ("--steps", "24000", "--normalize-observation", "--normalize-reward"),
+    "evaluated": ("--steps", "16000", "--eval-every", "640", "--eval-episodes", "3"),
+    "episodes": ("--steps", "24000", "--rollout-episodes", "1", "--env-kwargs",
+                 "max_episode_steps=50", "--batch-size", "50"),
+}  # fmt: skip
+KILLS = {"plain": 14, "normalised": 14, "evaluated": 14, "episodes": 8}
+TIMES = ("time/", "phase/")
+
+
+def spawn(*argv: str, cwd: Path = ROOT) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "flatout", *argv],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def stamp(run: Path) -> int:
+    """Changes when a process has started up and begins to train in a folder."""
+    config = run / "config.json"
+    return config.stat().st_mtime_ns if config.exists() else 0
+
+
+def finish(process: subprocess.Popen[str], seconds: float = 120) -> Result:
+    out, err = process.communicate(timeout=seconds)
+    return Result(process.returncode, out, err)
+
+
+def final_state(run: Path) -> dict[str, Any]:
+    """Everything that a run left behind, less what clocks say."""
+    step, snapshot = checkpoint.load(checkpoint.latest(run))
+    data = json.loads(json.dumps(snapshot.data))
+    progress = data["progress"]
+    for name in ("wall_s", "metrics_bytes"):  # bytes differ with the digits of times
+        del progress[name]
+    progress["reached"] = {goal: at[0] for goal, at in progress["reached"].items()}
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    kept = [{k: v for k, v in row.items() if not k.startswith(TIMES)} for row in rows]
+    agents = {
+        name: checkpoint.load_agent(run / name)[0]
+        for name in ("params.safetensors", "best.safetensors")
+        if (run / name).exists()
+    }
+    return {"step": step, "arrays": snapshot.arrays, "data": data, "rows": kept} | agents
+
+
+def assert_same(one: Any, other: Any, path: str = "") -> None:
+    """Equal to the last bit, whatever the structure."""
+    assert type(one) is type(other), path
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), path
+        for key in one:
+            assert_same(one[key], other[key], f"{path}/{key}")
+    elif isinstance(one, list):
+        assert len(one) == len(other), path
+        for i, (a, b) in enumerate(zip(one, other, strict=True)):
+            assert_same(a, b, f"{path}[{i}]")
+    elif isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype, path
+        assert one.tobytes() == other.tobytes(), path
+    else:
+        assert one == other, path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_killed_at_random_times_and_resumed_is_bit_equal(variant: str, tmp_path: Path) -> None:
+    flags = (*COMMON, *VARIANTS[variant], "--seed", "3")
+    whole = tmp_path / "whole"
+    done = finish(spawn(*flags, "--run-dir", str(whole)))
+    assert done.code == 0, done.err
+    dice = random.Random(variant)
+    run, kills, rounds, reached = tmp_path / "run-0", 0, 0, set[tuple[int, str]]()
+    while kills < KILLS[variant]:
+        resumable = bool(checkpoint.checkpoints(run / "checkpoints"))
+        if not resumable and run.exists():  # killed before anything was saved: begin again
+            rounds += 1
+            run = tmp_path / f"run-{rounds}"
+        again = ("train", "--resume", str(run), "--quiet")
+        before = stamp(run)
+        process = spawn(*(again if resumable else (*flags, "--run-dir", str(run))))
+        if dice.random() < 0.8:  # while it trains, at a random time; else while it starts
+            wait_for(lambda: stamp(run) != before or process.poll() is not None)  # noqa: B023
+        time.sleep(dice.uniform(0.0, 0.5))
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        finish(process)
+        saved = checkpoint.checkpoints(run / "checkpoints")
+        reached |= {(rounds, saved[-1].name)} if saved else set()
+        if (run / "summary.json").exists():  # it got to its end: compare it, and begin another
+            assert_same(final_state(run), final_state(whole))
+            rounds += 1
+            run = tmp_path / f"run-{rounds}"
+    assert len(reached) > KILLS[variant] // 2, "most kills must hit a run that had moved on"
+    if checkpoint.checkpoints(run / "checkpoints"):
+        done = finish(spawn("train", "--resume", str(run), "--quiet"))
+        assert done.code == 0, done.err
+        assert_same(final_state(run), final_state(whole))
+
+
+def test_resume_in_the_same_process_is_bit_equal(
+    flatout: Callable[..., Result], tmp_path: Path
+) -> None:
+    """Stopping half way and going on to the same total equals one go (without schedules)."""
+    flags = ("train", "ppo", *TINY, "--seed", 5, "--steps", 1280)
+    assert flatout(*flags, "--run-dir", tmp_path / "a").code == 0
+    assert flatout(*flags, "--run-dir", tmp_path / "b", "--steps", 640).code == 0
+    assert flatout("train", "--resume", tmp_path / "b", "--steps", 1280, "--quiet").code == 0
+    one, other = final_state(tmp_path / "a"), final_state(tmp_path / "b")
+    # The first half's own end was a logged row and a checkpoint of its own; the state is one.
+    for part in ("step", "arrays", "params.safetensors"):
+        assert_same(one[part], other[part], part)
+
+
+def test_rows_after_the_checkpoint_are_cut_off(
+    flatout: Callable[..., Result], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    flags = ("train", "ppo", *TINY, "--log-every", 64, "--checkpoint-every", 128)
+    assert flatout(*flags, "--run-dir", run).code == 0
+    newest = checkpoint.checkpoints(run / "checkpoints")[-1]
+    for file in newest.iterdir():
+        file.unlink()
+    newest.rmdir()
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write('{"step": 999999, "half a li')
+    assert flatout("train", "--resume", run, "--quiet").code == 0
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [64, 128, 192, 256]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+SLOW = (
+    "train", "ppo", "--env", "tests.fault_envs:sleepy", "--envs", "2", "--n-steps", "16",
+    "--batch-size", "16", "--no-tensorboard", "--quiet", "--checkpoint-every", "0",
+    "--log-every", "1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_the_last_boundary_and_ends(signum: int, tmp_path: Path) -> None:
+    """Within a slow trajectory: it is discarded, the boundary before it is saved, at once."""
+    run = tmp_path / "run"
+    process = spawn(*SLOW, "--steps", "640", "--run-dir", str(run))
+    rows = run / "metrics.jsonl"
+    wait_for(lambda: (run / "config.json").exists())
+    time.sleep(0.64 * 2.5)  # 16 steps of 2 environments take 0.64 s: inside a trajectory
+    began = time.monotonic()
+    process.send_signal(signum)
+    result = finish(process)
+    assert time.monotonic() - began < 3.0
+    assert result.code == 128 + signum
+    assert "--resume" in result.message
+    step, _ = checkpoint.load(checkpoint.latest(run))
+    assert step > 0
+    assert step % 32 == 0
+    assert rows.exists()
+    resumed = finish(spawn("train", "--resume", str(run), "--steps", "160", "--quiet"))
+    assert resumed.code == 0, resumed.err
+    whole = finish(spawn(*SLOW, "--steps", "160", "--run-dir", str(tmp_path / "whole")))
+    assert whole.code == 0, whole.err
+    assert_same(final_state(run)["arrays"], final_state(tmp_path / "whole")["arrays"])
+
+
+@pytest.mark.parametrize("delay", [0.05, 0.3, 0.6, 0.9])
+def test_a_signal_while_starting_ends_cleanly(delay: float, tmp_path: Path) -> None:
+    process = spawn(*SLOW, "--steps", "100000", "--run-dir", str(tmp_path / "run"))
+    wait_for(lambda: (tmp_path / "run" / ".lock").exists())
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    result = finish(process, 20)
+    assert result.code == 130
+    assert "Traceback" not in result.err
+
+
+def test_a_second_signal_ends_an_environment_that_hangs(tmp_path: Path) -> None:
+    process = spawn(
+        *SLOW, "--steps", "640", "--env-kwargs", "seconds=600", "--run-dir", str(tmp_path / "run")
+    )
+    wait_for(lambda: (tmp_path / "run" / "config.json").exists())
+    process.send_signal(signal.SIGTERM)
+    result = finish(process, 20)
+    assert result.code == 143
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path) -> None:
+    """On a real file system of 400 KiB."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    mounted = tmp_path / "small"
+    mounted.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(mounted)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this container may not mount a small file system")
+    try:
+        run = mounted / "run"
+        flags = (*COMMON, "--steps", "20000", "--keep-checkpoints", "100")
+        result = finish(spawn(*flags, "--run-dir", str(run)))
+        assert result.code == 1
+        assert "No space left on device" in result.message
+        saved = checkpoint.checkpoints(run / "checkpoints")
+        assert saved
+        for path in saved:
+            checkpoint.load(path)  # every one is whole
+        for path in saved[: len(saved) // 2]:  # make room, as a user would
+            for file in path.iterdir():
+                file.unlink()
+            path.rmdir()
+        step = int(saved[-1].name.removeprefix("step_"))
+        resumed = finish(
+            spawn("train", "--resume", str(run), "--steps", str(step + 64), "--quiet",
+                  "--keep-checkpoints", "1")
+        )  # fmt: skip
+        assert resumed.code == 0, resumed.err
+    finally:
+        subprocess.run(["umount", "-l", str(mounted)], check=False)
+
+
+def test_state_is_never_unpickled() -> None:
+    """No module of ours imports pickle, or a loader that would."""
+    for path in (ROOT / "src").rglob("*.py"):
+        text = path.read_text()
+        for word in ("import pickle", "cloudpickle.load", "np.load(", "allow_pickle", "torch.load"):
+            assert word not in text, f"{path}: {word}"
