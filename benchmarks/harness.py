@@ -42,6 +42,10 @@ class BenchmarkError(RuntimeError):
     """A child failed, or a comparison would not be honest."""
 
 
+class OutOfTimeError(BenchmarkError):
+    """A child was killed because its time was over."""
+
+
 # --- One child, measured from outside ---------------------------------------------------------
 
 
@@ -61,6 +65,7 @@ class Child:
     """How a child ended and what it took: seconds, MiB, and load (in cores) that was not its."""
 
     code: int
+    timed_out: bool
     wall_s: float
     cpu_s: float
     max_rss_mb: float
@@ -82,7 +87,13 @@ def run_child(
             list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=variables,
             start_new_session=True,
         )  # fmt: skip
-        timer = threading.Timer(timeout_s, _kill_group, (child.pid,))
+        late: list[bool] = []
+
+        def stop() -> None:
+            late.append(True)
+            _kill_group(child.pid)
+
+        timer = threading.Timer(timeout_s, stop)
         timer.start()
         try:
             _, status, usage = os.wait4(child.pid, 0)
@@ -104,7 +115,7 @@ def run_child(
             texts.append(file.read().decode(errors="replace"))
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes there, KiB on Linux
     rss_mb = usage.ru_maxrss * unit / MIB
-    return Child(child.returncode, wall_s, cpu_s, rss_mb, other, texts[0], texts[1])
+    return Child(child.returncode, bool(late), wall_s, cpu_s, rss_mb, other, texts[0], texts[1])
 
 
 def _kill_group(pid: int) -> None:
@@ -126,8 +137,11 @@ def json_of(child: Child, what: str) -> Row:
     """The one JSON object that a child printed.
 
     Raises:
+        OutOfTimeError: it was killed.
         BenchmarkError: it failed, or printed something else.
     """
+    if child.code != 0 and child.timed_out:
+        raise OutOfTimeError(f"{what} was killed: not finished within {child.wall_s:.0f} s.")
     if child.code != 0:
         tail = "\n".join(child.stderr.strip().splitlines()[-15:])
         raise BenchmarkError(f"{what} ended with {child.code} after {child.wall_s:.1f} s:\n{tail}")
@@ -176,7 +190,7 @@ class Store:
                 return row
         return None
 
-    def run(self, side: str, seed: int, command: Command) -> Row:
+    def run(self, side: str, seed: int, command: Command, timeout_s: float | None = None) -> Row:
         """The stored run, or the run itself, measured and then stored."""
         what = f"{self.name}: {side}, seed {seed}"
         if (row := self.get(side, seed)) is not None:
@@ -186,7 +200,7 @@ class Store:
             shutil.rmtree(command.run_dir, ignore_errors=True)
             command.run_dir.parent.mkdir(parents=True, exist_ok=True)
         print(f"{what} ...", file=sys.stderr, flush=True)
-        child = run_child(command.argv, command.env, self.timeout_s)
+        child = run_child(command.argv, command.env, timeout_s or self.timeout_s)
         result = json_of(child, what)
         inside = float(result.get("wall_s") or 0.0)
         if inside > child.wall_s + CLOCK_SLACK_S:

@@ -4,9 +4,9 @@ The teaching program (``peers/w2_ppo.py``) trains on one episode per update in p
 the preset ``cartpole-ppo-w2`` has the same rates, epochs, clipping and network. Two things differ:
 the program fits its critic to r + gamma V(s'), Flatout to the lambda-return, which changes how
 many steps are needed; and Flatout starts from orthogonal weights. So the program also runs with
-Flatout's critic target, which leaves speed as the larger difference. All stop when the mean of the last 100
-training returns reaches 195, after at most 500 episodes' worth of steps. These are times to a
-result: the work that each side needs for it is part of the answer, and is shown.
+Flatout's critic target, which leaves speed as the larger difference. All stop when the mean of
+the last 100 training returns reaches 195, after at most 500 episodes' worth of steps. These are
+times to a result: the work that each side needs for it is part of the answer, and is shown.
 """
 
 from __future__ import annotations

@@ -103,11 +103,22 @@ class _At(Good):
         return self.step_number == self.at and (self.t > 0 or self.at == 0)
 
 
+class Mute(Exception):  # noqa: N818 - it cannot even say what it is
+    """An exception whose text raises."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
 class Raises(_At):
-    """Raises in its own code; ``what=lines`` with a message of several lines."""
+    """Raises in its own code: a message, one of several lines, SystemExit, or without a text."""
 
     def observe(self, action: float) -> Any:
         if self.now:
+            if self.what == "exit":
+                raise SystemExit(0)
+            if self.what == "mute":
+                raise Mute
             raise ValueError("the bridge\nis\nout" if self.what == "lines" else "the bridge is out")
         return super().observe(action)
 
@@ -229,8 +240,8 @@ class DiscreteStart(Good):
 class Float64Box(Good):
     """Takes a matrix of float64, within its own bounds for every entry."""
 
-    low = np.array([[-1.0, -0.25], [0.0, -3.0]])
-    high = np.array([[1.0, 0.25], [0.5, 3.0]])
+    low = np.array([[-1.0, -0.3], [0.0, -3.0]])  # 0.3 and 0.1 are no float32: rounding to one
+    high = np.array([[1.0, 0.1], [0.5, 3.0]])  # must not leave the box
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -269,6 +280,29 @@ class Images(Good):
         picture[..., 1] = 100 * int(action)
         picture[: shape[0] // 2, :, 2] = 200
         return picture
+
+
+class SameArray(Good):
+    """Fills and returns one and the same array every time, as some simulators do."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.array = np.zeros(4, np.float32)
+
+    def observe(self, action: float) -> Any:
+        self.array[:] = super().observe(action)
+        return self.array
+
+
+class BadClose(Spaces):
+    """Cannot be closed."""
+
+    def close(self) -> None:
+        raise RuntimeError("the door is stuck")
+
+
+class NoSpaces(gym.Env[Any, Any]):
+    """Has forgotten to say what it observes and how it acts."""
 
 
 class NotAnEnv:

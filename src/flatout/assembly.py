@@ -208,7 +208,7 @@ def _compile(
     announce: Callable[[str], None],
 ) -> Parts:
     from flatout.algorithms.base import raw_key
-    from flatout.buffers.rollout import trajectory_shapes
+    from flatout.buffers.rollout import final_chunks, trajectory_shapes
     from flatout.envs.host import HostEnvs
     from flatout.evaluate import Evaluator
     from flatout.learner import Learner
@@ -224,7 +224,10 @@ def _compile(
     masked = algorithm.episodes is not None
     policy = Policy(algorithm, task.obs_spec, count, acting, raw_key(seed, ACT))
     learner = Learner(algorithm, learning, raw_key(seed, INIT), raw_key(seed, LEARN), spans)
-    shapes = trajectory_shapes(algorithm.horizon, count, task.obs_spec, policy.layout, masked)
+    chunks = final_chunks(algorithm.horizon, task.limit)
+    shapes = trajectory_shapes(
+        algorithm.horizon, count, task.obs_spec, policy.layout, masked, chunks
+    )
     expectation = Expectation(size_mb(learner.shapes), size_mb(shapes))
     expectation.check(placement, hardware)  # before a long compilation
     evaluator = None
@@ -250,7 +253,7 @@ def _compile(
     announce(expectation.check(placement, hardware))
     envs = HostEnvs(task.take(count), task.name, task.obs_spec, task.action_spec, seed)
     sampler = InlineSampler(
-        envs, policy, task.obs_spec, algorithm.horizon, algorithm.episodes, spans
+        envs, policy, task.obs_spec, algorithm.horizon, algorithm.episodes, chunks, spans
     )
     schedule = SerialSchedule(sampler, policy, learner, spans, discardable)
     expected = {str(d): round(mb, 1) for d, mb in expectation.by_device(placement).items()}

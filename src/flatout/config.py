@@ -18,8 +18,6 @@ from typing import Any, Literal, get_args
 from flatout.errors import UsageError, nearest
 
 ALGORITHMS = ("ppo",)
-NETWORKS = ("auto", "mlp", "nature", "grid")
-ACTIVATIONS = ("tanh", "relu", "silu", "gelu", "elu")
 
 _LINEAR = re.compile(r"lin_([^_]+)(?:_([^_]+))?")
 
@@ -46,8 +44,9 @@ class EnvConfig:
 class NetworkConfig:
     """The torso between observations and heads."""
 
-    network: Literal["auto", "mlp", "nature", "grid"] = "auto"
-    """mlp; nature (the DQN convolutions, for pixels); grid (one-hot cells, for small boards)."""
+    network: Literal["auto", "mlp", "nature", "grid", "onehot"] = "auto"
+    """mlp; nature (the DQN convolutions, for pixels); for small boards grid (one-hot cells,
+    convolutions) or onehot (without convolutions, much cheaper on a CPU)."""
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers of actor and critic."""
     activation: Literal["tanh", "relu", "silu", "gelu", "elu"] = "tanh"

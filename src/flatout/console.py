@@ -44,7 +44,7 @@ class LiveDisplay:
         self._drawn = 0.0
         self._curve: list[float] = []
         self._curve_step = -1
-        self._started = time.time()
+        self._last: tuple[Progress, dict[str, float], float] | None = None
         self._live: Live | None = None
         self._bar = Bar(
             TextColumn("[bold]{task.description}"), BarColumn(bar_width=None),
@@ -63,6 +63,7 @@ class LiveDisplay:
 
     def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
         """Redraw a few times a second."""
+        self._last = (progress, row, wall_s)
         now = time.time()
         if now - self._drawn < (REDRAW_S if self._live else PLAIN_S):
             return
@@ -72,6 +73,8 @@ class LiveDisplay:
     def close(self) -> None:
         """Leave the last picture and give the terminal back."""
         if self._live is not None:
+            if self._last is not None:
+                self._draw(*self._last)
             self._live.stop()
             self._live = None
 

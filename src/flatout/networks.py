@@ -86,11 +86,48 @@ class Conv(eqx.Module):
         self.padding = padding
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = jax.lax.conv_general_dilated(
-            x[None], self.weight, (self.stride, self.stride), self.padding,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )  # fmt: skip
-        return y[0] + self.bias
+        return convolve(x, self.weight, self.stride, self.padding) + self.bias
+
+
+def convolve(x: jax.Array, weight: jax.Array, stride: int, padding: str) -> jax.Array:
+    """A convolution as one matrix product over patches.
+
+    XLA's own convolutions become an order of magnitude slower on a CPU once they are
+    differentiated inside a scan; a product is fast everywhere. Strides that divide the kernel
+    are folded into channels first (space-to-depth), which leaves few, wide patches.
+
+    Args:
+        x: ``[H, W, in]``.
+        weight: ``[k, k, in, out]``.
+        stride: rows and columns between patches.
+        padding: ``"SAME"`` (stride 1) or ``"VALID"``.
+
+    Returns:
+        ``[H', W', out]``.
+    """
+    size, _, channels, outputs = weight.shape
+    if padding == "SAME":
+        before = (size - 1) // 2
+        x = jnp.pad(x, ((before, size - 1 - before), (before, size - 1 - before), (0, 0)))
+    rows, columns = ((n - size) // stride + 1 for n in x.shape[:2])
+    if stride > 1 and size % stride == 0:
+        blocks = size // stride
+        high, wide = rows + blocks - 1, columns + blocks - 1
+        x = x[: high * stride, : wide * stride].reshape(high, stride, wide, stride, channels)
+        x = x.transpose(0, 2, 1, 3, 4).reshape(high, wide, -1)
+        weight = weight.reshape(blocks, stride, blocks, stride, channels, outputs)
+        weight = weight.transpose(0, 2, 1, 3, 4, 5).reshape(blocks, blocks, -1, outputs)
+        size, stride = blocks, 1
+    last = (stride * (rows - 1) + 1, stride * (columns - 1) + 1)
+    patches = jnp.concatenate(
+        [
+            x[i : i + last[0] : stride, j : j + last[1] : stride]
+            for i in range(size)
+            for j in range(size)
+        ],
+        axis=-1,
+    )
+    return patches @ weight.reshape(-1, outputs)
 
 
 class MLP(eqx.Module):
@@ -166,11 +203,37 @@ class Grid(eqx.Module):
         self.dense = MLP(rng, rows * columns * 64, hidden, activation)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        cells = jnp.round(x * (self.values - 1)).astype(jnp.int32)  # undo the scaling to 0..1
-        x = jax.nn.one_hot(cells, self.values).reshape(*x.shape[:2], -1)
+        x = one_hot_cells(x, self.values)
         for layer in self.convolutions:
             x = jax.nn.relu(layer(x))
         return self.dense(x)
+
+
+class OneHot(eqx.Module):
+    """A small board without convolutions: cell values one-hot, then dense layers."""
+
+    dense: MLP
+    values: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        rng: np.random.Generator,
+        shape: tuple[int, ...],
+        high: int,
+        hidden: tuple[int, ...],
+        activation: str,
+    ) -> None:
+        self.values = high + 1
+        self.dense = MLP(rng, math.prod(shape) * self.values, hidden, activation)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.dense(one_hot_cells(x, self.values))
+
+
+def one_hot_cells(x: jax.Array, values: int) -> jax.Array:
+    """Cells ``[H, W, c]`` scaled to 0..1, as ``[H, W, c * values]`` of zeros and ones."""
+    cells = jnp.round(x * (values - 1)).astype(jnp.int32)
+    return jax.nn.one_hot(cells, values).reshape(*x.shape[:2], -1)
 
 
 class Torso(Protocol):
@@ -210,10 +273,11 @@ def make_torso(
         return NatureCNN(rng, spec.shape)
     if spec.high is None or spec.high > 31:
         raise UsageError(
-            "network = grid needs whole-number cells of 0 to at most 31, but this observation's "
+            f"network = {kind} needs whole-number cells of 0 to at most 31, but this observation's "
             f"largest value is {spec.high}; use network = nature or mlp."
         )
-    return Grid(rng, spec.shape, spec.high, config.hidden, config.activation)
+    board = Grid if kind == "grid" else OneHot
+    return board(rng, spec.shape, spec.high, config.hidden, config.activation)
 
 
 def features(torso: Torso, spec: ObservationSpec) -> int:

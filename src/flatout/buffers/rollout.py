@@ -10,8 +10,22 @@ from flatout.packing import OutputLayout
 from flatout.types import ObservationSpec, Trajectory
 
 
+def final_chunks(horizon: int, limit: int | None) -> int:
+    """How often a time limit can cut one environment's episodes within T steps.
+
+    Room for that many final observations per environment is made from the start; episodes that
+    are cut more often make more room, at the price of compiling the update again.
+    """
+    return 1 if limit is None else horizon // limit + 1
+
+
 def trajectory_shapes(
-    horizon: int, num_envs: int, spec: ObservationSpec, layout: OutputLayout, masked: bool
+    horizon: int,
+    num_envs: int,
+    spec: ObservationSpec,
+    layout: OutputLayout,
+    masked: bool,
+    chunks: int,
 ) -> Trajectory:
     """The shapes and dtypes of a trajectory, without allocating it."""
     import jax
@@ -31,8 +45,8 @@ def trajectory_shapes(
         terminated=flags,
         truncated=flags,
         last_obs=each(spec.dtype, num_envs, *spec.shape),
-        final_obs=each(spec.dtype, num_envs, *spec.shape),
-        final_index=each("int32", num_envs),
+        final_obs=each(spec.dtype, chunks * num_envs, *spec.shape),
+        final_index=each("int32", chunks * num_envs),
         extras=outputs,
         valid=flags if masked else None,
     )
@@ -50,10 +64,17 @@ class RolloutBuffer:
         spec: one observation.
         layout: how a packed row of `act`'s outputs reads.
         masked: keep which steps count.
+        chunks: room for final observations, in units of N.
     """
 
     def __init__(
-        self, horizon: int, num_envs: int, spec: ObservationSpec, layout: OutputLayout, masked: bool
+        self,
+        horizon: int,
+        num_envs: int,
+        spec: ObservationSpec,
+        layout: OutputLayout,
+        masked: bool,
+        chunks: int,
     ) -> None:
         self._layout = layout
         self._num_envs = num_envs
@@ -63,7 +84,7 @@ class RolloutBuffer:
         self.terminated = np.zeros((horizon, num_envs), np.bool_)
         self.truncated = np.zeros((horizon, num_envs), np.bool_)
         self.valid = np.zeros((horizon, num_envs), np.bool_) if masked else None
-        self.chunks = 1
+        self.chunks = chunks
         self._final_obs: list[np.ndarray] = []
         self._final_index: list[int] = []
 

@@ -26,6 +26,7 @@ class InlineSampler:
         obs_spec: one observation.
         horizon: T, steps per environment and trajectory (the most, with `episodes`).
         episodes: whole episodes per environment and trajectory, or None for exactly T steps.
+        chunks: room for final observations, in units of N.
         spans: where the time goes.
     """
 
@@ -36,6 +37,7 @@ class InlineSampler:
         obs_spec: ObservationSpec,
         horizon: int,
         episodes: int | None,
+        chunks: int,
         spans: Spans,
     ) -> None:
         self._envs = envs
@@ -44,7 +46,7 @@ class InlineSampler:
         self._per_trajectory = episodes
         self._spans = spans
         self._buffer = RolloutBuffer(
-            horizon, envs.num_envs, obs_spec, policy.layout, masked=episodes is not None
+            horizon, envs.num_envs, obs_spec, policy.layout, episodes is not None, chunks
         )
         self.episodes: list[Episode] = []
         self.steps = 0  # of each environment, since the run's start: what noise is folded with

@@ -1,0 +1,298 @@
+"""Settings: layers and their precedence, presets, and impossible values refused by name."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flatout.config import (
+    PPOConfig,
+    linear,
+    load_preset,
+    load_toml,
+    parse_kwargs,
+    presets,
+    resolve,
+)
+from flatout.errors import UsageError
+
+
+def refusal(*layers: dict[str, Any]) -> str:
+    with pytest.raises(UsageError) as refused:
+        resolve("ppo", *layers)
+    return str(refused.value)
+
+
+def test_ppo_defaults_are_those_of_stable_baselines3() -> None:
+    config = resolve("ppo", {"env": "CartPole-v1"})
+    expected = {
+        "learning_rate": 3e-4,
+        "n_steps": 2048,
+        "batch_size": 64,
+        "n_epochs": 10,
+        "gamma": 0.99,
+        "gae_lambda": 0.95,
+        "clip_range": 0.2,
+        "clip_range_vf": None,
+        "normalize_advantage": True,
+        "ent_coef": 0.0,
+        "vf_coef": 0.5,
+        "max_grad_norm": 0.5,
+        "target_kl": None,
+        # of its ActorCriticPolicy:
+        "log_std_init": 0.0,
+        "adam_eps": 1e-5,
+        "hidden": (64, 64),
+        "activation": "tanh",
+    }
+    flat = config.flat()
+    assert {name: flat[name] for name in expected} == expected
+    assert config.env.envs == 1
+
+
+def test_later_layers_win_name_by_name() -> None:
+    preset = {"env": "CartPole-v1", "gamma": 0.9, "n_epochs": 3, "hidden": [32]}
+    file = {"gamma": 0.95, "n_epochs": 4}
+    flags = {"gamma": 0.97}
+    config = resolve("ppo", preset, file, flags)
+    assert (config.hyper.gamma, config.hyper.n_epochs) == (0.97, 4)
+    assert config.network.hidden == (32,)
+    assert config.hyper.gae_lambda == PPOConfig().gae_lambda
+
+
+layer = st.fixed_dictionaries(
+    {},
+    optional={
+        "gamma": st.floats(0, 1),
+        "n_epochs": st.integers(1, 20),
+        "seed": st.integers(0, 2**32 - 1),
+        "hidden": st.lists(st.integers(1, 512), max_size=3).map(tuple),
+        "threshold": st.lists(st.floats(-1e6, 1e6), max_size=3).map(tuple),
+        "learning_rate": st.floats(1e-6, 1) | st.just("lin_0.01_0.001"),
+        "max_grad_norm": st.none() | st.floats(0.1, 10),
+        "env_kwargs": st.dictionaries(st.sampled_from(["size", "mode"]), st.integers()),
+        "quiet": st.booleans(),
+    },
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(layer, max_size=4))
+def test_layers_merge_as_dicts_do_and_settings_survive_json(layers: list[dict[str, Any]]) -> None:
+    config = resolve("ppo", *layers)
+    flat = config.flat()
+    wanted = {name: value for one in layers for name, value in one.items()}
+    assert {name: flat[name] for name in wanted} == wanted
+    assert resolve("ppo", flat) == config
+    assert resolve("ppo", json.loads(json.dumps(flat))) == config
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_is_possible(name: str) -> None:
+    preset = load_preset(name)
+    config = resolve(preset["algorithm"], preset)
+    assert config.env.env
+    for setting, value in preset.items():
+        kept = config.flat()[setting]
+        if value == "none":
+            assert kept is None
+        else:
+            assert (list(kept) if isinstance(kept, tuple) else kept) == value
+    assert resolve(config.algorithm, preset, {"seed": 7}).run.seed == 7
+
+
+def test_a_file_is_read_as_toml_and_wins_over_the_preset(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('gamma = 0.5\nmax_grad_norm = "none"\nhidden = [8, 8]\nthreshold = 475\n')
+    config = resolve("ppo", load_preset("pendulum-ppo"), load_toml(str(file)))
+    assert config.env.env == "Pendulum-v1"
+    assert (config.hyper.gamma, config.hyper.max_grad_norm) == (0.5, None)
+    assert (config.network.hidden, config.run.threshold) == ((8, 8), (475.0,))
+
+
+@pytest.mark.parametrize("content", [None, b"gamma = ", b"\xff\xfe", b"gamma = 1\ngamma = 2"])
+def test_an_unreadable_file_is_refused_by_name(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "bad.toml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UsageError, match=r"--config .*bad\.toml"):
+        load_toml(str(file))
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("gama", "gamma"),
+        ("batchsize", "batch_size"),
+        ("learning-rate", "learning_rate"),
+        ("n_envs", "envs"),
+        ("stepps", "steps"),
+    ],
+)
+def test_unknown_names_offer_the_nearest(name: str, suggestion: str) -> None:
+    message = refusal({name: 1})
+    assert repr(name) in message
+    assert f"'{suggestion}'" in message.split("Did you mean")[1]
+
+
+def test_unknown_presets_and_algorithms_offer_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"'cartpol-ppo'.*Did you mean 'cartpole-ppo'"):
+        load_preset("cartpol-ppo")
+    with pytest.raises(UsageError, match=r"'ppoo'.*Did you mean 'ppo'"):
+        resolve("ppoo")
+
+
+NAN, INF = math.nan, math.inf
+IMPOSSIBLE = [
+    ("envs", 0), ("envs", -1), ("frame_stack", 0), ("resize", 0),
+    ("n_steps", 0), ("batch_size", 0), ("batch_size", -64), ("n_epochs", 0),
+    ("learning_rate", NAN), ("learning_rate", INF), ("learning_rate", 0), ("learning_rate", -1e-3),
+    ("learning_rate", "fast"), ("learning_rate", "nan"), ("learning_rate", "lin_0"),
+    ("learning_rate", "lin_nan"), ("learning_rate", "lin_0.001_-0.1"), ("learning_rate", "lin_"),
+    ("learning_rate", "lin_1_inf"), ("learning_rate", "lin_1_2_3"),
+    ("gamma", 1.5), ("gamma", -0.1), ("gamma", NAN), ("gae_lambda", 1.01), ("gae_lambda", -1),
+    ("clip_range", 0), ("clip_range", -0.2), ("clip_range", INF), ("clip_range_vf", 0),
+    ("max_grad_norm", 0), ("max_grad_norm", NAN), ("target_kl", 0), ("target_kl", -1),
+    ("critic_learning_rate", 0), ("critic_learning_rate", INF), ("adam_eps", 0),
+    ("ent_coef", NAN), ("vf_coef", INF), ("log_std_init", NAN), ("rollout_episodes", 0),
+    ("hidden", [64, 0]), ("hidden", [-1]),
+    ("steps", 0), ("steps", -5), ("steps", 2**31), ("seed", -1), ("seed", 2**32),
+    ("checkpoint_every", -1), ("keep_checkpoints", 0), ("eval_every", -1), ("eval_episodes", 0),
+    ("stop_at_return", NAN), ("stop_at_return", INF), ("log_every", 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), IMPOSSIBLE)
+def test_impossible_numbers_are_refused_by_name(name: str, value: Any) -> None:
+    message = refusal({name: value})
+    shown = (value, repr(value), float(value) if isinstance(value, int) else value)
+    assert name in message
+    assert any(str(one).strip("[]") in message for one in shown)
+    assert "\n" not in message
+
+
+@pytest.mark.xfail(strict=True, reason="a threshold's NaN and infinity pass")
+@pytest.mark.parametrize("value", [NAN, INF])
+def test_a_threshold_is_a_number(value: float) -> None:
+    assert "threshold" in refusal({"threshold": [value]})
+
+
+@pytest.mark.xfail(strict=True, reason="float() of a large int overflows", raises=OverflowError)
+@pytest.mark.parametrize("name", ["n_steps", "gamma"])
+def test_numbers_too_large_for_a_float_are_refused(name: str) -> None:
+    assert name in refusal({name: 10**400})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("n_steps", True, "a whole number"),
+        ("n_steps", 2048.5, "a whole number"),
+        ("n_steps", "2048", "a whole number"),
+        ("n_steps", NAN, "a whole number"),
+        ("n_steps", None, "a whole number"),
+        ("steps", INF, "a whole number"),
+        ("gamma", True, "a number"),
+        ("gamma", "0.9", "a number"),
+        ("learning_rate", [0.1], "a number"),
+        ("normalize_advantage", 1, "true or false"),
+        ("normalize_advantage", "true", "true or false"),
+        ("hidden", ["64"], "a list of whole numbers"),
+        ("hidden", [64.5], "a list of whole numbers"),
+        ("threshold", ["high"], "a number or a list of numbers"),
+        ("env", 1, "text"),
+        ("env_kwargs", [1], "a table of names and values"),
+        ("activation", "rely", "tanh, relu"),
+        ("network", "cnn", "auto, mlp, nature, grid"),
+    ],
+)
+def test_values_of_another_type_are_refused(name: str, value: Any, wanted: str) -> None:
+    message = refusal({name: value})
+    assert f"{name} = {value!r}" in message
+    assert wanted in message
+
+
+def test_whole_floats_numbers_and_single_items_are_understood() -> None:
+    config = resolve("ppo", {"steps": 1e6, "gamma": 1, "hidden": 32, "threshold": 475})
+    assert (config.run.steps, config.hyper.gamma) == (1_000_000, 1.0)
+    assert isinstance(config.run.steps, int)
+    assert (config.network.hidden, config.run.threshold) == ((32,), (475.0,))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(1, 500), st.integers(1, 8), st.integers(1, 600))
+def test_only_rollouts_that_divide_into_minibatches_pass(
+    n_steps: int, envs: int, batch: int
+) -> None:
+    layer = {"n_steps": n_steps, "envs": envs, "batch_size": batch, "normalize_advantage": False}
+    rollout = n_steps * envs
+    if rollout % batch == 0:
+        assert resolve("ppo", layer).hyper.batch_size == batch
+        return
+    message = refusal(layer)
+    assert f"= {rollout} transitions" in message
+    assert f"batch_size {batch}" in message
+    suggested = int(message.rstrip(".").rpartition(" ")[2])
+    assert resolve("ppo", layer, {"batch_size": suggested}).hyper.batch_size == suggested
+
+
+def test_a_batch_of_one_cannot_be_normalised() -> None:
+    assert "advantage" in refusal({"n_steps": 4, "batch_size": 1})
+    resolve("ppo", {"n_steps": 4, "batch_size": 1, "normalize_advantage": False})
+
+
+@pytest.mark.xfail(strict=True, reason="1 is suggested where advantages are normalised")
+def test_the_suggested_batch_is_possible() -> None:
+    message = refusal({"n_steps": 7, "batch_size": 4})
+    suggested = int(message.rstrip(".").rpartition(" ")[2])
+    resolve("ppo", {"n_steps": 7, "batch_size": suggested})
+
+
+@pytest.mark.parametrize(
+    ("value", "ends"),
+    [
+        (0.1, (0.1, 0.1)),
+        ("0.1", (0.1, 0.1)),
+        ("lin_0.001", (0.001, 0.0)),
+        ("lin_1e-3_1e-4", (1e-3, 1e-4)),
+        ("lin_0_0.2", (0.0, 0.2)),
+    ],
+)
+def test_linear_schedules(value: float | str, ends: tuple[float, float]) -> None:
+    assert linear("learning_rate", value) == ends
+
+
+def test_environment_arguments_are_toml_or_words() -> None:
+    pairs = [
+        "size=12", "flag=true", 'name="x y"', "rate=0.5", "cells=[1, 2]", "mode=rgb_array",
+        "text=a=b", "color=#fff", "table={a = 1}", "empty=",
+    ]  # fmt: skip
+    assert parse_kwargs(pairs) == {
+        "size": 12, "flag": True, "name": "x y", "rate": 0.5, "cells": [1, 2],
+        "mode": "rgb_array", "text": "a=b", "color": "#fff", "table": {"a": 1}, "empty": "",
+    }  # fmt: skip
+    assert isinstance(parse_kwargs(["size=12"])["size"], int)
+
+
+@pytest.mark.parametrize("pair", ["size", "=3", "a b=3", "9lives=1", ""])
+def test_what_is_no_pair_is_refused(pair: str) -> None:
+    with pytest.raises(UsageError, match="KEY=VALUE") as refused:
+        parse_kwargs([pair])
+    assert repr(pair) in str(refused.value)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.text())
+def test_any_value_is_read_or_kept_as_it_is(text: str) -> None:
+    try:
+        expected = tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        expected = text
+    assert repr(parse_kwargs([f"x={text}"])) == repr({"x": expected})  # NaN is not equal to itself

@@ -1,0 +1,299 @@
+"""Networks, action distributions, noise, and arrays packed for the journey between devices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flatout.algorithms.base import Algorithm, raw_key, wrap_key
+from flatout.algorithms.distributions import distribution
+from flatout.algorithms.ppo import ppo
+from flatout.config import NetworkConfig, PPOConfig
+from flatout.errors import UsageError
+from flatout.networks import MLP, Grid, Linear, NatureCNN, make_torso, orthogonal
+from flatout.packing import OutputLayout, Packing
+from flatout.params import NOISE_BLOCK, Policy
+from flatout.spans import Spans
+from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec
+
+VECTOR = ObservationSpec((4,), "float32")
+PIXELS = ObservationSpec((84, 84, 4), "uint8", 255)
+BOARD = ObservationSpec((6, 5, 1), "uint8", 3)
+BOX = ContinuousSpec((2,), (-1.0, -2.0), (1.0, 2.0))
+property_test = settings(deadline=None, max_examples=40)
+seeds = st.integers(0, 2**32 - 1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_cpu() -> Iterator[None]:
+    """These tolerances are those of float32 on a CPU."""
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield
+
+
+def agent(
+    obs: ObservationSpec = VECTOR,
+    action: ActionSpec = DiscreteSpec(3),  # noqa: B008 - a frozen value
+    hyper: PPOConfig = PPOConfig(),  # noqa: B008
+    custom: Any = None,
+    **config: Any,
+) -> Algorithm:
+    return ppo(
+        hyper, NetworkConfig(**config), obs, action,
+        num_envs=2, horizon=8, total_steps=64, network=custom,
+    )  # fmt: skip
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@property_test
+@given(seeds, st.integers(1, 40), st.integers(1, 40), st.floats(0.01, 2))
+def test_orthogonal_matrices_are_orthogonal(
+    seed: int, rows: int, columns: int, gain: float
+) -> None:
+    w = orthogonal(np.random.default_rng(seed), (rows, columns), gain).astype(np.float64)
+    assert w.shape == (rows, columns)
+    product = w.T @ w if rows >= columns else w @ w.T
+    np.testing.assert_allclose(product, gain**2 * np.eye(min(rows, columns)), atol=1e-5)
+
+
+def test_fresh_networks_have_the_papers_gains_and_zero_biases() -> None:
+    networks = agent(hidden=(32, 16)).init(raw_key(0, 0)).networks
+    torsos = (*networks.actor.torso.layers, *networks.critic.torso.layers)
+    gains = [math.sqrt(2)] * 4 + [0.01, 1.0]
+    for layer, gain in zip(
+        (*torsos, networks.actor.head, networks.critic.head), gains, strict=True
+    ):
+        singular = np.linalg.svd(layer.weight, compute_uv=False)
+        np.testing.assert_allclose(singular, gain, rtol=1e-5)
+        assert not layer.bias.any()
+
+
+def test_networks_are_drawn_from_the_key_alone() -> None:
+    first, again, other = (agent().init(raw_key(seed, 0)).networks for seed in (1, 1, 2))
+    assert eqx.tree_equal(first, again)
+    assert not np.array_equal(first.actor.head.weight, other.actor.head.weight)
+
+
+@property_test
+@given(seeds, st.floats(0.1, 20))
+def test_categorical_is_the_softmax(seed: int, scale: float) -> None:
+    generator, dist = np.random.default_rng(seed), distribution(DiscreteSpec(5))
+    logits = (scale * generator.normal(size=(4, 5))).astype(np.float32)
+    drawn = generator.integers(0, 5, 4).astype(np.int32)
+    log_p = scipy.special.log_softmax(logits.astype(np.float64), axis=-1)
+    extra = jnp.zeros(0)
+    own = dist.log_prob(jnp.asarray(logits), extra, jnp.asarray(drawn))
+    np.testing.assert_allclose(own, log_p[np.arange(4), drawn], rtol=1e-4, atol=1e-5)
+    own = dist.entropy(jnp.asarray(logits), extra)
+    np.testing.assert_allclose(own, scipy.stats.entropy(np.exp(log_p), axis=-1), atol=1e-5)
+    assert np.array_equal(dist.sample(logits, extra, None), logits.argmax(-1))  # the mode
+
+
+@property_test
+@given(seeds)
+def test_gaussian_is_scipys(seed: int) -> None:
+    generator, dist = np.random.default_rng(seed), distribution(BOX)
+    mean, sample = generator.normal(size=(2, 4, 2)).astype(np.float32)
+    log_std = generator.uniform(-2, 1, 2).astype(np.float32)
+    normal = scipy.stats.norm(mean.astype(np.float64), np.exp(log_std.astype(np.float64)))
+    own = dist.log_prob(jnp.asarray(mean), log_std, jnp.asarray(sample))
+    np.testing.assert_allclose(own, normal.logpdf(sample).sum(-1), rtol=1e-4, atol=1e-4)
+    own = dist.entropy(jnp.asarray(mean), log_std)
+    np.testing.assert_allclose(own, normal.entropy().sum(-1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(dist.sample(mean, log_std, None), mean)  # the mode
+    own = np.asarray(dist.to_environment(jnp.asarray(10 * sample)))
+    np.testing.assert_array_equal(own, np.clip(10 * sample, BOX.low, BOX.high))
+
+
+def draws(algorithm: Algorithm, envs: int, steps: int) -> np.ndarray:
+    """Noise ``[steps, envs, ...]``, drawn as one block."""
+    over_envs = jax.vmap(algorithm.noise, (None, 0, None))
+    block = jax.vmap(over_envs, (None, None, 0))
+    return np.asarray(block(wrap_key(raw_key(3, 2)), jnp.arange(envs), jnp.arange(steps)))
+
+
+def test_sampled_actions_follow_the_softmax() -> None:
+    noise = draws(agent(action=DiscreteSpec(4)), envs=4, steps=5_000).reshape(-1, 4)
+    logits = jnp.asarray([0.5, -1.0, 2.0, 0.0])
+    drawn = distribution(DiscreteSpec(4)).sample(logits, jnp.zeros(0), jnp.asarray(noise))
+    observed = np.bincount(np.asarray(drawn), minlength=4)
+    expected = scipy.special.softmax(np.asarray(logits, np.float64)) * len(noise)
+    assert scipy.stats.chisquare(observed, expected).pvalue > 1e-3
+
+
+def test_gaussian_noise_is_standard_normal_and_scaled_by_the_deviation() -> None:
+    noise = draws(agent(action=BOX), envs=4, steps=1_000).reshape(-1, 2)
+    assert scipy.stats.kstest(noise.ravel(), "norm").pvalue > 1e-3
+    log_std = jnp.log(jnp.asarray([0.5, 3.0]))
+    sample = distribution(BOX).sample(jnp.ones((len(noise), 2)), log_std, jnp.asarray(noise))
+    np.testing.assert_allclose(np.asarray(sample), 1 + noise * [0.5, 3.0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("action", [DiscreteSpec(3), BOX])
+def test_noise_is_a_function_of_key_environment_and_step(action: ActionSpec) -> None:
+    algorithm = agent(action=action)
+    block = draws(algorithm, envs=3, steps=7)
+    key = wrap_key(raw_key(3, 2))
+    for env, step in ((0, 0), (2, 0), (0, 6), (1, 4)):
+        assert np.array_equal(algorithm.noise(key, env, step), block[step, env])
+    assert np.array_equal(draws(algorithm, envs=2, steps=5), block[:5, :2])
+    assert len(np.unique(block.reshape(21, -1), axis=0)) == 21  # none is used twice
+    other = algorithm.noise(wrap_key(raw_key(4, 2)), 0, 0)
+    assert not np.array_equal(other, block[0, 0])
+
+
+def test_acting_does_not_depend_on_which_steps_came_before() -> None:
+    algorithm = agent()
+    params = algorithm.actor(algorithm.init(raw_key(0, 0)))
+    obs = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
+
+    def policy() -> Policy:
+        one = Policy(algorithm, VECTOR, 2, jax.devices("cpu")[0], raw_key(0, 2))
+        one.compile()
+        one.publish(Packing(params).pack_host(params), 0, Spans())
+        return one
+
+    steps = range(NOISE_BLOCK + 3)
+    once, later = policy(), policy()
+    rows = [once.act(obs, step) for step in steps]
+    for step in (5, 7, NOISE_BLOCK + 2, 0):  # resumed here, as it were
+        assert np.array_equal(later.act(obs, step), rows[step])
+    assert {int(once.layout.action(row)[0]) for row in rows} == {0, 1, 2}  # it does explore
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        (VECTOR, MLP),
+        (ObservationSpec((36, 36, 1), "uint8", 255), NatureCNN),
+        (ObservationSpec((35, 36, 1), "uint8", 255), MLP),
+        (BOARD, Grid),
+        (ObservationSpec((10, 10, 3), "float32"), MLP),
+    ],
+)
+def test_auto_chooses_by_the_observation(spec: ObservationSpec, kind: type) -> None:
+    torso = make_torso(rng(), spec, NetworkConfig(hidden=(16,)), None)
+    assert isinstance(torso, kind)
+    out = jax.eval_shape(torso, jax.ShapeDtypeStruct(spec.shape, jnp.float32))
+    assert out.shape == ((512,) if kind is NatureCNN else (16,))
+
+
+def test_images_that_are_too_small_for_nature_are_refused_with_the_least_size() -> None:
+    config = NetworkConfig(network="nature")
+    for rows, columns in ((35, 84), (84, 35), (6, 6), (1, 1)):
+        with pytest.raises(UsageError, match=rf"36x36, not {rows}x{columns}"):
+            make_torso(rng(), ObservationSpec((rows, columns, 3), "uint8", 255), config, None)
+
+
+@pytest.mark.parametrize(
+    ("network", "spec", "said"),
+    [
+        ("grid", VECTOR, r"grid needs image observations.*\[4\]"),
+        ("grid", PIXELS, "0 to at most 31.* 255"),
+        ("grid", ObservationSpec((6, 6, 1), "float32"), "0 to at most 31.* None"),
+    ],
+)
+def test_torsos_that_do_not_fit_are_refused(network: Any, spec: ObservationSpec, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        agent(spec, network=network)
+
+
+class Counted(eqx.Module):
+    """A torso with an array that no gradient can change."""
+
+    count: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x * self.count
+
+
+@pytest.mark.parametrize(
+    ("custom", "said"),
+    [
+        (
+            lambda key, shape: Linear(rng(), 5, 8, 1.0),
+            r"does not accept one observation of shape \[4\]",
+        ),
+        (lambda key, shape: lambda x: x[None], "vector of features"),
+        (lambda key, shape: lambda x: x.sum(), "vector of features"),
+        (lambda key, shape: lambda x: (x, x), "vector of features"),
+        (lambda key, shape: Counted(jnp.arange(4)), "array of int32"),
+    ],
+)
+def test_custom_networks_that_do_not_fit_are_refused(custom: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        agent(custom=custom)
+
+
+@pytest.mark.xfail(strict=True, reason="errors of the factory itself escape", raises=TypeError)
+def test_custom_networks_that_cannot_be_made_are_refused() -> None:
+    with pytest.raises(UsageError):
+        agent(custom=lambda shape: Linear(rng(), 4, 8, 1.0))
+
+
+def test_custom_networks_are_used_with_heads_of_their_width() -> None:
+    algorithm = agent(custom=lambda key, shape: eqx.nn.MLP(shape[0], 7, 16, 1, key=key))
+    networks = algorithm.shapes.networks
+    assert networks.actor.head.weight.shape == (7, 3)
+    assert networks.critic.head.weight.shape == (7, 1)
+
+
+dtypes = st.sampled_from(["float32", "bfloat16", "float16"])
+shapes = st.sampled_from([(), (3,), (0, 2), (2, 1, 2)])
+
+
+@settings(deadline=None, max_examples=20)
+@given(seeds, st.lists(st.tuples(shapes, dtypes), min_size=1, max_size=3))
+def test_packed_arrays_come_back_unchanged(seed: int, specs: list[Any]) -> None:
+    generator = np.random.default_rng(seed)
+    leaves = [np.asarray(generator.normal(size=s), jnp.dtype(dtype)) for s, dtype in specs]
+    tree = {"first": leaves[0], "rest": leaves[1:]}
+    packing = Packing(tree)
+    on_host = packing.pack_host(tree)
+    assert on_host.dtype == np.float32
+    assert on_host.shape == (packing.size,) == (sum(leaf.size for leaf in leaves),)
+    np.testing.assert_array_equal(packing.pack(tree), on_host)
+    again = packing.unpack(jnp.asarray(on_host))
+    assert jax.tree.structure(again) == jax.tree.structure(tree)
+    for own, leaf in zip(jax.tree.leaves(again), jax.tree.leaves(tree), strict=True):
+        assert (own.shape, own.dtype) == (leaf.shape, leaf.dtype)
+        np.testing.assert_array_equal(np.asarray(own), leaf)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "float64", "complex64"])
+def test_arrays_that_float32_cannot_hold_are_not_packed(dtype: str) -> None:
+    with pytest.raises(UsageError, match=f"array of {dtype}"):
+        Packing([jax.ShapeDtypeStruct((2,), np.dtype(dtype))])
+
+
+def test_packed_outputs_read_back_bit_by_bit() -> None:
+    generator = rng()
+    outputs = {
+        "action": generator.integers(-5, 5, (4, 2), np.int32),  # [T, N]
+        "log_prob": generator.normal(size=(4, 2)).astype(np.float32),
+        "sample": generator.normal(size=(4, 2, 3)).astype(np.float32),
+    }
+    outputs["log_prob"][0] = [np.nan, -np.inf]
+    layout = OutputLayout(jax.eval_shape(lambda: {k: v[0] for k, v in outputs.items()}))
+    pack = jax.jit(OutputLayout.pack)
+    rows = np.stack([pack({k: v[t] for k, v in outputs.items()}) for t in range(4)])
+    assert rows.shape == (4, layout.words)
+    read = layout.read(rows)
+    for name, value in outputs.items():
+        np.testing.assert_array_equal(read[name], value)
+        assert read[name].dtype == value.dtype
+    np.testing.assert_array_equal(layout.action(rows[2]), outputs["action"][2])

@@ -1,0 +1,298 @@
+"""PPO's update against the paper written out once more, and what must not change it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.flatten_util import ravel_pytree
+
+from flatout.algorithms.base import Algorithm, raw_key, wrap_key
+from flatout.algorithms.ppo import State, ppo
+from flatout.algorithms.returns import RunningMoments
+from flatout.config import NetworkConfig, PPOConfig
+from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec, Trajectory
+
+OBS = ObservationSpec((3,), "float32")
+MOVES = DiscreteSpec(3)
+BOX = ContinuousSpec((2,), (-1.0, -1.0), (1.0, 1.0))
+T, N = 8, 2
+KEY = raw_key(0, 1)
+Params = dict[str, Any]
+Lengths = tuple[int, int]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_cpu() -> Iterator[None]:
+    """These tolerances are those of float32 on a CPU."""
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield
+
+
+@functools.cache
+def agent(action: ActionSpec = MOVES, total_steps: int = 10_000, **hyper: Any) -> Algorithm:
+    """PPO with one minibatch and one epoch unless told otherwise."""
+    config = PPOConfig(**{"batch_size": T * N, "n_epochs": 1, "learning_rate": 0.01} | hyper)
+    sizes = {"num_envs": N, "horizon": T, "total_steps": total_steps}
+    return ppo(config, NetworkConfig(hidden=(8,)), OBS, action, **sizes)
+
+
+def start(algorithm: Algorithm) -> State:
+    """A fresh state whose policy is not nearly uniform, so that there is something to compare."""
+    state = algorithm.init(raw_key(0, 0))
+    return jax.tree.map(lambda x: x * 30 if x.shape in ((8, 3), (8, 2)) else x, state)
+
+
+@functools.cache
+def compiled(algorithm: Algorithm) -> Any:
+    return jax.jit(lambda state, x, key: algorithm.update(state, x, wrap_key(key)))
+
+
+def learn(algorithm: Algorithm, state: State, x: Trajectory, key: Any = KEY) -> tuple[State, Any]:
+    state, metrics, _ = compiled(algorithm)(state, x, key)
+    assert set(metrics) == set(algorithm.metrics)
+    return state, {name: float(value) for name, value in metrics.items()}
+
+
+def rollout(algorithm: Algorithm, seed: int = 0, off_policy: float = 0.0) -> Trajectory:
+    """By `start`'s policy, more or less: env 0 terminates at t = 2, env 1 is cut at t = 4."""
+    rng = np.random.default_rng(seed)
+    obs = rng.normal(size=(T + 1, N, 3)).astype(np.float32)
+    noise = jax.vmap(algorithm.noise, (None, None, 0))(wrap_key(KEY), 0, jnp.arange(T * N))
+    params = algorithm.actor(start(algorithm))
+    action, _, extras = algorithm.act(params, obs[:-1].reshape(-1, 3), (), noise)
+    extras = {name: np.array(x).reshape(T, N, *x.shape[1:]) for name, x in extras.items()}
+    extras["log_prob"] += (off_policy * rng.normal(size=(T, N))).astype(np.float32)
+    terminated, truncated = np.zeros((2, T, N), np.bool_)
+    terminated[2, 0] = truncated[4, 1] = True
+    return Trajectory(
+        obs=obs[:-1],
+        actions=np.asarray(action).reshape(T, N, *action.shape[1:]),
+        rewards=rng.normal(size=(T, N)).astype(np.float32),
+        terminated=terminated,
+        truncated=truncated,
+        last_obs=obs[-1],
+        final_obs=rng.normal(size=(N, 3)).astype(np.float32),
+        final_index=np.asarray([4 * N + 1, T * N], np.int32),  # the second is unused
+        extras=extras,
+    )
+
+
+def plain(state: State) -> Params:
+    """The networks as plain nested arrays: what the reference below computes with."""
+    actor, critic = state.networks.actor, state.networks.critic
+    layers = ((*one.torso.layers, one.head) for one in (actor, critic))
+    plain_layers = [[(layer.weight, layer.bias) for layer in each] for each in layers]
+    return {"actor": plain_layers[0], "log_std": actor.extra, "critic": plain_layers[1]}
+
+
+def forward(layers: list[Any], x: Any) -> Any:
+    for weight, bias in layers[:-1]:
+        x = jnp.tanh(x @ weight + bias)
+    return x @ layers[-1][0] + layers[-1][1]
+
+
+def critic_values(params: Params, obs: np.ndarray) -> np.ndarray:
+    return np.asarray(forward(params["critic"], obs)[..., 0], np.float64)
+
+
+def reference_update(params: Params, x: Trajectory, action: ActionSpec, hyper: PPOConfig) -> Params:
+    """Schulman et al. (2016, 2017) and Stable-Baselines3's losses, as they are defined."""
+    v = critic_values(params, x.obs)
+    advantage = np.zeros((T, N))
+    for env in range(N):
+        later = 0.0  # the advantage of the step after
+        for t in reversed(range(T)):
+            after = x.last_obs[env] if t == T - 1 else x.obs[t + 1, env]
+            if x.truncated[t, env]:
+                after = x.final_obs[list(x.final_index).index(t * N + env)]
+            after = 0.0 if x.terminated[t, env] else critic_values(params, after)
+            delta = x.rewards[t, env] + hyper.gamma * after - v[t, env]
+            ended = x.terminated[t, env] or x.truncated[t, env]
+            later = delta + (0.0 if ended else hyper.gamma * hyper.gae_lambda * later)
+            advantage[t, env] = later
+    target = advantage + v
+    if hyper.normalize_advantage:
+        advantage = (advantage - advantage.mean()) / (advantage.std(ddof=1) + 1e-8)
+
+    def loss(params: Params) -> jax.Array:
+        out = forward(params["actor"], x.obs)
+        if isinstance(action, DiscreteSpec):
+            p = jnp.exp(out) / jnp.exp(out).sum(-1, keepdims=True)
+            log_prob = jnp.log(jnp.take_along_axis(p, x.actions[..., None], -1))[..., 0]
+            entropy = -(p * jnp.log(p)).sum(-1).mean()
+        else:
+            std = jnp.exp(params["log_std"])
+            log_prob = jax.scipy.stats.norm.logpdf(x.extras["sample"], out, std).sum(-1)
+            entropy = (0.5 * jnp.log(2 * jnp.pi * jnp.e * std**2)).sum()
+        ratio = jnp.exp(log_prob - x.extras["log_prob"])
+        clipped = jnp.clip(ratio, 1 - hyper.clip_range, 1 + hyper.clip_range)
+        surrogate = jnp.minimum(ratio * advantage, clipped * advantage)
+        value = forward(params["critic"], x.obs)[..., 0]
+        if hyper.clip_range_vf is not None:
+            value = v + jnp.clip(value - v, -hyper.clip_range_vf, hyper.clip_range_vf)
+        error = ((target - value) ** 2).mean()
+        return -surrogate.mean() - hyper.ent_coef * entropy + hyper.vf_coef * error
+
+    clip = optax.clip_by_global_norm(hyper.max_grad_norm or np.inf)
+    optimiser = optax.chain(clip, optax.adam(hyper.learning_rate, eps=1e-5))
+
+    @jax.jit
+    def step(params: Any, moments: Any) -> Any:
+        change, moments = optimiser.update(jax.grad(loss)(params), moments)
+        return optax.apply_updates(params, change), moments
+
+    moments = optimiser.init(params)
+    for _ in range(hyper.n_epochs):
+        params, moments = step(params, moments)
+    return params
+
+
+def assert_close(own: Any, wanted: Any, atol: float = 1e-5) -> None:
+    assert jax.tree.structure(own) == jax.tree.structure(wanted)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=atol, rtol=1e-5), own, wanted)
+
+
+def largest_change(before: Any, after: Any) -> float:
+    return float(np.abs(ravel_pytree(after)[0] - ravel_pytree(before)[0]).max())
+
+
+@pytest.mark.parametrize(
+    ("action", "hyper"),
+    [
+        (MOVES, {}),
+        (MOVES, {"n_epochs": 3, "vf_coef": 1.0, "max_grad_norm": None, "ent_coef": 0.05}),
+        (MOVES, {"normalize_advantage": False, "gamma": 0.9, "gae_lambda": 0.7}),
+        (BOX, {"n_epochs": 3, "clip_range_vf": 0.001, "clip_range": 0.1, "ent_coef": 0.01}),
+    ],
+)
+def test_updates_are_those_of_the_paper(action: ActionSpec, hyper: dict[str, Any]) -> None:
+    hyper = {"learning_rate": 0.003, "n_epochs": 1} | hyper
+    algorithm = agent(action, **hyper)
+    state, trajectory = start(algorithm), rollout(algorithm, off_policy=0.3)
+    after, metrics = learn(algorithm, state, trajectory)
+    wanted = reference_update(plain(state), trajectory, action, PPOConfig(**hyper))
+    assert largest_change(plain(state), wanted) > 0.001
+    assert_close(plain(after), wanted)
+    assert 0 < metrics["clip_fraction"] < 1  # so that clipping is seen
+    assert (after.step, after.iteration) == (T * N, 1)
+
+
+def test_every_epoch_uses_every_transition_once_in_the_keys_order() -> None:
+    still = 1e-12  # the parameters stay, so that minibatches' losses average to the whole's
+    whole = agent(learning_rate=still)
+    small = agent(learning_rate=still, batch_size=4, n_epochs=3)
+    state, x = start(whole), rollout(whole)
+    (first, metrics), (again, _), (other, _) = (
+        learn(small, state, x, raw_key(seed, 1)) for seed in (0, 0, 1)
+    )
+    _, wanted = learn(whole, state, x)
+    assert (metrics["updates"], wanted["updates"]) == (3 * T * N / 4, 1)
+    for name in ("value_loss", "entropy"):
+        assert metrics[name] == pytest.approx(wanted[name], rel=1e-5)
+    assert_close(first, again, atol=0.0)
+    assert largest_change(first.optimiser, other.optimiser) > 0
+
+
+def test_truncation_bootstraps_from_the_final_observation_and_termination_does_not() -> None:
+    algorithm = agent()
+    state, x = start(algorithm), rollout(algorithm)
+    never = np.zeros((T, N), np.bool_)
+    after = {}
+    for kind in ("terminated", "truncated"):
+        ends = {"terminated": never, "truncated": never} | {kind: x.truncated}
+        for shift in (0, 1):
+            y = x._replace(final_obs=x.final_obs + np.float32(shift), **ends)
+            after[kind, shift] = plain(learn(algorithm, state, y)[0])
+    assert largest_change(after["terminated", 0], after["terminated", 1]) == 0.0
+    assert largest_change(after["truncated", 0], after["truncated", 1]) > 1e-4
+    assert largest_change(after["truncated", 0], after["terminated", 0]) > 1e-4
+
+
+def test_linear_schedules_reach_their_ends_with_the_run() -> None:
+    algorithm = agent(total_steps=2 * T * N, learning_rate="lin_0.01", clip_range="lin_0.3_0.1")
+    state, trajectory = start(algorithm), rollout(algorithm)
+    half, metrics = learn(algorithm, state, trajectory)
+    assert (metrics["learning_rate"], metrics["clip_range"]) == pytest.approx((0.005, 0.2))
+    end, metrics = learn(algorithm, half, trajectory)
+    assert (metrics["learning_rate"], metrics["clip_range"]) == pytest.approx((0.0, 0.1))
+    assert largest_change(plain(half), plain(end)) == 0.0
+
+
+def test_a_small_target_kl_stops_after_the_first_update() -> None:
+    one = agent()
+    state, trajectory = start(one), rollout(one)
+    wanted, _ = learn(one, state, trajectory)
+    stopped, metrics = learn(agent(n_epochs=4, target_kl=1e-5), state, trajectory)
+    assert metrics["updates"] == 1
+    assert_close(plain(stopped), plain(wanted), atol=1e-6)
+
+
+def test_the_critics_learning_rate_changes_only_the_critic() -> None:
+    state, trajectory = start(agent()), rollout(agent())
+    slow = plain(learn(agent(), state, trajectory)[0])
+    fast = plain(learn(agent(critic_learning_rate=0.05), state, trajectory)[0])
+    assert_close(fast["actor"], slow["actor"], atol=1e-7)
+    before = plain(state)["critic"]
+    wanted = jax.tree.map(lambda old, new: old + 5 * (new - old), before, slow["critic"])
+    assert_close(fast["critic"], wanted)
+
+
+def masked(x: Trajectory, lengths: Lengths, horizon: int, seed: int, scale: float) -> Trajectory:
+    """Episodes of these lengths, env 0 terminated and env 1 cut, padded with garbage."""
+    rng = np.random.default_rng(seed)
+    valid = np.arange(horizon)[:, None] < np.asarray(lengths)
+
+    def pad(own: np.ndarray) -> np.ndarray:
+        garbage = (scale * rng.normal(size=(horizon, *own.shape[1:]))).astype(own.dtype)
+        garbage[:T][valid[:T]] = own[valid[:T]]
+        return garbage
+
+    last = np.arange(horizon)[:, None] == np.asarray(lengths) - 1
+    return x._replace(
+        **{name: pad(getattr(x, name)) for name in ("obs", "actions", "rewards")},
+        terminated=last & [True, False],
+        truncated=last & [False, True],
+        final_index=np.asarray([(lengths[1] - 1) * N + 1, horizon * N], np.int32),
+        extras={name: pad(value) for name, value in x.extras.items()},
+        valid=valid,
+    )
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.tuples(st.integers(1, T), st.integers(1, T)), st.integers(0, 99), st.floats(0, 1e4))
+@pytest.mark.parametrize("batch", [2 * T * N, 4])
+def test_padding_changes_nothing(batch: int, lengths: Lengths, seed: int, scale: float) -> None:
+    hyper = {"rollout_episodes": 1, "normalize_observation": True, "normalize_reward": True,
+             "n_epochs": 2}  # fmt: skip
+    padded = agent(batch_size=batch, **hyper)
+    state, x = start(padded), rollout(agent(), off_policy=0.3)
+    clean, metrics = learn(padded, state, masked(x, lengths, 2 * T, 0, 0.0))
+    dirty, _ = learn(padded, state, masked(x, lengths, 2 * T, seed, scale))
+    assert metrics["updates"] == 2 * -(-sum(lengths) // batch)  # none of padding alone
+    assert clean.step == sum(lengths)
+    assert_close(dirty, clean)
+    if batch > T * N:  # without minibatches, less padding is the same too
+        short = agent(batch_size=T * N, **hyper)
+        assert_close(learn(short, state, masked(x, lengths, T, seed, scale))[0], clean)
+
+
+def test_observations_are_normalised_by_the_statistics_of_before() -> None:
+    state, x = start(agent()), rollout(agent())
+    mean, deviation = np.float32([1, -1, 0]), np.float32([2, 0.5, 1])
+    names = ("obs", "last_obs", "final_obs")
+    scaled = x._replace(**{name: (getattr(x, name) - mean) / deviation for name in names})
+    wanted, _ = learn(agent(), state, scaled)
+    old = RunningMoments(mean, deviation**2, np.float32(1e-4))
+    after, _ = learn(agent(normalize_observation=True), state._replace(obs_moments=old), x)
+    assert_close(plain(after), plain(wanted))
+    np.testing.assert_allclose(after.obs_moments.mean, x.obs.mean((0, 1)), atol=1e-4)
+    np.testing.assert_allclose(after.obs_moments.var, x.obs.var((0, 1)), atol=1e-3)

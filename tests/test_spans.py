@@ -1,0 +1,215 @@
+"""Where the time goes: spans are exclusive, phases add up, and the trace opens in a viewer."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flatout import spans as module
+from flatout.spans import NAMES, Spans
+
+Tree = tuple[str, int, list[Any], int]  # a span: name, time before its children, they, time after
+
+
+class Clock:
+    """Nanoseconds that pass only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 10**9
+
+    def perf_counter_ns(self) -> int:
+        return self.now
+
+    def spend(self, nanoseconds: int) -> None:
+        self.now += nanoseconds
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clock() -> Any:
+    """The clock that spans read, for all tests of this file (hypothesis runs them many times)."""
+    with pytest.MonkeyPatch.context() as patch:
+        fake = Clock()
+        patch.setattr(module.time, "perf_counter_ns", fake.perf_counter_ns)
+        yield fake
+
+
+moments = st.integers(0, 10**7)
+trees = st.recursive(
+    st.tuples(st.sampled_from(NAMES), moments, st.just([]), moments),
+    lambda inner: st.tuples(st.sampled_from(NAMES), moments, st.lists(inner, max_size=4), moments),
+    max_leaves=20,
+)
+
+
+def play(spans: Spans, clock: Clock, tree: Tree, own: Callable[[str, int], None]) -> None:
+    """Live through a tree of spans, telling `own` what passed in each one itself."""
+    name, before, children, after = tree
+    with spans.span(name):
+        clock.spend(before)
+        for child in children:
+            play(spans, clock, child, own)
+        clock.spend(after)
+    own(name, before + after)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(moments, trees), max_size=4), moments)
+def test_every_moment_counts_once_for_the_innermost_span(
+    clock: Clock, run: list[tuple[int, Tree]], rest: int
+) -> None:
+    spans = Spans()
+    expected: dict[str, int] = defaultdict(int)
+
+    def own(name: str, nanoseconds: int) -> None:
+        expected[name] += nanoseconds
+
+    start = clock.now
+    for outside, tree in run:
+        clock.spend(outside)
+        play(spans, clock, tree, own)
+    clock.spend(rest)
+    wall = clock.now - start
+    assert spans.totals == expected
+    assert sum(spans.totals.values()) + sum(outside for outside, _ in run) + rest == wall
+
+    phases = spans.phases(wall / 1e9)
+    assert set(phases) == {*NAMES, "other"}
+    assert math.isclose(sum(phases.values()), 1.0, abs_tol=1e-9)
+    if wall:
+        for name in NAMES:
+            assert math.isclose(phases[name], expected[name] / wall, abs_tol=1e-6)
+
+
+def test_seconds_are_exclusive(clock: Clock) -> None:
+    spans = Spans()
+    with spans.span("eval"):
+        clock.spend(1_000_000_000)
+        with spans.span("act"):
+            clock.spend(2_000_000_000)
+        with spans.span("env"):
+            clock.spend(500_000_000)
+            with spans.span("act"):
+                clock.spend(250_000_000)
+    assert (spans.seconds("eval"), spans.seconds("env"), spans.seconds("act")) == (1.0, 0.5, 2.25)
+    assert spans.seconds("learn") == 0.0
+
+
+def test_time_added_by_a_hot_loop_is_taken_off_the_span_around_it(clock: Clock) -> None:
+    spans = Spans()
+    with spans.span("eval"):
+        clock.spend(10)
+        spans.add("env", 4)
+    spans.add("env", 3)
+    assert spans.totals == {"eval": 6, "env": 7}
+
+
+def test_a_span_that_fails_is_closed_and_counted(clock: Clock) -> None:
+    spans = Spans()
+
+    def fail() -> None:
+        with spans.span("eval"):
+            clock.spend(5)
+            with spans.span("env"):
+                clock.spend(7)
+                raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom"):
+        fail()
+    assert spans.totals == {"eval": 5, "env": 7}
+    with spans.span("learn"):  # belongs to nobody else
+        clock.spend(11)
+    assert spans.totals == {"eval": 5, "env": 7, "learn": 11}
+
+
+@pytest.mark.parametrize("wall_s", [0.0, 1e-12, 1.0, 2.0, 1e9])
+def test_phases_are_shares_even_of_a_wall_time_that_does_not_fit(
+    clock: Clock, wall_s: float
+) -> None:
+    spans = Spans()
+    for name in ("env", "learn"):
+        with spans.span(name):
+            clock.spend(1_000_000_000)
+    phases = spans.phases(wall_s)
+    assert math.isclose(sum(phases.values()), 1.0)
+    assert all(0 <= share <= 1 for share in phases.values())
+    assert math.isclose(phases["env"], phases["learn"])
+
+
+def test_phases_of_nothing_are_all_other() -> None:
+    phases = Spans().phases(1.0)
+    assert phases["other"] == 1.0
+    assert sum(phases.values()) == 1.0
+
+
+def trace_of(spans: Spans, tmp_path: Path) -> list[dict[str, Any]]:
+    """The written trace's events, as JSON without its extensions reads them."""
+    path = tmp_path / "trace.json"
+    spans.write_trace(path)
+    written = json.loads(path.read_text(), parse_constant=lambda text: pytest.fail(text))
+    assert isinstance(written["traceEvents"], list)
+    return written["traceEvents"]
+
+
+def test_the_trace_is_what_viewers_read(clock: Clock, tmp_path: Path) -> None:
+    spans, generator = Spans(trace=True), random.Random(0)
+    for _ in range(20):
+        with spans.span("eval"):
+            clock.spend(generator.randrange(1000, 9000))
+            with spans.span("act"):
+                clock.spend(generator.randrange(1000, 9000))
+        begin = clock.now
+        clock.spend(2500)
+        spans.event("env", begin, clock.now)
+    events = trace_of(spans, tmp_path)
+    assert len(events) == 60
+    for event in events:
+        assert event["ph"] == "X"  # a complete event: it needs a start and a duration
+        assert event["name"] in NAMES
+        assert event["pid"] == os.getpid()
+        assert isinstance(event["tid"], int)
+        assert event["dur"] > 0
+    starts = [event["ts"] for event in events]
+    assert starts == sorted(starts)
+    outer = [event for event in events if event["name"] == "eval"]
+    inner = [event for event in events if event["name"] == "act"]
+    for out, own in zip(outer, inner, strict=True):  # microseconds, nested
+        assert out["ts"] < own["ts"]
+        assert math.isclose(out["ts"] + out["dur"], own["ts"] + own["dur"])
+    assert math.isclose(sum(event["dur"] for event in inner), spans.totals["act"] / 1e3)
+    assert all(math.isclose(e["dur"], 2.5) for e in events if e["name"] == "env")
+
+
+def test_without_trace_no_event_is_kept(clock: Clock, tmp_path: Path) -> None:
+    spans = Spans()
+    with spans.span("env"):
+        clock.spend(5)
+    spans.event("env", 0, 5)
+    assert trace_of(spans, tmp_path) == []
+    assert spans.dropped_events == 0
+
+
+def test_events_that_no_longer_fit_are_counted_and_said(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_TRACE_EVENTS", 10)
+    spans = Spans(trace=True)
+    for _ in range(13):
+        with spans.span("env"):
+            clock.spend(5)
+    assert spans.dropped_events == 3
+    assert spans.totals == {"env": 65}  # sums go on
+    *kept, note = trace_of(spans, tmp_path)
+    assert len(kept) == 10
+    assert note["name"] == "3 later events were not kept"
+    assert note["ph"] in "iI"
+    assert note["s"] == "g"
