@@ -236,7 +236,7 @@ AGENTS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "2**60": ("", huge),
     "pickle": ("", lambda b: b"\x80\x04\x95" + bytes(100)),
     "foreign": ("", lambda b: dump_tensors({"w": np.zeros(3, np.float32)})),
-    "no algorithm": ("settings", lambda b: dump_tensors({"w": np.zeros(3)}, {"config": "{}"})),
+    "no algorithm": ("", lambda b: dump_tensors({"w": np.zeros(3)}, {"config": "{}"})),
     "nested": ("", header(lambda h: h["__metadata__"].update(config=NESTED.decode()))),
     "unknown": ("'nope'", metadata(lambda c: c["settings"].update(nope=3))),
     "algorithm": ("'dqn'", metadata(lambda c: c.update(algorithm="dqn"))),

@@ -235,7 +235,8 @@ def _train(argv: list[str]) -> int:
     folder = RunFolder(path, resume)
     from rich.console import Console
 
-    from flatout.trainer import Display, Silent, Trainer
+    from flatout.progress import Display, Silent
+    from flatout.trainer import Trainer
 
     console = Console(stderr=config.run.json)
     display: Display = Silent()

@@ -21,8 +21,8 @@ from rich.table import Table
 from rich.text import Text
 
 from flatout.config import TrainConfig
+from flatout.progress import Progress
 from flatout.summary import PHASE_WORDS, advice
-from flatout.trainer import Progress
 
 REDRAW_S = 0.25
 PLAIN_S = 5.0

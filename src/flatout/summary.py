@@ -14,7 +14,7 @@ from flatout.spans import Spans
 
 if TYPE_CHECKING:
     from flatout.assembly import Parts
-    from flatout.trainer import Progress
+    from flatout.progress import Progress
 
 
 @dataclass(frozen=True)

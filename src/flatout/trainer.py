@@ -8,15 +8,12 @@ books.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -28,88 +25,11 @@ from flatout.evaluate import Evaluation
 from flatout.interrupts import Interrupts
 from flatout.loggers import JsonLines, Logger, TensorBoard, Wandb
 from flatout.networks import Network
+from flatout.progress import Display, Progress, Silent
 from flatout.runfolder import RunFolder
 from flatout.spans import Spans
 from flatout.summary import Facts, summarise
 from flatout.types import Metrics, Snapshot
-
-WINDOW = 100
-"""Episodes over which training returns are averaged."""
-
-
-@dataclass
-class Progress:
-    """The books of a run: what a checkpoint keeps beside the schedule's state.
-
-    Attributes:
-        steps, updates, episodes, iterations: counted since the run's start.
-        returns, lengths: of the last 100 episodes.
-        wall_s: seconds that earlier parts of a resumed run took.
-        reached: threshold -> [steps, seconds] once the mean of 100 returns reached it.
-        best_return: highest mean evaluation return, or None.
-        next_log, next_checkpoint, next_eval: steps at which each is due.
-        metrics_bytes: length of metrics.jsonl.
-    """
-
-    steps: int = 0
-    updates: int = 0
-    episodes: int = 0
-    iterations: int = 0
-    returns: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    lengths: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    wall_s: float = 0.0
-    reached: dict[str, list[float]] = field(default_factory=dict)
-    best_return: float | None = None
-    last_eval: list[float] | None = None
-    next_log: int = 0
-    next_checkpoint: int = 0
-    next_eval: int = 0
-    metrics_bytes: int = 0
-
-    @property
-    def return_mean_100(self) -> float | None:
-        """Mean raw return of the last 100 training episodes, once 100 have ended."""
-        return float(np.mean(self.returns)) if len(self.returns) == WINDOW else None
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON-compatible values."""
-        values = {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)}
-        return values | {"returns": list(self.returns), "lengths": list(self.lengths)}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Progress:
-        """What `to_json` gave."""
-        known = {spec.name: values[spec.name] for spec in dataclasses.fields(cls)}
-        known["returns"] = deque(known["returns"], maxlen=WINDOW)
-        known["lengths"] = deque(known["lengths"], maxlen=WINDOW)
-        return cls(**known)
-
-
-class Display(Protocol):
-    """What shows a run while it lives."""
-
-    def note(self, text: str) -> None:
-        """Say one sentence."""
-        ...
-
-    def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
-        """An iteration has ended; called often, draws seldom."""
-        ...
-
-    def close(self) -> None:
-        """Give the terminal back."""
-        ...
-
-
-class Silent:
-    """Shows nothing."""
-
-    def note(self, text: str) -> None: ...
-
-    def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None: ...
-
-    def close(self) -> None: ...
-
 
 Callback = Callable[[Progress, dict[str, float]], Any]
 """Called after every iteration with the books and the iteration's metrics; False stops the run."""
@@ -156,6 +76,7 @@ class Trainer:
         self._interrupts = Interrupts()
         self.progress = Progress()
         self.interrupted: int | None = None
+        self._stopped = False
         self._pending: list[Metrics] = []
         self._last_row: dict[str, float] = {}
         self.final: Snapshot | None = None
@@ -259,8 +180,6 @@ class Trainer:
                 if self._account(metrics) is False:
                     self._stopped = True
 
-    _stopped = False
-
     def _done(self) -> str:
         """Why the run has ended, or an empty string."""
         mean, goal = self.progress.return_mean_100, self.config.run.stop_at_return
@@ -303,8 +222,11 @@ class Trainer:
             progress.best_return = result.return_mean
             if self._folder is not None:
                 with self._spans.span("checkpoint"):
-                    self._save_agent(
-                        self._folder.best, parts.schedule.snapshot(), result.return_mean
+                    save_parameters(
+                        self._folder.best,
+                        self.config,
+                        parts.schedule.snapshot().arrays,
+                        result.return_mean,
                     )
         self._display.note(
             f"evaluation at step {progress.steps:,}: return {result.return_mean:.1f} ± "
@@ -365,7 +287,12 @@ class Trainer:
         self.final = parts.schedule.snapshot()
         if self._folder is not None and self.interrupted is None:
             with self._spans.span("checkpoint"):
-                self._save_agent(self._folder.final, self.final, self.progress.return_mean_100)
+                save_parameters(
+                    self._folder.final,
+                    self.config,
+                    self.final.arrays,
+                    self.progress.return_mean_100,
+                )
         summary = summarise(
             self.config,
             self.progress,
@@ -388,10 +315,6 @@ class Trainer:
 
     def _ended(self) -> str:
         return "signal" if self.interrupted is not None else self._done()
-
-    def _save_agent(self, path: Path, snapshot: Snapshot, reached: float | None) -> None:
-        """Write the parameters and what is needed to use them, without the optimiser."""
-        save_parameters(path, self.config, snapshot.arrays, reached)
 
     def _wall(self) -> float:
         """Seconds of the whole run, earlier parts of a resumed one counted."""

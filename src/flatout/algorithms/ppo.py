@@ -14,18 +14,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from flatout.algorithms.actor_critic import Actor, Networks, build_networks, policy, value
 from flatout.algorithms.base import Algorithm, shapes_of
-from flatout.algorithms.distributions import Distribution, distribution
+from flatout.algorithms.distributions import distribution
 from flatout.algorithms.returns import (
     RunningMoments,
+    centre,
     discounted_returns,
+    explained_variance,
     generalised_advantages,
     initial_moments,
+    mean,
     normalise,
     update_moments,
 )
 from flatout.config import NetworkConfig, PPOConfig, linear
-from flatout.networks import Linear, Network, Torso, features, make_torso
+from flatout.networks import Network
 from flatout.packing import Packing
 from flatout.types import ActionSpec, Array, ContinuousSpec, ObservationSpec, Trajectory
 
@@ -33,28 +37,6 @@ METRICS = (
     "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance",
     "grad_norm", "learning_rate", "clip_range", "updates",
 )  # fmt: skip
-
-
-class Actor(eqx.Module):
-    """Torso and policy head; `extra` holds a Gaussian's log deviations ``[A]`` (else empty)."""
-
-    torso: Torso
-    head: Linear
-    extra: Array
-
-
-class Critic(eqx.Module):
-    """Value head, with a torso of its own where it does not share the actor's."""
-
-    torso: Torso | None
-    head: Linear
-
-
-class Networks(NamedTuple):
-    """What gradients change."""
-
-    actor: Actor
-    critic: Critic
 
 
 class ActorParams(NamedTuple):
@@ -122,7 +104,7 @@ def ppo(
 
     def build(key: np.ndarray) -> Networks:
         rng = np.random.default_rng(key)
-        return _build(rng, obs_spec, network_config, network, dist, log_std)
+        return build_networks(rng, obs_spec, network_config, network, dist, log_std)
 
     arrays, static = eqx.partition(build(np.zeros(2, np.uint32)), eqx.is_array)
     packing = Packing(arrays)
@@ -153,18 +135,6 @@ def ppo(
             x = x / obs_spec.high
         return x if moments is None else normalise(x, moments)
 
-    def policy(actor: Actor, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        hidden = jax.vmap(actor.torso)(x)
-        return jax.vmap(actor.head)(hidden), hidden
-
-    def value(networks: Networks, x: jax.Array, hidden: jax.Array | None = None) -> jax.Array:
-        critic = networks.critic
-        if critic.torso is not None:
-            hidden = jax.vmap(critic.torso)(x)
-        elif hidden is None:
-            hidden = jax.vmap(networks.actor.torso)(x)
-        return jax.vmap(critic.head)(hidden)[:, 0]
-
     def noise(key: jax.Array, env: jax.Array, step: jax.Array) -> jax.Array:
         return dist.noise(jax.random.fold_in(jax.random.fold_in(key, env), step))
 
@@ -188,28 +158,28 @@ def ppo(
         networks = eqx.combine(networks, static)
         x, hidden = policy(networks.actor, batch.obs)
         v = value(networks, batch.obs, hidden)
-        mean = functools.partial(_mean, weight=batch.weight)
+        average = functools.partial(mean, weight=batch.weight)
         advantage = batch.advantage
         if config.normalize_advantage:
-            advantage = _centre(advantage, batch.weight)
+            advantage = centre(advantage, batch.weight)
         log_ratio = dist.log_prob(x, networks.actor.extra, batch.sample) - batch.log_prob
         if batch.weight is not None:  # padding must not overflow: 0 x infinity is not 0
             log_ratio = jnp.where(batch.weight > 0, log_ratio, 0.0)
         ratio = jnp.exp(log_ratio)
         clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
-        policy_loss = -mean(jnp.minimum(ratio * advantage, clipped * advantage))
+        policy_loss = -average(jnp.minimum(ratio * advantage, clipped * advantage))
         if config.clip_range_vf is not None:
             reach = config.clip_range_vf
             v = batch.value + jnp.clip(v - batch.value, -reach, reach)
-        value_loss = mean(jnp.square(batch.target - v))
-        entropy = mean(dist.entropy(x, networks.actor.extra))
+        value_loss = average(jnp.square(batch.target - v))
+        entropy = average(dist.entropy(x, networks.actor.extra))
         total = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
         return total, {
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy": entropy,
-            "approx_kl": mean(ratio - 1 - log_ratio),
-            "clip_fraction": mean((jnp.abs(ratio - 1) > clip).astype(jnp.float32)),
+            "approx_kl": average(ratio - 1 - log_ratio),
+            "clip_fraction": average((jnp.abs(ratio - 1) > clip).astype(jnp.float32)),
         }
 
     def prepare(state: State, trajectory: Trajectory) -> tuple[State, _Batch, jax.Array]:
@@ -230,11 +200,10 @@ def ppo(
             rewards = jnp.clip(rewards * scale, -10.0, 10.0)
         networks = eqx.combine(state.networks, static)
         flat_obs = trajectory.obs.reshape(-1, *obs_spec.shape)
-        x = observe(flat_obs, state.obs_moments)
-        v_t = value(networks, x).reshape(shape)
-        v_tp1 = _next_values(
-            v_t, trajectory, lambda obs: value(networks, observe(obs, state.obs_moments))
-        )
+        seen = jnp.concatenate([flat_obs, trajectory.last_obs, trajectory.final_obs])
+        x = observe(seen, state.obs_moments)
+        v_t, v_tp1 = _values_around(value(networks, x), trajectory)
+        x = x[: len(flat_obs)]
         if masked:  # padding holds whatever an earlier trajectory left there
             rewards = jnp.where(trajectory.valid, rewards, 0.0)
             v_t = jnp.where(trajectory.valid, v_t, 0.0)
@@ -263,7 +232,7 @@ def ppo(
             step=state.step + counted,
             iteration=state.iteration + 1,
         )
-        return state, batch, _explained_variance(batch)
+        return state, batch, explained_variance(batch.value, batch.target, batch.weight)
 
     def update(
         state: State, trajectory: Trajectory, key: jax.Array
@@ -329,27 +298,6 @@ def ppo(
     )
 
 
-def _build(
-    rng: np.random.Generator,
-    obs_spec: ObservationSpec,
-    config: NetworkConfig,
-    network: Network | None,
-    dist: Distribution,
-    log_std: float | None,
-) -> Networks:
-    """Fresh networks; image torsos are shared between actor and critic, vector torsos not."""
-    torso = make_torso(rng, obs_spec, config, network)
-    shared = obs_spec.is_image and config.network != "mlp"
-    critic_torso = None if shared else make_torso(rng, obs_spec, config, network)
-    width = features(torso, obs_spec)
-    size = 0 if log_std is None else dist.parameters
-    extra = np.full((size,), log_std or 0.0, np.float32)
-    return Networks(
-        Actor(torso, Linear(rng, width, dist.parameters, 0.01), extra),
-        Critic(critic_torso, Linear(rng, width, 1, 1.0)),
-    )
-
-
 def _optimiser(config: PPOConfig) -> optax.GradientTransformation:
     """Adam's direction of a packed gradient, clipped before; the step size is applied outside."""
     adam = optax.scale_by_adam(eps=config.adam_eps)
@@ -371,42 +319,17 @@ def _rates(networks: Networks, critic_ratio: float) -> np.ndarray:
     return np.repeat(np.asarray([1.0, critic_ratio], np.float32), [actor, critic])
 
 
-def _next_values(v_t: jax.Array, trajectory: Trajectory, values: Any) -> jax.Array:
-    """Values ``[T, N]`` of the observations after each step, final observations at truncations.
+def _values_around(values: jax.Array, trajectory: Trajectory) -> tuple[jax.Array, jax.Array]:
+    """Values ``[T, N]`` before and after each step, final observations' at truncations.
 
-    Final observations are valued N at a time whatever their number, so that a value does not
-    depend on how many were kept room for.
+    Args:
+        values: of all observations, then the last, then the final ones, ``[T * N + N + C]``.
+        trajectory: says where final observations belong.
     """
-    count = v_t.shape[1]
-    v_tp1 = jnp.concatenate([v_t[1:], values(trajectory.last_obs)[None]])
-    chunks = trajectory.final_obs.reshape(-1, count, *trajectory.final_obs.shape[1:])
-    finals = jax.lax.map(values, chunks).reshape(-1)
-    return v_tp1.reshape(-1).at[trajectory.final_index].set(finals, mode="drop").reshape(v_t.shape)
-
-
-def _mean(x: jax.Array, weight: jax.Array | None) -> jax.Array:
-    if weight is None:
-        return x.mean()
-    return (x * weight).sum() / jnp.maximum(weight.sum(), 1.0)
-
-
-def _centre(advantage: jax.Array, weight: jax.Array | None) -> jax.Array:
-    """Zero mean, unit sample deviation (n - 1), over the counted entries."""
-    mean = _mean(advantage, weight)
-    squares = jnp.square(advantage - mean)
-    if weight is None:
-        deviation = jnp.sqrt(squares.sum() / (advantage.shape[0] - 1))
-    else:
-        deviation = jnp.sqrt((squares * weight).sum() / jnp.maximum(weight.sum() - 1.0, 1.0))
-    return (advantage - mean) / (deviation + 1e-8)
-
-
-def _explained_variance(batch: _Batch) -> jax.Array:
-    """1 - Var[target - value] / Var[target]; 0 where targets do not vary."""
-    residual = batch.target - batch.value
-
-    def variance(x: jax.Array) -> jax.Array:
-        return _mean(jnp.square(x - _mean(x, batch.weight)), batch.weight)
-
-    spread = variance(batch.target)
-    return jnp.where(spread > 0, 1.0 - variance(residual) / jnp.maximum(spread, 1e-12), 0.0)
+    shape = trajectory.rewards.shape
+    steps = shape[0] * shape[1]
+    v_t = values[:steps].reshape(shape)
+    v_tp1 = values[shape[1] : steps + shape[1]]
+    finals = values[steps + shape[1] :]
+    v_tp1 = v_tp1.at[trajectory.final_index].set(finals, mode="drop")
+    return v_t, v_tp1.reshape(shape)

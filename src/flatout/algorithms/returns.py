@@ -123,3 +123,32 @@ def discounted_returns(
         return jnp.where(done, 0.0, g), g
 
     return jax.lax.scan(forward, g, (r_t, done_t))
+
+
+def mean(x: jax.Array, weight: jax.Array | None = None) -> jax.Array:
+    """Mean over the entries whose `weight` is 1; None counts all."""
+    if weight is None:
+        return x.mean()
+    return (x * weight).sum() / jnp.maximum(weight.sum(), 1.0)
+
+
+def centre(advantage: jax.Array, weight: jax.Array | None) -> jax.Array:
+    """Zero mean, unit sample deviation (n - 1), over the counted entries."""
+    middle = mean(advantage, weight)
+    squares = jnp.square(advantage - middle)
+    if weight is None:
+        deviation = jnp.sqrt(squares.sum() / (advantage.shape[0] - 1))
+    else:
+        deviation = jnp.sqrt((squares * weight).sum() / jnp.maximum(weight.sum() - 1.0, 1.0))
+    return (advantage - middle) / (deviation + 1e-8)
+
+
+def explained_variance(value: jax.Array, target: jax.Array, weight: jax.Array | None) -> jax.Array:
+    """1 - Var[target - value] / Var[target]; 0 where targets do not vary."""
+
+    def variance(x: jax.Array) -> jax.Array:
+        return mean(jnp.square(x - mean(x, weight)), weight)
+
+    spread = variance(target)
+    explained = 1.0 - variance(target - value) / jnp.maximum(spread, 1e-12)
+    return jnp.where(spread > 0, explained, 0.0)

@@ -1,0 +1,87 @@
+"""The books of a run, and what shows them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+WINDOW = 100
+"""Episodes over which training returns are averaged."""
+
+
+@dataclass
+class Progress:
+    """The books of a run: what a checkpoint keeps beside the schedule's state.
+
+    Attributes:
+        steps, updates, episodes, iterations: counted since the run's start.
+        returns, lengths: of the last 100 episodes.
+        wall_s: seconds that earlier parts of a resumed run took.
+        reached: threshold -> [steps, seconds] once the mean of 100 returns reached it.
+        best_return: highest mean evaluation return, or None.
+        next_log, next_checkpoint, next_eval: steps at which each is due.
+        metrics_bytes: length of metrics.jsonl.
+    """
+
+    steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    iterations: int = 0
+    returns: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    lengths: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    wall_s: float = 0.0
+    reached: dict[str, list[float]] = field(default_factory=dict)
+    best_return: float | None = None
+    last_eval: list[float] | None = None
+    next_log: int = 0
+    next_checkpoint: int = 0
+    next_eval: int = 0
+    metrics_bytes: int = 0
+
+    @property
+    def return_mean_100(self) -> float | None:
+        """Mean raw return of the last 100 training episodes, once 100 have ended."""
+        return float(np.mean(self.returns)) if len(self.returns) == WINDOW else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON-compatible values."""
+        values = {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)}
+        return values | {"returns": list(self.returns), "lengths": list(self.lengths)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Progress:
+        """What `to_json` gave."""
+        known = {spec.name: values[spec.name] for spec in dataclasses.fields(cls)}
+        known["returns"] = deque(known["returns"], maxlen=WINDOW)
+        known["lengths"] = deque(known["lengths"], maxlen=WINDOW)
+        return cls(**known)
+
+
+class Display(Protocol):
+    """What shows a run while it lives."""
+
+    def note(self, text: str) -> None:
+        """Say one sentence."""
+        ...
+
+    def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
+        """An iteration has ended; called often, draws seldom."""
+        ...
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    def note(self, text: str) -> None: ...
+
+    def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None: ...
+
+    def close(self) -> None: ...
