@@ -239,7 +239,6 @@ def test_custom_networks_that_do_not_fit_are_refused(custom: Any, said: str) -> 
         agent(custom=custom)
 
 
-@pytest.mark.xfail(strict=True, reason="errors of the factory itself escape", raises=TypeError)
 def test_custom_networks_that_cannot_be_made_are_refused() -> None:
     with pytest.raises(UsageError):
         agent(custom=lambda shape: Linear(rng(), 4, 8, 1.0))

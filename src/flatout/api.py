@@ -10,7 +10,7 @@ import numpy as np
 
 from flatout import checkpoint
 from flatout.assembly import Task, build_algorithm, open_task
-from flatout.config import TrainConfig, resolve, with_run
+from flatout.config import TrainConfig
 from flatout.envs.host import to_environment
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.evaluate import Evaluation, Evaluator, record
@@ -19,6 +19,7 @@ from flatout.packing import Packing
 from flatout.params import Policy
 from flatout.runfolder import RunFolder, find_agent
 from flatout.schedules.serial import PREFIX
+from flatout.settings import resolve, with_run
 from flatout.spans import Spans
 from flatout.trainer import Callback, Trainer, save_parameters
 
@@ -49,7 +50,7 @@ class Agent:
             network = None
         preset = settings.pop("preset", None)
         if preset is not None:
-            from flatout.config import load_preset
+            from flatout.settings import load_preset
 
             layers.append(load_preset(preset))
             if layers[0].get("algorithm") != self.algorithm:
@@ -251,7 +252,7 @@ class Agent:
         placement, _ = resolve_placement(
             self.config.run.placement, hardware, images=task.obs_spec.is_image, soft=True
         )
-        backend.start(placement, hardware)
+        backend.start(placement)
 
     def _packed(self, algorithm: Any) -> np.ndarray:
         """The actor's packed parameters ``[P]``."""

@@ -184,7 +184,7 @@ def assemble(
         refuse_unavailable(placement)
         if hardware.unused_gpu_warning:
             notes.append(hardware.unused_gpu_warning)
-        notes += backend.start(placement, hardware)
+        notes += backend.start(placement)
         for note in notes:
             announce(note)
         return _compile(

@@ -10,7 +10,6 @@ import os
 from pathlib import Path
 
 from flatout.errors import FlatoutError
-from flatout.hardware import Hardware
 from flatout.placement import DeviceName, Placement
 
 
@@ -20,14 +19,19 @@ def cache_folder() -> Path:
     return Path(base) / "flatout" / "xla"
 
 
-def start(placement: Placement, hardware: Hardware) -> list[str]:
+def start(placement: Placement) -> list[str]:
     """Configure JAX for a placement; call it before anything computes.
 
     Returns:
         Sentences about what could no longer be configured.
     """
     gpus = sorted(device.index for device in placement.devices if device.kind == "gpu")
+    notes: list[str] = []
+    if placement.memory is not None and not gpus:
+        notes.append("memory= caps GPUs only, and this placement names none")
     if gpus:
+        # Number cards as NVML does, whose names and free memory the run was planned with.
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         # As needed instead of nearly everything at once; a cap is a cap, not a reservation.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         if placement.memory is not None:
@@ -36,9 +40,8 @@ def start(placement: Placement, hardware: Hardware) -> list[str]:
     import jax
     from jax._src import xla_bridge
 
-    notes: list[str] = []
     if xla_bridge.backends_are_initialized():
-        if placement.memory is not None:
+        if placement.memory is not None and gpus:
             notes.append("memory= has no effect: this program has used JAX before")
         return notes
     if not os.environ.get("JAX_PLATFORMS"):
@@ -52,7 +55,6 @@ def start(placement: Placement, hardware: Hardware) -> list[str]:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    del hardware
     return notes
 
 

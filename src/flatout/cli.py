@@ -18,6 +18,9 @@ from flatout.config import (
     PPOConfig,
     RunConfig,
     TrainConfig,
+)
+from flatout.errors import FlatoutError, UsageError, nearest
+from flatout.settings import (
     build,
     load_preset,
     load_toml,
@@ -27,7 +30,6 @@ from flatout.config import (
     resolve,
     with_run,
 )
-from flatout.errors import FlatoutError, UsageError, nearest
 
 HELP = """\
 usage: flatout COMMAND ...

@@ -1,4 +1,4 @@
-"""Settings: one frozen dataclass per component, layered preset < file < flags.
+"""Settings: one frozen dataclass per component, and what values are possible.
 
 No field is known to more than its own component; nothing here imports JAX. A sentence under each
 field is its help on the command line.
@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from importlib import resources
-from pathlib import Path
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
-from flatout.errors import UsageError, nearest
+from flatout.errors import UsageError
 
 ALGORITHMS = ("ppo",)
 
@@ -155,7 +151,6 @@ class TrainConfig:
         return values
 
 
-HYPER = {"ppo": PPOConfig}
 RESUMABLE = frozenset(
     {
         "placement", "soft_placement", "steps", "run_dir", "checkpoint_every", "keep_checkpoints",
@@ -164,118 +159,6 @@ RESUMABLE = frozenset(
     }
 )  # fmt: skip
 """The settings that a resumed run may change: placement, steps, logging and stopping."""
-
-
-def parts_of(algorithm: str) -> tuple[type, ...]:
-    """The config classes of one algorithm.
-
-    Raises:
-        UsageError: an unknown algorithm.
-    """
-    if algorithm not in HYPER:
-        raise UsageError(
-            f"unknown algorithm {algorithm!r}; there is {', '.join(ALGORITHMS)}."
-            f"{nearest(algorithm, ALGORITHMS)}"
-        )
-    return (EnvConfig, NetworkConfig, HYPER[algorithm], RunConfig)
-
-
-def resolve(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
-    """Build and validate the settings from layers of flat values, later layers winning.
-
-    Raises:
-        UsageError: unknown names, wrong types or impossible values.
-    """
-    config = build(algorithm, *layers)
-    validate(config)
-    return config
-
-
-def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
-    """`resolve` without judging values, which a later layer may still change.
-
-    Raises:
-        UsageError: unknown names or wrong types.
-    """
-    classes = parts_of(algorithm)
-    known = [spec.name for cls in classes for spec in fields(cls)]
-    values: dict[str, Any] = {}
-    for layer in layers:
-        for name, value in layer.items():
-            if name == "algorithm":
-                continue
-            if name not in known:
-                raise UsageError(f"unknown setting {name!r}.{nearest(name, known)}")
-            values[name] = value
-    built: list[Any] = []
-    for cls in classes:
-        chosen: dict[str, Any] = {}
-        for spec in fields(cls):
-            if spec.name in values:
-                chosen[spec.name] = _coerce(spec.name, str(spec.type), values[spec.name])
-        built.append(cls(**chosen))
-    return TrainConfig(algorithm, *built)
-
-
-def _coerce(name: str, kind: str, value: Any) -> Any:
-    """Check a layer's value (from TOML, JSON or Python) against the field's annotation."""
-    refused = UsageError(f"{name} = {value!r} is not {_words(kind)}.")
-    if value is None or (value == "none" and "None" in kind):  # TOML has no null
-        if "None" in kind:
-            return None
-        raise refused
-    if kind.startswith("tuple"):
-        item = float if "float" in kind else int
-        items = value if isinstance(value, list | tuple) else [value]
-        if not all(_is_number(entry, item) for entry in items):
-            raise refused
-        return tuple(item(entry) for entry in items)
-    if kind.startswith("Literal"):
-        choices = get_args(eval(kind, {"Literal": Literal}))  # our own annotation, not input
-        if value not in choices:
-            raise UsageError(
-                f"{name} = {value!r} is not one of {', '.join(choices)}."
-                f"{nearest(str(value), choices)}"
-            )
-        return value
-    if kind.startswith("dict"):
-        if not isinstance(value, Mapping):
-            raise refused
-        return dict(value)
-    if kind.startswith("bool"):
-        if not isinstance(value, bool):
-            raise refused
-        return value
-    if kind.startswith("int"):
-        if not _is_number(value, int):
-            raise refused
-        return int(value)
-    if kind.startswith("float"):
-        if _is_number(value, float):
-            return float(value)
-        if "str" in kind and isinstance(value, str):
-            return value
-        raise refused
-    if not isinstance(value, str | Path):
-        raise refused
-    return str(value)
-
-
-def _is_number(value: Any, kind: type) -> bool:
-    if isinstance(value, bool) or not hasattr(value, "__float__") or isinstance(value, str):
-        return False
-    return kind is float or (math.isfinite(value) and float(value) == int(value))
-
-
-def _words(kind: str) -> str:
-    for start, words in (
-        ("tuple[float", "a number or a list of numbers"), ("tuple", "a list of whole numbers"),
-        ("bool", "true or false"), ("int", "a whole number"), ("float", "a number"),
-        ("dict", "a table of names and values"),
-    ):  # fmt: skip
-        if kind.startswith(start):
-            return words
-    return "text"
 
 
 def linear(name: str, value: float | str) -> tuple[float, float]:
@@ -314,8 +197,9 @@ def validate(config: TrainConfig) -> None:
     for part in (hyper, env, run, config.network):
         for spec in fields(part):
             value = getattr(part, spec.name)
-            if isinstance(value, float):
-                need(math.isfinite(value), spec.name, value, "it must be a finite number")
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, float):
+                    need(math.isfinite(number), spec.name, value, "it must be a finite number")
     for name in ("n_steps", "batch_size", "n_epochs"):
         need(getattr(hyper, name) >= 1, name, getattr(hyper, name), "at least 1")
     for name in ("gamma", "gae_lambda"):
@@ -327,6 +211,8 @@ def validate(config: TrainConfig) -> None:
     for name in ("clip_range_vf", "max_grad_norm", "target_kl", "critic_learning_rate"):
         value = getattr(hyper, name)
         need(value is None or value > 0, name, value, "it must be above 0")
+    for name in ("ent_coef", "vf_coef"):
+        need(getattr(hyper, name) >= 0, name, getattr(hyper, name), "it must not be negative")
     need(hyper.adam_eps > 0, "adam_eps", hyper.adam_eps, "it must be above 0")
     need(
         hyper.rollout_episodes is None or hyper.rollout_episodes >= 1,
@@ -354,7 +240,7 @@ def validate(config: TrainConfig) -> None:
             raise UsageError(
                 f"a rollout of n_steps {hyper.n_steps} x envs {env.envs} = {rollout} transitions "
                 f"does not divide into minibatches of batch_size {hyper.batch_size}; choose a "
-                f"batch_size such as {_divisor(rollout, hyper.batch_size)}."
+                f"batch_size such as {_divisor(rollout, min(hyper.batch_size, 65536))}."
             )
         need(
             not (hyper.normalize_advantage and min(rollout, hyper.batch_size) < 2),
@@ -363,68 +249,6 @@ def validate(config: TrainConfig) -> None:
 
 
 def _divisor(number: int, near: int) -> int:
-    """The largest divisor of `number` that is not above `near` (by trial: numbers are small)."""
-    return next(d for d in range(min(near, number), 0, -1) if number % d == 0)
-
-
-def presets() -> list[str]:
-    """The names of the tuned settings that come with Flatout."""
-    folder = resources.files("flatout") / "presets"
-    return sorted(
-        entry.name.removesuffix(".toml")
-        for entry in folder.iterdir()
-        if entry.name.endswith(".toml")
-    )
-
-
-def load_preset(name: str) -> dict[str, Any]:
-    """The flat settings of a preset, its algorithm among them.
-
-    Raises:
-        UsageError: an unknown name.
-    """
-    known = presets()
-    if name not in known:
-        raise UsageError(
-            f"unknown preset {name!r}; there are {', '.join(known)}.{nearest(name, known)}"
-        )
-    text = (resources.files("flatout") / "presets" / f"{name}.toml").read_text()
-    return tomllib.loads(text)
-
-
-def load_toml(path: str) -> dict[str, Any]:
-    """The flat settings of a ``--config`` file.
-
-    Raises:
-        UsageError: the file cannot be read or is not TOML.
-    """
-    try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise UsageError(f"--config {path}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"--config {path} is not TOML: {error}.") from None
-
-
-def parse_kwargs(pairs: Iterable[str]) -> dict[str, Any]:
-    """Read ``KEY=VALUE`` pairs, values as TOML; a bare word is a string.
-
-    Raises:
-        UsageError: a pair without ``=`` or with an impossible name.
-    """
-    values: dict[str, Any] = {}
-    for pair in pairs:
-        key, separator, text = pair.partition("=")
-        if not separator or not key.isidentifier():
-            raise UsageError(f"--env-kwargs: {pair!r} is not KEY=VALUE.")
-        try:
-            values[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            values[key] = text
-    return values
-
-
-def with_run(config: TrainConfig, **changes: Any) -> TrainConfig:
-    """The same settings with other run settings."""
-    return replace(config, run=replace(config.run, **changes))
+    """The largest divisor of `number` from 2 to `near`, else `number` itself."""
+    smaller = range(min(near, number), 1, -1)
+    return next((divisor for divisor in smaller if number % divisor == 0), number)

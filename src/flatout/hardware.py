@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -202,6 +203,9 @@ def _container_memory() -> tuple[int | None, int]:
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        stat = Path("/sys/fs/cgroup/memory.stat").read_text()
+        cached = re.search(r"^inactive_file (\d+)$", stat, re.M)  # the kernel gives it back
+        used -= int(cached[1]) if cached else 0
         return (None if limit == "max" else int(limit)), used
     except (OSError, ValueError):
         return None, 0
@@ -253,7 +257,8 @@ def _gpus() -> tuple[tuple[Gpu, ...], str]:
     except pynvml.NVMLError as error:
         return (), f"the NVIDIA driver does not list its GPUs ({error})"
     finally:
-        pynvml.nvmlShutdown()
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
 
 
 def _gpu_processes(handle: object) -> tuple[GpuProcess, ...]:
@@ -285,14 +290,14 @@ def visible_indices(setting: str | None, uuids: list[str]) -> list[int]:
         return list(range(len(uuids)))
     visible: list[int] = []
     for entry in (part.strip() for part in setting.split(",")):
-        if entry.isdigit() and int(entry) < len(uuids):
+        if entry.isascii() and entry.isdecimal() and int(entry) < len(uuids):
             index = int(entry)
         else:
             matches = [i for i, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
             if len(matches) != 1:
                 break
             index = matches[0]
-        if index in visible:
-            break
+        if index in visible:  # named twice: CUDA then shows none
+            return []
         visible.append(index)
     return visible

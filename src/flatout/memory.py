@@ -59,18 +59,22 @@ class Expectation:
         gpus = {gpu.index: gpu for gpu in hardware.usable_gpus}
         said: list[str] = []
         for device, expected in self.by_device(placement).items():
+            capped = ""
             if device.kind == "cpu":
                 available = float(hardware.memory_available_mb)
             else:
                 gpu = gpus[device.index]
                 available = float(gpu.memory_free_mb)
                 if placement.memory is not None:
-                    available = min(available, placement.memory * gpu.memory_total_mb)
+                    cap = placement.memory * gpu.memory_total_mb
+                    capped = " (capped by memory=)" if cap < available else ""
+                    available = min(available, cap)
             if expected > available:
                 raise FlatoutError(
                     f"this run would take about {expected:,.0f} MiB on {device} (trajectory "
                     f"{self.trajectory:,.0f}, learning state {2 * self.state:,.0f}, workspace "
-                    f"{self.workspace:,.0f}), but only {available:,.0f} MiB are available there; "
+                    f"{self.workspace:,.0f}), but only {available:,.0f} MiB are available "
+                    f"there{capped}; "
                     "lower --envs, --n-steps or the network's size."
                 )
             said.append(f"about {expected:,.0f} of {available:,.0f} MiB on {device}")

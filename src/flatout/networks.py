@@ -31,11 +31,14 @@ Network = Callable[[jax.Array, tuple[int, ...]], Any]
 ``[...]`` float32 to features ``[F]``. Actor and critic each get one, with heads appended."""
 
 
-def orthogonal(rng: np.random.Generator, shape: tuple[int, int], gain: float) -> Any:
+def orthogonal(rng: np.random.Generator | None, shape: tuple[int, int], gain: float) -> Any:
     """An orthogonal ``[in, out]`` matrix times `gain` (Saxe et al., 2014).
 
-    NumPy draws it: the same numbers on every device, and no program to compile for it.
+    NumPy draws it: the same numbers on every device, and no program to compile for it. Without a
+    generator it is all zeros, for who needs only shapes.
     """
+    if rng is None:
+        return np.zeros(shape, np.float32)
     rows, columns = shape
     normal = rng.standard_normal((max(shape), min(shape)))
     q, r = np.linalg.qr(normal)
@@ -53,7 +56,9 @@ class Linear(eqx.Module):
     weight: Array
     bias: Array
 
-    def __init__(self, rng: np.random.Generator, inputs: int, outputs: int, gain: float) -> None:
+    def __init__(
+        self, rng: np.random.Generator | None, inputs: int, outputs: int, gain: float
+    ) -> None:
         self.weight = orthogonal(rng, (inputs, outputs), gain)
         self.bias = _zeros(outputs)
 
@@ -71,7 +76,7 @@ class Conv(eqx.Module):
 
     def __init__(
         self,
-        rng: np.random.Generator,
+        rng: np.random.Generator | None,
         inputs: int,
         outputs: int,
         size: int,
@@ -137,7 +142,7 @@ class MLP(eqx.Module):
     activation: str = eqx.field(static=True)
 
     def __init__(
-        self, rng: np.random.Generator, inputs: int, hidden: tuple[int, ...], activation: str
+        self, rng: np.random.Generator | None, inputs: int, hidden: tuple[int, ...], activation: str
     ) -> None:
         sizes = (inputs, *hidden)
         self.layers = tuple(
@@ -158,7 +163,7 @@ class NatureCNN(eqx.Module):
     convolutions: tuple[Conv, ...]
     dense: Linear
 
-    def __init__(self, rng: np.random.Generator, shape: tuple[int, ...]) -> None:
+    def __init__(self, rng: np.random.Generator | None, shape: tuple[int, ...]) -> None:
         rows, columns, channels = shape
         layers: list[Conv] = []
         for outputs, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
@@ -188,7 +193,7 @@ class Grid(eqx.Module):
 
     def __init__(
         self,
-        rng: np.random.Generator,
+        rng: np.random.Generator | None,
         shape: tuple[int, ...],
         high: int,
         hidden: tuple[int, ...],
@@ -217,7 +222,7 @@ class OneHot(eqx.Module):
 
     def __init__(
         self,
-        rng: np.random.Generator,
+        rng: np.random.Generator | None,
         shape: tuple[int, ...],
         high: int,
         hidden: tuple[int, ...],
@@ -243,7 +248,7 @@ class Torso(Protocol):
 
 
 def make_torso(
-    rng: np.random.Generator,
+    rng: np.random.Generator | None,
     spec: ObservationSpec,
     config: NetworkConfig,
     network: Network | None,
@@ -254,9 +259,16 @@ def make_torso(
         UsageError: a network that does not fit the observation.
     """
     if network is not None:
-        words = jnp.asarray(rng.integers(0, 2**32, 2, np.uint32))
+        drawn = np.zeros(2, np.uint32) if rng is None else rng.integers(0, 2**32, 2, np.uint32)
+        words = jnp.asarray(drawn)
         key = jax.random.wrap_key_data(words, impl="threefry2x32")
-        return network(key, spec.shape)
+        try:
+            return network(key, spec.shape)
+        except Exception as error:  # a user's function may raise anything
+            raise UsageError(
+                f"making the network failed: {type(error).__name__}: {error}; it is called with "
+                "(key, observation_shape)."
+            ) from error
     kind = config.network
     if kind == "auto":
         kind = "mlp" if not spec.is_image else ("nature" if min(spec.shape[:2]) >= 36 else "grid")

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from flatout.checkpoint import replace_file
-from flatout.config import TrainConfig, resolve
+from flatout.config import TrainConfig
 from flatout.errors import CheckpointError, FlatoutError, UsageError
+from flatout.settings import resolve
 
 
 class RunFolder:
@@ -72,7 +73,14 @@ class RunFolder:
         Raises:
             FlatoutError: it cannot be written.
         """
-        replace_file(self.path / name, (json.dumps(value, indent=2) + "\n").encode())
+        try:
+            text = json.dumps(value, indent=2)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"{name} cannot hold these settings ({error}); env_kwargs of a kept run are "
+                "numbers, strings, flags and lists of them."
+            ) from error
+        replace_file(self.path / name, (text + "\n").encode())
 
     def close(self) -> None:
         """Let go of the folder."""

@@ -37,7 +37,7 @@ class Networks(NamedTuple):
 
 
 def build_networks(
-    rng: np.random.Generator,
+    rng: np.random.Generator | None,
     obs_spec: ObservationSpec,
     config: NetworkConfig,
     network: Network | None,

@@ -29,7 +29,8 @@ from flatout.algorithms.returns import (
     update_moments,
 )
 from flatout.config import NetworkConfig, PPOConfig, linear
-from flatout.networks import Network
+from flatout.errors import UsageError
+from flatout.networks import Grid, Network, OneHot
 from flatout.packing import Packing
 from flatout.types import ActionSpec, Array, ContinuousSpec, ObservationSpec, Trajectory
 
@@ -102,11 +103,15 @@ def ppo(
     dist = distribution(action_spec)
     log_std = config.log_std_init if isinstance(action_spec, ContinuousSpec) else None
 
-    def build(key: np.ndarray) -> Networks:
-        rng = np.random.default_rng(key)
+    def build(rng: np.random.Generator | None) -> Networks:
         return build_networks(rng, obs_spec, network_config, network, dist, log_std)
 
-    arrays, static = eqx.partition(build(np.zeros(2, np.uint32)), eqx.is_array)
+    arrays, static = eqx.partition(build(None), eqx.is_array)
+    if config.normalize_observation and isinstance(arrays.actor.torso, Grid | OneHot):
+        raise UsageError(
+            "normalize_observation = true does not go with boards of one-hot cells; turn it off, "
+            "or use network = mlp."
+        )
     packing = Packing(arrays)
     steps = _optimiser(config)
     learning_rate = linear("learning_rate", config.learning_rate)
@@ -116,7 +121,10 @@ def ppo(
     masked = config.rollout_episodes is not None
 
     def init(key: np.ndarray) -> State:
-        networks = jax.tree.map(np.asarray, eqx.filter(build(key), eqx.is_array))
+        return fresh(eqx.filter(build(np.random.default_rng(key)), eqx.is_array))
+
+    def fresh(networks: Networks) -> State:
+        networks = jax.tree.map(np.asarray, networks)
         moments = initial_moments(obs_spec.shape) if config.normalize_observation else None
         scaled = config.normalize_reward
         return State(
@@ -287,7 +295,7 @@ def ppo(
     return Algorithm(
         name="ppo",
         init=init,
-        shapes=shapes_of(init(np.zeros(2, np.uint32))),
+        shapes=shapes_of(fresh(arrays)),
         noise=noise,
         act=act,
         update=update,
