@@ -9,19 +9,20 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from flatout import checkpoint
+from flatout.agentfile import find_agent, save_parameters, saved_config
 from flatout.assembly import Task, build_algorithm, open_task
-from flatout.config import TrainConfig
 from flatout.envs.host import to_environment
+from flatout.envs.trust import refuse_foreign
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.evaluate import Evaluation, Evaluator, record
 from flatout.networks import Network
 from flatout.packing import Packing
 from flatout.params import Policy
-from flatout.runfolder import RunFolder, find_agent
+from flatout.runfolder import RunFolder
 from flatout.schedules.serial import PREFIX
 from flatout.settings import resolve, with_run
 from flatout.spans import Spans
-from flatout.trainer import Callback, Trainer, save_parameters
+from flatout.trainer import Callback, Trainer
 
 
 class Agent:
@@ -45,6 +46,8 @@ class Agent:
     ) -> None:
         name, source = _name(env)
         layers: list[dict[str, Any]] = []
+        if network is not None and not callable(network) and not isinstance(network, str):
+            raise UsageError(f"network is a name or a function, not {type(network).__name__}.")
         if isinstance(network, str):
             settings["network"] = network
             network = None
@@ -95,7 +98,7 @@ class Agent:
         folder_name = run_dir if run_dir is not None else self.config.run.run_dir
         config = with_run(
             self.config,
-            steps=total_timesteps or self.config.run.steps,
+            steps=self.config.run.steps if total_timesteps is None else total_timesteps,
             run_dir=None if folder_name is None else str(folder_name),
             seed=_continued(self.config.run.seed, self._learned),
         )
@@ -144,12 +147,15 @@ class Agent:
         """
         task = self._task_specs()
         shape = task.obs_spec.shape
-        obs = np.asarray(observation)
+        try:
+            obs = np.asarray(observation)
+        except ValueError:
+            obs = np.asarray(None)
         single = obs.shape == shape
-        if not single and obs.shape[1:] != shape:
+        if (not single and obs.shape[1:] != shape) or obs.dtype.kind not in "fiub":
             raise UsageError(
                 f"predict takes observations of shape {list(shape)} or a batch of them, not "
-                f"{list(obs.shape)}."
+                f"{obs.dtype}{list(obs.shape)}."
             )
         batch = (obs[None] if single else obs).astype(task.obs_spec.dtype)
         policy = self._policy(len(batch), deterministic)
@@ -170,8 +176,12 @@ class Agent:
         """
         import jax
 
-        task = open_task(self.config, self._source)
+        if episodes < 1:
+            raise UsageError(f"episodes = {episodes} is impossible: at least 1.")
         seed = self.config.run.seed if seed is None else seed
+        if not 0 <= seed < 2**32:
+            raise UsageError(f"seed = {seed} is impossible: it lies in 0 to 4294967295.")
+        task = open_task(self.config, self._source)
         self._start_backend(task)
         algorithm = build_algorithm(self.config, task, self._network)
         evaluator = Evaluator(
@@ -201,7 +211,10 @@ class Agent:
         if self._arrays is None:
             raise UsageError("there is nothing to save yet: call learn first.")
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FlatoutError(f"cannot write {path}: {error.strerror}.") from error
         save_parameters(path, self.config, self._arrays, None, optimiser=True)
         return path
 
@@ -231,9 +244,15 @@ class Agent:
         settings = config.flat() | {"run_dir": None}
         saved_env, built_in = settings.pop("env"), settings.pop("network")
         settings.pop("algorithm")
+        if env is None:
+            refuse_foreign(str(saved_env), path)
         agent = cls(saved_env if env is None else env, network=network or built_in, **settings)
         agent._arrays = arrays
-        agent._packed(build_algorithm(agent.config, agent._task_specs(), network))  # check it now
+        try:  # check it now
+            agent._packed(build_algorithm(agent.config, agent._task_specs(), network))
+        except CheckpointError as error:
+            hint = "" if network else " An agent with a network of its own is loaded with network=."
+            raise CheckpointError(f"{path} does not fit its settings: {error}{hint}") from error
         return agent
 
     def _task_specs(self) -> Task:
@@ -291,19 +310,6 @@ class PPO(Agent):
 
 
 AGENTS: dict[str, type[Agent]] = {"ppo": PPO}
-
-
-def saved_config(metadata: dict[str, Any], path: Path) -> TrainConfig:
-    """The settings in a saved agent's metadata.
-
-    Raises:
-        CheckpointError: they are not settings.
-    """
-    try:
-        config = metadata["config"]
-        return resolve(str(config["algorithm"]), config["settings"])
-    except (KeyError, TypeError, AttributeError, FlatoutError) as error:
-        raise CheckpointError(f"{path} is not a saved agent: {error}") from error
 
 
 def load_any(path: Path, prefer: str = "best") -> tuple[Agent, Path]:

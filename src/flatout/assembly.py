@@ -12,7 +12,7 @@ import gymnasium as gym
 
 from flatout import backend
 from flatout.config import TrainConfig
-from flatout.envs.make import Factory, episode_limit, factory, specs
+from flatout.envs.make import Factory, close_quietly, episode_limit, factory, specs
 from flatout.errors import UsageError
 from flatout.hardware import Hardware, inventory, resolve_placement
 from flatout.placement import Placement, refuse_unavailable
@@ -59,7 +59,7 @@ class Task:
                 made.append(self.make())
         except BaseException:
             for env in made:
-                env.close()
+                close_quietly(env)
             raise
         return made
 
@@ -75,7 +75,7 @@ def open_task(config: TrainConfig, source: Any = None) -> Task:
     try:
         obs_spec, action_spec = specs(env, config.env.env)
     except BaseException:
-        env.close()
+        close_quietly(env)
         raise
     single = isinstance(source, gym.Env)
     return Task(make, config.env.env, obs_spec, action_spec, episode_limit(env), env, single)
@@ -192,7 +192,7 @@ def assemble(
         )
     except BaseException:
         if task.first is not None:
-            task.first.close()
+            close_quietly(task.first)
         raise
 
 

@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,19 @@ def save(folder: Path, step: int, snapshot: Snapshot, keep: int) -> Path:
     return final
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns what a checkpoint's contents cause into a sentence that names it."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"the checkpoint {path} does not fit this run: {error}") from error
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"the checkpoint {path} does not fit this run: {type(error).__name__} {error}."
+        ) from error
+
+
 def checkpoints(folder: Path) -> list[Path]:
     """The complete checkpoints, oldest first."""
     if not folder.is_dir():
@@ -161,7 +175,11 @@ def load(path: Path) -> tuple[int, Snapshot]:
         raise CheckpointError(
             f"the checkpoint {path} cannot be read: {error.strerror}.{hint}"
         ) from error
-    except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
+    except KeyError as error:
+        raise CheckpointError(
+            f"the checkpoint {path} is corrupt: it lacks or does not know {error}.{hint}"
+        ) from error
+    except (ValueError, TypeError, RecursionError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"the checkpoint {path} is corrupt: {error}.{hint}") from error
 
 
@@ -179,8 +197,9 @@ def latest(run_dir: Path) -> Path:
 
 def save_agent(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
     """Write named arrays and JSON metadata as one safetensors file, complete or not there."""
-    text = {name: json.dumps(value) for name, value in metadata.items()}
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    text = {name: json.dumps(value) for name, value in metadata.items()}
+    text["sha256"] = json.dumps(_contents(contiguous))
     replace_file(path, dump_tensors(contiguous, text))
 
 
@@ -196,11 +215,25 @@ def load_agent(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             metadata = {n: json.loads(text) for n, text in (file.metadata() or {}).items()}
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except (ValueError, TypeError, RecursionError, safetensors.SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{path} is not a saved agent: {error}.") from error
+    if metadata.get("sha256") != _contents(arrays):
+        raise CheckpointError(
+            f"{path} is not a saved agent, or is corrupt: its arrays are not what was saved."
+        )
     if "config" not in metadata:
         raise CheckpointError(f"{path} is not a saved agent: it names no settings.")
     return arrays, metadata
+
+
+def _contents(arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of named arrays, their names, shapes and types included."""
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        array = arrays[name]
+        total.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        total.update(np.ascontiguousarray(array).tobytes())
+    return total.hexdigest()
 
 
 def _digest(data: Mapping[str, Any]) -> str:

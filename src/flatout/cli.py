@@ -6,28 +6,16 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from flatout.arguments import parse, train_config
 from flatout.config import (
     ALGORITHMS,
-    RESUMABLE,
-    EnvConfig,
-    NetworkConfig,
-    PPOConfig,
-    RunConfig,
-    TrainConfig,
 )
 from flatout.errors import FlatoutError, UsageError, nearest
 from flatout.settings import (
-    build,
-    load_preset,
-    load_toml,
-    parse_kwargs,
-    parts_of,
     presets,
-    resolve,
     with_run,
 )
 
@@ -48,20 +36,6 @@ presets: {presets}
 
 flatout train ALGORITHM --help lists every setting; --version prints the version.
 """
-
-
-@dataclass(frozen=True)
-class PPOArguments:
-    """Train with proximal policy optimisation.
-
-    Settings come from --preset NAME, then --config FILE.toml, then flags, later ones winning.
-    --resume RUN_DIR goes on with a run. --env-kwargs KEY=VALUE ... go to the environment.
-    """
-
-    environment: EnvConfig = field(default_factory=EnvConfig)
-    network: NetworkConfig = field(default_factory=NetworkConfig)
-    hyper: PPOConfig = field(default_factory=PPOConfig)
-    run: RunConfig = field(default_factory=RunConfig)
 
 
 @dataclass(frozen=True)
@@ -113,151 +87,40 @@ def dispatch(argv: list[str]) -> int:
     return commands[argv[0]](argv[1:])
 
 
-def _parse(cls: type, prog: str, argv: list[str], default: Any) -> Any:
-    import tyro
-
-    return tyro.cli(cls, prog=prog, args=argv, default=default, config=(tyro.conf.OmitArgPrefixes,))
-
-
-def _take(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
-    """The last value of a flag, and the arguments without it.
-
-    Raises:
-        UsageError: the flag without a value.
-    """
-    value, rest, i = None, list[str](), 0
-    while i < len(argv):
-        name, separator, text = argv[i].partition("=")
-        if name.replace("_", "-") != flag:
-            rest.append(argv[i])
-        elif separator:
-            value = text
-        elif i + 1 < len(argv) and not argv[i + 1].startswith("--"):
-            i += 1
-            value = argv[i]
-        else:
-            raise UsageError(f"{flag} needs a value.")
-        i += 1
-    return value, rest
-
-
-def _take_list(argv: list[str], flag: str) -> tuple[list[str], list[str]]:
-    """All values of a flag that takes several and may be repeated, and the arguments without."""
-    values, rest, taking = list[str](), list[str](), False
-    for argument in argv:
-        name, separator, text = argument.partition("=")
-        if name.replace("_", "-") == flag:
-            taking = True
-            values += [text] if separator else []
-        elif argument.startswith("--"):
-            taking = False
-            rest.append(argument)
-        elif taking:
-            values.append(argument)
-        else:
-            rest.append(argument)
-    return values, rest
-
-
-def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
-    """Read `train`'s arguments: the settings, and whether a run is resumed.
-
-    Raises:
-        UsageError: what is wrong with them.
-    """
-    resumed, argv = _take(argv, "--resume")
-    preset, argv = _take(argv, "--preset")
-    file, argv = _take(argv, "--config")
-    pairs, argv = _take_list(argv, "--env-kwargs")
-    thresholds, argv = _take_list(argv, "--threshold")
-    if thresholds:
-        argv = [*argv, "--threshold", *thresholds]
-    named = argv.pop(0) if argv and not argv[0].startswith("-") else None
-    layers: list[dict[str, Any]] = []
-    if resumed is not None:
-        from flatout.runfolder import load_config
-
-        for flag, value in (("--preset", preset), ("--config", file)):
-            if value is not None:
-                raise UsageError(f"{flag} cannot change what --resume goes on with.")
-        saved = load_config(Path(resumed))
-        layers.append(saved.flat() | {"run_dir": resumed})
-        # How the run reports is asked anew each time.
-        layers.append({"quiet": False, "json": False, "trace": False})
-        algorithm = named or saved.algorithm
-        if algorithm != saved.algorithm:
-            raise UsageError(f"{resumed} was trained with {saved.algorithm}, not {algorithm}.")
-    else:
-        if preset is not None:
-            layers.append(load_preset(preset))
-        if file is not None:
-            layers.append(load_toml(file))
-        chosen = [str(layer["algorithm"]) for layer in layers if "algorithm" in layer]
-        algorithm = named or (chosen[-1] if chosen else "")
-        if not algorithm and any(word in argv for word in ("-h", "--help")):
-            algorithm = "ppo"
-        if not algorithm:
-            raise UsageError(f"train needs an algorithm: {', '.join(ALGORITHMS)}.")
-        parts_of(algorithm)  # refuse an unknown one before its flags
-        if named and chosen and chosen[-1] != named:
-            raise UsageError(f"the preset or file is for {chosen[-1]}, not {named}.")
-    base = build(algorithm, *layers)
-    default = PPOArguments(base.env, base.network, base.hyper, base.run)
-    parsed: PPOArguments = _parse(PPOArguments, f"flatout train {algorithm}", argv, default)
-    kwargs = {**base.env.env_kwargs, **parse_kwargs(pairs)}
-    built = TrainConfig(
-        algorithm,
-        replace(parsed.environment, env_kwargs=kwargs),
-        parsed.network,
-        parsed.hyper,
-        parsed.run,
-    )
-    config = resolve(algorithm, built.flat())
-    if resumed is not None:
-        before = base.flat()
-        for name, value in config.flat().items():
-            if name not in RESUMABLE and value != before[name]:
-                raise UsageError(
-                    f"--resume cannot change {name} (from {before[name]} to {value}); only "
-                    "placement, steps, logging and stopping may change."
-                )
-        if config.run.run_dir != resumed:
-            raise UsageError("--resume names the run folder; --run-dir cannot change it.")
-    return config, resumed is not None
-
-
 def _train(argv: list[str]) -> int:
     started = _process_start()
     config, resume = train_config(argv)
     if not config.env.env:
         raise UsageError("no environment: pass --env ID, --env module:factory or --preset NAME.")
+    from rich.console import Console
+
+    from flatout.interrupts import Interrupts
+    from flatout.progress import Display, Silent
     from flatout.runfolder import RunFolder, default_folder
 
     path = Path(config.run.run_dir) if config.run.run_dir else default_folder(config)
-    folder = RunFolder(path, resume)
-    from rich.console import Console
+    with Interrupts() as interrupts:  # from here on a signal is never lost
+        folder = RunFolder(path, resume)
+        console = Console(stderr=config.run.json)
+        display: Display = Silent()
+        if not config.run.quiet:
+            from flatout.console import LiveDisplay
 
-    from flatout.progress import Display, Silent
-    from flatout.trainer import Trainer
+            display = LiveDisplay(config, console)
+        try:
+            from flatout.trainer import Trainer
 
-    console = Console(stderr=config.run.json)
-    display: Display = Silent()
-    if not config.run.quiet:
-        from flatout.console import LiveDisplay
-
-        display = LiveDisplay(config, console)
-    try:
-        trainer = Trainer(
-            with_run(config, run_dir=str(path)), folder=folder, resume=resume, display=display,
-            started=started,
-        )  # fmt: skip
-        summary = trainer.run()
-    except FlatoutError as error:
-        _keep_traceback(path, error)
-        raise
-    finally:
-        display.close()
-        folder.close()
+            trainer = Trainer(
+                with_run(config, run_dir=str(path)), folder=folder, resume=resume,
+                display=display, started=started, interrupts=interrupts,
+            )  # fmt: skip
+            summary = trainer.run()
+        except FlatoutError as error:
+            _keep_traceback(path, error)
+            raise
+        finally:
+            display.close()
+            folder.close()
     if config.run.json:
         print(json.dumps(summary))
     if not config.run.quiet and summary:
@@ -298,11 +161,15 @@ def _process_start() -> float:
 
 def _eval(argv: list[str]) -> int:
     path = argv.pop(0) if argv and not argv[0].startswith("-") else None
-    arguments: EvalArguments = _parse(EvalArguments, "flatout eval RUN_DIR", argv, EvalArguments())
+    arguments: EvalArguments = parse(EvalArguments, "flatout eval RUN_DIR", argv, EvalArguments())
     if path is None:
         raise UsageError("eval needs a run folder or a saved agent: flatout eval RUN_DIR.")
     if arguments.episodes < 1:
         raise UsageError(f"episodes = {arguments.episodes} is impossible: at least 1.")
+    if arguments.seed is not None and not 0 <= arguments.seed < 2**32:
+        raise UsageError(f"seed = {arguments.seed} is impossible: it lies in 0 to 4294967295.")
+    if arguments.video is not None and not arguments.video.lower().endswith(".gif"):
+        raise UsageError(f"--video {arguments.video}: videos are animated GIFs; name a .gif file.")
     if arguments.checkpoint not in ("best", "final"):
         raise UsageError(
             f"--checkpoint {arguments.checkpoint} is neither best nor final."
@@ -340,7 +207,7 @@ def _eval(argv: list[str]) -> int:
 
 
 def _devices(argv: list[str]) -> int:
-    arguments: DevicesArguments = _parse(
+    arguments: DevicesArguments = parse(
         DevicesArguments, "flatout devices", argv, DevicesArguments()
     )
     from dataclasses import asdict

@@ -201,7 +201,9 @@ def validate(config: TrainConfig) -> None:
                 if isinstance(number, float):
                     need(math.isfinite(number), spec.name, value, "it must be a finite number")
     for name in ("n_steps", "batch_size", "n_epochs"):
-        need(getattr(hyper, name) >= 1, name, getattr(hyper, name), "at least 1")
+        number = getattr(hyper, name)
+        need(number >= 1, name, number, "at least 1")
+        need(name == "n_steps" or number < 2**31, name, number, "below 2147483648")
     for name in ("gamma", "gae_lambda"):
         need(0 <= getattr(hyper, name) <= 1, name, getattr(hyper, name), "it lies in 0 to 1")
     for name in ("learning_rate", "clip_range"):
@@ -219,7 +221,7 @@ def validate(config: TrainConfig) -> None:
         "rollout_episodes", hyper.rollout_episodes, "at least 1",
     )  # fmt: skip
     need(env.envs >= 1, "envs", env.envs, "at least 1 environment")
-    need(env.frame_stack >= 1, "frame_stack", env.frame_stack, "at least 1")
+    need(1 <= env.frame_stack <= 1024, "frame_stack", env.frame_stack, "it lies in 1 to 1024")
     need(env.resize is None or env.resize >= 1, "resize", env.resize, "at least 1")
     widths = config.network.hidden
     need(all(w >= 1 for w in widths), "hidden", widths, "every width is at least 1")

@@ -43,6 +43,14 @@ class Interrupt(BaseException):
         self.signum = signum
 
 
+def one_line(error: BaseException) -> str:
+    """An exception's text on one line, whatever it is."""
+    try:
+        return " ".join(str(error).split()) or "no message"
+    except Exception:  # a user's exception may fail at even that
+        return "no message"
+
+
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     """``" Did you mean 'a' or 'b'?"`` for the known names closest to `name`, or an empty string."""
     matches = difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)

@@ -28,6 +28,11 @@ class Interrupts:
         self._inside = 0
         self._previous: dict[int, Any] = {}
 
+    @property
+    def installed(self) -> bool:
+        """Whether its handlers are in force."""
+        return bool(self._previous)
+
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
             for signum in SIGNALS:

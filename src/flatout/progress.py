@@ -56,6 +56,11 @@ class Progress:
     def from_json(cls, values: dict[str, Any]) -> Progress:
         """What `to_json` gave."""
         known = {spec.name: values[spec.name] for spec in dataclasses.fields(cls)}
+        for spec in dataclasses.fields(cls):
+            if spec.type == "int" and type(known[spec.name]) is not int:
+                raise TypeError(f"{spec.name} is no whole number")
+        known["wall_s"] = float(known["wall_s"])
+        known["reached"] = {str(k): [float(x) for x in v] for k, v in known["reached"].items()}
         known["returns"] = deque(known["returns"], maxlen=WINDOW)
         known["lengths"] = deque(known["lengths"], maxlen=WINDOW)
         return cls(**known)

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from flatout.checkpoint import replace_file
 from flatout.config import TrainConfig
+from flatout.envs.trust import refuse_foreign
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.settings import resolve
 
@@ -28,7 +29,11 @@ class RunFolder:
 
     def __init__(self, path: Path, resume: bool = False) -> None:
         self.path = path
-        if path.exists() and not path.is_dir():
+        try:
+            is_file = path.exists() and not path.is_dir()
+        except OSError as error:
+            raise FlatoutError(f"cannot write the run folder {path}: {error.strerror}.") from error
+        if is_file:
             raise UsageError(f"the run folder {path} is a file; choose another --run-dir.")
         if resume and not (path / "config.json").is_file():
             raise UsageError(f"{path} holds no run to resume (there is no config.json in it).")
@@ -112,26 +117,10 @@ def load_config(run_dir: Path) -> TrainConfig:
         raise UsageError(f"{run_dir} is not a run folder (there is no config.json in it).")
     try:
         values = json.loads(path.read_bytes())
-        return resolve(str(values["algorithm"]), values["settings"])
+        config = resolve(str(values["algorithm"]), values["settings"])
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
-        raise CheckpointError(f"{path} is corrupt: {error}") from error
-
-
-def find_agent(path: Path) -> Path:
-    """The saved agent that a path names: a file, or a run folder's best or final parameters.
-
-    Raises:
-        UsageError: neither.
-    """
-    if path.is_file():
-        return path
-    if not path.exists():
-        raise UsageError(f"{path} does not exist.")
-    for name in ("best.safetensors", "params.safetensors"):
-        if (path / name).is_file():
-            return path / name
-    raise UsageError(
-        f"{path} holds neither best.safetensors nor params.safetensors; the run has not ended yet."
-    )
+        raise CheckpointError(f"{path} is corrupt: {str(error).rstrip('.')}.") from error
+    refuse_foreign(config.env.env, path)
+    return config

@@ -127,7 +127,7 @@ def _is_number(value: Any, kind: type) -> bool:
         return False
     try:
         number = float(value)
-    except OverflowError:
+    except (OverflowError, ValueError, TypeError):
         return False
     return kind is float or (math.isfinite(number) and number == int(value))
 
@@ -179,7 +179,7 @@ def load_toml(path: str) -> dict[str, Any]:
             return tomllib.load(file)
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOML's own errors are ValueErrors
         raise UsageError(f"--config {path} is not TOML: {error}.") from None
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from flatout import checkpoint
+from flatout.agentfile import save_parameters
 from flatout.assembly import Parts, assemble
 from flatout.config import TrainConfig
 from flatout.errors import Interrupt
@@ -48,6 +49,7 @@ class Trainer:
         callback: see `Callback`.
         display: shows the run.
         started: `time.time` at which the run's clock started (the process's start).
+        interrupts: handles signals already; by default handlers of its own are installed.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Trainer:
         callback: Callback | None = None,
         display: Display | None = None,
         started: float | None = None,
+        interrupts: Interrupts | None = None,
     ) -> None:
         self.config = config
         self._source = source
@@ -73,7 +76,7 @@ class Trainer:
         self._display = display or Silent()
         self._started = time.time() if started is None else started
         self._spans = Spans(trace=config.run.trace)
-        self._interrupts = Interrupts()
+        self._interrupts = Interrupts() if interrupts is None else interrupts
         self.progress = Progress()
         self.interrupted: int | None = None
         self._stopped = False
@@ -91,7 +94,8 @@ class Trainer:
             FlatoutError: the run failed; what was saved before is intact.
         """
         with ExitStack() as stack:
-            stack.enter_context(self._interrupts)
+            if not self._interrupts.installed:
+                stack.enter_context(self._interrupts)
             stack.callback(self._display.close)
             try:
                 with self._interrupts.discardable():
@@ -109,11 +113,13 @@ class Trainer:
 
     def _open(self, stack: ExitStack) -> Parts:
         """Everything before the first step."""
-        saved: Snapshot | None = None
+        saved, path = None, Path()
         if self._resume:
             assert self._folder is not None
-            _, saved = checkpoint.load(checkpoint.latest(self._folder.path))
-            self.progress = Progress.from_json(saved.data["progress"])
+            path = checkpoint.latest(self._folder.path)
+            _, saved = checkpoint.load(path)
+            with checkpoint.reading(path):
+                self.progress = Progress.from_json(saved.data["progress"])
         parts = assemble(
             self.config, self._spans, source=self._source, network=self._network,
             discardable=self._interrupts.discardable, announce=self._display.note,
@@ -124,7 +130,9 @@ class Trainer:
             if self._initial is not None:
                 parts.schedule.adopt(self._initial)
         else:
-            for note in parts.schedule.restore(saved):
+            with checkpoint.reading(path):
+                notes = parts.schedule.restore(saved)
+            for note in notes:
                 parts.notes.append(note)
                 self._display.note(note)
         if self._folder is not None:
@@ -144,15 +152,16 @@ class Trainer:
         run, loggers = self.config.run, list[Logger]()
         if self._folder is not None:
             self._rows = JsonLines(self._folder.path / "metrics.jsonl", self.progress.metrics_bytes)
+            stack.callback(self._rows.close)
             loggers.append(self._rows)
             if run.tensorboard:
                 purge = self.progress.steps + 1 if self._resume else None
                 loggers.append(TensorBoard(self._folder.path, purge))
+                stack.callback(loggers[-1].close)
         if run.wandb:
             name = self._folder.path.name if self._folder else self.config.env.env
             loggers.append(Wandb(run.wandb, name, self.config.flat()))
-        for logger in loggers:
-            stack.callback(logger.close)
+            stack.callback(loggers[-1].close)
         return loggers
 
     def _loop(self, parts: Parts, loggers: list[Logger]) -> None:
@@ -324,34 +333,6 @@ class Trainer:
         """Environment steps per second of this process, after its start-up."""
         elapsed = time.time() - self._started - self._startup_s
         return (self.progress.steps - self._steps_before) / max(elapsed, 1e-9)
-
-
-def save_parameters(
-    path: Path,
-    config: TrainConfig,
-    arrays: dict[str, np.ndarray],
-    reached: float | None,
-    optimiser: bool = False,
-) -> None:
-    """Write a saved agent: its learning state by name, with its settings.
-
-    Args:
-        path: the safetensors file.
-        config: the settings.
-        arrays: a snapshot's arrays.
-        reached: the return to note, if any.
-        optimiser: keep the optimiser's state too, so that learning can go on.
-    """
-    learned = {
-        name: array
-        for name, array in arrays.items()
-        if name.startswith("learner") and (optimiser or not name.startswith("learner.optimiser"))
-    }
-    checkpoint.save_agent(
-        path,
-        learned,
-        {"config": {"algorithm": config.algorithm, "settings": config.flat()}, "return": reached},
-    )
 
 
 def _next(steps: int, every: int) -> int:

@@ -71,8 +71,13 @@ class DiagonalGaussian:
 
     def __init__(self, low: tuple[float, ...], high: tuple[float, ...]) -> None:
         self.parameters = len(low)
-        self.low = np.asarray(low, np.float32)
-        self.high = np.asarray(high, np.float32)
+        # Rounded inwards: float32(0.1) > 0.1 would leave a float64 box.
+        low64, high64 = np.asarray(low, np.float64), np.asarray(high, np.float64)
+        self.low, self.high = low64.astype(np.float32), high64.astype(np.float32)
+        self.low = np.where(self.low < low64, np.nextafter(self.low, np.float32(np.inf)), self.low)
+        self.high = np.where(
+            self.high > high64, np.nextafter(self.high, np.float32(-np.inf)), self.high
+        )
 
     def noise(self, key: jax.Array) -> jax.Array:
         return jax.random.normal(key, (self.parameters,))

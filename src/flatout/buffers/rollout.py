@@ -99,7 +99,7 @@ class RolloutBuffer:
 
     def keep_final(self, step: int, env: int, obs: np.ndarray) -> None:
         """Keep the observation with which a truncated episode ended."""
-        self._final_obs.append(np.asarray(obs))
+        self._final_obs.append(np.array(obs))  # the environment may reuse its own
         self._final_index.append(step * self._num_envs + env)
 
     def trajectory(self) -> Trajectory:
@@ -146,3 +146,7 @@ class RolloutBuffer:
             flat = np.isfinite(self.obs).reshape(*self.obs.shape[:2], -1).all(-1)
             step, env = np.argwhere(~flat)[0]
             raise blame(int(step) - 1, int(env), "an observation with NaN or infinity")
+        for index, obs in zip(self._final_index, self._final_obs, strict=True):
+            if obs.dtype.kind == "f" and not np.isfinite(obs).all():
+                step, env = divmod(index, self._num_envs)
+                raise blame(step, env, "an observation with NaN or infinity")

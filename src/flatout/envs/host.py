@@ -7,6 +7,7 @@ environment, episode): an episode is reproduced by its number and its actions.
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from flatout.errors import EnvironmentFailure, Interrupt
+from flatout.errors import EnvironmentFailure, Interrupt, one_line
 from flatout.types import ActionSpec, DiscreteSpec, Episode, ObservationSpec
 
+LARGEST = float(np.finfo(np.float32).max)
 TRAINING, EVALUATION = 0, 1
 """Streams of episode seeds, so that evaluation never repeats a training episode."""
 
@@ -56,6 +58,7 @@ class HostEnvs:
         self._seed = seed
         self._stream = stream
         self.num_envs = len(self._envs)
+        self._all = range(self.num_envs)
         self.episode = [-1] * self.num_envs
         self.returns = [0.0] * self.num_envs
         self.lengths = [0] * self.num_envs
@@ -66,7 +69,7 @@ class HostEnvs:
         seed = episode_seed(self._seed, self._stream, env, number)
         try:
             obs, _ = self._envs[env].reset(seed=seed)
-        except Exception as error:  # a user's environment may raise anything
+        except (Exception, SystemExit) as error:  # a user's environment may raise anything
             raise self.failure(env, error, "reset") from error
         self._check(env, obs, "reset")
         out[env] = obs
@@ -96,14 +99,14 @@ class HostEnvs:
         """
         choices = to_environment(self._action_spec, actions)
         shape, returns, lengths = self._spec.shape, self.returns, self.lengths
-        env = -1
+        env, reward = -1, 0.0
         try:
-            for env in range(self.num_envs) if active is None else active:
+            for env in self._all if active is None else active:
                 obs, reward, terminated, truncated, _ = self._steps[env](choices[env])
-                if getattr(obs, "shape", None) != shape:
+                if getattr(obs, "shape", None) != shape or obs.dtype.kind not in "fiub":
                     self._check(env, obs, "step")
                 reward = float(reward)
-                rewards[env] = reward
+                rewards[env] = reward if -LARGEST < reward < LARGEST else reward * np.inf
                 returns[env] += reward
                 lengths[env] += 1
                 if terminated or truncated:
@@ -113,7 +116,12 @@ class HostEnvs:
                     out[env] = obs
         except (EnvironmentFailure, Interrupt):
             raise
-        except Exception as error:  # a user's environment may raise anything
+        except (Exception, SystemExit) as error:  # a user's environment may raise anything
+            if not isinstance(reward, float) and _raised_here(error):
+                raise EnvironmentFailure(
+                    f"environment {env} ({self._name}) returned reward {_short(reward)} from "
+                    "step; a reward is one number."
+                ) from error
             raise self.failure(env, error, "step") from error
 
     def finished(self, env: int) -> Episode:
@@ -138,7 +146,7 @@ class HostEnvs:
                 obs, reward, terminated, truncated, _ = self._steps[env](
                     to_environment(self._action_spec, action[None])[0]
                 )
-            except Exception as error:  # a user's environment may raise anything
+            except (Exception, SystemExit) as error:  # a user's environment may raise anything
                 raise self.failure(env, error, "step") from error
             if terminated or truncated:
                 return False
@@ -153,21 +161,30 @@ class HostEnvs:
         for env in self._envs:
             try:
                 env.close()
-            except Exception:  # closing must not hide how the run ended
-                traceback.print_exc()
+            except Exception as error:  # closing must not hide how the run ended
+                print(self.failure(self._envs.index(env), error, "close"), file=sys.stderr)
 
-    def failure(self, env: int, error: Exception, call: str) -> EnvironmentFailure:
+    def failure(self, env: int, error: BaseException, call: str) -> EnvironmentFailure:
         """The sentence for an exception out of a user's environment, with where it was raised."""
+        if _raised_here(error):  # while what it returned was unpacked
+            what = "5 values (observation, reward, terminated, truncated, info)"
+            if call == "reset":
+                what = "2 values (observation, info)"
+            return EnvironmentFailure(
+                f"environment {env} ({self._name}) returned from {call} what is not {what}: "
+                f"{one_line(error)}."
+            )
         frame = traceback.extract_tb(error.__traceback__)[-1]
         return EnvironmentFailure(
             f"environment {env} ({self._name}) raised {type(error).__name__} in {call}: "
-            f"{error} ({frame.filename}:{frame.lineno})"
+            f"{one_line(error)} ({frame.filename}:{frame.lineno})."
         )
 
     def blame(self, step: int, env: int, what: str) -> EnvironmentFailure:
-        """The sentence for a value that no environment may return."""
+        """The sentence for a value that no environment may return; step -1 is before the first."""
+        where = f"at step {step} of the trajectory" if step >= 0 else "from reset"
         return EnvironmentFailure(
-            f"environment {env} ({self._name}) returned {what} at step {step} of the trajectory; "
+            f"environment {env} ({self._name}) returned {what} {where}; "
             "look at what it computes there."
         )
 
@@ -179,6 +196,16 @@ class HostEnvs:
                 f"{array.shape} and type {array.dtype} from {call}; its observation_space says "
                 f"{self._spec.shape} {self._spec.dtype}."
             )
+
+
+def _raised_here(error: BaseException) -> bool:
+    """Whether it was raised in this file, not in what this file called."""
+    return traceback.extract_tb(error.__traceback__)[-1].filename == __file__
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def to_environment(spec: ActionSpec, actions: np.ndarray) -> Sequence[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import sys
@@ -14,7 +15,7 @@ import numpy as np
 
 from flatout.config import EnvConfig
 from flatout.envs import register
-from flatout.errors import EnvironmentFailure, UsageError, nearest
+from flatout.errors import EnvironmentFailure, UsageError, nearest, one_line
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec
 
 Factory = Callable[..., "gym.Env[Any, Any]"]
@@ -81,13 +82,22 @@ def _call(base: Factory, name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]
         raise
     except gym.error.DependencyNotInstalled as error:
         raise UsageError(f"{name} needs a package that is not installed: {error}") from error
-    except Exception as error:  # a user's environment may raise anything
+    except (Exception, SystemExit) as error:  # a user's environment may raise anything
         raise EnvironmentFailure(
-            f"making the environment {name} failed: {type(error).__name__}: {error}"
+            f"making the environment {name} failed: {type(error).__name__}: {one_line(error)}."
         ) from error
     if not isinstance(env, gym.Env):
         raise UsageError(f"{name} made {type(env).__name__}, not a gymnasium.Env.")
+    for attribute in ("observation_space", "action_space"):
+        if not isinstance(getattr(env, attribute, None), gym.Space):
+            raise UsageError(f"{name} has no {attribute}; set it in its __init__.")
     return env
+
+
+def close_quietly(env: gym.Env[Any, Any]) -> None:
+    """Close an environment that is of no more use; its own failure to close changes nothing."""
+    with contextlib.suppress(Exception):
+        env.close()
 
 
 def _by_name(config: EnvConfig) -> Factory:
@@ -96,6 +106,8 @@ def _by_name(config: EnvConfig) -> Factory:
         raise UsageError("no environment: pass --env ID, --env module:factory or --preset NAME.")
     if ":" in name and "/" not in name.partition(":")[0]:
         module, _, attribute = name.partition(":")
+        if not module or not attribute:
+            raise UsageError(f"--env {name} is neither an id nor module:factory.")
         imported = _import(module, name)
         function = getattr(imported, attribute, None)
         if function is not None:
@@ -105,14 +117,14 @@ def _by_name(config: EnvConfig) -> Factory:
         name = attribute  # Gymnasium's own "module:id", whose import registers the id
         if name not in gym.registry:
             raise UsageError(
-                f"--env {config.env}: {module} has no {attribute!r}"
-                f"{nearest(attribute, [n for n in vars(imported) if not n.startswith('_')])}."
+                f"--env {config.env}: {module} has no {attribute!r}."
+                f"{nearest(attribute, [n for n in vars(imported) if not n.startswith('_')])}"
             )
     try:
         spec = copy.deepcopy(gym.spec(name))
     except gym.error.Error as error:
         hint = nearest(name, gym.registry)
-        detail = hint.strip() if hint else str(error)
+        detail = hint.strip() if hint else f"{one_line(error).rstrip('.')}."
         raise UsageError(f"unknown environment {name!r}: {detail}") from None
     # Resets always come first here and spaces are checked by us, so that Gymnasium's checking
     # wrappers would only cost time.
@@ -130,9 +142,9 @@ def _import(module: str, name: str) -> Any:
         missing = error.name or module
         where = "" if missing == module else f" (imported by {module})"
         raise UsageError(f"--env {name}: there is no module {missing!r}{where}.") from error
-    except Exception as error:  # the user's module may raise anything
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
         raise EnvironmentFailure(
-            f"--env {name}: importing {module} failed: {type(error).__name__}: {error}"
+            f"--env {name}: importing {module} failed: {type(error).__name__}: {one_line(error)}."
         ) from error
 
 
@@ -142,13 +154,18 @@ def _prepare(env: gym.Env[Any, Any], config: EnvConfig) -> gym.Env[Any, Any]:
     image = isinstance(space, gym.spaces.Box) and len(space.shape) == 3
     if (config.grayscale or config.resize) and not image:
         raise UsageError(
-            f"--grayscale and --resize need image observations, but {config.env} observes {space}."
+            f"--grayscale and --resize need image observations, but {config.env} observes "
+            f"{_kind(space)}."
         )
     if config.grayscale:
         env = gym.wrappers.GrayscaleObservation(env, keep_dim=True)
     if config.resize:
         env = _resize(env, config.resize)
     if config.frame_stack > 1:
+        if not isinstance(space, gym.spaces.Box):
+            raise UsageError(
+                f"--frame-stack needs Box observations, but {config.env} observes {_kind(space)}."
+            )
         env = gym.wrappers.FrameStackObservation(env, config.frame_stack)
         env = _merge_stack(env)
     return env
@@ -173,8 +190,7 @@ def _resize(env: gym.Env[Any, Any], size: int) -> gym.Env[Any, Any]:
 def _merge_stack(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     """``[S, H, W, c] -> [H, W, S * c]`` for images, ``[S, D] -> [S * D]`` for vectors."""
     space = env.observation_space
-    if not isinstance(space, gym.spaces.Box):
-        raise UsageError(f"--frame-stack needs Box observations, not {space}.")
+    assert isinstance(space, gym.spaces.Box)
 
     def merge(obs: Any) -> np.ndarray:
         stack = np.asarray(obs)
@@ -199,7 +215,7 @@ def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObservationSpec, ActionSpe
             f"{name} observes {_kind(observation)}; Flatout takes Box observations (vectors and "
             "images). Flatten it with gymnasium.wrappers.FlattenObservation in a factory."
         )
-    if len(observation.shape) not in (1, 3):
+    if len(observation.shape) not in (1, 3) or 0 in observation.shape:
         raise UsageError(
             f"{name} observes a Box of shape {observation.shape}; Flatout takes vectors [D] and "
             "images [rows, columns, channels]."
@@ -214,6 +230,8 @@ def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObservationSpec, ActionSpe
         obs_spec = ObservationSpec(observation.shape, "float32")
     if isinstance(action, gym.spaces.Discrete):
         return obs_spec, DiscreteSpec(int(action.n), int(action.start))
+    if isinstance(action, gym.spaces.Box) and 0 in action.shape:
+        raise UsageError(f"{name} acts with a Box of shape {action.shape}; there is nothing to do.")
     if isinstance(action, gym.spaces.Box) and action.dtype is not None:
         low = tuple(float(x) for x in action.low.ravel())
         high = tuple(float(x) for x in action.high.ravel())
@@ -224,7 +242,8 @@ def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObservationSpec, ActionSpe
 
 
 def _kind(space: gym.Space[Any]) -> str:
-    return f"a {type(space).__name__} space"
+    shape = f" of shape {space.shape}" if isinstance(space, gym.spaces.Box) else ""
+    return f"a {type(space).__name__} space{shape}"
 
 
 def episode_limit(env: gym.Env[Any, Any]) -> int | None:

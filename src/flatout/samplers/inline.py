@@ -9,6 +9,7 @@ import numpy as np
 
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.envs.host import HostEnvs
+from flatout.errors import CheckpointError
 from flatout.params import Policy
 from flatout.spans import Spans
 from flatout.types import Episode, ObservationSpec, Trajectory
@@ -150,6 +151,11 @@ class InlineSampler:
             Sentences about environments that did not reproduce and were restarted.
         """
         notes: list[str] = []
+        for name in ("actions", "episode", "obs"):
+            if len(state[name]) != self._envs.num_envs:
+                raise CheckpointError(
+                    f"it was saved with {len(state[name])} environments, not {self._envs.num_envs}."
+                )
         envs, obs = self._envs, self._buffer.obs[0]
         self.steps = int(state["steps"])
         self._buffer.chunks = int(state["chunks"])

@@ -1,0 +1,74 @@
+"""Saved agents: parameters by name in one safetensors file, with the settings that made them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flatout import checkpoint
+from flatout.config import TrainConfig
+from flatout.errors import CheckpointError, FlatoutError, UsageError
+from flatout.settings import resolve
+
+
+def save_parameters(
+    path: Path,
+    config: TrainConfig,
+    arrays: dict[str, np.ndarray],
+    reached: float | None,
+    optimiser: bool = False,
+) -> None:
+    """Write a saved agent: its learning state by name, with its settings.
+
+    Args:
+        path: the safetensors file.
+        config: the settings.
+        arrays: a snapshot's arrays.
+        reached: the return to note, if any.
+        optimiser: keep the optimiser's state too, so that learning can go on.
+    """
+    learned = {
+        name: array
+        for name, array in arrays.items()
+        if name.startswith("learner") and (optimiser or not name.startswith("learner.optimiser"))
+    }
+    checkpoint.save_agent(
+        path,
+        learned,
+        {"config": {"algorithm": config.algorithm, "settings": config.flat()}, "return": reached},
+    )
+
+
+def saved_config(metadata: dict[str, Any], path: Path) -> TrainConfig:
+    """The settings in a saved agent's metadata.
+
+    Raises:
+        CheckpointError: they are not settings.
+    """
+    try:
+        config = metadata["config"]
+        return resolve(str(config["algorithm"]), config["settings"])
+    except (KeyError, TypeError, AttributeError, FlatoutError) as error:
+        raise CheckpointError(
+            f"{path} is not a saved agent: its settings are wrong ({str(error).rstrip('.')})."
+        ) from error
+
+
+def find_agent(path: Path) -> Path:
+    """The saved agent that a path names: a file, or a run folder's best or final parameters.
+
+    Raises:
+        UsageError: neither.
+    """
+    if path.is_file():
+        return path
+    if not path.exists():
+        raise UsageError(f"{path} does not exist.")
+    for name in ("best.safetensors", "params.safetensors"):
+        if (path / name).is_file():
+            return path / name
+    raise UsageError(
+        f"{path} holds neither best.safetensors nor params.safetensors; the run has not ended yet."
+    )

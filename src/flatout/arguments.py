@@ -1,0 +1,202 @@
+"""Reading the command line: flags over a file over a preset, or over a run that is resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from flatout.config import (
+    ALGORITHMS,
+    RESUMABLE,
+    EnvConfig,
+    NetworkConfig,
+    PPOConfig,
+    RunConfig,
+    TrainConfig,
+)
+from flatout.errors import UsageError, nearest
+from flatout.settings import (
+    build,
+    load_preset,
+    load_toml,
+    parse_kwargs,
+    parts_of,
+    resolve,
+)
+
+
+@dataclass(frozen=True)
+class PPOArguments:
+    """Train with proximal policy optimisation.
+
+    Settings come from --preset NAME, then --config FILE.toml, then flags, later ones winning.
+    --resume RUN_DIR goes on with a run. --env-kwargs KEY=VALUE ... go to the environment.
+    """
+
+    environment: EnvConfig = field(default_factory=EnvConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    hyper: PPOConfig = field(default_factory=PPOConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+
+def parse(cls: type, prog: str, argv: list[str], default: Any) -> Any:
+    """Parse flags into a settings class; the parser's framed messages become one sentence.
+
+    Raises:
+        UsageError: an unknown flag, or a value that it cannot take.
+    """
+    import tyro
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            parsed, unknown = tyro.cli(
+                cls, prog=prog, args=argv, default=default, return_unknown_args=True,
+                config=(tyro.conf.OmitArgPrefixes,),
+            )  # fmt: skip
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise UsageError(
+            f"{_plain(said.getvalue())} ({prog} --help lists every setting)."
+        ) from None
+    if unknown:
+        names = [f"--{name.replace('_', '-')}" for name in _names(cls)]
+        raise UsageError(
+            f"{prog} does not know {unknown[0]!r}.{nearest(unknown[0].partition('=')[0], names)}"
+        )
+    return parsed
+
+
+def _names(cls: type) -> list[str]:
+    """Every setting's name, those of nested parts included."""
+    hints, names = get_type_hints(cls), list[str]()
+    for spec in fields(cls):
+        part = hints[spec.name]
+        nested = isinstance(part, type) and is_dataclass(part)
+        names += _names(part) if nested else [spec.name]
+    return names
+
+
+def _plain(box: str) -> str:
+    """The sentence inside the parser's framed message."""
+    lines = [line.strip(" │╭╰╮╯─-") for line in box.splitlines()]
+    rest = lines[1:]  # below the title
+    while rest and not rest[0]:
+        rest.pop(0)
+    message = list[str]()
+    for line in rest:
+        if not line:
+            break
+        message.append(line)
+    return " ".join(message).rstrip(".")
+
+
+def _take(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
+    """The last value of a flag, and the arguments without it.
+
+    Raises:
+        UsageError: the flag without a value.
+    """
+    value, rest, i = None, list[str](), 0
+    while i < len(argv):
+        name, separator, text = argv[i].partition("=")
+        if name.replace("_", "-") != flag:
+            rest.append(argv[i])
+        elif separator:
+            value = text
+        elif i + 1 < len(argv) and not argv[i + 1].startswith("--"):
+            i += 1
+            value = argv[i]
+        else:
+            raise UsageError(f"{flag} needs a value.")
+        i += 1
+    return value, rest
+
+
+def _take_list(argv: list[str], flag: str) -> tuple[list[str], list[str]]:
+    """All values of a flag that takes several and may be repeated, and the arguments without."""
+    values, rest, taking = list[str](), list[str](), False
+    for argument in argv:
+        name, separator, text = argument.partition("=")
+        if name.replace("_", "-") == flag:
+            taking = True
+            values += [text] if separator else []
+        elif argument.startswith("--"):
+            taking = False
+            rest.append(argument)
+        elif taking:
+            values.append(argument)
+        else:
+            rest.append(argument)
+    return values, rest
+
+
+def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
+    """Read `train`'s arguments: the settings, and whether a run is resumed.
+
+    Raises:
+        UsageError: what is wrong with them.
+    """
+    resumed, argv = _take(argv, "--resume")
+    preset, argv = _take(argv, "--preset")
+    file, argv = _take(argv, "--config")
+    pairs, argv = _take_list(argv, "--env-kwargs")
+    thresholds, argv = _take_list(argv, "--threshold")
+    if thresholds:
+        argv = [*argv, "--threshold", *thresholds]
+    named = argv.pop(0) if argv and not argv[0].startswith("-") else None
+    layers: list[dict[str, Any]] = []
+    if resumed is not None:
+        from flatout.runfolder import load_config
+
+        for flag, value in (("--preset", preset), ("--config", file)):
+            if value is not None:
+                raise UsageError(f"{flag} cannot change what --resume goes on with.")
+        saved = load_config(Path(resumed))
+        layers.append(saved.flat() | {"run_dir": resumed})
+        # How the run reports is asked anew each time.
+        layers.append({"quiet": False, "json": False, "trace": False})
+        algorithm = named or saved.algorithm
+        if algorithm != saved.algorithm:
+            raise UsageError(f"{resumed} was trained with {saved.algorithm}, not {algorithm}.")
+    else:
+        if preset is not None:
+            layers.append(load_preset(preset))
+        if file is not None:
+            layers.append(load_toml(file))
+        chosen = [str(layer["algorithm"]) for layer in layers if "algorithm" in layer]
+        algorithm = named or (chosen[-1] if chosen else "")
+        if not algorithm and any(word in argv for word in ("-h", "--help")):
+            algorithm = "ppo"
+        if not algorithm:
+            raise UsageError(f"train needs an algorithm: {', '.join(ALGORITHMS)}.")
+        parts_of(algorithm)  # refuse an unknown one before its flags
+        if named and chosen and chosen[-1] != named:
+            raise UsageError(f"the preset or file is for {chosen[-1]}, not {named}.")
+    base = build(algorithm, *layers)
+    default = PPOArguments(base.env, base.network, base.hyper, base.run)
+    parsed: PPOArguments = parse(PPOArguments, f"flatout train {algorithm}", argv, default)
+    kwargs = {**base.env.env_kwargs, **parse_kwargs(pairs)}
+    built = TrainConfig(
+        algorithm,
+        replace(parsed.environment, env_kwargs=kwargs),
+        parsed.network,
+        parsed.hyper,
+        parsed.run,
+    )
+    if resumed is not None:
+        before = base.flat()
+        for name, value in built.flat().items():
+            if name not in RESUMABLE and value != before[name]:
+                raise UsageError(
+                    f"--resume cannot change {name} (from {before[name]} to {value}); only "
+                    "placement, steps, logging and stopping may change."
+                )
+        if built.run.run_dir != resumed:
+            raise UsageError("--resume names the run folder; --run-dir cannot change it.")
+    config = resolve(algorithm, built.flat())
+    return config, resumed is not None
