@@ -110,8 +110,7 @@ class Learner:
     def _update(
         self, state: Any, trajectory: Trajectory, key: jax.Array
     ) -> tuple[Any, jax.Array, jax.Array]:
-        stream = jax.random.fold_in(wrap_key(key), state.iteration)
-        state, metrics, _ = self._algorithm.update(state, trajectory, stream)
+        state, metrics, _ = self._algorithm.update(state, trajectory, wrap_key(key))
         packed = self._pack(state)
         scalars = [metrics[name].astype(jnp.float32) for name in self._algorithm.metrics]
         finite = jnp.isfinite(packed).all() & jnp.isfinite(jnp.stack(scalars)).all()

@@ -28,7 +28,8 @@ class Algorithm:
         act: ``(params, obs[B, ...], carry, noise[B, ...] | None) -> action[B, ...], carry,
             extras``; without noise it acts greedily. `carry` is empty for feed-forward networks.
         update: ``(state, trajectory, key) -> state, metrics, priorities | None``; all the gradient
-            steps that the trajectory pays for.
+            steps that the trajectory pays for. The key is the learning stream's, the same every
+            time; the state's own counter is folded into it.
         actor: ``state -> params``, only what `act` needs, normaliser statistics included.
         horizon: T, steps per environment in a fresh trajectory.
         episodes: whole episodes per environment and trajectory (padded to T), or None.

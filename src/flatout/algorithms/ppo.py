@@ -28,6 +28,7 @@ from flatout.algorithms.returns import (
     normalise,
     update_moments,
 )
+from flatout.algorithms.shuffle import permutations
 from flatout.config import NetworkConfig, PPOConfig, linear
 from flatout.errors import UsageError
 from flatout.networks import Grid, Network, OneHot
@@ -274,12 +275,14 @@ def ppo(
             metrics["updates"] = apply.astype(jnp.float32)
             return (networks, optimiser, going), metrics
 
-        # One sort of random bits per epoch permutes; padding sorts last, so that minibatches of
-        # nothing but padding come at the end and are skipped.
-        bits = jax.random.bits(key, (config.n_epochs, rows)) >> 1
-        if batch.weight is not None:
+        if batch.weight is None:
+            order = permutations(key, state.iteration, config.n_epochs, rows)
+        else:  # padding sorts last: minibatches of nothing else come at the end and are skipped
+            stream = jax.random.fold_in(key, state.iteration)
+            bits = jax.random.bits(stream, (config.n_epochs, rows)) >> 1
             bits = jnp.where(batch.weight > 0, bits, jnp.uint32(2**32 - 1))
-        order = jnp.argsort(bits, axis=-1).reshape(-1, config.batch_size)
+            order = jnp.argsort(bits, axis=-1)
+        order = order.reshape(-1, config.batch_size)
         carry = (state.networks, state.optimiser, jnp.asarray(True))
         (networks, optimiser, _), history = jax.lax.scan(minibatch, carry, order)
         made = history["updates"].sum()

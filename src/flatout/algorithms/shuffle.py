@@ -1,0 +1,65 @@
+"""Pseudo-random permutations without sorting.
+
+Sorting random bits costs a fifth of a small network's whole update on a CPU, and as much again in
+compile time. A Feistel network is a bijection of fixed-width integers whatever its round function
+is (Luby and Rackoff, 1988), computed element by element.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+ROUNDS = 8
+SMALL = 256
+"""Below this many elements a Feistel network is visibly uneven, and sorting costs nothing."""
+
+
+def mix(x: jax.Array) -> jax.Array:
+    """Scatter 32 bits over 32 bits, one to one (Wellons' low-bias hash, 2018)."""
+    x = x ^ (x >> 16)
+    x = x * jnp.uint32(0x7FEB352D)
+    x = x ^ (x >> 15)
+    x = x * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+def permutations(key: jax.Array, counter: jax.Array, count: int, size: int) -> jax.Array:
+    """`count` permutations of ``0 .. size - 1``, a function of (key, counter).
+
+    Args:
+        key: a typed key of two words.
+        counter: int32 scalar; each value gives other permutations.
+        count: how many.
+        size: of each.
+
+    Returns:
+        int32 ``[count, size]``.
+    """
+    if size < SMALL:
+        drawn = jax.random.bits(jax.random.fold_in(key, counter), (count, size))
+        return jnp.argsort(drawn, axis=-1).astype(jnp.int32)
+    words = jax.random.key_data(key)
+    bits = (size - 1).bit_length()
+    low = bits // 2
+    low_mask, high_mask = np.uint32((1 << low) - 1), np.uint32((1 << (bits - low)) - 1)
+    start = mix(mix(words[0] ^ counter.astype(jnp.uint32)) ^ words[1])
+    number = jnp.arange(count, dtype=jnp.uint32)[:, None] * jnp.uint32(ROUNDS)
+
+    def encrypt(x: jax.Array) -> jax.Array:
+        left, right = x >> low, x & low_mask
+        for turn in range(ROUNDS):
+            key = mix(start ^ mix(number + jnp.uint32(turn + 1)))
+            if turn % 2:
+                left = left ^ (mix(right ^ key) & high_mask)
+            else:
+                right = right ^ (mix(left ^ key) & low_mask)
+        return (left << low) | right
+
+    order = encrypt(jnp.broadcast_to(jnp.arange(size, dtype=jnp.uint32), (count, size)))
+    if size != 1 << bits:  # values that left the range walk on until they are back in it
+        order = jax.lax.while_loop(
+            lambda x: (x >= size).any(), lambda x: jnp.where(x >= size, encrypt(x), x), order
+        )
+    return order.astype(jnp.int32)
