@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flatout.algorithms.randomness import gumbels, normals
 from flatout.types import ActionSpec, DiscreteSpec
 
 
@@ -17,8 +18,8 @@ class Distribution(Protocol):
 
     parameters: int
 
-    def noise(self, key: jax.Array) -> jax.Array:
-        """What one draw needs."""
+    def noise(self, key: jax.Array, env: jax.Array, step: jax.Array) -> jax.Array:
+        """What one draw needs, a function of (key, environment, step)."""
         ...
 
     def sample(self, x: jax.Array, extra: jax.Array, noise: jax.Array | None) -> jax.Array:
@@ -44,8 +45,8 @@ class Categorical:
     def __init__(self, n: int) -> None:
         self.parameters = n
 
-    def noise(self, key: jax.Array) -> jax.Array:
-        return jax.random.gumbel(key, (self.parameters,))
+    def noise(self, key: jax.Array, env: jax.Array, step: jax.Array) -> jax.Array:
+        return gumbels(key, env, step, self.parameters)
 
     def sample(self, x: jax.Array, extra: jax.Array, noise: jax.Array | None) -> jax.Array:
         return jnp.argmax(x if noise is None else x + noise, -1).astype(jnp.int32)
@@ -79,8 +80,8 @@ class DiagonalGaussian:
             self.high > high64, np.nextafter(self.high, np.float32(-np.inf)), self.high
         )
 
-    def noise(self, key: jax.Array) -> jax.Array:
-        return jax.random.normal(key, (self.parameters,))
+    def noise(self, key: jax.Array, env: jax.Array, step: jax.Array) -> jax.Array:
+        return normals(key, env, step, self.parameters)
 
     def sample(self, x: jax.Array, extra: jax.Array, noise: jax.Array | None) -> jax.Array:
         return x if noise is None else x + jnp.exp(extra) * noise

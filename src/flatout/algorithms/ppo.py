@@ -35,10 +35,10 @@ from flatout.networks import Grid, Network, OneHot
 from flatout.packing import Packing
 from flatout.types import ActionSpec, Array, ContinuousSpec, ObservationSpec, Trajectory
 
-METRICS = (
-    "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance",
-    "grad_norm", "learning_rate", "clip_range", "updates",
+AVERAGED = (
+    "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm", "updates",
 )  # fmt: skip
+METRICS = (*AVERAGED[:-1], "explained_variance", "learning_rate", "clip_range", "updates")
 
 
 class ActorParams(NamedTuple):
@@ -143,9 +143,6 @@ def ppo(
         if obs_spec.high is not None:
             x = x / obs_spec.high
         return x if moments is None else normalise(x, moments)
-
-    def noise(key: jax.Array, env: jax.Array, step: jax.Array) -> jax.Array:
-        return dist.noise(jax.random.fold_in(jax.random.fold_in(key, env), step))
 
     def act(
         params: ActorParams, obs: jax.Array, carry: Any, draw: jax.Array | None
@@ -253,7 +250,10 @@ def ppo(
         clip = clip_range[0] + (clip_range[1] - clip_range[0]) * done
         rows = batch.advantage.shape[0]
 
-        def minibatch(carry: Any, rows: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
+        def stack(metrics: dict[str, jax.Array]) -> jax.Array:
+            return jnp.stack([metrics[name] for name in AVERAGED])
+
+        def minibatch(carry: Any, rows: jax.Array) -> tuple[Any, jax.Array]:
             networks, optimiser, going = carry
             part = jax.tree.map(lambda leaf: leaf[rows], batch)
             (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(networks, part, clip)
@@ -264,16 +264,15 @@ def ppo(
             metrics["grad_norm"] = jnp.sqrt(jnp.sum(jnp.square(flat)))
             if config.target_kl is None and not masked:
                 metrics["updates"] = jnp.ones(())
-                return (stepped, moved, going), metrics
+                return (stepped, moved, going), stack(metrics)
             if config.target_kl is not None:
                 going = going & (metrics["approx_kl"] <= 1.5 * config.target_kl)
             apply = going if part.weight is None else going & (part.weight.sum() > 0)
             keep = lambda new, old: jnp.where(apply, new, old)  # noqa: E731
             networks = jax.tree.map(keep, stepped, networks)
             optimiser = jax.tree.map(keep, moved, optimiser)
-            metrics = {name: jnp.where(apply, value, 0.0) for name, value in metrics.items()}
-            metrics["updates"] = apply.astype(jnp.float32)
-            return (networks, optimiser, going), metrics
+            metrics["updates"] = jnp.ones(())
+            return (networks, optimiser, going), jnp.where(apply, stack(metrics), 0.0)
 
         if batch.weight is None:
             order = permutations(key, state.iteration, config.n_epochs, rows)
@@ -285,8 +284,9 @@ def ppo(
         order = order.reshape(-1, config.batch_size)
         carry = (state.networks, state.optimiser, jnp.asarray(True))
         (networks, optimiser, _), history = jax.lax.scan(minibatch, carry, order)
-        made = history["updates"].sum()
-        metrics = {name: values.sum() / jnp.maximum(made, 1.0) for name, values in history.items()}
+        totals = history.sum(0)
+        made = totals[-1]
+        metrics = dict(zip(AVERAGED, totals / jnp.maximum(made, 1.0), strict=True))
         metrics |= {
             "explained_variance": explained,
             "learning_rate": rate,
@@ -299,7 +299,7 @@ def ppo(
         name="ppo",
         init=init,
         shapes=shapes_of(fresh(arrays)),
-        noise=noise,
+        noise=dist.noise,
         act=act,
         update=update,
         actor=actor,

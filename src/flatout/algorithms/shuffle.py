@@ -45,16 +45,16 @@ def permutations(key: jax.Array, counter: jax.Array, count: int, size: int) -> j
     low = bits // 2
     low_mask, high_mask = np.uint32((1 << low) - 1), np.uint32((1 << (bits - low)) - 1)
     start = mix(mix(words[0] ^ counter.astype(jnp.uint32)) ^ words[1])
-    number = jnp.arange(count, dtype=jnp.uint32)[:, None] * jnp.uint32(ROUNDS)
+    keys = mix(start ^ jnp.arange(count * ROUNDS, dtype=jnp.uint32)).reshape(count, ROUNDS)
 
     def encrypt(x: jax.Array) -> jax.Array:
         left, right = x >> low, x & low_mask
         for turn in range(ROUNDS):
-            key = mix(start ^ mix(number + jnp.uint32(turn + 1)))
+            turn_key = keys[:, turn : turn + 1]
             if turn % 2:
-                left = left ^ (mix(right ^ key) & high_mask)
+                left = left ^ (mix(right ^ turn_key) & high_mask)
             else:
-                right = right ^ (mix(left ^ key) & low_mask)
+                right = right ^ (mix(left ^ turn_key) & low_mask)
         return (left << low) | right
 
     order = encrypt(jnp.broadcast_to(jnp.arange(size, dtype=jnp.uint32), (count, size)))

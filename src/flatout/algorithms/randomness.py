@@ -1,0 +1,45 @@
+"""Random numbers as a function of (key, environment, step), by one hash each.
+
+Folding the environment and the step into a key and drawing from it hashes three times; here they
+are the counter of a single Threefry-2x32 block (Salmon et al., 2011), as the generator was meant.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.random import threefry_2x32
+
+
+def uniforms(key: jax.Array, env: jax.Array, step: jax.Array, count: int) -> jax.Array:
+    """`count` numbers in the open interval (0, 1) for one step of one environment.
+
+    Args:
+        key: a typed Threefry key.
+        env: the environment's number, int32 scalar.
+        step: the environment's step, int32 scalar.
+        count: how many; environment numbers times half of it stay below 2^32.
+
+    Returns:
+        float32 ``[count]``.
+    """
+    blocks = -(-count // 2)
+    first = jnp.asarray(env, jnp.uint32) * np.uint32(blocks) + jnp.arange(blocks, dtype=jnp.uint32)
+    second = jnp.broadcast_to(jnp.asarray(step, jnp.uint32), (blocks,))
+    bits = threefry_2x32(jax.random.key_data(key), jnp.concatenate([first, second]))[:count]
+    # The middles of 2^23 equal cells: neither 0 nor 1, whose logarithms are infinite.
+    return ((bits >> 9).astype(jnp.float32) + 0.5) * np.float32(2.0**-23)
+
+
+def gumbels(key: jax.Array, env: jax.Array, step: jax.Array, count: int) -> jax.Array:
+    """`count` standard Gumbel numbers, float32; arguments as `uniforms`."""
+    return -jnp.log(-jnp.log(uniforms(key, env, step, count)))
+
+
+def normals(key: jax.Array, env: jax.Array, step: jax.Array, count: int) -> jax.Array:
+    """`count` standard normal numbers, float32; arguments as `uniforms`."""
+    u = uniforms(key, env, step, count)
+    return math.sqrt(2.0) * jax.lax.erf_inv(2.0 * u - 1.0)
