@@ -1,0 +1,87 @@
+"""A new user's first minutes: `make install`, `make train` twice, the size, `--help`.
+
+Everything happens in a fresh clone of this repository's HEAD, in a temporary folder that is
+removed afterwards. `make train` is measured after installation, with an empty compilation cache
+(first) and with the one that the first left (again), three times each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+from harness import REPO, BenchmarkError, Child, main, parser, run_child
+from report import machine, spread, table, write_section
+
+NAME = "two_commands"
+
+
+def benchmark(args: argparse.Namespace) -> None:
+    """Clone, install, train, and write the section."""
+    folder = Path(tempfile.mkdtemp(prefix="flatout-clone-"))
+    try:
+        clone = folder / "flatout"
+        subprocess.run(["git", "clone", "--quiet", str(REPO), str(clone)], check=True)
+        began = time.perf_counter()
+        checked(["make", "-C", str(clone), "install"])
+        install = time.perf_counter() - began
+        size = sum(
+            file.lstat().st_size for file in (clone / ".venv").rglob("*") if not file.is_dir()
+        )
+        first: list[float] = []
+        again: list[float] = []
+        for _ in range(args.seeds):
+            shutil.rmtree(clone / ".cache", ignore_errors=True)
+            for times in (first, again):
+                child = checked(["make", "-C", str(clone), "train"])
+                if "return 475.0 reached" not in child.stdout:
+                    raise BenchmarkError(f"make train did not solve it:\n{child.stdout}")
+                times.append(child.wall_s)
+        command = [str(clone / ".venv" / "bin" / "flatout"), "--help"]
+        help_times = [checked(command).wall_s for _ in range(5)]
+        write_section(args, NAME, section(install, size, first, again, help_times))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def checked(argv: Sequence[str]) -> Child:
+    """Run a child that must succeed."""
+    child = run_child(argv)
+    if child.code:
+        raise BenchmarkError(f"{' '.join(argv)} exited with {child.code}:\n{child.stderr}")
+    return child
+
+
+def section(
+    install: float, size: int, first: list[float], again: list[float], help_times: list[float]
+) -> str:
+    """The Markdown of this benchmark."""
+    rows = [
+        ["`make install` (packages downloaded or cached by pip)", f"{install:.0f} s"],
+        ["size of `.venv` after it", f"{size / 1e6:.0f} MB"],
+        ["`make train` to solved, nothing compiled before", f"{spread(first, 1)} s"],
+        ["`make train` again, compiled programs cached", f"{spread(again, 1)} s"],
+        ["`flatout --help`", f"{spread(help_times, 2)} s"],
+    ]
+    return f"""## The two commands, in a fresh clone
+
+- Machine: {machine()}.
+- Date: {date.today()}.
+- Command: `python benchmarks/two_commands.py`
+- Python {sys.version.split()[0]}; whole commands timed from outside, `make` included: median
+  (lowest-highest) of {len(first)} runs each ({len(help_times)} for `--help`). "Solved" is a mean
+  of the last 100 training returns of at least 475.
+
+{table(["what", "measured"], rows)}
+"""
+
+
+if __name__ == "__main__":
+    main(benchmark, parser(__doc__, seeds=3).parse_args())
