@@ -13,10 +13,9 @@ import tempfile
 import time
 from datetime import date
 
+from flatout.spans import Spans
 from harness import flatout, json_of, main, parser, run_child
 from report import machine, table, write_section
-
-from flatout.spans import Spans
 
 NAME = "span_overhead"
 LOOPS = 200_000

@@ -1,8 +1,8 @@
-"""A new user's first minutes: `make install`, `make train` twice, the size, `--help`, span overhead.
+"""A new user's first minutes: `make install`, `make train` twice, the size, `--help`.
 
-Everything happens in a fresh clone of this repository's HEAD, in a temporary folder that is removed
-afterwards. `make train` is measured after installation, with an empty compilation cache (first) and
-with the one that the first left (again), three times each.
+Everything happens in a fresh clone of this repository's HEAD, in a temporary folder that is
+removed afterwards. `make train` is measured after installation, with an empty compilation cache
+(first) and with the one that the first left (again), three times each.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ COMMON = (
 )  # fmt: skip
 VARIANTS = {
     "plain": ("--steps", "24000"),
-    "normalised": ("--steps", "24000", "--normalize-observation", "--normalize-reward"),
+    "normalised": ("--steps", "24000", "--normalize-observation", "--normalize-reward",
+                   "--log-every", "448"),
     "evaluated": ("--steps", "16000", "--eval-every", "640", "--eval-episodes", "3"),
     "episodes": ("--steps", "24000", "--rollout-episodes", "1", "--env-kwargs",
                  "max_episode_steps=50", "--batch-size", "50"),

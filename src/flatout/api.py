@@ -68,6 +68,7 @@ class Agent:
         self._arrays: dict[str, np.ndarray] | None = None
         self._acting: dict[tuple[int, bool], Policy] = {}
         self._task: Task | None = None
+        self._device: Any = None
         self._predicted = 0
         self._learned = 0
         self.summary: dict[str, Any] = {}
@@ -174,19 +175,17 @@ class Agent:
             episodes: how many.
             seed: of the episodes; by default the agent's.
         """
-        import jax
-
         if episodes < 1:
             raise UsageError(f"episodes = {episodes} is impossible: at least 1.")
         seed = self.config.run.seed if seed is None else seed
         if not 0 <= seed < 2**32:
             raise UsageError(f"seed = {seed} is impossible: it lies in 0 to 4294967295.")
         task = open_task(self.config, self._source)
-        self._start_backend(task)
+        device = self._start_backend(task)
         algorithm = build_algorithm(self.config, task, self._network)
         evaluator = Evaluator(
             algorithm, lambda: task.take(1)[0], task.name, task.obs_spec, task.action_spec,
-            episodes, seed, jax.devices()[0], max_envs=1 if task.single else 16,
+            episodes, seed, device, max_envs=1 if task.single else 16,
         )  # fmt: skip
         try:
             evaluator.compile()
@@ -260,10 +259,11 @@ class Agent:
         if self._task is None:
             self._task = open_task(self.config, self._source)
             self._task.take(1)[0].close()
-            self._start_backend(self._task)
+            self._device = self._start_backend(self._task)
         return self._task
 
-    def _start_backend(self, task: Task) -> None:
+    def _start_backend(self, task: Task) -> Any:
+        """Start JAX for the settings' placement; returns the acting device."""
         from flatout import backend
         from flatout.hardware import inventory, resolve_placement
 
@@ -272,6 +272,7 @@ class Agent:
             self.config.run.placement, hardware, images=task.obs_spec.is_image, soft=True
         )
         backend.start(placement)
+        return backend.device(placement.act[0], placement)
 
     def _packed(self, algorithm: Any) -> np.ndarray:
         """The actor's packed parameters ``[P]``."""
@@ -283,8 +284,6 @@ class Agent:
         return Packing(shapes).pack_host(checkpoint.rebuild(names, shapes, self._arrays))
 
     def _policy(self, count: int, deterministic: bool) -> Policy:
-        import jax
-
         from flatout.algorithms.base import raw_key
         from flatout.assembly import ACT
 
@@ -292,7 +291,7 @@ class Agent:
             task = self._task_specs()
             algorithm = build_algorithm(self.config, task, self._network)
             key = None if deterministic else raw_key(self.config.run.seed, ACT)
-            policy = Policy(algorithm, task.obs_spec, count, jax.devices()[0], key)
+            policy = Policy(algorithm, task.obs_spec, count, self._device, key)
             policy.compile()
             policy.publish(self._packed(algorithm), 0, Spans())
             self._acting[(count, deterministic)] = policy

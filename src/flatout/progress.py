@@ -25,6 +25,8 @@ class Progress:
         best_return: highest mean evaluation return, or None.
         next_log, next_checkpoint, next_eval: steps at which each is due.
         metrics_bytes: length of metrics.jsonl.
+        pending: sums of the algorithm's scalars over the iterations since the last row.
+        pending_count: how many iterations those are.
     """
 
     steps: int = 0
@@ -41,6 +43,8 @@ class Progress:
     next_checkpoint: int = 0
     next_eval: int = 0
     metrics_bytes: int = 0
+    pending: dict[str, float] = field(default_factory=dict)
+    pending_count: int = 0
 
     @property
     def return_mean_100(self) -> float | None:
@@ -61,6 +65,7 @@ class Progress:
                 raise TypeError(f"{spec.name} is no whole number")
         known["wall_s"] = float(known["wall_s"])
         known["reached"] = {str(k): [float(x) for x in v] for k, v in known["reached"].items()}
+        known["pending"] = {str(k): float(v) for k, v in known["pending"].items()}
         known["returns"] = deque(known["returns"], maxlen=WINDOW)
         known["lengths"] = deque(known["lengths"], maxlen=WINDOW)
         return cls(**known)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import json
 import re
+import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -54,7 +56,9 @@ class RunFolder:
             self._lock.close()
             raise FlatoutError(f"the run folder {path} is in use by another process.") from None
         for left in path.rglob(".*.tmp"):  # of a run that was killed while it wrote
-            if left.is_file():
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
                 left.unlink(missing_ok=True)
 
     @property
@@ -88,10 +92,15 @@ class RunFolder:
         replace_file(self.path / name, (text + "\n").encode())
 
     def close(self) -> None:
-        """Let go of the folder."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        """Let go of the folder; one in which no run has begun is removed."""
+        if self._lock is None:
+            return
+        if not (self.path / "config.json").exists():
+            (self.path / ".lock").unlink(missing_ok=True)
+            with suppress(OSError):  # something else lies in it
+                self.path.rmdir()
+        self._lock.close()
+        self._lock = None
 
 
 def default_folder(config: TrainConfig) -> Path:

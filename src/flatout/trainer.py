@@ -8,7 +8,6 @@ books.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -80,7 +79,6 @@ class Trainer:
         self.progress = Progress()
         self.interrupted: int | None = None
         self._stopped = False
-        self._pending: list[Metrics] = []
         self._last_row: dict[str, float] = {}
         self.final: Snapshot | None = None
 
@@ -177,7 +175,7 @@ class Trainer:
             ) and progress.steps:  # fmt: skip
                 self._evaluate(parts)
                 progress.next_eval = _next(progress.steps, run.eval_every)
-            if self._pending and (progress.steps >= progress.next_log or self._done()):
+            if progress.pending_count and (progress.steps >= progress.next_log or self._done()):
                 self._log(parts, loggers)
                 progress.next_log = _next(progress.steps, run.log_every)
             if every and progress.steps >= progress.next_checkpoint and progress.steps:
@@ -208,7 +206,9 @@ class Trainer:
             progress.episodes += 1
             progress.returns.append(episode.episode_return)
             progress.lengths.append(episode.length)
-        self._pending.append(metrics)
+        for name, number in metrics.values.items():
+            progress.pending[name] = progress.pending.get(name, 0.0) + number
+        progress.pending_count += 1
         wall = self._wall()
         mean = progress.return_mean_100
         goals = {*self.config.run.threshold, self.config.run.stop_at_return} - {None}
@@ -248,11 +248,12 @@ class Trainer:
             self._last_row = row
             for logger in loggers:
                 logger.log(row, self.progress.steps)
-        self._pending.clear()
+        self.progress.pending.clear()
+        self.progress.pending_count = 0
 
     def _row(self) -> dict[str, float]:
         """The metrics since the last row; docs/metrics.md describes every key."""
-        progress, pending = self.progress, self._pending
+        progress = self.progress
         wall = self._wall()
         row: dict[str, float] = {
             "time/wall_s": wall,
@@ -266,8 +267,8 @@ class Trainer:
             row["rollout/return_min_100"] = float(np.min(progress.returns))
             row["rollout/return_max_100"] = float(np.max(progress.returns))
             row["rollout/length_mean_100"] = float(np.mean(progress.lengths))
-        for name in pending[-1].values:
-            row[f"train/{name}"] = math.fsum(m.values[name] for m in pending) / len(pending)
+        for name, total in progress.pending.items():
+            row[f"train/{name}"] = total / progress.pending_count
         if progress.last_eval is not None:
             names = ("eval/return_mean", "eval/return_std", "eval/length_mean")
             row |= dict(zip(names, progress.last_eval, strict=True))
@@ -290,7 +291,7 @@ class Trainer:
 
     def _finish(self, parts: Parts, loggers: list[Logger]) -> dict[str, Any]:
         """Save what there is, and say what was achieved."""
-        if self._pending and self.interrupted is None:
+        if self.progress.pending_count and self.interrupted is None:
             self._log(parts, loggers)
         self._save(parts)
         self.final = parts.schedule.snapshot()

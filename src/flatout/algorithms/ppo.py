@@ -253,9 +253,9 @@ def ppo(
         def stack(metrics: dict[str, jax.Array]) -> jax.Array:
             return jnp.stack([metrics[name] for name in AVERAGED])
 
-        def minibatch(carry: Any, rows: jax.Array) -> tuple[Any, jax.Array]:
+        def minibatch(carry: Any, rows: jax.Array | None) -> tuple[Any, jax.Array]:
             networks, optimiser, going = carry
-            part = jax.tree.map(lambda leaf: leaf[rows], batch)
+            part = batch if rows is None else jax.tree.map(lambda leaf: leaf[rows], batch)
             (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(networks, part, clip)
             flat = packing.pack(grads)
             direction, moved = steps.update(flat, optimiser)
@@ -274,16 +274,21 @@ def ppo(
             metrics["updates"] = jnp.ones(())
             return (networks, optimiser, going), jnp.where(apply, stack(metrics), 0.0)
 
-        if batch.weight is None:
+        if rows == config.batch_size:  # a mean does not ask for an order
+            order = None
+        elif batch.weight is None:
             order = permutations(key, state.iteration, config.n_epochs, rows)
         else:  # padding sorts last: minibatches of nothing else come at the end and are skipped
             stream = jax.random.fold_in(key, state.iteration)
             bits = jax.random.bits(stream, (config.n_epochs, rows)) >> 1
             bits = jnp.where(batch.weight > 0, bits, jnp.uint32(2**32 - 1))
             order = jnp.argsort(bits, axis=-1)
-        order = order.reshape(-1, config.batch_size)
+        if order is not None:
+            order = order.reshape(-1, config.batch_size)
         carry = (state.networks, state.optimiser, jnp.asarray(True))
-        (networks, optimiser, _), history = jax.lax.scan(minibatch, carry, order)
+        (networks, optimiser, _), history = jax.lax.scan(
+            minibatch, carry, order, length=config.n_epochs * rows // config.batch_size
+        )
         totals = history.sum(0)
         made = totals[-1]
         metrics = dict(zip(AVERAGED, totals / jnp.maximum(made, 1.0), strict=True))

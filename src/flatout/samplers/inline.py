@@ -78,8 +78,9 @@ class InlineSampler:
         acting = stepping = 0
         t = 0
         count = envs.num_envs
-        left = [self._per_trajectory or 0] * count
-        active: list[int] | None = list(range(count)) if self._per_trajectory else None
+        wanted, left = self._per_trajectory, [self._per_trajectory or 0] * count
+        active: list[int] | None = None  # those that play on, where not all do
+        playing, known = np.ones(count, np.bool_), 0
         starts = [0] * count  # row at which each environment's current episode began
 
         def ended(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
@@ -89,8 +90,7 @@ class InlineSampler:
             if not terminated:  # both at once: nothing to bootstrap from
                 buffer.truncated[t, env] = truncated
                 buffer.keep_final(t, env, final)
-            if active is not None:
-                left[env] -= 1
+            left[env] -= 1
 
         try:
             while t < self._horizon:
@@ -98,10 +98,10 @@ class InlineSampler:
                 row = policy.act(buffer.obs[t], self.steps + t)
                 buffer.outputs[t] = row
                 middle = clock()
-                if active is not None:
-                    assert buffer.valid is not None
-                    buffer.valid[t, active] = True
+                if active is not None:  # the others' observations stay what they are
                     buffer.obs[t + 1] = buffer.obs[t]
+                if buffer.valid is not None:
+                    buffer.valid[t] = playing
                 envs.step(layout.action(row), buffer.obs[t + 1], buffer.rewards[t], ended, active)
                 end = clock()
                 acting += middle - begin
@@ -110,8 +110,10 @@ class InlineSampler:
                     spans.event("act", begin, middle)
                     spans.event("env", middle, end)
                 t += 1
-                if active is not None:
-                    active = [env for env in active if left[env]]
+                if wanted and len(self.episodes) != known:
+                    known = len(self.episodes)
+                    active = [env for env in range(count) if left[env] > 0]
+                    playing = np.array(left) > 0
                     if not active:
                         break
         finally:
@@ -119,7 +121,7 @@ class InlineSampler:
             spans.add("env", stepping)
         buffer.check(envs.blame)
         self._last_row = t
-        if active is not None:  # every environment waits at the start of an episode
+        if wanted:  # every environment waits at the start of an episode
             starts = [t] * count
         self._collected = (t, starts)
         return buffer.trajectory()
