@@ -8,18 +8,20 @@ export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/xla
 install: .venv/.installed
 
 .venv/.installed: pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Flatout needs Python 3.11 or newer; pass PYTHON=/path/to/python3.11")'
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
-	touch $@
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Flatout needs Python 3.11 or newer; pass PYTHON=/path/to/python3.11")'
+	@echo "setting up .venv (about half a minute, once)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
 
 .venv/.developing: .venv/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	@echo "adding what the tests need"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		$$($(BIN)/python tools/dev_requirements.py)
-	touch $@
+	@touch $@
 
 train: install
-	$(BIN)/flatout train ppo --preset cartpole-ppo
+	@$(BIN)/flatout train ppo --preset cartpole-ppo
 
 test: install .venv/.developing
 	$(BIN)/python -m pytest

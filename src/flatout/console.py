@@ -59,7 +59,7 @@ class LiveDisplay:
 
     def note(self, text: str) -> None:
         """Say one sentence above the bar."""
-        self._console.print(Text(f"· {text}", style="dim"), soft_wrap=True)
+        self._console.print(Text(f"· {text}", style="dim"), soft_wrap=not self._console.is_terminal)
 
     def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
         """Redraw a few times a second."""
@@ -92,7 +92,8 @@ class LiveDisplay:
         )
         if self._live is None:
             self._console.print(
-                f"step {progress.steps:,}/{self._config.run.steps:,}   {figures}", soft_wrap=True
+                f"step {progress.steps:,}/{self._config.run.steps:,}   {figures}",
+                soft_wrap=not self._console.is_terminal,
             )
             return
         self._bar.update(self._task, completed=min(progress.steps, self._config.run.steps))
@@ -134,13 +135,13 @@ def report(summary: dict[str, Any], console: Console) -> None:
         " (last 100 episodes)" if mean is not None else " (fewer than 100 episodes)"
     )  # fmt: skip
     headline.append("; ".join([said, *goals]), style="not bold")
-    console.print(headline, soft_wrap=True)
+    console.print(headline, soft_wrap=not console.is_terminal)
     console.print(
         f"          {summary['steps']:,} steps, {summary['episodes']:,} episodes, "
         f"{summary['updates']:,} updates in {summary['wall_s']:.1f} s "
         f"({summary['startup_s']:.1f} s start-up, of it {summary['compile_s']:.1f} s compiling); "
         f"{summary['steps_per_s']:,.0f} steps/s after it, on {summary['placement']}",
-        soft_wrap=True,
+        soft_wrap=not console.is_terminal,
     )
     console.print(Text("TIME", style="bold"))
     phases = sorted(summary["phases"].items(), key=lambda item: -item[1])
@@ -149,7 +150,8 @@ def report(summary: dict[str, Any], console: Console) -> None:
             bar = "█" * max(1, round(share * 40))
             console.print(f"  {share:6.1%}  {PHASE_WORDS[name]:34} [cyan]{bar}[/cyan]")
     console.print(
-        Text("NEXT  ", style="bold").append(advice(summary), style="not bold"), soft_wrap=True
+        Text("NEXT  ", style="bold").append(advice(summary), style="not bold"),
+        soft_wrap=not console.is_terminal,
     )
     if summary["run_dir"]:
-        console.print(f"[dim]{summary['run_dir']}[/dim]", soft_wrap=True)
+        console.print(f"[dim]{summary['run_dir']}[/dim]", soft_wrap=not console.is_terminal)
