@@ -262,3 +262,32 @@ def test_state_is_never_unpickled() -> None:
         text = path.read_text()
         for word in ("import pickle", "cloudpickle.load", "np.load(", "allow_pickle", "torch.load"):
             assert word not in text, f"{path}: {word}"
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(
+    flatout: Callable[..., Result], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    process = spawn(*SLOW, "--steps", "96", "--run-dir", str(run))
+    wait_for(lambda: (run / "config.json").exists())
+    process.kill()
+    finish(process)
+    assert not (run / "checkpoints").exists()
+    assert flatout("train", "--resume", run, "--quiet").code == 0
+    assert flatout(*SLOW, "--steps", 96, "--run-dir", tmp_path / "whole").code == 0
+    assert_same(final_state(run), final_state(tmp_path / "whole"))
+
+
+def test_a_kill_while_a_checkpoint_is_replaced_loses_nothing(
+    flatout: Callable[..., Result], tmp_path: Path
+) -> None:
+    """Between the two renames the old one lies under another name: it is taken back."""
+    run = tmp_path / "run"
+    assert flatout("train", "ppo", *TINY, "--run-dir", run, "--keep-checkpoints", 1).code == 0
+    before = final_state(run)
+    newest = checkpoint.latest(run)
+    newest.rename(newest.with_name(f".{newest.name}.old"))
+    newest.with_name(f".{newest.name}.tmp").mkdir()
+    assert flatout("train", "--resume", run, "--quiet").code == 0
+    assert_same(final_state(run), before)
+    assert [path.name for path in (run / "checkpoints").iterdir()] == [newest.name]

@@ -23,6 +23,13 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("flatout: interrupted", file=sys.stderr)
         return 130
+    except RuntimeError as error:  # JAX's own, of a device whose memory is full
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        reason = str(error).splitlines()[0]
+        print(f"flatout: the device's memory is full ({reason}); lower --envs, --batch-size or "
+              "the network's size, or raise memory=", file=sys.stderr)  # fmt: skip
+        return 1
     except MemoryError:
         print("flatout: out of memory; lower --envs, --n-steps or the network's size",
               file=sys.stderr)  # fmt: skip

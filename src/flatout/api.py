@@ -129,7 +129,7 @@ class Agent:
             }
             self._learned += 1
             self._acting.clear()
-        if trainer.interrupted is not None:
+        if trainer.signalled is not None:
             raise KeyboardInterrupt
         return self
 
@@ -272,7 +272,7 @@ class Agent:
             self.config.run.placement, hardware, images=task.obs_spec.is_image, soft=True
         )
         backend.start(placement)
-        return backend.device(placement.act[0], placement)
+        return backend.device(placement.act[0])
 
     def _packed(self, algorithm: Any) -> np.ndarray:
         """The actor's packed parameters ``[P]``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -218,8 +218,8 @@ def _compile(
     from flatout.schedules.serial import SerialSchedule
 
     seed, count = config.run.seed, config.env.envs
-    acting = backend.device(placement.act[0], placement)
-    learning = backend.device(placement.learn[0], placement)
+    acting = backend.device(placement.act[0])
+    learning = backend.device(placement.learn[0])
     algorithm = build_algorithm(config, task, network)
     masked = algorithm.episodes is not None
     policy = Policy(algorithm, task.obs_spec, count, acting, raw_key(seed, ACT))
@@ -230,31 +230,35 @@ def _compile(
     )
     expectation = Expectation(size_mb(learner.shapes), size_mb(shapes))
     expectation.check(placement, hardware)  # before a long compilation
-    evaluator = None
-    if config.run.eval_every:
-        evaluator = Evaluator(
-            algorithm, task.make, task.name, task.obs_spec, task.action_spec,
-            config.run.eval_episodes, seed, acting,
-        )  # fmt: skip
-    with spans.span("compile"), ThreadPoolExecutor(3) as pool:
-        jobs = [
-            pool.submit(learner.compile_update, shapes),
-            pool.submit(policy.compile),
-        ]
-        if evaluator is not None:
-            jobs.append(pool.submit(evaluator.policy.compile))
-        program, *_ = [job.result() for job in jobs]
-    workspace = program.memory_analysis()
-    expectation = Expectation(
-        expectation.state,
-        expectation.trajectory,
-        0.0 if workspace is None else workspace.temp_size_in_bytes / 2**20,
-    )
-    announce(expectation.check(placement, hardware))
-    envs = HostEnvs(task.take(count), task.name, task.obs_spec, task.action_spec, seed)
-    sampler = InlineSampler(
-        envs, policy, task.obs_spec, algorithm.horizon, algorithm.episodes, chunks, spans
-    )
-    schedule = SerialSchedule(sampler, policy, learner, spans, discardable)
-    expected = {str(d): round(mb, 1) for d, mb in expectation.by_device(placement).items()}
-    return Parts(placement, hardware, algorithm, schedule, evaluator, expected, notes)
+    with ExitStack() as undo:  # whatever fails on the way leaves no environment open
+        evaluator = None
+        if config.run.eval_every:
+            evaluator = Evaluator(
+                algorithm, task.make, task.name, task.obs_spec, task.action_spec,
+                config.run.eval_episodes, seed, acting,
+            )  # fmt: skip
+            undo.callback(evaluator.close)
+        with spans.span("compile"), ThreadPoolExecutor(3) as pool:
+            jobs = [
+                pool.submit(learner.compile_update, shapes),
+                pool.submit(policy.compile),
+            ]
+            if evaluator is not None:
+                jobs.append(pool.submit(evaluator.policy.compile))
+            program, *_ = [job.result() for job in jobs]
+        workspace = program.memory_analysis()
+        expectation = Expectation(
+            expectation.state,
+            expectation.trajectory,
+            0.0 if workspace is None else workspace.temp_size_in_bytes / 2**20,
+        )
+        announce(expectation.check(placement, hardware))
+        envs = HostEnvs(task.take(count), task.name, task.obs_spec, task.action_spec, seed)
+        undo.callback(envs.close)
+        sampler = InlineSampler(
+            envs, policy, task.obs_spec, algorithm.horizon, algorithm.episodes, chunks, spans
+        )
+        schedule = SerialSchedule(sampler, policy, learner, spans, discardable)
+        expected = {str(d): round(mb, 1) for d, mb in expectation.by_device(placement).items()}
+        undo.pop_all()
+        return Parts(placement, hardware, algorithm, schedule, evaluator, expected, notes)

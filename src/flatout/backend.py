@@ -7,7 +7,9 @@ sees, how much of their memory it may take. Where a program has used JAX before,
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from flatout.errors import FlatoutError
 from flatout.placement import DeviceName, Placement
@@ -44,8 +46,10 @@ def start(placement: Placement) -> list[str]:
         if placement.memory is not None and gpus:
             notes.append("memory= has no effect: this program has used JAX before")
         return notes
-    if not os.environ.get("JAX_PLATFORMS"):
-        jax.config.update("jax_platforms", "cuda,cpu" if gpus else "cpu")
+    if not gpus:
+        jax.config.update("jax_platforms", "cpu")
+    elif not os.environ.get("JAX_PLATFORMS"):
+        jax.config.update("jax_platforms", "cuda,cpu")
     if gpus:
         jax.config.update("jax_cuda_visible_devices", ",".join(str(index) for index in gpus))
     # A small network's act takes 20 us when it runs in the calling thread and three times that
@@ -58,28 +62,42 @@ def start(placement: Placement) -> list[str]:
     return notes
 
 
-def device(name: DeviceName, placement: Placement) -> object:
+def device(name: DeviceName) -> Any:
     """JAX's device for a name.
 
     Raises:
-        FlatoutError: JAX does not open it; with its own reason.
+        FlatoutError: JAX did not open it; with its own reason, or what to do.
     """
     import jax
 
-    gpus = sorted(one.index for one in placement.devices if one.kind == "gpu")
     try:
         devices = jax.devices("cpu" if name.kind == "cpu" else "cuda")
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise FlatoutError(f"JAX cannot open {name}: {reason}") from error
-    # With only the named GPUs visible, JAX numbers them from 0.
+        raise FlatoutError(f"JAX cannot open {name}: {reason}. {_EARLIER}") from error
+    visible = str(jax.config.values.get("jax_cuda_visible_devices", "all"))
     local = name.index
-    if name.kind == "gpu" and len(devices) == len(gpus):
-        local = gpus.index(name.index)
+    if name.kind == "gpu" and visible != "all":  # JAX numbers the visible ones from 0
+        opened = visible.split(",")
+        local = opened.index(str(name.index)) if str(name.index) in opened else len(devices)
     if local >= len(devices):
         there = ", ".join(str(one) for one in devices)
-        raise FlatoutError(
-            f"JAX opened {there}, not {name}: this program started JAX before Flatout could name "
-            "its devices; use Flatout first, or set XLA_FLAGS and CUDA_VISIBLE_DEVICES before."
-        )
+        raise FlatoutError(f"JAX opened {there}, not {name}. {_EARLIER}")
     return devices[local]
+
+
+_EARLIER = (
+    "If this program started JAX before Flatout could name its devices, use Flatout first, or set "
+    "XLA_FLAGS and CUDA_VISIBLE_DEVICES before."
+)
+
+
+def full_precision(on: Any) -> AbstractContextManager[Any]:
+    """Compile products in full float32 on a GPU, whose default keeps 10 bits of the mantissa.
+
+    Placement must not change what is learned: acting on one device and learning on another would
+    otherwise disagree on the probability of an action before the first update.
+    """
+    import jax
+
+    return nullcontext() if on.platform == "cpu" else jax.default_matmul_precision("highest")

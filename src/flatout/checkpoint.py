@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,10 +111,12 @@ def save(folder: Path, step: int, snapshot: Snapshot, keep: int) -> Path:
         write_file(temporary / ARRAYS, tensors)
         write_file(temporary / DATA, text.encode())
         _sync_folder(temporary)
-        if final.exists():  # the same step again, after a resume
-            shutil.rmtree(final)
+        old = folder / f".{final.name}.old"
+        if final.exists():  # the same step again, after a resume; `recover` knows both names
+            final.rename(old)
         temporary.rename(final)
         _sync_folder(folder)
+        shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         kept = checkpoints(folder)
@@ -122,9 +124,28 @@ def save(folder: Path, step: int, snapshot: Snapshot, keep: int) -> Path:
         raise FlatoutError(
             f"cannot write the checkpoint of step {step:,} in {folder}: {error.strerror}; {saved}."
         ) from error
-    for old in checkpoints(folder)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+    for surplus in checkpoints(folder)[:-keep]:  # never half a checkpoint under its own name
+        doomed = folder / f".{surplus.name}.tmp"
+        with suppress(OSError):
+            surplus.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
     return final
+
+
+def recover(folder: Path) -> None:
+    """Finish what a kill interrupted: take back a replaced checkpoint, remove unfinished ones."""
+    for old in folder.glob(".step_*.old"):
+        final = folder / old.name.removeprefix(".").removesuffix(".old")
+        if final.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.rename(final)
+    unfinished = list(folder.glob(".step_*.tmp"))
+    for left in unfinished:
+        shutil.rmtree(left, ignore_errors=True)
+    if unfinished and not checkpoints(folder):  # killed within its very first save
+        with suppress(OSError):
+            folder.rmdir()
 
 
 @contextmanager

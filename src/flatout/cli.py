@@ -127,6 +127,8 @@ def _train(argv: list[str]) -> int:
         from flatout.console import report
 
         report(summary, console)
+    if trainer.interrupted is None and trainer.signalled is not None:  # it came as the run ended
+        return 128 + trainer.signalled
     if trainer.interrupted is not None:
         resume_hint = f"; go on with: flatout train --resume {path}" if summary else ""
         state = "saved" if summary else "before the first step; nothing was trained"

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, shapes_of, wrap_key
+from flatout.backend import full_precision
 from flatout.errors import FlatoutError
 from flatout.packing import Packing
 from flatout.spans import Spans
@@ -56,7 +57,8 @@ class Learner:
         if signature not in self._updates:
             on = jax.sharding.SingleDeviceSharding(self.device)
             program = jax.jit(self._update, donate_argnums=0, in_shardings=on, out_shardings=on)
-            self._updates[signature] = program.lower(self.shapes, shapes, self._key).compile()
+            with full_precision(self.device):
+                self._updates[signature] = program.lower(self.shapes, shapes, self._key).compile()
         return self._updates[signature]
 
     def start(self) -> None:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, wrap_key
+from flatout.backend import full_precision
 from flatout.packing import OutputLayout, Packing
 from flatout.spans import Spans
 from flatout.types import Device, ObservationSpec
@@ -56,6 +57,10 @@ class Policy:
 
     def compile(self) -> None:
         """Compile, ahead of the first step."""
+        with full_precision(self.device):
+            self._compile()
+
+    def _compile(self) -> None:
         on = jax.sharding.SingleDeviceSharding(self.device)
         params, obs, draws = self._arguments
         if self._key is None:
@@ -85,8 +90,10 @@ class Policy:
         """
         offset = step - self._noise_start
         if self._noise_start < 0 or not 0 <= offset < NOISE_BLOCK:
-            self._noise_block = self._draws(self._key, np.int32(step))
-            self._noise_start, offset = step, 0
+            # Blocks start at the same steps whenever the run was resumed.
+            offset = step % NOISE_BLOCK
+            self._noise_start = step - offset
+            self._noise_block = self._draws(self._key, np.int32(self._noise_start))
         return np.asarray(self._act(self._params, obs, self._noise_block, np.int32(offset)))
 
     def greedy(self, obs: np.ndarray) -> np.ndarray:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import re
-import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from flatout.checkpoint import replace_file
+from flatout.checkpoint import recover, replace_file
 from flatout.config import TrainConfig
 from flatout.envs.trust import refuse_foreign
 from flatout.errors import CheckpointError, FlatoutError, UsageError
@@ -55,16 +54,19 @@ class RunFolder:
         except OSError:
             self._lock.close()
             raise FlatoutError(f"the run folder {path} is in use by another process.") from None
-        for left in path.rglob(".*.tmp"):  # of a run that was killed while it wrote
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink(missing_ok=True)
+        recover(self.checkpoints)
+        for left in path.glob(".*.tmp"):  # of a run that was killed while it wrote
+            left.unlink(missing_ok=True)
 
     @property
     def checkpoints(self) -> Path:
         """Where checkpoints lie."""
         return self.path / "checkpoints"
+
+    @property
+    def has_saved(self) -> bool:
+        """Whether the run came as far as its first checkpoint (which may since be lost)."""
+        return self.checkpoints.exists() or (self.path / "summary.json").exists()
 
     @property
     def best(self) -> Path:

@@ -79,6 +79,7 @@ class Trainer:
         self.progress = Progress()
         self.interrupted: int | None = None
         self._stopped = False
+        self._saved = -1  # the iteration that the newest checkpoint of this process holds
         self._last_row: dict[str, float] = {}
         self.final: Snapshot | None = None
 
@@ -109,9 +110,19 @@ class Trainer:
                 self._display.note("stopping: saving the last iteration's boundary")
             return self._finish(parts, loggers)
 
+    @property
+    def signalled(self) -> int | None:
+        """The signal that came, also one that found the run just finished."""
+        return self._interrupts.signum
+
     def _open(self, stack: ExitStack) -> Parts:
         """Everything before the first step."""
         saved, path = None, Path()
+        if self._resume:
+            assert self._folder is not None
+            if not self._folder.has_saved:
+                self._resume = False
+                self._display.note("nothing was saved yet: the run begins again from its start")
         if self._resume:
             assert self._folder is not None
             path = checkpoint.latest(self._folder.path)
@@ -278,7 +289,7 @@ class Trainer:
 
     def _save(self, parts: Parts) -> None:
         """Write a checkpoint, everything logged before it being on disk first."""
-        if self._folder is None:
+        if self._folder is None or self._saved == self.progress.iterations:
             return
         with self._spans.span("checkpoint"):
             self.progress.metrics_bytes = self._rows.sync()
@@ -288,6 +299,7 @@ class Trainer:
                 self._folder.checkpoints, self.progress.steps, snapshot,
                 self.config.run.keep_checkpoints,
             )  # fmt: skip
+        self._saved = self.progress.iterations
 
     def _finish(self, parts: Parts, loggers: list[Logger]) -> dict[str, Any]:
         """Save what there is, and say what was achieved."""
