@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import flatout
-from flatout import PPO, CheckpointError, FlatoutError, UsageError
+from flatout import PPO, CheckpointError, FlatoutError, UsageError, checkpoint
 from tests import bad_envs
 
 SETTINGS: dict[str, Any] = {"envs": 2, "n_steps": 32, "batch_size": 64, "seed": 1}
@@ -333,3 +333,12 @@ def test_a_script_without_the_main_guard(tmp_path: Path) -> None:
     assert "spawned process" in last
     assert 'if __name__ == "__main__":' in last
     assert last.startswith("flatout.errors.UsageError: ")
+
+
+def test_learning_on_after_loading_equals_learning_on(tmp_path: Path) -> None:
+    settings = {"seed": 3, "envs": 2, "n_steps": 32}
+    agent = PPO("CartPole-v1", **settings).learn(128)
+    loaded = PPO.load(agent.save(tmp_path / "agent.safetensors"))
+    files = [one.learn(128).save(tmp_path / name) for one, name in ((agent, "a"), (loaded, "b"))]
+    one, other = (checkpoint.load_agent(file)[0] for file in files)
+    assert all(np.array_equal(one[name], other[name]) for name in one)

@@ -19,6 +19,7 @@ def save_parameters(
     arrays: dict[str, np.ndarray],
     reached: float | None,
     optimiser: bool = False,
+    learned: int = 1,
 ) -> None:
     """Write a saved agent: its learning state by name, with its settings.
 
@@ -28,16 +29,21 @@ def save_parameters(
         arrays: a snapshot's arrays.
         reached: the return to note, if any.
         optimiser: keep the optimiser's state too, so that learning can go on.
+        learned: how often `learn` was called: the next call draws other seeds.
     """
-    learned = {
+    chosen = {
         name: array
         for name, array in arrays.items()
         if name.startswith("learner") and (optimiser or not name.startswith("learner.optimiser"))
     }
     checkpoint.save_agent(
         path,
-        learned,
-        {"config": {"algorithm": config.algorithm, "settings": config.flat()}, "return": reached},
+        chosen,
+        {
+            "config": {"algorithm": config.algorithm, "settings": config.flat()},
+            "return": reached,
+            "learned": learned,
+        },
     )
 
 

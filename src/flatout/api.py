@@ -214,7 +214,7 @@ class Agent:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FlatoutError(f"cannot write {path}: {error.strerror}.") from error
-        save_parameters(path, self.config, self._arrays, None, optimiser=True)
+        save_parameters(path, self.config, self._arrays, None, True, self._learned)
         return path
 
     @classmethod
@@ -247,6 +247,8 @@ class Agent:
             refuse_foreign(str(saved_env), path)
         agent = cls(saved_env if env is None else env, network=network or built_in, **settings)
         agent._arrays = arrays
+        learned = metadata.get("learned")
+        agent._learned = learned if isinstance(learned, int) and learned >= 0 else 1
         try:  # check it now
             agent._packed(build_algorithm(agent.config, agent._task_specs(), network))
         except CheckpointError as error:

@@ -93,6 +93,11 @@ def _coerce(name: str, kind: str, value: Any) -> Any:
         return tuple(item(entry) for entry in items)
     if kind.startswith("Literal"):
         choices = get_args(eval(kind, {"Literal": Literal}))  # our own annotation, not input
+        if str(value).lower() in ("lstm", "gru", "rnn", "recurrent"):
+            raise UsageError(
+                f"{name} = {value!r}: recurrent policies are not available in this version; stack "
+                "observations with frame_stack instead."
+            )
         if value not in choices:
             raise UsageError(
                 f"{name} = {value!r} is not one of {', '.join(choices)}."

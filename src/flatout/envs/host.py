@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from flatout.errors import EnvironmentFailure, Interrupt, one_line
+from flatout.errors import EnvironmentFailure, FlatoutError, Interrupt, UsageError, one_line
 from flatout.types import ActionSpec, DiscreteSpec, Episode, ObservationSpec
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -68,10 +68,15 @@ class HostEnvs:
         number = self.episode[env] + 1 if episode is None else episode
         seed = episode_seed(self._seed, self._stream, env, number)
         try:
-            obs, _ = self._envs[env].reset(seed=seed)
+            obs, info = self._envs[env].reset(seed=seed)
         except (Exception, SystemExit) as error:  # a user's environment may raise anything
             raise self.failure(env, error, "reset") from error
         self._check(env, obs, "reset")
+        if isinstance(info, dict) and "action_mask" in info:
+            raise UsageError(
+                f"{self._name} masks its actions (info['action_mask']), which this version does "
+                "not honour; wrap it so that every action may be taken and drop the mask."
+            )
         out[env] = obs
         self.episode[env] = number
         self.returns[env] = 0.0
@@ -114,7 +119,7 @@ class HostEnvs:
                     self.reset(env, out)
                 else:
                     out[env] = obs
-        except (EnvironmentFailure, Interrupt):
+        except (FlatoutError, Interrupt):
             raise
         except (Exception, SystemExit) as error:  # a user's environment may raise anything
             if not isinstance(reward, float) and _raised_here(error):
