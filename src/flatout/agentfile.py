@@ -34,7 +34,8 @@ def save_parameters(
     chosen = {
         name: array
         for name, array in arrays.items()
-        if name.startswith("learner") and (optimiser or not name.startswith("learner.optimiser"))
+        if name.startswith(checkpoint.PREFIX)
+        and (optimiser or not name.startswith(f"{checkpoint.PREFIX}.optimiser"))
     }
     checkpoint.save_agent(
         path,

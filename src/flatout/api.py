@@ -11,6 +11,7 @@ import numpy as np
 from flatout import checkpoint
 from flatout.agentfile import find_agent, save_parameters, saved_config
 from flatout.assembly import Task, build_algorithm, open_task
+from flatout.checkpoint import PREFIX
 from flatout.envs.host import to_environment
 from flatout.envs.trust import refuse_foreign
 from flatout.errors import CheckpointError, FlatoutError, UsageError
@@ -19,7 +20,6 @@ from flatout.networks import Network
 from flatout.packing import Packing
 from flatout.params import Policy
 from flatout.runfolder import RunFolder
-from flatout.schedules.serial import PREFIX
 from flatout.settings import resolve, with_run
 from flatout.spans import Spans
 from flatout.trainer import Callback, Trainer

@@ -27,6 +27,8 @@ from flatout.types import Snapshot
 
 FORMAT = 1
 ARRAYS, DATA = "state.safetensors", "state.json"
+PREFIX = "learner"
+"""What the learning state's arrays are named after in snapshots and saved agents."""
 
 
 def named_leaves(tree: Any, prefix: str) -> dict[str, np.ndarray]:

@@ -166,10 +166,6 @@ def _eval(argv: list[str]) -> int:
     arguments: EvalArguments = parse(EvalArguments, "flatout eval RUN_DIR", argv, EvalArguments())
     if path is None:
         raise UsageError("eval needs a run folder or a saved agent: flatout eval RUN_DIR.")
-    if arguments.episodes < 1:
-        raise UsageError(f"episodes = {arguments.episodes} is impossible: at least 1.")
-    if arguments.seed is not None and not 0 <= arguments.seed < 2**32:
-        raise UsageError(f"seed = {arguments.seed} is impossible: it lies in 0 to 4294967295.")
     if arguments.video is not None and not arguments.video.lower().endswith(".gif"):
         raise UsageError(f"--video {arguments.video}: videos are animated GIFs; name a .gif file.")
     if arguments.checkpoint not in ("best", "final"):

@@ -9,15 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from flatout.checkpoint import leaf_names, named_leaves, rebuild
+from flatout.checkpoint import PREFIX, leaf_names, named_leaves, rebuild
 from flatout.learner import Learner
 from flatout.params import Policy
 from flatout.samplers.inline import InlineSampler
 from flatout.spans import Spans
 from flatout.types import Metrics, Snapshot
-
-PREFIX = "learner"
-"""What the learning state's arrays are named after in snapshots and saved agents."""
 
 
 class SerialSchedule:
