@@ -15,7 +15,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness import (
@@ -27,6 +27,7 @@ from harness import (
     json_of,
     main,
     parser,
+    peer_command,
     run_child,
     train_command,
 )
@@ -51,11 +52,25 @@ TIERS = {"quick": Tier(1_000_000, 15.0), "long": Tier(5_000_000, float("inf"))}
 
 @dataclass(frozen=True)
 class Task:
-    """One preset: its flags, what is measured after a run, and how it is shown."""
+    """One preset: its flags, what is measured after a run, and how it is shown.
+
+    With `program` it is that program of ``peers`` which is run; `seeds` limits the runs.
+    """
 
     flags: tuple[str, ...]
     finish: Callable[[Command, Row], Row] | None
     show: Callable[[Sequence[Row]], str]
+    algorithm: str = "ppo"
+    program: str | None = None
+    seeds: int | None = None
+
+    def command(self, args: argparse.Namespace, name: str, label: str, seed: int) -> Command:
+        """One run."""
+        if self.program is not None:
+            return peer_command(args, self.program, seed, *self.flags)
+        return train_command(
+            args, name, label, seed, *self.flags, algorithm=self.algorithm, finish=self.finish
+        )
 
 
 # --- What is measured after each run ----------------------------------------------------------
@@ -132,24 +147,28 @@ def show_pendulum(rows: Sequence[Row]) -> str:
     )
 
 
-def show_snake(rows: Sequence[Row]) -> str:
-    """The learning curve over seeds."""
-    curves = [row["result"]["curve"] for row in rows]
-    body = []
-    for point in zip(*curves, strict=True):
-        scores = [score for _, score in point]
-        body.append(
-            [f"{point[0][0]:,}", mean_std(scores, 2), *(f"{score:.2f}" for score in scores)]
+def show_curve(what: str, preset: str) -> Callable[[Sequence[Row]], str]:
+    """Shows the learning curve over seeds."""
+
+    def show(rows: Sequence[Row]) -> str:
+        curves = [row["result"]["curve"] for row in rows]
+        body = []
+        for point in zip(*curves, strict=True):
+            scores = [score for _, score in point]
+            body.append(
+                [f"{point[0][0]:,}", mean_std(scores, 2), *(f"{score:.2f}" for score in scores)]
+            )
+        seeds = [f"seed {row['seed']}" for row in rows]
+        final = [each[-1][1] for each in curves]
+        rate = statistics.median(row["result"]["steps_per_s"] for row in rows)
+        return (
+            f"{what}, {rows[0]['result']['steps']:,} steps (`{preset}`), {rate:,.0f} steps/s: "
+            f"mean score of the last 100 training episodes **{mean_std(final, 2)}** "
+            f"(mean ± std of {len(rows)} seeds).\n\n"
+            + table(["steps", "mean ± std of seeds", *seeds], body)
         )
-    seeds = [f"seed {row['seed']}" for row in rows]
-    final = [each[-1][1] for each in curves]
-    rate = statistics.median(row["result"]["steps_per_s"] for row in rows)
-    return (
-        f"Snake 10x10, {rows[0]['result']['steps']:,} steps (`snake-ppo`), {rate:,.0f} steps/s: "
-        f"mean score of the last 100 training episodes **{mean_std(final, 2)}** "
-        f"(mean ± std of {len(rows)} seeds).\n\n"
-        + table(["steps", "mean ± std of seeds", *seeds], body)
-    )
+
+    return show
 
 
 def tasks(tier: Tier) -> dict[str, Task]:
@@ -161,39 +180,70 @@ def tasks(tier: Tier) -> dict[str, Task]:
             ("--preset", "pendulum-ppo", "--steps", "100000"), evaluated, show_pendulum
         ),
         "snake": Task(
-            ("--preset", "snake-ppo", "--steps", str(tier.snake_steps)), curve, show_snake
+            ("--preset", "snake-ppo", "--steps", str(tier.snake_steps)),
+            curve,
+            show_curve("Snake 10x10", "snake-ppo"),
         ),
     }
 
 
 def benchmark(args: argparse.Namespace) -> None:
     """Run what is missing, task by task, and write the tier's section."""
-    tier, started = TIERS[args.tier], time.monotonic()
+    tier = TIERS[args.tier]
     minutes = tier.minutes if args.minutes is None else args.minutes
     name = f"learning_{args.tier}"
-    done: dict[str, list[Row]] = {}
-    for label, task in tasks(tier).items():
-        if args.only and label not in args.only:
-            continue
-        store = Store(name, {"flags": list(task.flags), "extra": args.flatout_args}, args)
+    done = run_tasks(args, name, tasks(tier), minutes)
+    write_section(args, name, section(args, tier, done))
+
+
+def run_tasks(
+    args: argparse.Namespace, name: str, wanted: Mapping[str, Task], minutes: float,
+    seeds_first: bool = False,
+) -> dict[str, list[Row]]:  # fmt: skip
+    """Run what is missing of the tasks until `minutes` are over; rows by task.
+
+    Args:
+        args: the command line.
+        name: of the benchmark.
+        wanted: the tasks, of which ``--only`` may choose some.
+        minutes: after which nothing more is started.
+        seeds_first: every task with one seed before any with the next, instead of task by task.
+
+    Raises:
+        BenchmarkError: a name that is no task's, or there was no time for anything.
+    """
+    if unknown := set(args.only or ()) - set(wanted):
+        raise BenchmarkError(f"no such task: {', '.join(sorted(unknown))}; {', '.join(wanted)}.")
+    started = time.monotonic()
+    chosen = {label: task for label, task in wanted.items() if label in (args.only or wanted)}
+    done: dict[str, list[Row]] = {label: [] for label in chosen}
+    runs = [
+        (label, seed)
+        for label, task in chosen.items()
+        for seed in range(min(args.seeds, task.seeds or args.seeds))
+    ]
+    if seeds_first:
+        runs.sort(key=lambda run: run[1])  # stable: the tasks keep their order
+    for label, seed in runs:
+        task = chosen[label]
+        settings = {"flags": list(task.flags), "extra": args.flatout_args}
+        store = Store(name, settings, args)
         args.fresh = False  # the tasks share one file, which the first has put aside
-        done[label] = []
-        for seed in range(args.seeds):
-            longest = max((row["wall_s"] for row in done[label]), default=0.0)
-            left = minutes * 60 - (time.monotonic() - started)
-            if store.get(label, seed) is None and left < max(longest, 1.0):
-                print(f"{name}: no time left for {label}, seed {seed}", file=sys.stderr)
-                continue
-            command = train_command(args, name, label, seed, *task.flags, finish=task.finish)
-            try:
-                row = store.run(label, seed, command, min(args.timeout, max(left, 1.0)))
-            except OutOfTimeError as error:
-                print(f"{error} --minutes and --timeout allow more.", file=sys.stderr)
-                continue
-            done[label].append(row)
+        longest = max((row["wall_s"] for row in done[label]), default=0.0)
+        left = minutes * 60 - (time.monotonic() - started)
+        if store.get(label, seed) is None and left < max(longest, 1.0):
+            print(f"{name}: no time left for {label}, seed {seed}", file=sys.stderr)
+            continue
+        command = task.command(args, name, label, seed)
+        try:
+            row = store.run(label, seed, command, min(args.timeout, max(left, 1.0)))
+        except OutOfTimeError as error:
+            print(f"{error} --minutes and --timeout allow more.", file=sys.stderr)
+            continue
+        done[label].append(row)
     if not any(done.values()):
         raise BenchmarkError("nothing was run: no time was left.")
-    write_section(args, name, section(args, tier, done))
+    return done
 
 
 def section(args: argparse.Namespace, tier: Tier, done: dict[str, list[Row]]) -> str:

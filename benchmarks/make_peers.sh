@@ -12,4 +12,6 @@ pip="$venv/bin/python -m pip"
 $pip install --upgrade pip
 $pip install torch==2.13.0 ${TORCH_INDEX:+--index-url "$TORCH_INDEX"}
 $pip install stable-baselines3==2.9.2 sbx-rl==0.28.0
-"$venv/bin/python" -c "import sbx, stable_baselines3, torch; print('ready:', torch.__version__)"
+$pip install ale-py==0.12.1 "gymnasium[mujoco]" mujoco==4.0.0 opencv-python-headless
+"$venv/bin/python" -c "import ale_py, cv2, imageio, mujoco, sbx, stable_baselines3, torch
+print('ready:', torch.__version__)"

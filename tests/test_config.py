@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.config import PPOConfig, linear
 from flatout.errors import UsageError
+from flatout.hyper import PPOConfig, linear
 from flatout.settings import load_preset, load_toml, parse_kwargs, presets, resolve
 
 

@@ -181,7 +181,9 @@ def test_a_batch_of_actions() -> None:
         ("flatout/Snake-v0", {}, ObservationSpec((10, 10, 1), "uint8", 3), DiscreteSpec(4)),
         ("tests.bad_envs:Images", {}, ObservationSpec((48, 48, 3), "uint8", 255), DiscreteSpec(2)),
         ("tests.bad_envs:Images", {"grayscale": True, "frame_stack": 4},
-         ObservationSpec((48, 48, 4), "uint8", 255), DiscreteSpec(2)),
+         ObservationSpec((48, 48, 4), "uint8", 255, 4, "first"), DiscreteSpec(2)),
+        ("tests.bad_envs:Images", {"frame_stack": 2},
+         ObservationSpec((48, 48, 6), "uint8", 255, 2, "first"), DiscreteSpec(2)),
         ("tests.bad_envs:Good", {"frame_stack": 3}, ObservationSpec((12,), "float32"),
          DiscreteSpec(2)),
         ("tests.bad_envs:DiscreteStart", {}, ObservationSpec((4,), "float32"), DiscreteSpec(3, 5)),
@@ -323,10 +325,10 @@ def test_replay_is_exact(name: str, seed: int, length: int) -> None:
         for env, *_ in first.ended:
             taken[env].clear()
     again = Played(made(name), made(name), seed=seed)
-    for env in range(2):
-        assert again.envs.replay(env, first.envs.episode[env], np.array(taken[env]), again.obs)
+    actions = [np.array(some) for some in taken]
+    assert again.envs.replay_all(first.envs.origin, actions, again.obs) == [True, True]
     assert np.array_equal(again.obs, first.obs)
-    for what in ("episode", "returns", "lengths"):
+    for what in ("episode", "returns", "lengths", "origin", "since"):
         assert getattr(again.envs, what) == getattr(first.envs, what)
 
 

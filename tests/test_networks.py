@@ -20,8 +20,9 @@ from flatout.algorithms.base import Algorithm, raw_key, wrap_key
 from flatout.algorithms.distributions import distribution
 from flatout.algorithms.ppo import ppo
 from flatout.algorithms.randomness import uniforms
-from flatout.config import NetworkConfig, PPOConfig
+from flatout.config import NetworkConfig
 from flatout.errors import UsageError
+from flatout.hyper import PPOConfig
 from flatout.networks import MLP, Grid, Linear, NatureCNN, make_torso, orthogonal
 from flatout.packing import OutputLayout, Packing
 from flatout.params import NOISE_BLOCK, Policy

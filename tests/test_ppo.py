@@ -18,7 +18,8 @@ from jax.flatten_util import ravel_pytree
 from flatout.algorithms.base import Algorithm, raw_key, wrap_key
 from flatout.algorithms.ppo import State, ppo
 from flatout.algorithms.returns import RunningMoments
-from flatout.config import NetworkConfig, PPOConfig
+from flatout.config import NetworkConfig
+from flatout.hyper import PPOConfig
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec, Trajectory
 
 OBS = ObservationSpec((3,), "float32")

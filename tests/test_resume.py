@@ -7,18 +7,16 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from flatout import checkpoint
 from flatout.envs.make import factory  # noqa: F401 - imported early: its time is not a test's
 from tests.conftest import TINY, Result
+from tests.kills import assert_same, final_state, finish, kill_at_random_times, spawn, wait_for
 
 ROOT = Path(__file__).parent.parent
 COMMON = (
@@ -35,101 +33,13 @@ VARIANTS = {
                  "max_episode_steps=50", "--batch-size", "50"),
 }  # fmt: skip
 KILLS = {"plain": 14, "normalised": 14, "evaluated": 14, "episodes": 8}
-TIMES = ("time/", "phase/")
-
-
-def spawn(*argv: str, cwd: Path = ROOT) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "flatout", *argv],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def stamp(run: Path) -> int:
-    """Changes when a process has started up and begins to train in a folder."""
-    config = run / "config.json"
-    return config.stat().st_mtime_ns if config.exists() else 0
-
-
-def finish(process: subprocess.Popen[str], seconds: float = 120) -> Result:
-    out, err = process.communicate(timeout=seconds)
-    return Result(process.returncode, out, err)
-
-
-def final_state(run: Path) -> dict[str, Any]:
-    """Everything that a run left behind, less what clocks say."""
-    step, snapshot = checkpoint.load(checkpoint.latest(run))
-    data = json.loads(json.dumps(snapshot.data))
-    progress = data["progress"]
-    for name in ("wall_s", "metrics_bytes"):  # bytes differ with the digits of times
-        del progress[name]
-    progress["reached"] = {goal: at[0] for goal, at in progress["reached"].items()}
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    kept = [{k: v for k, v in row.items() if not k.startswith(TIMES)} for row in rows]
-    agents = {
-        name: checkpoint.load_agent(run / name)[0]
-        for name in ("params.safetensors", "best.safetensors")
-        if (run / name).exists()
-    }
-    return {"step": step, "arrays": snapshot.arrays, "data": data, "rows": kept} | agents
-
-
-def assert_same(one: Any, other: Any, path: str = "") -> None:
-    """Equal to the last bit, whatever the structure."""
-    assert type(one) is type(other), path
-    if isinstance(one, dict):
-        assert one.keys() == other.keys(), path
-        for key in one:
-            assert_same(one[key], other[key], f"{path}/{key}")
-    elif isinstance(one, list):
-        assert len(one) == len(other), path
-        for i, (a, b) in enumerate(zip(one, other, strict=True)):
-            assert_same(a, b, f"{path}[{i}]")
-    elif isinstance(one, np.ndarray):
-        assert one.dtype == other.dtype, path
-        assert one.tobytes() == other.tobytes(), path
-    else:
-        assert one == other, path
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_killed_at_random_times_and_resumed_is_bit_equal(variant: str, tmp_path: Path) -> None:
     flags = (*COMMON, *VARIANTS[variant], "--seed", "3")
-    whole = tmp_path / "whole"
-    done = finish(spawn(*flags, "--run-dir", str(whole)))
-    assert done.code == 0, done.err
-    dice = random.Random(variant)
-    run, kills, rounds, reached = tmp_path / "run-0", 0, 0, set[tuple[int, str]]()
-    while kills < KILLS[variant]:
-        resumable = bool(checkpoint.checkpoints(run / "checkpoints"))
-        if not resumable and run.exists():  # killed before anything was saved: begin again
-            rounds += 1
-            run = tmp_path / f"run-{rounds}"
-        again = ("train", "--resume", str(run), "--quiet")
-        before = stamp(run)
-        process = spawn(*(again if resumable else (*flags, "--run-dir", str(run))))
-        if dice.random() < 0.8:  # while it trains, at a random time; else while it starts
-            wait_for(lambda: stamp(run) != before or process.poll() is not None)  # noqa: B023
-        time.sleep(dice.uniform(0.0, 0.5))
-        if process.poll() is None:
-            process.kill()
-            kills += 1
-        finish(process)
-        saved = checkpoint.checkpoints(run / "checkpoints")
-        reached |= {(rounds, saved[-1].name)} if saved else set()
-        if (run / "summary.json").exists():  # it got to its end: compare it, and begin another
-            assert_same(final_state(run), final_state(whole))
-            rounds += 1
-            run = tmp_path / f"run-{rounds}"
-    assert len(reached) > KILLS[variant] // 2, "most kills must hit a run that had moved on"
-    if checkpoint.checkpoints(run / "checkpoints"):
-        done = finish(spawn("train", "--resume", str(run), "--quiet"))
-        assert done.code == 0, done.err
-        assert_same(final_state(run), final_state(whole))
+    kill_at_random_times(flags, KILLS[variant], random.Random(variant), tmp_path)
 
 
 def test_resume_in_the_same_process_is_bit_equal(
@@ -161,13 +71,6 @@ def test_rows_after_the_checkpoint_are_cut_off(
     assert flatout("train", "--resume", run, "--quiet").code == 0
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert steps == [64, 128, 192, 256]
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
 
 
 SLOW = (

@@ -19,10 +19,14 @@ from flatout.errors import (
 from flatout.placement import Placement
 
 if TYPE_CHECKING:
-    from flatout.api import PPO
+    from flatout.api import DDPG, DQN, PPO, SAC, TD3
 
 __all__ = [
+    "DDPG",
+    "DQN",
     "PPO",
+    "SAC",
+    "TD3",
     "CheckpointError",
     "EnvironmentFailure",
     "FlatoutError",
@@ -33,8 +37,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load agents on first use: `import flatout` stays quick and JAX unstarted."""
-    if name == "PPO":
+    if name in ("DDPG", "DQN", "PPO", "SAC", "TD3"):
         from flatout import api
 
-        return api.PPO
+        return getattr(api, name)
     raise AttributeError(f"module 'flatout' has no attribute {name!r}")

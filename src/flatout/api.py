@@ -10,14 +10,15 @@ import numpy as np
 
 from flatout import checkpoint
 from flatout.agentfile import find_agent, save_parameters, saved_config
-from flatout.assembly import Task, build_algorithm, open_task
+from flatout.assembly import build_algorithm
 from flatout.checkpoint import PREFIX
 from flatout.envs.host import to_environment
+from flatout.envs.task import Task, open_task
 from flatout.envs.trust import refuse_foreign
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.evaluate import Evaluation, Evaluator, record
 from flatout.networks import Network
-from flatout.packing import Packing
+from flatout.packing import Bundle
 from flatout.params import Policy
 from flatout.runfolder import RunFolder
 from flatout.settings import resolve, with_run
@@ -26,7 +27,7 @@ from flatout.trainer import Callback, Trainer
 
 
 class Agent:
-    """What every algorithm's agent can do; use `PPO`.
+    """What every algorithm's agent can do; use `PPO`, `DQN`, `DDPG`, `TD3` or `SAC`.
 
     Args:
         env: a Gymnasium id, ``"module:factory"``, an environment object (for one environment), or
@@ -180,13 +181,11 @@ class Agent:
         seed = self.config.run.seed if seed is None else seed
         if not 0 <= seed < 2**32:
             raise UsageError(f"seed = {seed} is impossible: it lies in 0 to 4294967295.")
-        task = open_task(self.config, self._source)
+        task = open_task(self.config.env, self._source)
         device = self._start_backend(task)
         algorithm = build_algorithm(self.config, task, self._network)
-        evaluator = Evaluator(
-            algorithm, lambda: task.take(1)[0], task.name, task.obs_spec, task.action_spec,
-            episodes, seed, device, max_envs=1 if task.single else 16,
-        )  # fmt: skip
+        limit = 1 if task.single else 16
+        evaluator = Evaluator(algorithm, task, episodes, seed, device, max_envs=limit)
         try:
             evaluator.compile()
             return evaluator.run(self._packed(algorithm), 0)
@@ -259,8 +258,8 @@ class Agent:
     def _task_specs(self) -> Task:
         """The task without an environment, for what needs only its spaces."""
         if self._task is None:
-            self._task = open_task(self.config, self._source)
-            self._task.take(1)[0].close()
+            self._task = open_task(self.config.env, self._source)
+            self._task.close()
             self._device = self._start_backend(self._task)
         return self._task
 
@@ -276,14 +275,14 @@ class Agent:
         backend.start(placement)
         return backend.device(placement.act[0])
 
-    def _packed(self, algorithm: Any) -> np.ndarray:
-        """The actor's packed parameters ``[P]``."""
+    def _packed(self, algorithm: Any) -> tuple[np.ndarray, ...]:
+        """The actor's parameters, bundled."""
         if self._arrays is None:
             raise UsageError("this agent has learned nothing yet: call learn or load.")
         shapes = algorithm.actor(algorithm.shapes)
         # `actor` only selects, so that it selects names as well as arrays.
         names = algorithm.actor(checkpoint.leaf_names(algorithm.shapes, PREFIX))
-        return Packing(shapes).pack_host(checkpoint.rebuild(names, shapes, self._arrays))
+        return Bundle(shapes).pack_host(checkpoint.rebuild(names, shapes, self._arrays))
 
     def _policy(self, count: int, deterministic: bool) -> Policy:
         from flatout.algorithms.base import raw_key
@@ -310,7 +309,31 @@ class PPO(Agent):
     algorithm = "ppo"
 
 
-AGENTS: dict[str, type[Agent]] = {"ppo": PPO}
+class DQN(Agent):
+    """Deep Q-learning (Mnih et al., 2015), double, dueling, n-step, prioritised as options."""
+
+    algorithm = "dqn"
+
+
+class DDPG(Agent):
+    """Deep deterministic policy gradient (Lillicrap et al., 2016)."""
+
+    algorithm = "ddpg"
+
+
+class TD3(Agent):
+    """Twin delayed DDPG (Fujimoto et al., 2018)."""
+
+    algorithm = "td3"
+
+
+class SAC(Agent):
+    """Soft actor-critic (Haarnoja et al., 2018), its entropy weight learned by default."""
+
+    algorithm = "sac"
+
+
+AGENTS: dict[str, type[Agent]] = {agent.algorithm: agent for agent in (PPO, DQN, DDPG, TD3, SAC)}
 
 
 def load_any(path: Path, prefer: str = "best") -> tuple[Agent, Path]:

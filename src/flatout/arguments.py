@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import field, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -13,11 +13,11 @@ from flatout.config import (
     RESUMABLE,
     EnvConfig,
     NetworkConfig,
-    PPOConfig,
     RunConfig,
     TrainConfig,
 )
 from flatout.errors import UsageError, nearest
+from flatout.hyper import HYPER
 from flatout.settings import (
     build,
     load_preset,
@@ -28,18 +28,26 @@ from flatout.settings import (
 )
 
 
-@dataclass(frozen=True)
-class PPOArguments:
-    """Train with proximal policy optimisation.
+def arguments_class(algorithm: str) -> type:
+    """The settings of one algorithm as one class, whose docstring heads its help."""
+    hyper = HYPER[algorithm]
+    made = make_dataclass(
+        f"{algorithm.upper()}Arguments",
+        [
+            ("environment", EnvConfig, field(default_factory=EnvConfig)),
+            ("network", NetworkConfig, field(default_factory=NetworkConfig)),
+            ("hyper", hyper, field(default_factory=hyper)),
+            ("run", RunConfig, field(default_factory=RunConfig)),
+        ],
+        frozen=True,
+    )
+    title = (hyper.__doc__ or "").split("; ")[0]
+    made.__doc__ = f"""Train: {title[0].lower()}{title[1:]}.
 
     Settings come from --preset NAME, then --config FILE.toml, then flags, later ones winning.
     --resume RUN_DIR goes on with a run. --env-kwargs KEY=VALUE ... go to the environment.
     """
-
-    environment: EnvConfig = field(default_factory=EnvConfig)
-    network: NetworkConfig = field(default_factory=NetworkConfig)
-    hyper: PPOConfig = field(default_factory=PPOConfig)
-    run: RunConfig = field(default_factory=RunConfig)
+    return made
 
 
 def parse(cls: type, prog: str, argv: list[str], default: Any) -> Any:
@@ -178,8 +186,9 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
         if named and chosen and chosen[-1] != named:
             raise UsageError(f"the preset or file is for {chosen[-1]}, not {named}.")
     base = build(algorithm, *layers)
-    default = PPOArguments(base.env, base.network, base.hyper, base.run)
-    parsed: PPOArguments = parse(PPOArguments, f"flatout train {algorithm}", argv, default)
+    arguments = arguments_class(algorithm)
+    default = arguments(base.env, base.network, base.hyper, base.run)
+    parsed = parse(arguments, f"flatout train {algorithm}", argv, default)
     kwargs = {**base.env.env_kwargs, **parse_kwargs(pairs)}
     built = TrainConfig(
         algorithm,

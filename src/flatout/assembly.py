@@ -8,77 +8,26 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
-
 from flatout import backend
 from flatout.config import TrainConfig
-from flatout.envs.make import Factory, close_quietly, episode_limit, factory, specs
+from flatout.envs.task import Task, open_task
 from flatout.errors import UsageError
 from flatout.hardware import Hardware, inventory, resolve_placement
-from flatout.placement import Placement, refuse_unavailable
+from flatout.placement import CPU, Placement, refuse_unavailable
 from flatout.spans import Spans
-from flatout.types import ActionSpec, ObservationSpec
 
 if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
+    from flatout.buffers.base import Buffer
     from flatout.evaluate import Evaluator
     from flatout.networks import Network
     from flatout.schedules.base import Schedule
 
-INIT, LEARN, ACT = 0, 1, 2
+INIT, LEARN, ACT, REPLAY = 0, 1, 2, 3
 """The run's independent random streams."""
 
-
-@dataclass
-class Task:
-    """The environments' side of a run: how to make them, and what they look like.
-
-    Attributes:
-        make: makes one.
-        name: for messages.
-        obs_spec, action_spec: its spaces.
-        limit: its time limit in steps, if any.
-        first: the one that was made to look at its spaces, until `take` hands it out.
-        single: a user's own object, of which there cannot be two.
-    """
-
-    make: Factory
-    name: str
-    obs_spec: ObservationSpec
-    action_spec: ActionSpec
-    limit: int | None
-    first: Any
-    single: bool = False
-
-    def take(self, count: int) -> list[Any]:
-        """`count` environments; the one that was made to look at its spaces is the first."""
-        made = [self.first] if self.first is not None else []
-        self.first = None
-        try:
-            while len(made) < count:
-                made.append(self.make())
-        except BaseException:
-            for env in made:
-                close_quietly(env)
-            raise
-        return made
-
-
-def open_task(config: TrainConfig, source: Any = None) -> Task:
-    """Make the first environment and read its spaces.
-
-    Raises:
-        UsageError: an unknown environment or an unsupported space.
-    """
-    make = factory(config.env, source)
-    env = make()
-    try:
-        obs_spec, action_spec = specs(env, config.env.env)
-    except BaseException:
-        close_quietly(env)
-        raise
-    single = isinstance(source, gym.Env)
-    return Task(make, config.env.env, obs_spec, action_spec, episode_limit(env), env, single)
+RESEED_AFTER = 1000
+"""Steps of an Atari game between seeded starts, each of which takes as long as some 250 steps."""
 
 
 def horizon(config: TrainConfig, limit: int | None) -> int:
@@ -109,18 +58,51 @@ def horizon(config: TrainConfig, limit: int | None) -> int:
 
 def build_algorithm(config: TrainConfig, task: Task, network: Network | None) -> Algorithm:
     """The algorithm's pure functions for this task."""
-    from flatout.algorithms.ppo import ppo
+    from flatout.algorithms import dqn, ppo, sac, td3
 
-    return ppo(
-        config.hyper,
-        config.network,
-        task.obs_spec,
-        task.action_spec,
-        num_envs=config.env.envs,
-        horizon=horizon(config, task.limit),
-        total_steps=config.run.steps,
-        network=network,
-    )
+    common: dict[str, Any] = {
+        "num_envs": config.env.envs, "total_steps": config.run.steps, "network": network,
+    }  # fmt: skip
+    settings = (config.hyper, config.network, task.obs_spec, task.action_spec)
+    if config.algorithm == "ppo":
+        return ppo.ppo(*settings, horizon=horizon(config, task.limit), **common)
+    build = {"dqn": dqn.dqn, "ddpg": td3.td3, "td3": td3.td3, "sac": sac.sac}
+    return build[config.algorithm](*settings, **common)
+
+
+def build_buffer(
+    config: TrainConfig, task: Task, algorithm: Algorithm, placement: Placement, shapes: Any
+) -> Buffer:
+    """What lies between trajectories and updates, where the placement wants it.
+
+    Args:
+        config: the settings.
+        task: the environment.
+        algorithm: learns from it.
+        placement: where replay lives.
+        shapes: of trajectories.
+    """
+    from flatout.algorithms.base import raw_key
+    from flatout.buffers.device import DeviceReplay
+    from flatout.buffers.fresh import Fresh
+    from flatout.buffers.replay import HostReplay
+    from flatout.buffers.ring import Geometry
+    from flatout.buffers.trajectories import TrajectoryReplay
+
+    needs = algorithm.replay
+    if needs is None:
+        kept = config.hyper.replay_trajectories
+        return Fresh(algorithm) if kept == 1 else TrajectoryReplay(algorithm, kept, shapes)
+    lanes = config.env.envs
+    rows = max(needs.buffer_size // lanes, algorithm.horizon)
+    geometry = Geometry(task.obs_spec, lanes, rows, needs.n_step, needs.gamma)
+    key = raw_key(config.run.seed, REPLAY)
+    if placement.replay_on_device:
+        cuts = lanes if task.limit is None else rows * lanes // task.limit + lanes
+        return DeviceReplay(algorithm, geometry, shapes, key, cuts)
+    several = placement.learn[0].kind == "gpu" and needs.most(lanes) > 1
+    chunk = -(-needs.most(lanes) // 2) if several else None
+    return HostReplay(algorithm, geometry, shapes, key, backend.device(CPU), chunk)
 
 
 @dataclass
@@ -175,7 +157,7 @@ def assemble(
         UsageError, FlatoutError: what cannot be done, before anything large is allocated.
     """
     hardware = inventory()
-    task = open_task(config, source)
+    task = open_task(config.env, source)
     try:
         placement, notes = resolve_placement(
             config.run.placement, hardware,
@@ -191,8 +173,7 @@ def assemble(
             config, task, placement, hardware, notes, spans, network, discardable, announce
         )
     except BaseException:
-        if task.first is not None:
-            close_quietly(task.first)
+        task.close()
         raise
 
 
@@ -209,7 +190,6 @@ def _compile(
 ) -> Parts:
     from flatout.algorithms.base import raw_key
     from flatout.buffers.rollout import final_chunks, trajectory_shapes
-    from flatout.envs.host import HostEnvs
     from flatout.evaluate import Evaluator
     from flatout.learner import Learner
     from flatout.memory import Expectation, size_mb
@@ -223,20 +203,19 @@ def _compile(
     algorithm = build_algorithm(config, task, network)
     masked = algorithm.episodes is not None
     policy = Policy(algorithm, task.obs_spec, count, acting, raw_key(seed, ACT))
-    learner = Learner(algorithm, learning, raw_key(seed, INIT), raw_key(seed, LEARN), spans)
     chunks = final_chunks(algorithm.horizon, task.limit)
+    replayed = algorithm.replay is not None
     shapes = trajectory_shapes(
-        algorithm.horizon, count, task.obs_spec, policy.layout, masked, chunks
+        algorithm.horizon, count, task.obs_spec, policy.layout, masked, chunks, replayed
     )
-    expectation = Expectation(size_mb(learner.shapes), size_mb(shapes))
+    buffer = build_buffer(config, task, algorithm, placement, shapes)
+    expectation = Expectation(size_mb(algorithm.shapes), size_mb(shapes), buffer.memory_mb())
     expectation.check(placement, hardware)  # before a long compilation
+    learner = Learner(algorithm, buffer, learning, raw_key(seed, INIT), raw_key(seed, LEARN), spans)
     with ExitStack() as undo:  # whatever fails on the way leaves no environment open
         evaluator = None
         if config.run.eval_every:
-            evaluator = Evaluator(
-                algorithm, task.make, task.name, task.obs_spec, task.action_spec,
-                config.run.eval_episodes, seed, acting,
-            )  # fmt: skip
+            evaluator = Evaluator(algorithm, task, config.run.eval_episodes, seed, acting)
             undo.callback(evaluator.close)
         with spans.span("compile"), ThreadPoolExecutor(3) as pool:
             jobs = [
@@ -250,15 +229,18 @@ def _compile(
         expectation = Expectation(
             expectation.state,
             expectation.trajectory,
+            expectation.replay,
             0.0 if workspace is None else workspace.temp_size_in_bytes / 2**20,
         )
         announce(expectation.check(placement, hardware))
-        envs = HostEnvs(task.take(count), task.name, task.obs_spec, task.action_spec, seed)
+        envs = task.open(count, seed, reseed_after=RESEED_AFTER)
         undo.callback(envs.close)
         sampler = InlineSampler(
-            envs, policy, task.obs_spec, algorithm.horizon, algorithm.episodes, chunks, spans
-        )
-        schedule = SerialSchedule(sampler, policy, learner, spans, discardable)
+            envs, policy, task.obs_spec, algorithm.horizon, algorithm.episodes, chunks, spans,
+            replayed=replayed, life_loss=config.env.terminal_on_life_loss,
+            sign=config.env.clip_reward,
+        )  # fmt: skip
+        schedule = SerialSchedule(sampler, policy, learner, spans, discardable, algorithm.advanced)
         expected = {str(d): round(mb, 1) for d, mb in expectation.by_device(placement).items()}
         undo.pop_all()
         return Parts(placement, hardware, algorithm, schedule, evaluator, expected, notes)

@@ -23,10 +23,13 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
 from flatout.errors import CheckpointError, FlatoutError
+from flatout.segments import Reference, SavedRows, SegmentStore
 from flatout.types import Snapshot
 
 FORMAT = 1
 ARRAYS, DATA = "state.safetensors", "state.json"
+REPLAY = "replay"
+"""The folder of a run's replay segments, beside its checkpoints."""
 PREFIX = "learner"
 """What the learning state's arrays are named after in snapshots and saved agents."""
 
@@ -95,8 +98,17 @@ def replace_file(path: Path, content: bytes) -> None:
         raise FlatoutError(f"cannot write {path}: {error.strerror}.") from error
 
 
-def save(folder: Path, step: int, snapshot: Snapshot, keep: int) -> Path:
+def save(
+    folder: Path, step: int, snapshot: Snapshot, keep: int, store: SegmentStore | None = None
+) -> Path:
     """Write a checkpoint and remove all but the newest `keep`.
+
+    Args:
+        folder: of all checkpoints.
+        step: the run's.
+        snapshot: what to save.
+        keep: how many checkpoints stay.
+        store: where the snapshot's rows of experience go.
 
     Raises:
         FlatoutError: the disk is full or the folder not writable; earlier checkpoints are intact.
@@ -106,8 +118,11 @@ def save(folder: Path, step: int, snapshot: Snapshot, keep: int) -> Path:
     tensors = dump_tensors({n: np.asarray(a, order="C") for n, a in snapshot.arrays.items()})
     data = {"format": FORMAT, "step": step, "sha256": hashlib.sha256(tensors).hexdigest()}
     data |= {"data": snapshot.data}
-    text = json.dumps(data | {"digest": _digest(data)})
     try:
+        if snapshot.rows is not None and store is not None:
+            data["replay"] = {"stored": snapshot.rows.stored, "segments": store.save(snapshot.rows)}
+        data = json.loads(json.dumps(data))
+        text = json.dumps(data | {"digest": _digest(data)})
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         write_file(temporary / ARRAYS, tensors)
@@ -131,7 +146,23 @@ def save(folder: Path, step: int, snapshot: Snapshot, keep: int) -> Path:
         with suppress(OSError):
             surplus.rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
+    if snapshot.rows is not None and store is not None:
+        with suppress(CheckpointError):  # where one cannot be read, everything stays
+            store.keep_only(one for path in checkpoints(folder) for one in references(path))
     return final
+
+
+def references(path: Path) -> list[Reference]:
+    """The replay segments that a checkpoint refers to.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    try:
+        data = json.loads((path / DATA).read_bytes())
+        return list(data.get("replay", {}).get("segments", []))
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"the checkpoint {path} cannot be read: {error}.") from error
 
 
 def recover(folder: Path) -> None:
@@ -193,7 +224,13 @@ def load(path: Path) -> tuple[int, Snapshot]:
                 f"the checkpoint {path} is corrupt: {ARRAYS} is not what was saved.{hint}"
             )
         arrays = load_tensors(tensors)
-        return int(data["step"]), Snapshot(dict(arrays), data["data"])
+        rows = None
+        if "replay" in data:
+            replay = data["replay"]
+            first, end = (int(number) for number in replay["stored"])
+            segments = path.parent.parent / REPLAY
+            rows = SavedRows(segments, list(replay["segments"]), (first, end))
+        return int(data["step"]), Snapshot(dict(arrays), data["data"], rows)
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint {path} cannot be read: {error.strerror}.{hint}"

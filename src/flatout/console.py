@@ -28,6 +28,11 @@ REDRAW_S = 0.25
 PLAIN_S = 5.0
 
 BLOCKS = "▁▂▃▄▅▆▇█"
+SHOWN = (
+    "policy_loss", "value_loss", "loss", "q_max", "actor_loss", "critic_loss", "epsilon",
+    "ent_coef", "replay_fill",
+)  # fmt: skip
+"""The metrics that the live display shows, as far as the algorithm has them."""
 
 
 class LiveDisplay:
@@ -101,8 +106,11 @@ class LiveDisplay:
         grid.add_row("steps", f"{progress.steps:,}", "updates", f"{progress.updates:,}")
         grid.add_row("episodes", f"{progress.episodes:,}", "steps/s", f"{rate:,.0f}")
         grid.add_row("return, last 100", f"{mean:.1f}", "last 10", f"{mean10:.1f}")
-        loss = row.get("policy_loss", math.nan), row.get("value_loss", math.nan)
-        grid.add_row("policy loss", f"{loss[0]:.4f}", "value loss", f"{loss[1]:.4f}")
+        shown = [(name, row[name]) for name in SHOWN if name in row]
+        for left, right in zip(shown[::2], [*shown[1::2], ("", math.nan)], strict=False):
+            cells = (left[0].replace("_", " "), f"{left[1]:.4g}")
+            more = (right[0].replace("_", " "), f"{right[1]:.4g}" if right[0] else "")
+            grid.add_row(*cells, *more)
         parts: list[Any] = [self._bar, grid]
         if len(self._curve) > 1:
             parts.append(Text(sparkline(self._curve, 60), style="cyan"))

@@ -12,6 +12,7 @@ import numpy as np
 from flatout.algorithms.base import Algorithm
 from flatout.envs.host import EVALUATION, HostEnvs
 from flatout.envs.make import Factory
+from flatout.envs.task import Task
 from flatout.errors import EnvironmentFailure, FlatoutError, UsageError
 from flatout.params import Policy
 from flatout.spans import Spans
@@ -49,10 +50,7 @@ class Evaluator:
 
     Args:
         algorithm: acts.
-        make: makes environments.
-        name: the environment's name, for messages.
-        obs_spec: one observation.
-        action_spec: one action.
+        task: the environment.
         episodes: how many to play.
         seed: the run's seed; evaluation draws its own stream of episode seeds from it.
         device: where acting runs.
@@ -62,22 +60,17 @@ class Evaluator:
     def __init__(
         self,
         algorithm: Algorithm,
-        make: Factory,
-        name: str,
-        obs_spec: ObservationSpec,
-        action_spec: ActionSpec,
+        task: Task,
         episodes: int,
         seed: int,
         device: Device,
         max_envs: int = 16,
     ) -> None:
         self._episodes = episodes
-        self._obs_spec = obs_spec
+        self._obs_spec = task.obs_spec
         count = min(episodes, max_envs)
-        self.policy = Policy(algorithm, obs_spec, count, device)
-        self._envs = HostEnvs(
-            [make() for _ in range(count)], name, obs_spec, action_spec, seed, EVALUATION
-        )
+        self.policy = Policy(algorithm, task.obs_spec, count, device)
+        self._envs = task.open(count, seed, EVALUATION)
 
     def compile(self) -> None:
         """Compile greedy acting."""
@@ -95,8 +88,7 @@ class Evaluator:
         obs = np.zeros((count, *self._obs_spec.shape), self._obs_spec.dtype)
         rewards = np.zeros((count,), np.float32)
         done: list[list[Episode]] = [[] for _ in range(count)]
-        for env in range(count):
-            envs.reset(env, obs, episode=0)
+        envs.reset_all(obs, episode=0)
 
         def ended(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
             done[env].append(envs.finished(env))

@@ -1,4 +1,4 @@
-"""The learner: an algorithm's compiled `update` on one device, one dispatch per trajectory."""
+"""The learner: a buffer's compiled `learn` on one device, one dispatch for all due updates."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Algorithm, shapes_of, wrap_key
+from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.backend import full_precision
+from flatout.buffers.base import Buffer
 from flatout.errors import FlatoutError
-from flatout.packing import Packing
+from flatout.packing import Bundle
 from flatout.spans import Spans
-from flatout.types import Device, Trajectory
+from flatout.types import Device, RowSource, Trajectory
 
 
 class Learner:
@@ -21,6 +22,7 @@ class Learner:
 
     Args:
         algorithm: its pure functions.
+        buffer: what lies between trajectories and updates.
         device: where learning runs.
         init_key: raw key data (uint32) that draws the initial state.
         key: raw key data of the learning stream.
@@ -30,21 +32,29 @@ class Learner:
     def __init__(
         self,
         algorithm: Algorithm,
+        buffer: Buffer,
         device: Device,
         init_key: np.ndarray,
         key: np.ndarray,
         spans: Spans,
     ) -> None:
         self._algorithm = algorithm
+        self._buffer = buffer
         self._init_key = init_key
         self._key = key
         self._spans = spans
         self.device = device
         self.shapes = algorithm.shapes
-        self._packing = Packing(algorithm.actor(self.shapes))
-        self.state: Any = None
-        self.packed: jax.Array | None = None
-        self._updates: dict[Any, Any] = {}
+        self._leaf_shapes, self._tree = jax.tree.flatten(self.shapes)
+        self._bundle = Bundle(algorithm.actor(self.shapes))
+        # `actor` only selects, so that it finds where in the state an actor's large leaves are.
+        places = jax.tree.unflatten(self._tree, list(range(len(self._leaf_shapes))))
+        chosen = jax.tree.leaves(algorithm.actor(places))
+        self._large = [chosen[i] for i in self._bundle.large]
+        self._leaves: list[Any] = []
+        self._held: Any = None
+        self.bundle: tuple[Any, ...] = ()
+        self._programs: dict[Any, Any] = {}
 
     def compile_update(self, trajectory: Trajectory) -> Any:
         """Compile the update for trajectories of these shapes, or find it compiled.
@@ -52,68 +62,140 @@ class Learner:
         Args:
             trajectory: arrays, or `jax.ShapeDtypeStruct` in their place.
         """
-        shapes = shapes_of(trajectory)
-        signature = tuple((leaf.shape, leaf.dtype.str) for leaf in jax.tree.leaves(shapes))
-        if signature not in self._updates:
+        held = self._held if self._held is not None else self._buffer.held()
+        return self._compile(shapes_of(held), self._buffer.inputs(trajectory))
+
+    def _compile(self, held: Any, inputs: Any) -> Any:
+        signature = _signature((held, inputs))
+        if signature not in self._programs:
             on = jax.sharding.SingleDeviceSharding(self.device)
-            program = jax.jit(self._update, donate_argnums=0, in_shardings=on, out_shardings=on)
+            program = jax.jit(self._learn, donate_argnums=(0, 1), in_shardings=on, out_shardings=on)
             with full_precision(self.device):
-                self._updates[signature] = program.lower(self.shapes, shapes, self._key).compile()
-        return self._updates[signature]
+                lowered = program.lower(self._leaf_shapes, held, inputs, self._key)
+                self._programs[signature] = lowered.compile()
+        return self._programs[signature]
 
     def start(self) -> None:
         """Draw the initial state."""
-        self.restore(self._algorithm.init(self._init_key))
+        self._held = jax.device_put(self._buffer.held(), self.device)
+        self._set(self._algorithm.init(self._init_key))
 
     def update(self, trajectory: Trajectory) -> dict[str, float]:
         """Learn from one trajectory, waiting for the device.
 
         Returns:
-            The algorithm's metrics.
+            The learner's metrics, ``updates`` among them.
 
         Raises:
             FlatoutError: the loss or the parameters are no longer finite.
         """
-        program = self._updates.get(
-            tuple((leaf.shape, leaf.dtype.str) for leaf in jax.tree.leaves(trajectory))
-        )
-        if program is None:
-            with self._spans.span("compile"):
-                program = self.compile_update(trajectory)
-        if self.device.platform != "cpu":
-            with self._spans.span("transfer"):
-                trajectory = jax.block_until_ready(jax.device_put(trajectory, self.device))
-        with self._spans.span("learn"):
-            self.state, self.packed, scalars = program(self.state, trajectory, self._key)
-            values = np.asarray(scalars)  # waits for the device
-        metrics = dict(zip((*self._algorithm.metrics, "finite"), values.tolist(), strict=True))
+        spans, buffer = self._spans, self._buffer
+        feedback: list[Any] = []
+        done: list[Any] = []
+        vector: Any = None
+        arrivals = iter(buffer.take(trajectory, self._held))
+        while True:
+            with spans.span("replay"):
+                inputs = next(arrivals, None)
+            if inputs is None:
+                break
+            self._held = self._grown(self._held)
+            if self.device.platform != "cpu":
+                with spans.span("transfer"):
+                    inputs = jax.block_until_ready(jax.device_put(inputs, self.device))
+            program = self._programs.get(_signature((self._held, inputs)))
+            if program is None:
+                with spans.span("compile"):
+                    program = self._compile(shapes_of(self._held), shapes_of(inputs))
+            with spans.span("learn"):
+                self._leaves, self._held, vector, scalars, fed = program(
+                    self._leaves, self._held, inputs, self._key
+                )
+                if self.device.platform == "cpu":
+                    scalars = np.asarray(scalars)
+            feedback.append(fed)
+            done.append(scalars)
+        values = done
+        if self.device.platform != "cpu":  # meanwhile the next batches were gathered
+            with spans.span("learn"):
+                values = [np.asarray(one) for one in done]  # waits for the device
+        if jax.tree.leaves(feedback):
+            with spans.span("replay"):
+                buffer.refresh(feedback)
+        self.bundle = (vector, *(self._leaves[i] for i in self._large))
+        return self._metrics(values)
+
+    def _metrics(self, values: list[np.ndarray]) -> dict[str, float]:
+        names = (*self._buffer.metrics, "finite")
+        metrics = dict(zip(names, _joined(values, names).tolist(), strict=True))
         if not metrics.pop("finite"):
             bad = [name for name, value in metrics.items() if not np.isfinite(value)]
             raise FlatoutError(
                 f"learning diverged: {', '.join(bad) if bad else 'the parameters'} became NaN or "
                 "infinite; lower --learning-rate or --max-grad-norm, or look at the rewards' size."
             )
-        return metrics
+        return metrics | self._buffer.facts()
 
     def host_state(self) -> Any:
         """The learning state as NumPy arrays."""
-        return jax.device_get(self.state)
+        return jax.tree.unflatten(self._tree, jax.device_get(self._leaves))
 
-    def restore(self, state: Any) -> None:
-        """Take over a state of NumPy arrays with this learner's structure."""
-        self.state = jax.device_put(state, self.device)
-        self.packed = jax.device_put(
-            self._packing.pack_host(self._algorithm.actor(state)), self.device
-        )
+    def buffer_state(self) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
+        """What the buffer keeps: arrays, JSON-compatible data, rows of experience."""
+        return self._buffer.state(self._held)
 
-    def _pack(self, state: Any) -> jax.Array:
-        return self._packing.pack(self._algorithm.actor(state))
+    def restore(
+        self,
+        state: Any,
+        arrays: dict[str, np.ndarray],
+        data: dict[str, Any],
+        rows: RowSource | None,
+    ) -> None:
+        """Take over a state of NumPy arrays with this learner's structure, and the buffer's."""
+        held = self._buffer.restore(arrays, data, rows)
+        self._held = jax.device_put(held, self.device)
+        self._set(state)
 
-    def _update(
-        self, state: Any, trajectory: Trajectory, key: jax.Array
-    ) -> tuple[Any, jax.Array, jax.Array]:
-        state, metrics, _ = self._algorithm.update(state, trajectory, wrap_key(key))
-        packed = self._pack(state)
-        scalars = [metrics[name].astype(jnp.float32) for name in self._algorithm.metrics]
-        finite = jnp.isfinite(packed).all() & jnp.isfinite(jnp.stack(scalars)).all()
-        return state, packed, jnp.stack([*scalars, finite.astype(jnp.float32)])
+    def adopt(self, state: Any) -> None:
+        """Take over a state of NumPy arrays; the buffer stays as it is."""
+        self._set(state)
+
+    def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray) -> None:
+        """See `Buffer.cut`."""
+        held = self._buffer.cut(env, final_obs, first_obs, self._held)
+        self._held = jax.device_put(held, self.device)
+
+    def _set(self, state: Any) -> None:
+        self._leaves = [jax.device_put(leaf, self.device) for leaf in jax.tree.leaves(state)]
+        vector = self._bundle.pack_host(self._algorithm.actor(state))[0]
+        vector = jax.device_put(vector, self.device)
+        self.bundle = (vector, *(self._leaves[i] for i in self._large))
+
+    def _grown(self, held: Any) -> Any:
+        grow = getattr(self._buffer, "grown", None)
+        return held if grow is None else grow(held)
+
+    def _learn(self, leaves: list[Any], held: Any, inputs: Any, key: jax.Array) -> Any:
+        state = jax.tree.unflatten(self._tree, leaves)
+        state, held, metrics, feedback = self._buffer.learn(state, held, inputs, key)
+        vector = self._bundle.vector(self._algorithm.actor(state))
+        scalars = [metrics[name].astype(jnp.float32) for name in self._buffer.metrics]
+        finite = jnp.isfinite(vector).all() & jnp.isfinite(jnp.stack(scalars)).all()
+        stacked = jnp.stack([*scalars, finite.astype(jnp.float32)])
+        return jax.tree.leaves(state), held, vector, stacked, feedback
+
+
+def _joined(values: list[np.ndarray], names: tuple[str, ...]) -> np.ndarray:
+    """Several dispatches' scalars as one's: updates add up, the rest are their means."""
+    if len(values) == 1:
+        return values[0]
+    table = np.stack(values)
+    updates = table[:, names.index("updates")]
+    joined = (table * updates[:, None]).sum(0) / updates.sum()
+    joined[names.index("updates")] = updates.sum()
+    joined[names.index("finite")] = table[:, names.index("finite")].min()
+    return joined
+
+
+def _signature(tree: Any) -> tuple[Any, ...]:
+    return tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree))

@@ -9,6 +9,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flatout.errors import FlatoutError, UsageError
+from flatout.progress import Progress
+from flatout.types import Episode
+
+EPISODE_MEANS = ("loss", "actor_loss", "critic_loss", "epsilon", "replay_fill", "replay_mb")
+"""The algorithm's and replay's scalars that an episode's row has."""
 
 
 class Logger(Protocol):
@@ -93,6 +98,51 @@ class TensorBoard:
     def close(self) -> None:
         """Flush and close."""
         self._writer.close()
+
+
+class EpisodeLog:
+    """``episodes.jsonl`` and TensorBoard's ``episode/``: a row for every training episode.
+
+    Losses are means over the updates since an episode last ended (with one environment: over the
+    episode's own), the rest is of the episode's end.
+
+    Args:
+        folder: of the run.
+        progress: the run's books, which say where a resumed run's file is cut off.
+        board: also gets the rows, or None.
+    """
+
+    def __init__(self, folder: Path, progress: Progress, board: TensorBoard | None) -> None:
+        self._lines = JsonLines(folder / "episodes.jsonl", progress.episodes_bytes)
+        self._board = board
+
+    def log(self, episodes: list[Episode], progress: Progress) -> None:
+        """Write the episodes that an iteration ended."""
+        means = {name: total / count for name, (total, count) in progress.since_episode.items()}
+        progress.since_episode.clear()
+        number = progress.episodes - len(episodes)
+        row: dict[str, float] = {}
+        for episode in episodes:
+            row = {
+                "return": episode.episode_return, "length": episode.length, "env": episode.env,
+                "q_max": episode.q_max,
+            }  # fmt: skip
+            for name in EPISODE_MEANS:
+                if name in means:
+                    row[name] = means[name]
+            self._lines.log({"episode": number} | row, progress.steps)
+            number += 1
+        if self._board is not None:
+            last = {f"episode/{name}": value for name, value in row.items() if name != "env"}
+            self._board.log(last, progress.steps)
+
+    def sync(self) -> int:
+        """Bring every row to disk; returns the file's length in bytes."""
+        return self._lines.sync()
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._lines.close()
 
 
 class Wandb:

@@ -28,18 +28,21 @@ class Expectation:
     Attributes:
         state: parameters, optimiser and statistics.
         trajectory: one trajectory.
+        replay: replayed experience, in host memory and in the learning device's.
         workspace: the update's own intermediate values (0 until it is compiled).
     """
 
     state: float
     trajectory: float
+    replay: tuple[float, float] = (0.0, 0.0)
     workspace: float = 0.0
 
     def by_device(self, placement: Placement) -> dict[DeviceName, float]:
         """MiB per named device; trajectories are collected in host memory."""
         taken = dict.fromkeys((*placement.devices, DeviceName("cpu")), 0.0)
-        taken[DeviceName("cpu")] += self.trajectory
+        taken[DeviceName("cpu")] += self.trajectory + self.replay[0]
         learner = placement.learn[0]
+        taken[learner] += self.replay[1]
         # The update holds the old and the new state for a moment, and its flattened trajectory.
         taken[learner] += 2 * self.state + self.trajectory + self.workspace
         for device in taken:
@@ -72,10 +75,11 @@ class Expectation:
             if expected > available:
                 raise FlatoutError(
                     f"this run would take about {expected:,.0f} MiB on {device} (trajectory "
-                    f"{self.trajectory:,.0f}, learning state {2 * self.state:,.0f}, workspace "
-                    f"{self.workspace:,.0f}), but only {available:,.0f} MiB are available "
-                    f"there{capped}; "
-                    "lower --envs, --n-steps or the network's size."
+                    f"{self.trajectory:,.0f}, replay {sum(self.replay):,.0f}, learning state "
+                    f"{2 * self.state:,.0f}, workspace {self.workspace:,.0f}), but only "
+                    f"{available:,.0f} MiB are available there{capped}; "
+                    f"lower --envs, {'--buffer-size' if sum(self.replay) else '--n-steps'} or the "
+                    "network's size."
                 )
             said.append(f"about {expected:,.0f} of {available:,.0f} MiB on {device}")
         return "expects to take " + ", ".join(said)

@@ -1,4 +1,4 @@
-"""Torsos and heads as Equinox modules; each maps one observation, Flatout maps them over batches.
+"""Torsos and heads as Equinox modules; ours map any batch, a user's one observation.
 
 Convolutions are NHWC. Weights are ``[in, out]``, so that a batch of rows multiplies from the left.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import equinox as eqx
@@ -46,28 +47,52 @@ def orthogonal(rng: np.random.Generator | None, shape: tuple[int, int], gain: fl
     return np.asarray(gain * (q if rows >= columns else q.T), np.float32)
 
 
-def _zeros(size: int) -> Any:
+@dataclass(frozen=True)
+class FanIn:
+    """Draws weights and biases uniformly within 1 / sqrt(inputs), as PyTorch's layers do."""
+
+    rng: np.random.Generator | None
+
+    def draw(self, shape: tuple[int, ...], inputs: int) -> Any:
+        """An array of `shape`, zeros without a generator."""
+        if self.rng is None:
+            return np.zeros(shape, np.float32)
+        bound = 1.0 / math.sqrt(inputs)
+        return self.rng.uniform(-bound, bound, shape).astype(np.float32)
+
+
+Draw = np.random.Generator | FanIn | None
+"""What initial parameters come from: a generator alone draws orthogonally; None gives zeros."""
+
+
+def _weight(draw: Draw, shape: tuple[int, int], gain: float) -> Any:
+    if isinstance(draw, FanIn):
+        return draw.draw(shape, shape[0])
+    return orthogonal(draw, shape, gain)
+
+
+def _bias(draw: Draw, inputs: int, size: int) -> Any:
+    if isinstance(draw, FanIn):
+        return draw.draw((size,), inputs)
     return np.zeros((size,), np.float32)
 
 
 class Linear(eqx.Module):
-    """``x[in] -> x @ weight + bias``, orthogonally initialised with `gain`, zero bias."""
+    """``x[in] -> x @ weight + bias``; `gain` scales orthogonal initial weights."""
 
     weight: Array
     bias: Array
 
-    def __init__(
-        self, rng: np.random.Generator | None, inputs: int, outputs: int, gain: float
-    ) -> None:
-        self.weight = orthogonal(rng, (inputs, outputs), gain)
-        self.bias = _zeros(outputs)
+    def __init__(self, draw: Draw, inputs: int, outputs: int, gain: float) -> None:
+        self.weight = _weight(draw, (inputs, outputs), gain)
+        self.bias = _bias(draw, inputs, outputs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return x @ self.weight + self.bias
 
 
 class Conv(eqx.Module):
-    """A convolution over ``[H, W, in]`` with an HWIO kernel, orthogonally initialised."""
+    """A convolution over ``[..., H, W, in]`` with an HWIO kernel."""
 
     weight: Array
     bias: Array
@@ -76,7 +101,7 @@ class Conv(eqx.Module):
 
     def __init__(
         self,
-        rng: np.random.Generator | None,
+        draw: Draw,
         inputs: int,
         outputs: int,
         size: int,
@@ -84,14 +109,37 @@ class Conv(eqx.Module):
         padding: str = "VALID",
         gain: float = math.sqrt(2),
     ) -> None:
-        flat = orthogonal(rng, (size * size * inputs, outputs), gain)
+        flat = _weight(draw, (size * size * inputs, outputs), gain)
         self.weight = flat.reshape(size, size, inputs, outputs)
-        self.bias = _zeros(outputs)
+        self.bias = _bias(draw, size * size * inputs, outputs)
         self.stride = stride
         self.padding = padding
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return convolve(x, self.weight, self.stride, self.padding) + self.bias
+
+
+@jax.custom_vjp
+def product(x: jax.Array, weight: jax.Array) -> jax.Array:
+    """``x[M, K] @ weight[K, N]`` for many rows and few columns.
+
+    Its gradient by the weight is computed transposed, ``[N, K]``: with M far above K and N a CPU
+    takes half the time for it.
+    """
+    return x @ weight
+
+
+def _product_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[Any, Any]]:
+    return x @ weight, (x, weight)
+
+
+def _product_backward(kept: tuple[Any, Any], grad: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, weight = kept
+    by_weight = jax.lax.dot_general(grad, x, (((0,), (0,)), ((), ())))
+    return grad @ weight.T, jax.lax.optimization_barrier(by_weight).T  # else XLA turns it back
+
+
+product.defvjp(_product_forward, _product_backward)
 
 
 def convolve(x: jax.Array, weight: jax.Array, stride: int, padding: str) -> jax.Array:
@@ -102,73 +150,92 @@ def convolve(x: jax.Array, weight: jax.Array, stride: int, padding: str) -> jax.
     are folded into channels first (space-to-depth), which leaves few, wide patches.
 
     Args:
-        x: ``[H, W, in]``.
+        x: ``[..., H, W, in]``.
         weight: ``[k, k, in, out]``.
         stride: rows and columns between patches.
-        padding: ``"SAME"`` (stride 1) or ``"VALID"``.
+        padding: ``"VALID"``, or ``"SAME"`` for ceil(H / stride) rows and so many columns.
 
     Returns:
-        ``[H', W', out]``.
+        ``[..., H', W', out]``.
     """
     size, _, channels, outputs = weight.shape
+    lead = x.shape[:-3]
+    x = x.reshape(-1, *x.shape[-3:])
     if padding == "SAME":
-        before = (size - 1) // 2
-        x = jnp.pad(x, ((before, size - 1 - before), (before, size - 1 - before), (0, 0)))
-    rows, columns = ((n - size) // stride + 1 for n in x.shape[:2])
+        around = [same_padding(n, size, stride) for n in x.shape[1:3]]
+        x = jnp.pad(x, ((0, 0), *around, (0, 0)))
+    batch = len(x)
+    rows, columns = ((n - size) // stride + 1 for n in x.shape[1:3])
     if stride > 1 and size % stride == 0:
         blocks = size // stride
         high, wide = rows + blocks - 1, columns + blocks - 1
-        x = x[: high * stride, : wide * stride].reshape(high, stride, wide, stride, channels)
-        x = x.transpose(0, 2, 1, 3, 4).reshape(high, wide, -1)
+        x = x[:, : high * stride, : wide * stride]
+        x = x.reshape(batch, high, stride, wide, stride, channels)
+        x = x.transpose(0, 1, 3, 2, 4, 5).reshape(batch, high, wide, -1)
         weight = weight.reshape(blocks, stride, blocks, stride, channels, outputs)
         weight = weight.transpose(0, 2, 1, 3, 4, 5).reshape(blocks, blocks, -1, outputs)
         size, stride = blocks, 1
     last = (stride * (rows - 1) + 1, stride * (columns - 1) + 1)
     patches = jnp.concatenate(
         [
-            x[i : i + last[0] : stride, j : j + last[1] : stride]
+            x[:, i : i + last[0] : stride, j : j + last[1] : stride]
             for i in range(size)
             for j in range(size)
         ],
         axis=-1,
     )
-    return patches @ weight.reshape(-1, outputs)
+    flat = product(patches.reshape(batch * rows * columns, -1), weight.reshape(-1, outputs))
+    return flat.reshape(*lead, rows, columns, outputs)
+
+
+def same_padding(length: int, size: int, stride: int) -> tuple[int, int]:
+    """Zeros before and after so many rows (columns) that ceil(length / stride) patches fit."""
+    total = max((-(-length // stride) - 1) * stride + size - length, 0)
+    return total // 2, total - total // 2
 
 
 class MLP(eqx.Module):
-    """Fully connected hidden layers over the flattened observation: ``[...] -> [F]``."""
+    """Fully connected hidden layers over the last `dims` dimensions, flattened: ``[F]``."""
 
     layers: tuple[Linear, ...]
     activation: str = eqx.field(static=True)
+    dims: int = eqx.field(static=True)
 
     def __init__(
-        self, rng: np.random.Generator | None, inputs: int, hidden: tuple[int, ...], activation: str
+        self, draw: Draw, inputs: int, hidden: tuple[int, ...], activation: str, dims: int = 1
     ) -> None:
         sizes = (inputs, *hidden)
         self.layers = tuple(
-            Linear(rng, sizes[i], sizes[i + 1], math.sqrt(2)) for i in range(len(hidden))
+            Linear(draw, sizes[i], sizes[i + 1], math.sqrt(2)) for i in range(len(hidden))
         )
         self.activation = activation
+        self.dims = dims
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = x.reshape(-1)
+        x = x.reshape(*x.shape[: x.ndim - self.dims], -1)
         for layer in self.layers:
             x = ACTIVATIONS[self.activation](layer(x))
         return x
 
 
 class NatureCNN(eqx.Module):
-    """The DQN convolutions (Mnih et al., 2015): 32@8x8/4, 64@4x4/2, 64@3x3/1, dense 512."""
+    """The DQN convolutions (Mnih et al., 2015): 32@8x8/4, 64@4x4/2, 64@3x3/1, dense 512.
+
+    Published without padding; `padding` ``"SAME"`` keeps the borders.
+    """
 
     convolutions: tuple[Conv, ...]
     dense: Linear
 
-    def __init__(self, rng: np.random.Generator | None, shape: tuple[int, ...]) -> None:
+    def __init__(self, draw: Draw, shape: tuple[int, ...], padding: str = "VALID") -> None:
         rows, columns, channels = shape
         layers: list[Conv] = []
         for outputs, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            layers.append(Conv(rng, channels, outputs, size, stride))
-            rows, columns = (rows - size) // stride + 1, (columns - size) // stride + 1
+            layers.append(Conv(draw, channels, outputs, size, stride, padding))
+            rows, columns = (
+                -(-n // stride) if padding == "SAME" else (n - size) // stride + 1
+                for n in (rows, columns)
+            )
             channels = outputs
         if rows < 1 or columns < 1:
             raise UsageError(
@@ -176,12 +243,12 @@ class NatureCNN(eqx.Module):
                 "use network = grid or mlp."
             )
         self.convolutions = tuple(layers)
-        self.dense = Linear(rng, rows * columns * channels, 512, math.sqrt(2))
+        self.dense = Linear(draw, rows * columns * channels, 512, math.sqrt(2))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         for layer in self.convolutions:
             x = jax.nn.relu(layer(x))
-        return jax.nn.relu(self.dense(x.reshape(-1)))
+        return jax.nn.relu(self.dense(x.reshape(*x.shape[:-3], -1)))
 
 
 class Grid(eqx.Module):
@@ -193,7 +260,7 @@ class Grid(eqx.Module):
 
     def __init__(
         self,
-        rng: np.random.Generator | None,
+        draw: Draw,
         shape: tuple[int, ...],
         high: int,
         hidden: tuple[int, ...],
@@ -202,10 +269,10 @@ class Grid(eqx.Module):
         rows, columns, channels = shape
         self.values = high + 1
         self.convolutions = (
-            Conv(rng, channels * self.values, 32, 3, padding="SAME"),
-            Conv(rng, 32, 64, 3, padding="SAME"),
+            Conv(draw, channels * self.values, 32, 3, padding="SAME"),
+            Conv(draw, 32, 64, 3, padding="SAME"),
         )
-        self.dense = MLP(rng, rows * columns * 64, hidden, activation)
+        self.dense = MLP(draw, rows * columns * 64, hidden, activation, 3)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x = one_hot_cells(x, self.values)
@@ -222,33 +289,41 @@ class OneHot(eqx.Module):
 
     def __init__(
         self,
-        rng: np.random.Generator | None,
+        draw: Draw,
         shape: tuple[int, ...],
         high: int,
         hidden: tuple[int, ...],
         activation: str,
     ) -> None:
         self.values = high + 1
-        self.dense = MLP(rng, math.prod(shape) * self.values, hidden, activation)
+        self.dense = MLP(draw, math.prod(shape) * self.values, hidden, activation, 3)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.dense(one_hot_cells(x, self.values))
 
 
 def one_hot_cells(x: jax.Array, values: int) -> jax.Array:
-    """Cells ``[H, W, c]`` scaled to 0..1, as ``[H, W, c * values]`` of zeros and ones."""
+    """Cells ``[..., H, W, c]`` scaled to 0..1, as ``[..., H, W, c * values]`` of 0 and 1."""
     cells = jnp.round(x * (values - 1)).astype(jnp.int32)
-    return jax.nn.one_hot(cells, values).reshape(*x.shape[:2], -1)
+    return jax.nn.one_hot(cells, values).reshape(*x.shape[:-1], -1)
 
 
 class Torso(Protocol):
-    """What a torso is: one observation in, features out."""
+    """What a torso is: one observation in, features out; those here take batches, too."""
 
     def __call__(self, x: jax.Array, /) -> jax.Array: ...
 
 
+def over_batch(torso: Torso, x: jax.Array) -> jax.Array:
+    """Features ``[B, F]`` of a batch ``[B, ...]``."""
+    return torso(x) if isinstance(torso, BATCHED) else jax.vmap(torso)(x)
+
+
+BATCHED = (MLP, NatureCNN, Grid, OneHot)
+
+
 def make_torso(
-    rng: np.random.Generator | None,
+    draw: Draw,
     spec: ObservationSpec,
     config: NetworkConfig,
     network: Network | None,
@@ -259,6 +334,7 @@ def make_torso(
         UsageError: a network that does not fit the observation.
     """
     if network is not None:
+        rng = draw.rng if isinstance(draw, FanIn) else draw
         drawn = np.zeros(2, np.uint32) if rng is None else rng.integers(0, 2**32, 2, np.uint32)
         words = jnp.asarray(drawn)
         key = jax.random.wrap_key_data(words, impl="threefry2x32")
@@ -275,21 +351,22 @@ def make_torso(
         if kind == "grid" and (spec.high is None or spec.high > 31):
             kind = "mlp"
     if kind == "mlp":
-        return MLP(rng, math.prod(spec.shape), config.hidden, config.activation)
+        dims = len(spec.shape)
+        return MLP(draw, math.prod(spec.shape), config.hidden, config.activation, dims)
     if not spec.is_image:
         raise UsageError(
             f"network = {kind} needs image observations [rows, columns, channels], not "
             f"{list(spec.shape)}; use network = mlp."
         )
-    if kind == "nature":
-        return NatureCNN(rng, spec.shape)
+    if kind in ("nature", "nature_same"):
+        return NatureCNN(draw, spec.shape, "VALID" if kind == "nature" else "SAME")
     if spec.high is None or spec.high > 31:
         raise UsageError(
             f"network = {kind} needs whole-number cells of 0 to at most 31, but this observation's "
             f"largest value is {spec.high}; use network = nature or mlp."
         )
     board = Grid if kind == "grid" else OneHot
-    return board(rng, spec.shape, spec.high, config.hidden, config.activation)
+    return board(draw, spec.shape, spec.high, config.hidden, config.activation)
 
 
 def features(torso: Torso, spec: ObservationSpec) -> int:

@@ -92,3 +92,56 @@ class OutputLayout:
         """The actions ``[N, ...]`` in one row ``[words]``."""
         start, stop, shape, dtype = self.fields["action"]
         return row[start:stop].view(dtype).reshape(shape)
+
+
+class Bundle:
+    """A pytree as few arrays: its small leaves in one vector, each large one by itself.
+
+    Few arrays make cheap calls and one fused optimiser loop; large ones would only be copied.
+
+    Args:
+        shapes: as for `Packing`.
+        large: elements from which a leaf stands alone.
+    """
+
+    def __init__(self, shapes: Any, large: int = 1 << 14) -> None:
+        leaves, self._tree = jax.tree.flatten(shapes)
+        sizes = [math.prod(leaf.shape) for leaf in leaves]
+        self.large = [i for i, size in enumerate(sizes) if size >= large]
+        self._small = [i for i, size in enumerate(sizes) if size < large]
+        self._packing = Packing([leaves[i] for i in self._small])
+        Packing([leaves[i] for i in self.large])  # refuses what is no float
+        vector = jax.ShapeDtypeStruct((self._packing.size,), jnp.float32)
+        self.shapes = (vector, *(shape_of(leaves[i]) for i in self.large))
+        self.count = sum(sizes)
+
+    def pack(self, tree: Any) -> tuple[jax.Array, ...]:
+        """The vector of small leaves, then the large ones."""
+        leaves = jax.tree.leaves(tree)
+        vector = self._packing.pack([leaves[i] for i in self._small])
+        return (vector, *(leaves[i] for i in self.large))
+
+    def vector(self, tree: Any) -> jax.Array:
+        """Only the vector of small leaves."""
+        leaves = jax.tree.leaves(tree)
+        return self._packing.pack([leaves[i] for i in self._small])
+
+    def pack_host(self, tree: Any) -> tuple[np.ndarray, ...]:
+        """`pack` for NumPy arrays, without a device."""
+        leaves = jax.tree.leaves(tree)
+        vector = self._packing.pack_host([leaves[i] for i in self._small])
+        return (vector, *(np.asarray(leaves[i]) for i in self.large))
+
+    def unpack(self, arrays: Any) -> Any:
+        """The pytree again."""
+        leaves: list[Any] = [None] * (len(self._small) + len(self.large))
+        for i, leaf in zip(self._small, self._packing.unpack(arrays[0]), strict=True):
+            leaves[i] = leaf
+        for i, leaf in zip(self.large, arrays[1:], strict=True):
+            leaves[i] = leaf
+        return jax.tree.unflatten(self._tree, leaves)
+
+
+def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    """An array's shape and dtype."""
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)

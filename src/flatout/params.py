@@ -1,4 +1,4 @@
-"""Parameters where acting happens: published as one vector, versioned, used by a compiled `act`."""
+"""Parameters where acting happens: published as few arrays, versioned, used by a compiled `act`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from flatout.algorithms.base import Algorithm, wrap_key
 from flatout.backend import full_precision
-from flatout.packing import OutputLayout, Packing
+from flatout.packing import Bundle, OutputLayout
 from flatout.spans import Spans
 from flatout.types import Device, ObservationSpec
 
@@ -43,14 +43,14 @@ class Policy:
         self._num_envs = num_envs
         self._key = key
         self.device = device
-        self._packing = Packing(algorithm.actor(algorithm.shapes))
+        self._bundle = Bundle(algorithm.actor(algorithm.shapes))
         self._noise_start = -1
         self._noise_block: Any = None
-        self._params: jax.Array | None = None
+        self._params: tuple[jax.Array, ...] = ()
         self.version = -1
         draws = None if key is None else jax.eval_shape(self._draw, key, np.int32(0))
         draw = None if draws is None else jax.tree.map(lambda s: _row(s), draws)
-        params = jax.ShapeDtypeStruct((self._packing.size,), jnp.float32)
+        params = self._bundle.shapes
         outputs = jax.eval_shape(self._outputs, params, self._obs, draw)
         self.layout = OutputLayout(outputs)
         self._arguments = (params, self._obs, draws)
@@ -72,10 +72,10 @@ class Policy:
         drawing = jax.jit(self._draw, in_shardings=on, out_shardings=on)
         self._draws = drawing.lower(self._key, np.int32(0)).compile()
 
-    def publish(self, vector: jax.Array | np.ndarray, version: int, spans: Spans) -> None:
-        """Take over packed parameters ``[P]``: one contiguous transfer to the acting device."""
+    def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
+        """Take over parameters as `Bundle` packs them; arrays that are here already stay."""
         with spans.span("publish"):
-            self._params = jax.block_until_ready(jax.device_put(vector, self.device))
+            self._params = jax.block_until_ready(jax.device_put(bundle, self.device))
             self.version = version
 
     def act(self, obs: np.ndarray, step: int) -> np.ndarray:
@@ -100,20 +100,18 @@ class Policy:
         """Act without noise: the distribution's mode. Arguments and result as `act`."""
         return np.asarray(self._act(self._params, obs))
 
-    def _outputs(self, params: jax.Array, obs: jax.Array, draw: Any) -> dict[str, jax.Array]:
-        actor = self._packing.unpack(params)
+    def _outputs(self, params: Any, obs: jax.Array, draw: Any) -> dict[str, jax.Array]:
+        actor = self._bundle.unpack(params)
         action, _, extras = self._algorithm.act(actor, obs, (), draw)
         return {"action": action, **extras}
 
-    def _explore(
-        self, params: jax.Array, obs: jax.Array, draws: Any, offset: jax.Array
-    ) -> jax.Array:
+    def _explore(self, params: Any, obs: jax.Array, draws: Any, offset: jax.Array) -> jax.Array:
         draw = jax.tree.map(
             lambda block: jax.lax.dynamic_index_in_dim(block, offset, keepdims=False), draws
         )
         return OutputLayout.pack(self._outputs(params, obs, draw))
 
-    def _greedy(self, params: jax.Array, obs: jax.Array) -> jax.Array:
+    def _greedy(self, params: Any, obs: jax.Array) -> jax.Array:
         return OutputLayout.pack(self._outputs(params, obs, None))
 
     def _draw(self, key: jax.Array, first: jax.Array) -> Any:

@@ -20,7 +20,7 @@ KEYS = (
 _WORDS = {"cpu": "act=cpu", "gpu": "act=gpu:0", "cpu+gpu": "act=cpu learn=gpu:0"}
 _DEVICE = re.compile(r"(cpu|gpu)(?::(\d{1,4}))?")
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "replay": ("cpu", "gpu"),
+    "replay": ("cpu", "gpu", "device"),
     "sampler": ("inline", "processes", "device"),
     "inference": ("central", "local"),
     "schedule": ("serial", "overlapped", "fused"),
@@ -49,7 +49,8 @@ class Placement:
     Attributes:
         act: the acting devices.
         learn: the learning devices.
-        replay: where replayed experience is kept.
+        replay: where replayed experience is kept: ``cpu`` in host memory, ``device`` in the
+            learning device's memory, ``gpu`` the same where that is a GPU.
         sampler: ``inline`` (this process), ``processes`` or ``device``.
         workers: worker processes x environments each, or None.
         inference: ``central`` or ``local`` acting.
@@ -61,7 +62,7 @@ class Placement:
 
     act: tuple[DeviceName, ...] = (CPU,)
     learn: tuple[DeviceName, ...] = (CPU,)
-    replay: Literal["cpu", "gpu"] = "cpu"
+    replay: Literal["cpu", "gpu", "device"] = "cpu"
     sampler: Literal["inline", "processes", "device"] = "inline"
     workers: tuple[int, int] | None = None
     inference: Literal["central", "local"] = "central"
@@ -77,6 +78,11 @@ class Placement:
         if self.replay == "gpu" and not any(device.kind == "gpu" for device in named):
             named.add(DeviceName("gpu"))
         return tuple(sorted(named))
+
+    @property
+    def replay_on_device(self) -> bool:
+        """Whether replay lives in the learning device's memory."""
+        return self.replay != "cpu"
 
     def __str__(self) -> str:
         """The shortest text that `parse` reads back as this placement."""
@@ -147,7 +153,7 @@ def parse(text: str) -> Placement:
     return Placement(
         act=act,
         learn=learn,
-        replay=cast(Literal["cpu", "gpu"], pairs.get("replay", "cpu")),
+        replay=cast(Literal["cpu", "gpu", "device"], pairs.get("replay", "cpu")),
         sampler=cast(Literal["inline", "processes", "device"], sampler),
         workers=workers,
         inference=cast(Literal["central", "local"], pairs.get("inference", "central")),
@@ -169,7 +175,6 @@ def refuse_unavailable(placement: Placement) -> None:
         "inference": (placement.inference, "central"),
         "schedule": (placement.schedule, "serial"),
         "params": (placement.params, "replicated"),
-        "replay": (placement.replay, "cpu"),
     }
     for key, (value, available) in wanted.items():
         if value != available:
@@ -177,6 +182,11 @@ def refuse_unavailable(placement: Placement) -> None:
                 f"--placement: {key}={value} is not available in this version; "
                 f"use {key}={available} (the default)."
             )
+    if placement.replay == "gpu" and placement.learn[0].kind != "gpu":
+        raise UsageError(
+            f"--placement: replay=gpu needs learn=gpu:0, but learn={_join(placement.learn)}; "
+            "replay=device keeps it in the learning device's memory, replay=cpu in the host's."
+        )
     for key, devices in (("act", placement.act), ("learn", placement.learn)):
         if len(devices) > 1:
             raise UsageError(

@@ -24,9 +24,11 @@ class Progress:
         reached: threshold -> [steps, seconds] once the mean of 100 returns reached it.
         best_return: highest mean evaluation return, or None.
         next_log, next_checkpoint, next_eval: steps at which each is due.
-        metrics_bytes: length of metrics.jsonl.
-        pending: sums of the algorithm's scalars over the iterations since the last row.
-        pending_count: how many iterations those are.
+        metrics_bytes, episodes_bytes: lengths of metrics.jsonl and episodes.jsonl.
+        pending: of each of the algorithm's scalars since the last row, the sum and of how many
+            iterations.
+        pending_count: iterations since the last row.
+        since_episode: the same sums since an episode ended.
     """
 
     steps: int = 0
@@ -43,13 +45,27 @@ class Progress:
     next_checkpoint: int = 0
     next_eval: int = 0
     metrics_bytes: int = 0
-    pending: dict[str, float] = field(default_factory=dict)
+    episodes_bytes: int = 0
+    pending: dict[str, list[float]] = field(default_factory=dict)
     pending_count: int = 0
+    since_episode: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def return_mean_100(self) -> float | None:
         """Mean raw return of the last 100 training episodes, once 100 have ended."""
         return float(np.mean(self.returns)) if len(self.returns) == WINDOW else None
+
+    def add(self, values: dict[str, float], episodes: bool) -> None:
+        """Add an iteration's scalars to the sums; `episodes` keeps those of episodes too."""
+        for sums in (self.pending, self.since_episode) if episodes else (self.pending,):
+            for name, value in values.items():
+                known = sums.get(name)
+                if known is None:
+                    sums[name] = [value, 1.0]
+                else:
+                    known[0] += value
+                    known[1] += 1.0
+        self.pending_count += 1
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-compatible values."""
@@ -65,7 +81,8 @@ class Progress:
                 raise TypeError(f"{spec.name} is no whole number")
         known["wall_s"] = float(known["wall_s"])
         known["reached"] = {str(k): [float(x) for x in v] for k, v in known["reached"].items()}
-        known["pending"] = {str(k): float(v) for k, v in known["pending"].items()}
+        for name in ("pending", "since_episode"):
+            known[name] = {str(k): [float(x) for x in v] for k, v in known[name].items()}
         known["returns"] = deque(known["returns"], maxlen=WINDOW)
         known["lengths"] = deque(known["lengths"], maxlen=WINDOW)
         return cls(**known)

@@ -15,14 +15,12 @@ from flatout.config import (
     ALGORITHMS,
     EnvConfig,
     NetworkConfig,
-    PPOConfig,
     RunConfig,
     TrainConfig,
     validate,
 )
 from flatout.errors import UsageError, nearest
-
-HYPER = {"ppo": PPOConfig}
+from flatout.hyper import DEFAULTS, HYPER
 
 
 def parts_of(algorithm: str) -> tuple[type, ...]:
@@ -59,7 +57,7 @@ def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
     classes = parts_of(algorithm)
     known = [spec.name for cls in classes for spec in fields(cls)]
     values: dict[str, Any] = {}
-    for layer in layers:
+    for layer in (DEFAULTS[algorithm], *layers):
         for name, value in layer.items():
             if name == "algorithm":
                 if value != algorithm:

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Facts:
-    """Times and ends that the trainer knows; seconds."""
+    """Times and ends that the trainer knows; seconds. `last` are the newest means of metrics."""
 
     wall_s: float
     this_wall_s: float
     startup_s: float
     steps_per_s: float
+    last: dict[str, float]
     run_dir: str | None
     ended: str
 
@@ -72,6 +73,7 @@ def summarise(
         "return_mean_100": progress.return_mean_100,
         "return_mean_last": sum(last) / len(last) if last else None,
         "best_eval_return": progress.best_return,
+        "last": facts.last,
         "time_to_return_s": {key: at and at[1] for key, at in reached.items()},
         "steps_to_return": {key: at and int(at[0]) for key, at in reached.items()},
         "phases": spans.phases(facts.this_wall_s),

@@ -23,10 +23,11 @@ from flatout.config import TrainConfig
 from flatout.errors import Interrupt
 from flatout.evaluate import Evaluation
 from flatout.interrupts import Interrupts
-from flatout.loggers import JsonLines, Logger, TensorBoard, Wandb
+from flatout.loggers import EpisodeLog, JsonLines, Logger, TensorBoard, Wandb
 from flatout.networks import Network
 from flatout.progress import Display, Progress, Silent
 from flatout.runfolder import RunFolder
+from flatout.segments import SegmentStore
 from flatout.spans import Spans
 from flatout.summary import Facts, summarise
 from flatout.types import Metrics, Snapshot
@@ -69,6 +70,9 @@ class Trainer:
         self._source = source
         self._network = network
         self._folder = folder
+        self._store = None if folder is None else SegmentStore(folder.path / checkpoint.REPLAY)
+        self._episodes: EpisodeLog | None = None
+        self._replays = False
         self._resume = resume
         self._initial = initial
         self._callback = callback
@@ -80,7 +84,7 @@ class Trainer:
         self.interrupted: int | None = None
         self._stopped = False
         self._saved = -1  # the iteration that the newest checkpoint of this process holds
-        self._last_row: dict[str, float] = {}
+        self._last_values: dict[str, float] = {}
         self.final: Snapshot | None = None
 
     def run(self) -> dict[str, Any]:
@@ -134,6 +138,7 @@ class Trainer:
             discardable=self._interrupts.discardable, announce=self._display.note,
         )  # fmt: skip
         stack.callback(parts.close)
+        self._replays = parts.algorithm.replay is not None
         if saved is None:
             parts.schedule.start()
             if self._initial is not None:
@@ -141,6 +146,8 @@ class Trainer:
         else:
             with checkpoint.reading(path):
                 notes = parts.schedule.restore(saved)
+                if self._store is not None:
+                    self._store.resume(checkpoint.references(path))
             for note in notes:
                 parts.notes.append(note)
                 self._display.note(note)
@@ -163,10 +170,15 @@ class Trainer:
             self._rows = JsonLines(self._folder.path / "metrics.jsonl", self.progress.metrics_bytes)
             stack.callback(self._rows.close)
             loggers.append(self._rows)
+            board = None
             if run.tensorboard:
                 purge = self.progress.steps + 1 if self._resume else None
-                loggers.append(TensorBoard(self._folder.path, purge))
-                stack.callback(loggers[-1].close)
+                board = TensorBoard(self._folder.path, purge)
+                loggers.append(board)
+                stack.callback(board.close)
+            if self._replays:
+                self._episodes = EpisodeLog(self._folder.path, self.progress, board)
+                stack.callback(self._episodes.close)
         if run.wandb:
             name = self._folder.path.name if self._folder else self.config.env.env
             loggers.append(Wandb(run.wandb, name, self.config.flat()))
@@ -217,9 +229,10 @@ class Trainer:
             progress.episodes += 1
             progress.returns.append(episode.episode_return)
             progress.lengths.append(episode.length)
-        for name, number in metrics.values.items():
-            progress.pending[name] = progress.pending.get(name, 0.0) + number
-        progress.pending_count += 1
+        progress.add(metrics.values, self._episodes is not None)
+        if metrics.episodes and self._episodes is not None:
+            with self._spans.span("log"):
+                self._episodes.log(metrics.episodes, progress)
         wall = self._wall()
         mean = progress.return_mean_100
         goals = {*self.config.run.threshold, self.config.run.stop_at_return} - {None}
@@ -256,9 +269,9 @@ class Trainer:
     def _log(self, parts: Parts, loggers: list[Logger]) -> None:
         with self._spans.span("log"):
             row = self._row()
-            self._last_row = row
             for logger in loggers:
                 logger.log(row, self.progress.steps)
+        self._last_values = {n: total / c for n, (total, c) in self.progress.pending.items()}
         self.progress.pending.clear()
         self.progress.pending_count = 0
 
@@ -278,8 +291,8 @@ class Trainer:
             row["rollout/return_min_100"] = float(np.min(progress.returns))
             row["rollout/return_max_100"] = float(np.max(progress.returns))
             row["rollout/length_mean_100"] = float(np.mean(progress.lengths))
-        for name, total in progress.pending.items():
-            row[f"train/{name}"] = total / progress.pending_count
+        for name, (total, count) in progress.pending.items():
+            row[f"train/{name}"] = total / count
         if progress.last_eval is not None:
             names = ("eval/return_mean", "eval/return_std", "eval/length_mean")
             row |= dict(zip(names, progress.last_eval, strict=True))
@@ -293,11 +306,13 @@ class Trainer:
             return
         with self._spans.span("checkpoint"):
             self.progress.metrics_bytes = self._rows.sync()
+            if self._episodes is not None:
+                self.progress.episodes_bytes = self._episodes.sync()
             snapshot = parts.schedule.snapshot()
             snapshot.data["progress"] = self.progress.to_json() | {"wall_s": self._wall()}
             checkpoint.save(
                 self._folder.checkpoints, self.progress.steps, snapshot,
-                self.config.run.keep_checkpoints,
+                self.config.run.keep_checkpoints, self._store,
             )  # fmt: skip
         self._saved = self.progress.iterations
 
@@ -325,6 +340,7 @@ class Trainer:
                 this_wall_s=time.time() - self._started,
                 startup_s=self._startup_s,
                 steps_per_s=self._rate(),
+                last=self._last_values,
                 run_dir=None if self._folder is None else str(self._folder.path),
                 ended=self._ended(),
             ),

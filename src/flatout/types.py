@@ -6,8 +6,9 @@ observations. All arrays may be NumPy or JAX arrays; named tuples are pytrees as
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 Array = Any  # numpy.ndarray | jax.Array; JAX is not imported on the ground floor
 Device = Any  # jax.Device
@@ -22,11 +23,17 @@ class ObservationSpec:
         dtype: NumPy dtype name, for example ``"float32"`` or ``"uint8"``.
         high: largest value of an integer observation (255 for pixels), by which networks scale it;
             None for floating point observations, which are fed as they are.
+        stack: how many frames an image holds as groups of channels, the newest last; replay keeps
+            each frame once.
+        stack_pad: what an episode's first stacks hold before its first frame: ``"first"`` (that
+            frame again) or ``"zeros"``.
     """
 
     shape: tuple[int, ...]
     dtype: str
     high: int | None = None
+    stack: int = 1
+    stack_pad: str = "first"
 
     @property
     def is_image(self) -> bool:
@@ -75,6 +82,8 @@ class Trajectory(NamedTuple):
         final_index: ``[C]`` int32, ``t * N + n`` of each final observation, ``T * N`` for unused.
         extras: what `act` returned beside the action, each ``[T, N, ...]``.
         valid: ``[T, N]`` bool, or None where every step counts.
+        ended: ``[T, N]`` bool, whether the episode itself ended with that step (it does not with a
+            lost life that counts as a terminal); None for algorithms without replay.
     """
 
     obs: Array
@@ -87,14 +96,44 @@ class Trajectory(NamedTuple):
     final_index: Array
     extras: dict[str, Array]
     valid: Array = None
+    ended: Array = None
+
+
+class Batch(NamedTuple):
+    """B replayed transitions, each n steps long (fewer where the episode or the store ends).
+
+    Attributes:
+        obs: ``[B, ...]`` raw observations.
+        actions: ``[B]`` int32 or ``[B, A]`` float32.
+        rewards: ``[B]`` float32, the discounted sum of the steps' rewards.
+        next_obs: ``[B, ...]`` raw observations after them.
+        discounts: ``[B]`` float32, what the value of `next_obs` counts: gamma^n, 0 at a terminal.
+        weights: ``[B]`` float32 importance weights, 1 for uniform samples.
+    """
+
+    obs: Array
+    actions: Array
+    rewards: Array
+    next_obs: Array
+    discounts: Array
+    weights: Array
 
 
 class Episode(NamedTuple):
-    """A finished episode: its environment, undiscounted raw return, and length in steps."""
+    """A finished episode.
+
+    Attributes:
+        env: its environment.
+        episode_return: undiscounted raw return.
+        length: in steps.
+        q_max: mean over its steps of the largest action value when acting; NaN where the network
+            never ran or has no action values.
+    """
 
     env: int
     episode_return: float
     length: int
+    q_max: float = math.nan
 
 
 @dataclass
@@ -121,7 +160,23 @@ class Snapshot:
     Attributes:
         arrays: flat mapping from names to NumPy arrays.
         data: JSON-compatible counters and settings.
+        rows: the replayed experience, of which a checkpoint writes only what is new; None where
+            there is none.
     """
 
     arrays: dict[str, Array]
     data: dict[str, Any]
+    rows: RowSource | None = None
+
+
+class RowSource(Protocol):
+    """Rows of experience by their numbers since the run's start; the oldest fall away."""
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        """The first and one past the last row that are needed to go on."""
+        ...
+
+    def read(self, first: int, end: int) -> dict[str, Array]:
+        """The rows ``first .. end - 1``: arrays with one leading axis by name."""
+        ...

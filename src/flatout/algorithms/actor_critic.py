@@ -10,7 +10,7 @@ import numpy as np
 
 from flatout.algorithms.distributions import Distribution
 from flatout.config import NetworkConfig
-from flatout.networks import Linear, Network, Torso, features, make_torso
+from flatout.networks import Linear, Network, Torso, features, make_torso, over_batch
 from flatout.types import Array, ObservationSpec
 
 
@@ -59,8 +59,8 @@ def build_networks(
 
 def policy(actor: Actor, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The head's outputs ``[B, P]`` for prepared observations ``[B, ...]``, and the features."""
-    hidden = jax.vmap(actor.torso)(x)
-    return jax.vmap(actor.head)(hidden), hidden
+    hidden = over_batch(actor.torso, x)
+    return actor.head(hidden), hidden
 
 
 def value(networks: Networks, x: jax.Array, hidden: jax.Array | None = None) -> jax.Array:
@@ -73,7 +73,7 @@ def value(networks: Networks, x: jax.Array, hidden: jax.Array | None = None) -> 
     """
     critic = networks.critic
     if critic.torso is not None:
-        hidden = jax.vmap(critic.torso)(x)
+        hidden = over_batch(critic.torso, x)
     elif hidden is None:
-        hidden = jax.vmap(networks.actor.torso)(x)
-    return jax.vmap(critic.head)(hidden)[:, 0]
+        hidden = over_batch(networks.actor.torso, x)
+    return critic.head(hidden)[:, 0]

@@ -9,6 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from flatout.hyper import ReplayConfig, linear
+
 State = Any
 Params = Any
 
@@ -27,13 +29,19 @@ class Algorithm:
             anywhere and in blocks without changing a single draw.
         act: ``(params, obs[B, ...], carry, noise[B, ...] | None) -> action[B, ...], carry,
             extras``; without noise it acts greedily. `carry` is empty for feed-forward networks.
-        update: ``(state, trajectory, key) -> state, metrics, priorities | None``; all the gradient
-            steps that the trajectory pays for. The key is the learning stream's, the same every
-            time; the state's own counter is folded into it.
+        update: ``(state, data, key) -> state, metrics, priorities | None``. On-policy the data is
+            a `Trajectory`, and this makes all the gradient steps that it pays for; with `replay`
+            it is a `Batch`, and this makes one, returning the size of each row's error ``[B]``. The
+            key is the learning stream's, the same every time; the state's own counter is folded
+            into it.
         actor: ``state -> params``, only what `act` needs, normaliser statistics included.
         horizon: T, steps per environment in a fresh trajectory.
         episodes: whole episodes per environment and trajectory (padded to T), or None.
         metrics: the names of the scalars that `update` returns.
+        replay: what the algorithm asks of replay; None where it learns from fresh trajectories.
+        advance: ``(state, steps) -> state, scalars`` with `replay`: environment steps were taken,
+            before the updates that they pay for; scalars (epsilon, say) by name.
+        advanced: the names of those scalars.
     """
 
     name: str
@@ -46,6 +54,67 @@ class Algorithm:
     horizon: int
     episodes: int | None
     metrics: tuple[str, ...]
+    replay: ReplayNeeds | None = None
+    advance: Callable[[State, jax.Array], tuple[State, dict[str, jax.Array]]] | None = None
+    advanced: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReplayNeeds:
+    """What an algorithm asks of replay.
+
+    Attributes:
+        batch_size: B, transitions per update.
+        train_freq, gradient_steps: so many environment steps (over all environments) pay for so
+            many updates.
+        learning_starts: environment steps before the first update.
+        buffer_size: transitions to keep.
+        n_step: rewards summed before the bootstrap.
+        gamma: discount per step.
+        alpha: exponent of the priorities, or None to sample uniformly.
+        beta: exponent of the importance weights at the start and at the end of the run.
+        total_steps: environment steps of the run, over which beta moves.
+    """
+
+    batch_size: int
+    train_freq: int
+    gradient_steps: int
+    learning_starts: int
+    buffer_size: int
+    n_step: int
+    gamma: float
+    alpha: float | None
+    beta: tuple[float, float]
+    total_steps: int
+
+    def horizon(self, num_envs: int) -> int:
+        """T, steps per environment that are collected before updates are due."""
+        return -(-self.train_freq // num_envs)
+
+    def due(self, steps: int) -> int:
+        """Updates that so many environment steps of the run have paid for."""
+        return max(steps - self.learning_starts, 0) * self.gradient_steps // self.train_freq
+
+    def most(self, num_envs: int) -> int:
+        """The most updates that one trajectory pays for."""
+        steps = self.horizon(num_envs) * num_envs
+        return -(-steps * self.gradient_steps // self.train_freq)
+
+
+def replay_needs(config: ReplayConfig, total_steps: int) -> ReplayNeeds:
+    """What a configuration asks of replay."""
+    return ReplayNeeds(
+        batch_size=config.batch_size,
+        train_freq=config.train_freq,
+        gradient_steps=config.gradient_steps,
+        learning_starts=config.learning_starts,
+        buffer_size=config.buffer_size,
+        n_step=config.n_step,
+        gamma=config.gamma,
+        alpha=config.priority_alpha if config.prioritized else None,
+        beta=linear("priority_beta", config.priority_beta),
+        total_steps=total_steps,
+    )
 
 
 def wrap_key(data: Any) -> jax.Array:

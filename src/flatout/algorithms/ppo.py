@@ -29,8 +29,9 @@ from flatout.algorithms.returns import (
     update_moments,
 )
 from flatout.algorithms.shuffle import permutations
-from flatout.config import NetworkConfig, PPOConfig, linear
+from flatout.config import NetworkConfig
 from flatout.errors import UsageError
+from flatout.hyper import PPOConfig, linear
 from flatout.networks import Grid, Network, OneHot
 from flatout.packing import Packing
 from flatout.types import ActionSpec, Array, ContinuousSpec, ObservationSpec, Trajectory
@@ -119,7 +120,13 @@ def ppo(
     clip_range = linear("clip_range", config.clip_range)
     critic_ratio = (config.critic_learning_rate or learning_rate[0]) / learning_rate[0]
     rates = _rates(arrays, critic_ratio) if critic_ratio != 1.0 else None
-    masked = config.rollout_episodes is not None
+    replayed = config.replay_trajectories > 1
+    masked = config.rollout_episodes is not None or replayed
+    if replayed and (config.normalize_observation or config.normalize_reward):
+        raise UsageError(
+            "replay_trajectories does not go with normalize_observation or normalize_reward: "
+            "their statistics would count each step several times."
+        )
 
     def init(key: np.ndarray) -> State:
         return fresh(eqx.filter(build(np.random.default_rng(key)), eqx.is_array))
@@ -227,7 +234,9 @@ def ppo(
             target=(advantages + v_t).reshape(-1),
             weight=weight,
         )
-        counted = shape[0] * shape[1] if weight is None else weight.sum().astype(jnp.int32)
+        counted = shape[0] * shape[1]
+        if masked:  # of replayed trajectories the newest are the first lanes
+            counted = trajectory.valid[:, :num_envs].sum().astype(jnp.int32)
         obs_moments = state.obs_moments
         if obs_moments is not None:
             obs_moments = update_moments(obs_moments, flat_obs.astype(jnp.float32), weight)

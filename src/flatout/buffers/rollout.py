@@ -26,6 +26,7 @@ def trajectory_shapes(
     layout: OutputLayout,
     masked: bool,
     chunks: int,
+    replayed: bool = False,
 ) -> Trajectory:
     """The shapes and dtypes of a trajectory, without allocating it."""
     import jax
@@ -49,6 +50,7 @@ def trajectory_shapes(
         final_index=each("int32", chunks * num_envs),
         extras=outputs,
         valid=flags if masked else None,
+        ended=flags if replayed else None,
     )
 
 
@@ -65,6 +67,8 @@ class RolloutBuffer:
         layout: how a packed row of `act`'s outputs reads.
         masked: keep which steps count.
         chunks: room for final observations, in units of N.
+        replayed: say which steps ended an episode.
+        sign: keep only the sign of rewards.
     """
 
     def __init__(
@@ -75,6 +79,8 @@ class RolloutBuffer:
         layout: OutputLayout,
         masked: bool,
         chunks: int,
+        replayed: bool = False,
+        sign: bool = False,
     ) -> None:
         self._layout = layout
         self._num_envs = num_envs
@@ -84,6 +90,8 @@ class RolloutBuffer:
         self.terminated = np.zeros((horizon, num_envs), np.bool_)
         self.truncated = np.zeros((horizon, num_envs), np.bool_)
         self.valid = np.zeros((horizon, num_envs), np.bool_) if masked else None
+        self.ended = np.zeros((horizon, num_envs), np.bool_) if replayed else None
+        self._sign = sign
         self.chunks = chunks
         self._final_obs: list[np.ndarray] = []
         self._final_index: list[int] = []
@@ -94,6 +102,8 @@ class RolloutBuffer:
         self.truncated.fill(False)
         if self.valid is not None:
             self.valid.fill(False)
+        if self.ended is not None:
+            self.ended.fill(False)
         self._final_obs.clear()
         self._final_index.clear()
 
@@ -120,7 +130,7 @@ class RolloutBuffer:
         return Trajectory(
             obs=self.obs[:-1],
             actions=actions,
-            rewards=self.rewards,
+            rewards=np.sign(self.rewards) if self._sign else self.rewards,
             terminated=self.terminated,
             truncated=self.truncated,
             last_obs=self.obs[-1],
@@ -128,6 +138,7 @@ class RolloutBuffer:
             final_index=final_index,
             extras=outputs,
             valid=self.valid,
+            ended=self.ended,
         )
 
     def check(self, blame: Callable[[int, int, str], Exception]) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from flatout.envs.base import Ended, blamed
 from flatout.errors import EnvironmentFailure, FlatoutError, Interrupt, UsageError, one_line
 from flatout.types import ActionSpec, DiscreteSpec, Episode, ObservationSpec
 
@@ -62,6 +63,13 @@ class HostEnvs:
         self.episode = [-1] * self.num_envs
         self.returns = [0.0] * self.num_envs
         self.lengths = [0] * self.num_envs
+        self.origin, self.since = self.episode, self.lengths  # every episode is seeded
+        self.life_lost: np.ndarray | None = None
+
+    def reset_all(self, out: np.ndarray, episode: int | None = None) -> None:
+        """Start an episode of every environment (by default the next)."""
+        for env in self._all:
+            self.reset(env, out, episode)
 
     def reset(self, env: int, out: np.ndarray, episode: int | None = None) -> None:
         """Start an episode of one environment (by default the next) and write its observation."""
@@ -87,7 +95,7 @@ class HostEnvs:
         actions: np.ndarray,
         out: np.ndarray,
         rewards: np.ndarray,
-        ended: Callable[[int, bool, bool, np.ndarray], None],
+        ended: Ended,
         active: Sequence[int] | None = None,
     ) -> None:
         """One step of every environment (or of the `active` ones).
@@ -161,6 +169,15 @@ class HostEnvs:
             out[env] = obs
         return True
 
+    def replay_all(
+        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: np.ndarray
+    ) -> list[bool]:
+        """`replay` for every environment; False where its actions are None."""
+        return [
+            taken is not None and self.replay(env, episode, taken, out)
+            for env, (episode, taken) in enumerate(zip(episodes, actions, strict=True))
+        ]
+
     def close(self) -> None:
         """Close every environment; one that fails to close does not keep the others open."""
         for env in self._envs:
@@ -187,11 +204,7 @@ class HostEnvs:
 
     def blame(self, step: int, env: int, what: str) -> EnvironmentFailure:
         """The sentence for a value that no environment may return; step -1 is before the first."""
-        where = f"at step {step} of the trajectory" if step >= 0 else "from reset"
-        return EnvironmentFailure(
-            f"environment {env} ({self._name}) returned {what} {where}; "
-            "look at what it computes there."
-        )
+        return blamed(self._name, step, env, what)
 
     def _check(self, env: int, obs: Any, call: str) -> None:
         array = np.asarray(obs)

@@ -15,6 +15,7 @@ import numpy as np
 
 from flatout.config import EnvConfig
 from flatout.envs import register
+from flatout.envs.ale import OneAtari, is_atari
 from flatout.errors import EnvironmentFailure, UsageError, nearest, one_line
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec
 
@@ -57,6 +58,8 @@ def factory(config: EnvConfig, source: Any = None) -> Factory:
         UsageError: an unknown id, module or factory.
     """
     register()
+    if source is None and is_atari(config.env):
+        return lambda **kwargs: _call(lambda **mode: OneAtari(config, **mode), config.env, kwargs)
     if source is None:
         base = _by_name(config)
     elif isinstance(source, gym.Env):
@@ -161,13 +164,12 @@ def _prepare(env: gym.Env[Any, Any], config: EnvConfig) -> gym.Env[Any, Any]:
         env = gym.wrappers.GrayscaleObservation(env, keep_dim=True)
     if config.resize:
         env = _resize(env, config.resize)
-    if config.frame_stack > 1:
+    if config.frame_stack is not None and config.frame_stack > 1:
         if not isinstance(space, gym.spaces.Box):
             raise UsageError(
                 f"--frame-stack needs Box observations, but {config.env} observes {_kind(space)}."
             )
-        env = gym.wrappers.FrameStackObservation(env, config.frame_stack)
-        env = _merge_stack(env)
+        env = MergedStack(gym.wrappers.FrameStackObservation(env, config.frame_stack))
     return env
 
 
@@ -187,20 +189,23 @@ def _resize(env: gym.Env[Any, Any], size: int) -> gym.Env[Any, Any]:
     )
 
 
-def _merge_stack(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+class MergedStack(gym.wrappers.TransformObservation[Any, Any, Any]):
     """``[S, H, W, c] -> [H, W, S * c]`` for images, ``[S, D] -> [S * D]`` for vectors."""
-    space = env.observation_space
-    assert isinstance(space, gym.spaces.Box)
 
-    def merge(obs: Any) -> np.ndarray:
-        stack = np.asarray(obs)
-        if stack.ndim == 4:
-            stack = np.moveaxis(stack, 0, 2)
-            return np.ascontiguousarray(stack).reshape(*stack.shape[:2], -1)
-        return stack.reshape(-1)
+    def __init__(self, env: gym.wrappers.FrameStackObservation[Any, Any, Any]) -> None:
+        space = env.observation_space
+        assert isinstance(space, gym.spaces.Box)
+        box = gym.spaces.Box(_merge(space.low), _merge(space.high), dtype=space.dtype.type)  # type: ignore[union-attr]
+        super().__init__(env, _merge, box)
+        self.stack_size = env.stack_size
 
-    box = gym.spaces.Box(merge(space.low), merge(space.high), dtype=space.dtype.type)  # type: ignore[union-attr]
-    return gym.wrappers.TransformObservation(env, merge, box)
+
+def _merge(obs: Any) -> np.ndarray:
+    stack = np.asarray(obs)
+    if stack.ndim == 4:
+        stack = np.moveaxis(stack, 0, 2)
+        return np.ascontiguousarray(stack).reshape(*stack.shape[:2], -1)
+    return stack.reshape(-1)
 
 
 def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObservationSpec, ActionSpec]:
@@ -210,6 +215,8 @@ def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObservationSpec, ActionSpe
         UsageError: a space that algorithms here do not take, by its name.
     """
     observation, action = env.observation_space, env.action_space
+    if isinstance(env, OneAtari):
+        return env.obs_spec, env.action_spec
     if not isinstance(observation, gym.spaces.Box):
         raise UsageError(
             f"{name} observes {_kind(observation)}; Flatout takes Box observations (vectors and "
@@ -221,13 +228,16 @@ def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObservationSpec, ActionSpe
             "images [rows, columns, channels]."
         )
     kind = observation.dtype.kind if observation.dtype is not None else "f"
+    stack = 1
+    if isinstance(env, MergedStack) and len(observation.shape) == 3:
+        stack = env.stack_size  # padded with an episode's first frame
     if kind in "ui":
         high = int(observation.high.max())
         fits = kind == "u" and observation.dtype == np.uint8
         dtype = "uint8" if fits else "int32"
-        obs_spec = ObservationSpec(observation.shape, dtype, high if fits else None)
+        obs_spec = ObservationSpec(observation.shape, dtype, high if fits else None, stack)
     else:
-        obs_spec = ObservationSpec(observation.shape, "float32")
+        obs_spec = ObservationSpec(observation.shape, "float32", None, stack)
     if isinstance(action, gym.spaces.Discrete):
         return obs_spec, DiscreteSpec(int(action.n), int(action.start))
     if isinstance(action, gym.spaces.Box) and 0 in action.shape:
@@ -248,6 +258,8 @@ def _kind(space: gym.Space[Any]) -> str:
 
 def episode_limit(env: gym.Env[Any, Any]) -> int | None:
     """The episode's time limit in steps, where the environment has one."""
+    if isinstance(env, OneAtari):
+        return env.max_steps
     spec = env.spec
     if spec is not None and spec.max_episode_steps:
         return int(spec.max_episode_steps)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flatout.buffers.rollout import RolloutBuffer
-from flatout.envs.host import HostEnvs
 from flatout.errors import CheckpointError
 from flatout.params import Policy
 from flatout.spans import Spans
 from flatout.types import Episode, ObservationSpec, Trajectory
+
+if TYPE_CHECKING:
+    from flatout.envs.base import Envs
 
 MAX_REPLAYED_STEPS = 200_000
 """Episodes longer than this restart on resume instead of being replayed."""
@@ -29,27 +31,39 @@ class InlineSampler:
         episodes: whole episodes per environment and trajectory, or None for exactly T steps.
         chunks: room for final observations, in units of N.
         spans: where the time goes.
+        replayed: trajectories say which steps ended an episode.
+        life_loss: a lost life counts as a terminal.
+        sign: learn from the sign of rewards.
     """
 
     def __init__(
         self,
-        envs: HostEnvs,
+        envs: Envs,
         policy: Policy,
         obs_spec: ObservationSpec,
         horizon: int,
         episodes: int | None,
         chunks: int,
         spans: Spans,
+        *,
+        replayed: bool = False,
+        life_loss: bool = False,
+        sign: bool = False,
     ) -> None:
         self._envs = envs
         self._policy = policy
         self._horizon = horizon
         self._per_trajectory = episodes
         self._spans = spans
+        self._life_loss = life_loss
         self._buffer = RolloutBuffer(
-            horizon, envs.num_envs, obs_spec, policy.layout, episodes is not None, chunks
-        )
+            horizon, envs.num_envs, obs_spec, policy.layout, episodes is not None, chunks,
+            replayed, sign,
+        )  # fmt: skip
+        self._values = EpisodeValues(envs.num_envs) if "q_max" in policy.layout.fields else None
         self.episodes: list[Episode] = []
+        self.restarted: list[tuple[int, np.ndarray, np.ndarray]] = []
+        """Of the last `restore`: environment, the observation that was lost, the new one."""
         self.steps = 0  # of each environment, since the run's start: what noise is folded with
         self._last_row = 0
         self._collected: tuple[int, list[int]] = (0, [])
@@ -59,8 +73,7 @@ class InlineSampler:
     def start(self) -> None:
         """Reset every environment."""
         with self._spans.span("env"):
-            for env in range(self._envs.num_envs):
-                self._envs.reset(env, self._buffer.obs[0])
+            self._envs.reset_all(self._buffer.obs[0])
         self._mark()
 
     def collect(self) -> Trajectory:
@@ -81,11 +94,13 @@ class InlineSampler:
         wanted, left = self._per_trajectory, [self._per_trajectory or 0] * count
         active: list[int] | None = None  # those that play on, where not all do
         playing, known = np.ones(count, np.bool_), 0
-        starts = [0] * count  # row at which each environment's current episode began
+        ends: list[tuple[int, int]] = []
 
         def ended(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
             self.episodes.append(envs.finished(env))
-            starts[env] = t + 1
+            ends.append((t, env))
+            if buffer.ended is not None:
+                buffer.ended[t, env] = True
             buffer.terminated[t, env] = terminated
             if not terminated:  # both at once: nothing to bootstrap from
                 buffer.truncated[t, env] = truncated
@@ -103,6 +118,8 @@ class InlineSampler:
                 if buffer.valid is not None:
                     buffer.valid[t] = playing
                 envs.step(layout.action(row), buffer.obs[t + 1], buffer.rewards[t], ended, active)
+                if self._life_loss and envs.life_lost is not None:
+                    buffer.terminated[t] |= envs.life_lost
                 end = clock()
                 acting += middle - begin
                 stepping += end - middle
@@ -121,9 +138,16 @@ class InlineSampler:
             spans.add("env", stepping)
         buffer.check(envs.blame)
         self._last_row = t
-        if wanted:  # every environment waits at the start of an episode
-            starts = [t] * count
+        # Rows at which what must be replayed to come here begins.
+        starts = [max(t - since, 0) for since in envs.since]
         self._collected = (t, starts)
+        if self._values is not None:
+            rows = layout.read(buffer.outputs[:t])["q_max"]
+            means = self._values.collect(rows, ends)
+            self.episodes = [
+                episode._replace(q_max=mean)
+                for episode, mean in zip(self.episodes, means, strict=True)
+            ]
         return buffer.trajectory()
 
     def commit(self) -> None:
@@ -131,6 +155,8 @@ class InlineSampler:
         rows, starts = self._collected
         outputs = self._policy.layout.read(self._buffer.outputs[:rows])
         self._log.append(outputs["action"].copy(), starts)
+        if self._values is not None:
+            self._values.commit()
         self._last_row = rows
         self.steps += rows
         self._mark()
@@ -153,7 +179,7 @@ class InlineSampler:
             Sentences about environments that did not reproduce and were restarted.
         """
         notes: list[str] = []
-        for name in ("actions", "episode", "obs"):
+        for name in ("actions", "episode", "origin", "obs"):
             if len(state[name]) != self._envs.num_envs:
                 raise CheckpointError(
                     f"it was saved with {len(state[name])} environments, not {self._envs.num_envs}."
@@ -162,23 +188,26 @@ class InlineSampler:
         self.steps = int(state["steps"])
         self._buffer.chunks = int(state["chunks"])
         self._last_row = 0
+        if self._values is not None:
+            self._values.restore(state["values"])
         restored: list[np.ndarray] = []
+        episodes = [int(number) for number in state["episode"]]
+        origins = [int(number) for number in state["origin"]]
+        reproduced = envs.replay_all(origins, list(state["actions"]), obs)
+        self.restarted = []
         for env in range(envs.num_envs):
             actions = state["actions"][env]
-            episode = int(state["episode"][env])
-            known = actions is not None
-            same = known and envs.replay(env, episode, actions, obs)
-            same = same and np.array_equal(obs[env], state["obs"][env])
-            if same:
+            if reproduced[env] and np.array_equal(obs[env], state["obs"][env]):
                 restored.append(np.asarray(actions))
                 continue
-            envs.reset(env, obs, episode + 1)
+            envs.reset(env, obs, episodes[env] + 1)
+            self.restarted.append((env, np.array(state["obs"][env]), obs[env].copy()))
             restored.append(self._log.empty())
             reason = (
-                "does not reproduce from its seed and actions" if known
+                "does not reproduce from its seed and actions" if actions is not None
                 else f"was longer than {MAX_REPLAYED_STEPS} steps"
             )  # fmt: skip
-            notes.append(f"environment {env}: episode {episode} {reason}; it was restarted")
+            notes.append(f"environment {env}: episode {episodes[env]} {reason}; it was restarted")
         self._log.restore(restored)
         self._mark()
         return notes
@@ -193,8 +222,56 @@ class InlineSampler:
             "steps": self.steps,
             "chunks": self._buffer.chunks,
             "episode": list(self._envs.episode),
+            "origin": list(self._envs.origin),
             "obs": self._buffer.obs[self._last_row].copy(),
         }
+        if self._values is not None:
+            self._boundary["values"] = self._values.state()
+
+
+class EpisodeValues:
+    """Means over episodes of the largest action value at each acting step."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._sums = np.zeros((num_envs, 2))  # of values, and how many
+        self._next = self._sums
+
+    def collect(self, rows: np.ndarray, ends: list[tuple[int, int]]) -> list[float]:
+        """Add a trajectory's values.
+
+        Args:
+            rows: ``[T, N]``, NaN where the network did not run.
+            ends: row and environment of each episode's end, in order.
+
+        Returns:
+            The mean of each ended episode, NaN where the network never ran.
+        """
+        seen = ~np.isnan(rows)
+        parts = np.stack([np.where(seen, rows, 0.0), seen], -1)
+        means, self._next = [], self._sums.copy()
+        if not ends:
+            self._next += parts.sum(0)
+            return means
+        start = [0] * rows.shape[1]
+        for row, env in ends:
+            total, count = self._next[env] + parts[start[env] : row + 1, env].sum(0)
+            means.append(float(total / count) if count else float("nan"))
+            self._next[env], start[env] = 0.0, row + 1
+        for env, row in enumerate(start):
+            self._next[env] += parts[row:, env].sum(0)
+        return means
+
+    def commit(self) -> None:
+        """Make the last trajectory part of the past."""
+        self._sums = self._next
+
+    def state(self) -> list[list[float]]:
+        """JSON-compatible sums and counts."""
+        return self._sums.tolist()
+
+    def restore(self, state: list[list[float]]) -> None:
+        """Take over such a state."""
+        self._sums = np.array(state, np.float64).reshape(self._sums.shape)
 
 
 class ActionLog:
@@ -211,8 +288,8 @@ class ActionLog:
 
         Args:
             actions: as the policy gave them.
-            starts: for each environment the row at which its current episode began, 0 where it
-                began before this trajectory.
+            starts: for each environment the row from which on its actions are needed, 0 where that
+                lies before this trajectory.
         """
         for env, start in enumerate(starts):
             if start:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
-import jax
 import numpy as np
 
 from flatout.types import Metrics, Snapshot
@@ -26,8 +25,8 @@ class Schedule(Protocol):
         ...
 
     @property
-    def params(self) -> jax.Array:
-        """The newest packed actor parameters ``[P]``."""
+    def params(self) -> tuple[Any, ...]:
+        """The newest actor parameters, bundled."""
         ...
 
     def snapshot(self) -> Snapshot:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-import jax
 import numpy as np
 
 from flatout.checkpoint import PREFIX, leaf_names, named_leaves, rebuild
@@ -15,6 +14,9 @@ from flatout.params import Policy
 from flatout.samplers.inline import InlineSampler
 from flatout.spans import Spans
 from flatout.types import Metrics, Snapshot
+
+BUFFER = "buffer/"
+"""What the buffer's arrays are named after in snapshots."""
 
 
 class SerialSchedule:
@@ -26,6 +28,7 @@ class SerialSchedule:
         learner: learns.
         spans: where the time goes.
         discardable: a context in which work may be interrupted and thrown away; learning may not.
+        always: the metrics that mean something also where no update was made.
     """
 
     def __init__(
@@ -35,12 +38,14 @@ class SerialSchedule:
         learner: Learner,
         spans: Spans,
         discardable: Callable[[], AbstractContextManager[Any]],
+        always: tuple[str, ...] = (),
     ) -> None:
         self._sampler = sampler
         self._policy = policy
         self._learner = learner
         self._spans = spans
         self._discardable = discardable
+        self._always = frozenset((*always, "replay_fill", "replay_mb"))
         self._version = 0
 
     def start(self) -> None:
@@ -59,10 +64,13 @@ class SerialSchedule:
             self._sampler.commit()
             self._version += 1
             self._publish()
+            updates = round(values.pop("updates"))
+            if not updates:  # nothing was averaged
+                values = {name: values[name] for name in values if name in self._always}
             history.append(
                 Metrics(
                     steps=self._sampler.steps_collected,
-                    updates=round(values.pop("updates")),
+                    updates=updates,
                     episodes=list(self._sampler.episodes),
                     values=values,
                 )
@@ -70,10 +78,9 @@ class SerialSchedule:
         return history
 
     @property
-    def params(self) -> jax.Array:
-        """The newest packed actor parameters ``[P]``."""
-        assert self._learner.packed is not None
-        return self._learner.packed
+    def params(self) -> tuple[Any, ...]:
+        """The newest actor parameters, bundled."""
+        return self._learner.bundle
 
     def snapshot(self) -> Snapshot:
         """All state at the last iteration's boundary."""
@@ -85,13 +92,21 @@ class SerialSchedule:
             known.append(actions is not None)
             if actions is not None:
                 arrays[f"sampler/actions/{env}"] = actions
-        data = {"version": self._version, "sampler": sampler | {"known": known}}
-        return Snapshot(arrays, data)
+        kept, books, rows = self._learner.buffer_state()
+        arrays |= {BUFFER + name: array for name, array in kept.items()}
+        data = {"version": self._version, "sampler": sampler | {"known": known}, "buffer": books}
+        return Snapshot(arrays, data, rows)
 
     def restore(self, snapshot: Snapshot) -> list[str]:
         """Take over such a state; sentences about what could not be restored."""
         arrays, data = snapshot.arrays, snapshot.data
-        self._restore_learner(arrays)
+        kept = {
+            name.removeprefix(BUFFER): array
+            for name, array in arrays.items()
+            if name.startswith(BUFFER)
+        }
+        books = data.get("buffer", {})
+        self._learner.restore(self._learned(arrays), kept, books, snapshot.rows)
         self._version = int(data["version"])
         self._publish()
         state = dict(data["sampler"])
@@ -100,24 +115,27 @@ class SerialSchedule:
             for env, known in enumerate(state.pop("known"))
         ]
         state["obs"] = np.asarray(arrays["sampler/obs"])
-        return self._sampler.restore(state)
+        notes = self._sampler.restore(state)
+        for env, final_obs, first_obs in self._sampler.restarted:
+            self._learner.cut(env, final_obs, first_obs)
+        return notes
 
     def adopt(self, arrays: dict[str, np.ndarray]) -> None:
         """Start from learned arrays (parameters, normalisers, optimiser where kept) instead of
         fresh ones; counters stay at the start."""
         own = named_leaves(self._learner.host_state(), PREFIX)
-        counters = tuple(PREFIX + name for name in (".step", ".iteration"))
+        counters = tuple(PREFIX + name for name in (".step", ".iteration", ".updates", ".epsilon"))
         own |= {name: arrays[name] for name in own if name in arrays and name not in counters}
-        self._restore_learner(own)
+        self._learner.adopt(self._learned(own))
         self._publish()
 
     def close(self) -> None:
         """Close the environments."""
         self._sampler.close()
 
-    def _restore_learner(self, arrays: dict[str, np.ndarray]) -> None:
+    def _learned(self, arrays: dict[str, np.ndarray]) -> Any:
         shapes = self._learner.shapes
-        self._learner.restore(rebuild(leaf_names(shapes, PREFIX), shapes, arrays))
+        return rebuild(leaf_names(shapes, PREFIX), shapes, arrays)
 
     def _publish(self) -> None:
         self._policy.publish(self.params, self._version, self._spans)

@@ -1,0 +1,211 @@
+"""Deep Q-learning (Mnih et al., 2015); double, dueling, n-step and prioritised as options.
+
+Truncation bootstraps, termination does not. A lost life counts as a terminal where the
+environment is told to say so; its frames go on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from flatout.algorithms.base import Algorithm, replay_needs, shapes_of
+from flatout.algorithms.optimiser import Optimiser, polyak, schedule
+from flatout.algorithms.randomness import uniforms
+from flatout.config import NetworkConfig
+from flatout.errors import UsageError
+from flatout.hyper import DQNConfig, linear
+from flatout.networks import Draw, FanIn, Linear, Network, Torso, features, make_torso, over_batch
+from flatout.types import ActionSpec, Array, Batch, DiscreteSpec, ObservationSpec
+
+METRICS = ("loss", "td_error", "q_max", "grad_norm", "learning_rate")
+
+
+class QNetwork(eqx.Module):
+    """Action values ``[B, actions]`` of observations; with `baseline` a dueling network."""
+
+    torso: Torso
+    head: Linear
+    baseline: Linear | None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        hidden = over_batch(self.torso, x)
+        q = self.head(hidden)
+        if self.baseline is None:
+            return q
+        return self.baseline(hidden) + q - q.mean(-1, keepdims=True)
+
+
+class ActorParams(NamedTuple):
+    """What acting needs: the online network and the probability of a random action."""
+
+    network: QNetwork
+    epsilon: Array
+
+
+class State(NamedTuple):
+    """Everything that learning changes; `step` counts environment steps (int32)."""
+
+    network: QNetwork
+    target: QNetwork
+    optimiser: Any
+    epsilon: Array
+    step: Array
+    updates: Array
+
+
+class Noise(NamedTuple):
+    """One step's draws: whether to explore (uniform), and with which action."""
+
+    explore: Array
+    action: Array
+
+
+def dqn(
+    config: DQNConfig,
+    network_config: NetworkConfig,
+    obs_spec: ObservationSpec,
+    action_spec: ActionSpec,
+    *,
+    num_envs: int,
+    total_steps: int,
+    network: Network | None = None,
+) -> Algorithm:
+    """Build DQN's pure functions.
+
+    Args:
+        config: hyper-parameters.
+        network_config: the torso's settings.
+        obs_spec: one environment's observation.
+        action_spec: one environment's action.
+        num_envs: N.
+        total_steps: environment steps of the whole run, over which schedules run.
+        network: a custom torso, or None for the configured one.
+
+    Raises:
+        UsageError: continuous actions, or a network that does not fit.
+    """
+    if not isinstance(action_spec, DiscreteSpec):
+        raise UsageError("dqn needs Discrete actions; use sac, td3, ddpg or ppo for a Box.")
+    actions = action_spec.n
+    needs = replay_needs(config, total_steps)
+    learning_rate = linear("learning_rate", config.learning_rate)
+    fall = config.exploration_steps
+    fall = config.exploration_fraction * total_steps if fall is None else fall
+    interval = config.target_update_interval
+    first = 1.0 if config.learning_starts else config.exploration_initial_eps
+
+    def build(draw: Draw) -> QNetwork:
+        torso = make_torso(draw, obs_spec, network_config, network)
+        width = features(torso, obs_spec)
+        baseline = Linear(draw, width, 1, 1.0) if config.dueling else None
+        return QNetwork(torso, Linear(draw, width, actions, 1.0), baseline)
+
+    arrays, static = eqx.partition(build(FanIn(None)), eqx.is_array)
+    steps = Optimiser(arrays, config.optimizer, config.max_grad_norm)
+
+    def init(key: np.ndarray) -> State:
+        return fresh(eqx.filter(build(FanIn(np.random.default_rng(key))), eqx.is_array))
+
+    def fresh(online: QNetwork) -> State:
+        online = jax.tree.map(np.asarray, online)
+        return State(
+            network=online,
+            target=jax.tree.map(np.copy, online),
+            optimiser=steps.init(),
+            epsilon=np.asarray(first, np.float32),
+            step=np.zeros((), np.int32),
+            updates=np.zeros((), np.int32),
+        )
+
+    def values(online: QNetwork, obs: jax.Array) -> jax.Array:
+        x = obs.astype(jnp.float32)
+        if obs_spec.high is not None:
+            x = x * np.float32(1.0 / obs_spec.high)
+        return eqx.combine(online, static)(x)
+
+    def noise(key: jax.Array, env: jax.Array, step: jax.Array) -> Noise:
+        drawn = uniforms(key, env, step, 2)
+        return Noise(drawn[0], jnp.floor(drawn[1] * actions).astype(jnp.int32))
+
+    def act(
+        params: ActorParams, obs: jax.Array, carry: Any, draw: Noise | None
+    ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
+        if draw is None:
+            q = values(params.network, obs)
+            return q.argmax(-1).astype(jnp.int32), carry, {"q_max": q.max(-1)}
+        explore = draw.explore < params.epsilon
+
+        def run(_: Any) -> tuple[jax.Array, jax.Array]:
+            q = values(params.network, obs)
+            chosen = jnp.where(explore, draw.action, q.argmax(-1).astype(jnp.int32))
+            return chosen, q.max(-1)
+
+        def skip(_: Any) -> tuple[jax.Array, jax.Array]:  # nobody would listen to the network
+            return draw.action, jnp.full(explore.shape, jnp.nan, jnp.float32)
+
+        action, q_max = jax.lax.cond(explore.all(), skip, run, None)
+        return action, carry, {"q_max": q_max}
+
+    def advance(state: State, taken: jax.Array) -> tuple[State, dict[str, jax.Array]]:
+        step = state.step + taken
+        done = jnp.clip(step / jnp.maximum(fall, 1), 0.0, 1.0)
+        start, end = config.exploration_initial_eps, config.exploration_final_eps
+        epsilon = jnp.where(step < config.learning_starts, 1.0, start + (end - start) * done)
+        epsilon = epsilon.astype(jnp.float32)
+        target = jax.lax.cond(
+            step // interval > state.step // interval,
+            lambda: polyak(state.target, state.network, config.tau),
+            lambda: state.target,
+        )
+        return state._replace(target=target, epsilon=epsilon, step=step), {"epsilon": epsilon}
+
+    def update(
+        state: State, batch: Batch, key: jax.Array
+    ) -> tuple[State, dict[str, jax.Array], jax.Array]:
+        q_next = values(state.target, batch.next_obs)
+        if config.double:
+            best = values(state.network, batch.next_obs).argmax(-1)
+            bootstrap = jnp.take_along_axis(q_next, best[:, None], -1)[:, 0]
+        else:
+            bootstrap = q_next.max(-1)
+        wanted = batch.rewards + batch.discounts * bootstrap
+        chosen = jax.nn.one_hot(batch.actions, actions)
+
+        def loss(online: QNetwork) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+            q = values(online, batch.obs)
+            error = (q * chosen).sum(-1) - wanted
+            each = optax.huber_loss(error) if config.loss == "huber" else jnp.square(error)
+            return (batch.weights * each).mean(), (error, q.max(-1).mean())
+
+        (total, (error, q_max)), grads = jax.value_and_grad(loss, has_aux=True)(state.network)
+        rate = schedule(learning_rate, state.step, total_steps)
+        online, optimiser, norm = steps.step(state.network, grads, state.optimiser, rate)
+        error = jnp.abs(error)
+        metrics = {
+            "loss": total, "td_error": error.mean(), "q_max": q_max, "grad_norm": norm,
+            "learning_rate": rate,
+        }  # fmt: skip
+        updates = state.updates + 1
+        return state._replace(network=online, optimiser=optimiser, updates=updates), metrics, error
+
+    return Algorithm(
+        name="dqn",
+        init=init,
+        shapes=shapes_of(fresh(arrays)),
+        noise=noise,
+        act=act,
+        update=update,
+        actor=lambda state: ActorParams(state.network, state.epsilon),
+        horizon=needs.horizon(num_envs),
+        episodes=None,
+        metrics=METRICS,
+        replay=needs,
+        advance=advance,
+        advanced=("epsilon",),
+    )

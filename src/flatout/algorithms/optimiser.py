@@ -1,0 +1,70 @@
+"""Gradient steps: clipping, a direction, a step size, over few arrays instead of many leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from flatout.packing import Bundle
+
+KINDS = {
+    "adam": lambda: optax.scale_by_adam(),
+    # Centred, its constant inside the root, both averages over 0.95 (Mnih et al., 2015).
+    "rmsprop": lambda: optax.scale_by_stddev(decay=0.95, eps=0.01, eps_in_sqrt=True),
+    "nesterov": lambda: optax.trace(decay=0.95, nesterov=True),
+}
+
+
+class Optimiser:
+    """One optimiser for one pytree of parameters.
+
+    Args:
+        shapes: the parameters' shapes.
+        kind: of `KINDS`.
+        max_grad_norm: largest norm of a gradient, or None.
+    """
+
+    def __init__(self, shapes: Any, kind: str = "adam", max_grad_norm: float | None = None) -> None:
+        self._bundle = Bundle(shapes)
+        self._direction = KINDS[kind]()
+        self._max = max_grad_norm
+
+    def init(self) -> Any:
+        """The initial state: zeros (NumPy), as every kind here starts."""
+        shapes = jax.eval_shape(self._direction.init, self._bundle.shapes)
+        return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+
+    def step(
+        self, params: Any, grads: Any, state: Any, rate: jax.Array | float
+    ) -> tuple[Any, Any, jax.Array]:
+        """One step against the gradient.
+
+        Returns:
+            The parameters, the optimiser's state, and the gradient's norm before clipping.
+        """
+        arrays = self._bundle.pack(grads)
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(array)) for array in arrays))
+        if self._max is not None:
+            factor = jnp.minimum(1.0, self._max / (norm + 1e-6))
+            arrays = tuple(array * factor for array in arrays)
+        directions, state = self._direction.update(arrays, state)
+        assert isinstance(directions, tuple)
+        moved = self._bundle.unpack(tuple(rate * jnp.asarray(one) for one in directions))
+        return jax.tree.map(jnp.subtract, params, moved), state, norm
+
+
+def polyak(target: Any, online: Any, tau: float) -> Any:
+    """The target moved by a share `tau` towards the online parameters."""
+    if tau == 1.0:
+        return online
+    return jax.tree.map(lambda t, p: (1.0 - tau) * t + tau * p, target, online)
+
+
+def schedule(ends: tuple[float, float], step: jax.Array, total: int) -> jax.Array:
+    """A linear schedule's value at an environment step of the run."""
+    done = jnp.minimum(step / total, 1.0)
+    return jnp.asarray(ends[0] + (ends[1] - ends[0]) * done, jnp.float32)

@@ -1,0 +1,250 @@
+"""Soft actor-critic (Haarnoja et al., 2018b) with an entropy weight that may be learned.
+
+Actions are squashed into their bounds. Truncation bootstraps, termination does not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flatout.algorithms.base import Algorithm, replay_needs, shapes_of
+from flatout.algorithms.continuous import (
+    Bounds,
+    Noise,
+    action_values,
+    make_trunk,
+    observe,
+    smallest,
+    split,
+    step_noise,
+)
+from flatout.algorithms.optimiser import Optimiser, polyak, schedule
+from flatout.config import NetworkConfig
+from flatout.hyper import SACConfig, entropy_coefficient, linear
+from flatout.networks import Draw, FanIn, Network
+from flatout.types import ActionSpec, Array, Batch, ObservationSpec
+
+METRICS = (
+    "actor_loss", "critic_loss", "td_error", "q_mean", "ent_coef", "entropy", "grad_norm",
+    "learning_rate",
+)  # fmt: skip
+LOG_STD = (-20.0, 2.0)
+"""Between which log standard deviations are cut."""
+
+
+class ActorParams(NamedTuple):
+    """What acting needs: the actor and the probability of a random action (warm-up)."""
+
+    actor: Any
+    epsilon: Array
+
+
+class State(NamedTuple):
+    """Everything that learning changes; `log_ent` is the logarithm of the entropy weight."""
+
+    actor: Any
+    critics: Any
+    target_critics: Any
+    log_ent: Array
+    actor_optimiser: Any
+    critic_optimiser: Any
+    ent_optimiser: Any
+    epsilon: Array
+    step: Array
+    updates: Array
+
+
+def squashed(x: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A squashed Gaussian's draws and their log densities (appendix C of the paper).
+
+    Args:
+        x: ``[B, 2A]``, means and log deviations.
+        normal: ``[B, A]`` standard normals.
+
+    Returns:
+        Actions ``[B, A]`` in -1..1 and log densities ``[B]``.
+    """
+    mean, log_std = jnp.split(x, 2, -1)
+    log_std = jnp.clip(log_std, *LOG_STD)
+    raw = mean + jnp.exp(log_std) * normal
+    log_prob = (-0.5 * jnp.square(normal) - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+    # log(1 - tanh(raw)^2) without cancellation.
+    log_prob -= (2.0 * (math.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))).sum(-1)
+    return jnp.tanh(raw), log_prob
+
+
+def sac(
+    config: SACConfig,
+    network_config: NetworkConfig,
+    obs_spec: ObservationSpec,
+    action_spec: ActionSpec,
+    *,
+    num_envs: int,
+    total_steps: int,
+    network: Network | None = None,
+) -> Algorithm:
+    """Build SAC's pure functions.
+
+    Args:
+        config: hyper-parameters.
+        network_config: the hidden layers' settings.
+        obs_spec: one environment's observation.
+        action_spec: one environment's action, a bounded box.
+        num_envs: N.
+        total_steps: environment steps of the whole run, over which schedules run.
+        network: a custom torso, or None for the configured one.
+
+    Raises:
+        UsageError: actions that are not a bounded box, or a network that does not fit.
+    """
+    bounds = Bounds(action_spec, "sac")
+    needs = replay_needs(config, total_steps)
+    learning_rate = linear("learning_rate", config.learning_rate)
+    critic_ratio = (config.critic_learning_rate or learning_rate[0]) / learning_rate[0]
+    start, learned = entropy_coefficient(config.ent_coef)
+    aim = -float(bounds.size) if config.target_entropy is None else config.target_entropy
+
+    def build(draw: Draw) -> tuple[Any, Any]:
+        actor = make_trunk(draw, obs_spec, network_config, network, 0, 2 * bounds.size)
+        critics = tuple(
+            make_trunk(draw, obs_spec, network_config, network, bounds.size, 1) for _ in range(2)
+        )
+        return actor, critics
+
+    actor_arrays, actor_static = split(build(FanIn(None))[0])
+    critic_arrays, critic_static = split(build(FanIn(None))[1])
+    actor_steps = Optimiser(actor_arrays, "adam", config.max_grad_norm)
+    critic_steps = Optimiser(critic_arrays, "adam", config.max_grad_norm)
+    ent_steps = Optimiser(np.zeros((), np.float32))
+
+    def init(key: np.ndarray) -> State:
+        actor, critics = build(FanIn(np.random.default_rng(key)))
+        return fresh(eqx.filter(actor, eqx.is_array), eqx.filter(critics, eqx.is_array))
+
+    def fresh(actor: Any, critics: Any) -> State:
+        actor, critics = jax.tree.map(np.asarray, (actor, critics))
+        return State(
+            actor=actor,
+            critics=critics,
+            target_critics=jax.tree.map(np.copy, critics),
+            log_ent=np.asarray(math.log(start), np.float32),
+            actor_optimiser=actor_steps.init(),
+            critic_optimiser=critic_steps.init(),
+            ent_optimiser=ent_steps.init() if learned else None,
+            epsilon=np.asarray(config.learning_starts > 0, np.float32),
+            step=np.zeros((), np.int32),
+            updates=np.zeros((), np.int32),
+        )
+
+    def outputs(actor: Any, x: jax.Array) -> jax.Array:
+        return eqx.combine(actor, actor_static)(x)
+
+    def q(critics: Any, x: jax.Array, action: jax.Array) -> tuple[jax.Array, ...]:
+        return action_values(eqx.combine(critics, critic_static), x, action)
+
+    def act(
+        params: ActorParams, obs: jax.Array, carry: Any, draw: Noise | None
+    ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
+        if draw is None:
+            x = outputs(params.actor, observe(obs_spec, obs))
+            return bounds.to_environment(jnp.tanh(x[:, : bounds.size])), carry, {}
+
+        def run(_: Any) -> jax.Array:
+            return squashed(outputs(params.actor, observe(obs_spec, obs)), draw.normal)[0]
+
+        action = jax.lax.cond(params.epsilon > 0, lambda _: draw.uniform, run, None)
+        return bounds.to_environment(action), carry, {}
+
+    def advance(state: State, taken: jax.Array) -> tuple[State, dict[str, jax.Array]]:
+        step = state.step + taken
+        epsilon = (step < config.learning_starts).astype(jnp.float32)
+        return state._replace(epsilon=epsilon, step=step), {}
+
+    def update(
+        state: State, batch: Batch, key: jax.Array
+    ) -> tuple[State, dict[str, jax.Array], jax.Array]:
+        x, next_x = observe(obs_spec, batch.obs), observe(obs_spec, batch.next_obs)
+        action = bounds.from_environment(batch.actions)
+        rows = x.shape[0]
+        drawn = jax.random.normal(jax.random.fold_in(key, state.updates), (2, rows, bounds.size))
+        ent_coef = jnp.exp(state.log_ent)
+        rate = schedule(learning_rate, state.step, total_steps)
+
+        next_action, next_log_prob = squashed(outputs(state.actor, next_x), drawn[0])
+        bootstrap = smallest(q(state.target_critics, next_x, next_action))
+        wanted = batch.rewards + batch.discounts * (bootstrap - ent_coef * next_log_prob)
+
+        def critic_loss(critics: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+            found = q(critics, x, action)
+            losses = [0.5 * (batch.weights * jnp.square(one - wanted)).mean() for one in found]
+            error = jnp.abs(jnp.stack(found) - wanted).mean(0)
+            return sum(losses, jnp.zeros(())), (error, found[0].mean())
+
+        (loss, (error, q_mean)), grads = jax.value_and_grad(critic_loss, has_aux=True)(
+            state.critics
+        )
+        critics, critic_optimiser, norm = critic_steps.step(
+            state.critics, grads, state.critic_optimiser, rate * critic_ratio
+        )
+
+        def policy(actor: Any) -> tuple[jax.Array, jax.Array]:
+            return squashed(outputs(actor, x), drawn[1])
+
+        # The critics' gradient is wanted by action only: their parameters' would be thrown away.
+        (chosen, log_prob), pull = jax.vjp(policy, state.actor)
+        value, by_action = jax.value_and_grad(lambda a: smallest(q(critics, x, a)).mean())(chosen)
+        (grads,) = pull((-by_action, jnp.full_like(log_prob, 1.0 / rows) * ent_coef))
+        actor, actor_optimiser, _ = actor_steps.step(
+            state.actor, grads, state.actor_optimiser, rate
+        )
+        log_ent, ent_optimiser = state.log_ent, state.ent_optimiser
+        if learned:
+            gradient = -(log_prob + aim).mean()
+            log_ent, ent_optimiser, _ = ent_steps.step(log_ent, gradient, ent_optimiser, rate)
+        updates = state.updates + 1
+        target = state.target_critics
+        if config.target_update_interval == 1:
+            target = polyak(target, critics, config.tau)
+        else:
+            target = jax.lax.cond(
+                updates % config.target_update_interval == 0,
+                lambda: polyak(state.target_critics, critics, config.tau),
+                lambda: state.target_critics,
+            )
+        metrics = {
+            "actor_loss": ent_coef * log_prob.mean() - value, "critic_loss": loss,
+            "td_error": error.mean(), "q_mean": q_mean, "ent_coef": ent_coef,
+            "entropy": -log_prob.mean(), "grad_norm": norm, "learning_rate": rate,
+        }  # fmt: skip
+        state = state._replace(
+            actor=actor,
+            critics=critics,
+            target_critics=target,
+            log_ent=log_ent,
+            actor_optimiser=actor_optimiser,
+            critic_optimiser=critic_optimiser,
+            ent_optimiser=ent_optimiser,
+            updates=updates,
+        )
+        return state, metrics, error
+
+    return Algorithm(
+        name="sac",
+        init=init,
+        shapes=shapes_of(fresh(actor_arrays, critic_arrays)),
+        noise=lambda key, env, step: step_noise(key, env, step, bounds.size),
+        act=act,
+        update=update,
+        actor=lambda state: ActorParams(state.actor, state.epsilon),
+        horizon=needs.horizon(num_envs),
+        episodes=None,
+        metrics=METRICS,
+        replay=needs,
+        advance=advance,
+    )

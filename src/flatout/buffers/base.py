@@ -1,0 +1,69 @@
+"""What lies between a collected trajectory and the learner's program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from flatout.types import RowSource, Trajectory
+
+Scalars = dict[str, jax.Array]
+
+
+class Buffer(Protocol):
+    """Turns trajectories into what `learn` is dispatched with, on the host or on a device.
+
+    `learn` is pure and becomes a part of the learner's compiled program; what a buffer keeps in
+    device memory is `held`, which goes through it.
+    """
+
+    metrics: tuple[str, ...]
+    """The names of the scalars that `learn` returns."""
+
+    def inputs(self, trajectory: Trajectory) -> Any:
+        """The shapes of what `learn` is given for trajectories of such shapes."""
+        ...
+
+    def held(self) -> Any:
+        """What lives in device memory at the start, as NumPy arrays; () for nothing."""
+        ...
+
+    def take(self, trajectory: Trajectory, held: Any) -> Iterable[Any]:
+        """Take in a trajectory; yields the inputs of one or more dispatches of `learn`."""
+        ...
+
+    def learn(
+        self, state: Any, held: Any, inputs: Any, key: jax.Array
+    ) -> tuple[Any, Any, Scalars, Any]:
+        """The learning state, what is held, scalars and feedback after the updates."""
+        ...
+
+    def refresh(self, feedback: Any) -> None:
+        """Take in what `learn` fed back, once per dispatch."""
+        ...
+
+    def facts(self) -> dict[str, float]:
+        """Numbers to report beside the learner's."""
+        ...
+
+    def memory_mb(self) -> tuple[float, float]:
+        """MiB that it takes in host memory and in the learning device's."""
+        ...
+
+    def state(self, held: Any) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
+        """Arrays, JSON-compatible data, and the rows of experience where there are any."""
+        ...
+
+    def restore(
+        self, arrays: dict[str, np.ndarray], data: dict[str, Any], rows: RowSource | None
+    ) -> Any:
+        """Take over such a state; returns what is held."""
+        ...
+
+    def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, held: Any) -> Any:
+        """An environment's episode could not be restored: it ended, truncated, with its last
+        step, and the next began with `first_obs`. Returns what is held."""
+        ...

@@ -1,0 +1,65 @@
+"""On-policy learning: a trajectory goes into the update as it was collected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from flatout.algorithms.base import Algorithm, shapes_of, wrap_key
+from flatout.buffers.base import Scalars
+from flatout.types import RowSource, Trajectory
+
+
+class Fresh:
+    """Keeps nothing."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
+        self.metrics = algorithm.metrics
+
+    def inputs(self, trajectory: Trajectory) -> Any:
+        """The trajectory's own shapes."""
+        return shapes_of(trajectory)
+
+    def held(self) -> Any:
+        """Nothing lives in device memory."""
+        return ()
+
+    def take(self, trajectory: Trajectory, held: Any) -> Iterator[Any]:
+        """The trajectory itself."""
+        yield trajectory
+
+    def learn(
+        self, state: Any, held: Any, inputs: Any, key: jax.Array
+    ) -> tuple[Any, Any, Scalars, Any]:
+        """All of the trajectory's updates."""
+        state, metrics, _ = self._algorithm.update(state, inputs, wrap_key(key))
+        return state, held, metrics, ()
+
+    def refresh(self, feedback: list[Any]) -> None:
+        """Nothing to take in."""
+
+    def facts(self) -> dict[str, float]:
+        """Nothing to report."""
+        return {}
+
+    def memory_mb(self) -> tuple[float, float]:
+        """Nothing."""
+        return 0.0, 0.0
+
+    def state(self, held: Any) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
+        """Nothing."""
+        return {}, {}, None
+
+    def restore(
+        self, arrays: dict[str, np.ndarray], data: dict[str, Any], rows: RowSource | None
+    ) -> Any:
+        """Nothing."""
+        return ()
+
+    def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, held: Any) -> Any:
+        """Nothing is kept that could be wrong."""
+        return held

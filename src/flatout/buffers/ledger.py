@@ -1,0 +1,214 @@
+"""The books of a ring: counters, ages, final observations; and its way to disk and back.
+
+Host replay and device replay keep the same books, on the host; only where the arrays lie differs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from flatout.algorithms.base import ReplayNeeds
+from flatout.buffers.ring import MAX_AGE, Geometry, Piece, Ring
+from flatout.errors import CheckpointError
+from flatout.types import RowSource, Trajectory
+
+STORED = ("frames", "actions", "rewards", "terminated", "truncated", "age", "slot")
+
+
+class Ledger:
+    """Counts rows, updates and final observations.
+
+    Args:
+        geometry: the ring's sizes.
+        needs: what the algorithm asks for.
+
+    Attributes:
+        head: rows ever taken in.
+        made: updates ever paid for, the newest trajectory's included.
+        due: updates that the newest trajectory pays for.
+    """
+
+    def __init__(self, geometry: Geometry, needs: ReplayNeeds) -> None:
+        self._geometry = geometry
+        self._needs = needs
+        self.head = 0
+        self.made = 0
+        self.due = 0
+        self._age = np.zeros((geometry.lanes,), np.uint8)
+        self._finals = 0  # final observations ever taken in
+        self._cuts: deque[int] = deque()  # the rows whose final observations are still needed
+
+    @property
+    def beta(self) -> float:
+        """The exponent of the importance weights now."""
+        start, end = self._needs.beta
+        done = min(self.head * self._geometry.lanes / self._needs.total_steps, 1.0)
+        return start + (end - start) * done
+
+    def take(self, trajectory: Trajectory) -> tuple[Piece, list[np.ndarray], range, int]:
+        """Book a trajectory.
+
+        Returns:
+            The piece; its final frames and their numbers; and the room that final frames need.
+        """
+        geometry = self._geometry
+        rewards, ended = trajectory.rewards, trajectory.ended
+        rows, lanes = rewards.shape
+        obs = np.concatenate([trajectory.obs[1:], trajectory.last_obs[None]])
+        age = np.empty((rows, lanes), np.uint8)
+        now = self._age
+        for t in range(rows):
+            now = np.where(ended[t], 0, np.minimum(now, MAX_AGE - 1) + 1).astype(np.uint8)
+            age[t] = now
+        self._age = now
+        slot = np.zeros((rows, lanes), np.int32)
+        finals: list[np.ndarray] = []
+        first = self._finals
+        if trajectory.truncated.any():
+            for index, final in zip(trajectory.final_index, trajectory.final_obs, strict=True):
+                if index < rows * lanes:
+                    slot[index // lanes, index % lanes] = self._finals
+                    finals.append(geometry.newest(final))
+                    self._finals += 1
+                    self._cuts.append(self.head + int(index) // lanes)
+        self.head += rows
+        while self._cuts and self._cuts[0] < self.head - geometry.rows:
+            self._cuts.popleft()
+        before = self.made
+        self.made = self._needs.due(self.head * lanes)
+        self.due = self.made - before
+        piece = Piece(
+            frames=geometry.newest(obs),
+            actions=trajectory.actions,
+            rewards=rewards,
+            terminated=trajectory.terminated,
+            truncated=trajectory.truncated,
+            age=age,
+            slot=slot,
+        )
+        return piece, finals, range(first, self._finals), self._room()
+
+    def _room(self) -> int:
+        room = self._geometry.lanes
+        while room < len(self._cuts):
+            room *= 2
+        return room
+
+    @staticmethod
+    def moved(finals: np.ndarray, room: int, count: int) -> np.ndarray:
+        """The final frames of numbers below `count` in an array with more room; each number's
+        place is its remainder."""
+        larger = np.zeros((room, *finals.shape[1:]), finals.dtype)
+        for number in range(max(count - len(finals), 0), count):
+            larger[number % room] = finals[number % len(finals)]
+        return larger
+
+    def facts(self, size: int) -> dict[str, float]:
+        """How full the ring of so many bytes is."""
+        rows = min(self.head, self._geometry.rows)
+        return {"replay_fill": rows / self._geometry.rows, "replay_mb": size / 2**20}
+
+    def next_row(self, ring: Ring) -> dict[str, np.ndarray]:
+        """What lies in the row that the next step will complete."""
+        geometry = self._geometry
+        place = self.head % geometry.length * geometry.lanes
+        frames = np.asarray(ring.frames[place : place + geometry.lanes])
+        return {"frames": frames.copy(), "age": self._age.copy()}
+
+    def state(self) -> dict[str, Any]:
+        """JSON-compatible counters."""
+        return {"head": self.head, "finals": self._finals}
+
+    def source(self, ring: Ring) -> RowSource:
+        """The rows, to be read where they lie."""
+        return _Rows(self._geometry, ring, self.head)
+
+    def restore(
+        self, ring: Ring, arrays: dict[str, np.ndarray], data: dict[str, Any],
+        rows: RowSource | None,
+    ) -> Ring:  # fmt: skip
+        """Take over saved rows and counters; returns the ring with them (NumPy)."""
+        geometry = self._geometry
+        if rows is None:
+            raise CheckpointError("it holds no replayed experience.")
+        self.head, self._finals = int(data["head"]), int(data["finals"])
+        self.made = self._needs.due(self.head * geometry.lanes)
+        self._age = np.array(arrays["age"], np.uint8)
+        if self._age.shape != (geometry.lanes,) or self.head < 0:
+            raise CheckpointError("its replay was saved with another number of environments.")
+        ring = Ring(*(np.array(array) for array in ring))
+        first, end = rows.stored
+        kept: list[tuple[int, np.ndarray]] = []
+        self._cuts.clear()
+        while first < end:
+            stop = min(first + 4096, end)
+            part = rows.read(first, stop)
+            place = np.arange(first, stop) % geometry.length
+            for name in STORED:
+                array = getattr(ring, name)
+                shaped = array.reshape(geometry.length, geometry.lanes, *array.shape[1:])
+                shaped[place] = part[name]
+            for (t, lane), final in zip(
+                np.argwhere(part["truncated"]), part["finals"], strict=True
+            ):
+                if first + t >= self.head - geometry.rows:
+                    self._cuts.append(first + int(t))
+                    kept.append((int(part["slot"][t, lane]), final))
+            first = stop
+        room = self._room()
+        if room > len(ring.finals):
+            ring = ring._replace(finals=np.zeros((room, *geometry.frame), ring.finals.dtype))
+        for number, final in kept:
+            ring.finals[number % len(ring.finals)] = final
+        place = self.head % geometry.length * geometry.lanes
+        ring.frames[place : place + geometry.lanes] = arrays["frames"]
+        ring.age[place : place + geometry.lanes] = arrays["age"]
+        return ring
+
+    def cut(self, ring: Ring, env: int, final_obs: np.ndarray, first_obs: np.ndarray) -> Ring:
+        """The lane's newest step was its episode's last; the next begins with `first_obs`."""
+        self._age[env] = 0
+        place = self.head % self._geometry.length * self._geometry.lanes + env
+        ring.age[place] = 0
+        ring.frames[place] = self._geometry.newest(first_obs)
+        if not self.head:
+            return ring
+        last = (self.head - 1) % self._geometry.length * self._geometry.lanes + env
+        if ring.terminated[last] or ring.truncated[last]:
+            return ring
+        ring.truncated[last] = True
+        ring.slot[last] = self._finals
+        self._finals += 1
+        self._cuts.append(self.head - 1)
+        if self._room() > len(ring.finals):
+            ring = ring._replace(finals=self.moved(ring.finals, self._room(), self._finals - 1))
+        ring.finals[(self._finals - 1) % len(ring.finals)] = self._geometry.newest(final_obs)
+        return ring
+
+
+class _Rows:
+    """A ring's rows by number."""
+
+    def __init__(self, geometry: Geometry, ring: Ring, head: int) -> None:
+        self._geometry, self._ring, self._head = geometry, ring, head
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        older = self._geometry.spec.stack - 1
+        return max(self._head - self._geometry.rows - older, 0), self._head
+
+    def read(self, first: int, end: int) -> dict[str, np.ndarray]:
+        geometry = self._geometry
+        place = np.arange(first, end) % geometry.length
+        entries = (place[:, None] * geometry.lanes + np.arange(geometry.lanes)).reshape(-1)
+        part: dict[str, np.ndarray] = {}
+        for name in STORED:
+            array = getattr(self._ring, name)
+            rows = np.asarray(array[entries])
+            part[name] = rows.reshape(end - first, geometry.lanes, *array.shape[1:])
+        numbers = part["slot"][part["truncated"]]
+        part["finals"] = np.asarray(self._ring.finals[numbers % len(self._ring.finals)])
+        return part

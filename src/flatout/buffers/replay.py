@@ -1,0 +1,268 @@
+"""Replay in host memory: a ring of NumPy arrays, batches gathered here and handed over whole.
+
+Which rows are learned from, a compiled function of (seed, update) says, the same as for replay in
+device memory. Priorities refresh once per trajectory's updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flatout.algorithms.base import Algorithm, ReplayNeeds, wrap_key
+from flatout.buffers.base import Scalars
+from flatout.buffers.ledger import Ledger
+from flatout.buffers.ring import Geometry, Ring, gather, merge, ring_bytes, ring_shapes
+from flatout.buffers.sampling import (
+    Priorities,
+    arrive,
+    draw,
+    leaves,
+    no_priorities,
+    rebuilt,
+    reprioritise,
+)
+from flatout.types import Batch, Device, RowSource, Trajectory
+
+COUNT, STEPS, HEAD, MADE = range(4)
+"""What a dispatch's counters are: updates to make, environment steps taken, rows in the ring,
+updates made before."""
+
+
+class HostReplay:
+    """A ring in host memory.
+
+    Args:
+        algorithm: learns from it.
+        geometry: the ring's sizes.
+        trajectory: the shapes of trajectories.
+        key: raw key data of the sampling stream, uint32 ``[2]``.
+        host: the CPU device that chooses rows.
+        chunk: the most updates in one dispatch; a trajectory's updates that need several are
+            dispatched one after the other, the next one's batches gathered meanwhile.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        geometry: Geometry,
+        trajectory: Trajectory,
+        key: np.ndarray,
+        host: Device,
+        chunk: int | None = None,
+    ) -> None:
+        assert algorithm.replay is not None
+        self._algorithm = algorithm
+        self._needs = algorithm.replay
+        self._geometry = geometry
+        self._key = key
+        self._most = self._needs.most(geometry.lanes)
+        self._chunk = min(chunk or self._most, self._most)
+        shapes = ring_shapes(geometry, trajectory, geometry.lanes)
+        self._ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
+        self._ledger = Ledger(geometry, self._needs)
+        self._drawn: tuple[np.ndarray, np.ndarray] | None = None
+        self._priorities: Any = None
+        on = jax.sharding.SingleDeviceSharding(host)
+        counters = np.zeros(2, np.int32)
+        if self._needs.alpha is not None:
+            self._priorities = jax.device_put(no_priorities(geometry), host)
+        rows = trajectory.rewards.shape[0]
+
+        def compiled(function: Any, *arguments: Any, donate: tuple[int, ...] = ()) -> Any:
+            program = jax.jit(function, in_shardings=on, out_shardings=on, donate_argnums=donate)
+            return program.lower(*arguments).compile()
+
+        self._draw = compiled(self._draw_all, self._priorities, key, counters, np.float32(1))
+        if self._priorities is not None:
+            self._arrive = compiled(
+                lambda pri, head: arrive(geometry, pri, head, rows),
+                self._priorities, np.int32(0), donate=(0,),
+            )  # fmt: skip
+            drawn = np.zeros((self._most, self._needs.batch_size), np.int32)
+            self._reprioritise = compiled(
+                self._reprioritise_all, self._priorities, drawn, drawn,
+                drawn.astype(np.float32), np.int32(0), donate=(0,),
+            )  # fmt: skip
+        self._blank = self._gather(np.zeros((2, self._most, self._needs.batch_size), np.int32))
+        self._blank = jax.tree.map(lambda leaf: leaf[: self._chunk], self._blank)
+        self.metrics = (*algorithm.advanced, *algorithm.metrics, "updates")
+
+    def inputs(self, trajectory: Trajectory) -> Any:
+        """The shapes of a dispatch's batches and counters."""
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), self._blank)
+        return shapes, jax.ShapeDtypeStruct((2,), np.int32)
+
+    def held(self) -> Any:
+        """Nothing lives in device memory."""
+        return ()
+
+    def take(self, trajectory: Trajectory, held: Any) -> Iterator[Any]:
+        """Take in a trajectory, then hand over the batches of the updates that it pays for."""
+        ledger, ring = self._ledger, self._ring
+        head, made = ledger.head, ledger.made
+        piece, finals, numbers, room = ledger.take(trajectory)
+        if room > len(ring.finals):
+            self._ring = ring = ring._replace(finals=ledger.moved(ring.finals, room, numbers.start))
+        _insert(self._geometry, ring, head, piece)
+        for number, final in zip(numbers, finals, strict=True):
+            ring.finals[number % len(ring.finals)] = final
+        if self._priorities is not None:
+            self._priorities = self._arrive(self._priorities, np.int32(head))
+        count, steps = ledger.due, piece.rewards.size
+        if not count:
+            yield self._blank, np.array([0, steps], np.int32)
+            return
+        beta = np.float32(ledger.beta)
+        counters = np.array([made, ledger.head], np.int32)
+        drawn, weights = self._draw(self._priorities, self._key, counters, beta)
+        drawn = np.asarray(drawn)
+        self._drawn = (drawn[0], drawn[1])
+        for start in range(0, count, self._chunk):
+            stop = min(start + self._chunk, count)
+            batch = self._gather(_rows(drawn, start, self._chunk))
+            if weights is not None:
+                batch = batch._replace(weights=_rows(np.asarray(weights), start, self._chunk, 0))
+            yield batch, np.array([stop - start, 0 if start else steps], np.int32)
+
+    def learn(
+        self, state: Any, held: Any, inputs: Any, key: jax.Array
+    ) -> tuple[Any, Any, Scalars, Any]:
+        """All of a dispatch's updates, one batch after the other."""
+        batches, counters = inputs
+        algorithm, geometry = self._algorithm, self._geometry
+        state, said = _advance(algorithm, state, counters[STEPS])
+
+        def body(u: jax.Array, carry: Any) -> Any:
+            state, totals, errors = carry
+            batch = jax.tree.map(lambda leaf: leaf[u], batches)
+            state, totals, error = one_update(algorithm, geometry, state, totals, batch, key)
+            return state, totals, errors.at[u].set(error)
+
+        zeros = jnp.zeros((len(algorithm.metrics),), jnp.float32)
+        errors = jnp.zeros((self._chunk, self._needs.batch_size), jnp.float32)
+        count = counters[COUNT]
+        state, totals, errors = jax.lax.fori_loop(0, count, body, (state, zeros, errors))
+        feedback = errors if self._needs.alpha is not None else ()
+        return state, held, said | averages(algorithm, totals, count), feedback
+
+    def refresh(self, feedback: list[Any]) -> None:
+        """Give the sampled transitions the priorities of their errors."""
+        if self._priorities is None or not self._ledger.due:
+            return
+        assert self._drawn is not None
+        errors = np.concatenate([np.asarray(one) for one in feedback])[: self._most]
+        row, lane = self._drawn
+        self._priorities = self._reprioritise(
+            self._priorities, row, lane, errors, np.int32(self._ledger.due)
+        )
+
+    def facts(self) -> dict[str, float]:
+        """How full it is (rows, and their share) and what it takes."""
+        return self._ledger.facts(ring_bytes(self._ring))
+
+    def memory_mb(self) -> tuple[float, float]:
+        """MiB in host memory, and in the learning device's."""
+        return ring_bytes(self._ring) / 2**20, 0.0
+
+    def state(self, held: Any) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
+        """Counters and priorities; the rows themselves are read where they lie."""
+        arrays = dict(self._ledger.next_row(self._ring))
+        if self._priorities is not None:
+            arrays["priorities"] = leaves(self._geometry, self._priorities)
+            arrays["largest"] = np.asarray(self._priorities.largest)
+        return arrays, self._ledger.state(), self._ledger.source(self._ring)
+
+    def restore(
+        self, arrays: dict[str, np.ndarray], data: dict[str, Any], rows: RowSource | None
+    ) -> Any:
+        """Take over such a state."""
+        self._ring = self._ledger.restore(self._ring, arrays, data, rows)
+        if self._priorities is not None:
+            (where,) = self._priorities.tree.devices()
+            self._priorities = jax.device_put(
+                rebuilt(self._geometry, arrays["priorities"], arrays["largest"]), where
+            )
+        return ()
+
+    def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, held: Any) -> Any:
+        """The lane's newest step was its episode's last."""
+        self._ring = self._ledger.cut(self._ring, env, final_obs, first_obs)
+        return held
+
+    def _gather(self, drawn: np.ndarray) -> Batch:
+        return gather(np, self._geometry, self._ring, self._ledger.head, drawn[0], drawn[1])
+
+    def _draw_all(
+        self, priorities: Priorities | None, key: jax.Array, counters: jax.Array, beta: jax.Array
+    ) -> tuple[jax.Array, jax.Array | None]:
+        made, head = counters[0], counters[1]
+
+        def one(update: jax.Array) -> Any:
+            return draw(self._geometry, key, update, head, self._needs.batch_size, priorities, beta)
+
+        drawn = jax.vmap(one)(made + jnp.arange(self._most))
+        rows = jnp.stack([drawn.row, drawn.lane])
+        return rows, None if priorities is None else drawn.weight
+
+    def _reprioritise_all(
+        self, priorities: Priorities, row: jax.Array, lane: jax.Array, errors: jax.Array,
+        count: jax.Array,
+    ) -> Priorities:  # fmt: skip
+        alpha = self._needs.alpha or 0.0
+
+        def body(u: jax.Array, priorities: Priorities) -> Priorities:
+            return reprioritise(self._geometry, priorities, row[u], lane[u], errors[u], alpha)
+
+        return jax.lax.fori_loop(0, count, body, priorities)
+
+
+def one_update(
+    algorithm: Algorithm, geometry: Geometry, state: Any, totals: jax.Array, batch: Batch,
+    key: jax.Array,
+) -> tuple[Any, jax.Array, jax.Array]:  # fmt: skip
+    """One gradient step from a gathered batch; the same text wherever the batch came from."""
+    batch = batch._replace(obs=merge(geometry, batch.obs), next_obs=merge(geometry, batch.next_obs))
+    state, metrics, error = algorithm.update(state, batch, wrap_key(key))
+    return state, totals + jnp.stack([metrics[name] for name in algorithm.metrics]), error
+
+
+def averages(algorithm: Algorithm, totals: jax.Array, count: jax.Array) -> Scalars:
+    """Each metric's mean over the updates, and how many those were."""
+    means = totals / jnp.maximum(count, 1)
+    scalars = dict(zip(algorithm.metrics, means, strict=True))
+    return scalars | {"updates": count.astype(jnp.float32)}
+
+
+def _advance(algorithm: Algorithm, state: Any, steps: jax.Array) -> tuple[Any, Scalars]:
+    assert algorithm.advance is not None
+    return algorithm.advance(state, steps)
+
+
+def _rows(array: np.ndarray, start: int, size: int, axis: int = 1) -> np.ndarray:
+    """`size` rows from `start` on; beyond the end the last one is repeated."""
+    if start == 0 and array.shape[axis] == size:
+        return array
+    index = np.minimum(np.arange(start, start + size), array.shape[axis] - 1)
+    return np.take(array, index, axis)
+
+
+def _insert(geometry: Geometry, ring: Ring, head: int, piece: Any) -> None:
+    """Write a piece into the ring's arrays."""
+    rows = len(piece.rewards)
+    now = np.arange(head, head + rows) % geometry.length
+    after = np.arange(head + 1, head + rows + 1) % geometry.length
+    for name in piece._fields:
+        array = getattr(ring, name)
+        shaped = array.reshape(geometry.length, geometry.lanes, *array.shape[1:])
+        shaped[after if name in ("frames", "age") else now] = getattr(piece, name)
+
+
+def needs_of(algorithm: Algorithm) -> ReplayNeeds:
+    """What a replay algorithm asks for."""
+    assert algorithm.replay is not None
+    return algorithm.replay

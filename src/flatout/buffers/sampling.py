@@ -1,0 +1,175 @@
+"""Which rows to learn from: uniform or by priority, as a pure function of keys and counters.
+
+Host replay and device replay call the same functions: where the data lies does not change what
+is drawn.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.random import threefry_2x32
+
+from flatout.buffers.ring import Geometry
+from flatout.types import Array
+
+EPSILON = 1e-6
+"""Added to errors, so that every transition keeps a chance (Schaul et al., 2016, eq. 1)."""
+
+
+class Priorities(NamedTuple):
+    """Attributes:
+    tree: ``[2 * leaves]`` float32; entry 1 is the sum of all, entries 2k and 2k + 1 add up to
+        entry k, the last half are the transitions' own, already to the power alpha.
+    largest: the largest priority ever given, which new transitions get.
+    """
+
+    tree: Array
+    largest: Array
+
+
+class Drawn(NamedTuple):
+    """Rows, lanes and importance weights ``[B]``."""
+
+    row: Array
+    lane: Array
+    weight: Array
+
+
+def leaves_of(geometry: Geometry) -> int:
+    """Leaves of the tree: a power of two with room for every position."""
+    return 1 << max(geometry.length * geometry.lanes - 1, 1).bit_length()
+
+
+def no_priorities(geometry: Geometry) -> Priorities:
+    """Of an empty ring (NumPy)."""
+    return Priorities(np.zeros(2 * leaves_of(geometry), np.float32), np.ones((), np.float32))
+
+
+def bits(key: jax.Array, update: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """Two random words uint32 ``[count]`` for an update: one hash each.
+
+    Args:
+        key: raw key data, uint32 ``[2]``.
+        update: its number since the run's start, int32.
+        count: how many.
+    """
+    first = jnp.full((count,), update, jnp.uint32)
+    words = threefry_2x32(key, jnp.concatenate([first, jnp.arange(count, dtype=jnp.uint32)]))
+    return words[:count], words[count:]
+
+
+def draw(
+    geometry: Geometry,
+    key: jax.Array,
+    update: jax.Array,
+    head: jax.Array,
+    count: int,
+    priorities: Priorities | None,
+    beta: jax.Array | float,
+) -> Drawn:
+    """Choose B transitions for one update.
+
+    Uniform: every stored step of every lane is equally likely (to 2^-32 of the number of rows).
+    By priority: one draw from each of B equal parts of the total, weights
+    ``(1 / (M * P(i)))^beta`` over the largest in the batch (Schaul et al., 2016, section 3.4).
+
+    Args:
+        geometry: sizes.
+        key: raw key data, uint32 ``[2]``.
+        update: the update's number since the run's start, int32.
+        head: rows ever taken in, int32.
+        count: B.
+        priorities: or None for uniform.
+        beta: exponent of the weights.
+    """
+    first, rows = geometry.window(head)
+    word, other = bits(key, update, count)
+    if priorities is None:
+        row = first + (word % rows.astype(jnp.uint32)).astype(jnp.int32)
+        lane = (other % np.uint32(geometry.lanes)).astype(jnp.int32)
+        return Drawn(row, lane, jnp.ones((count,), jnp.float32))
+    tree = priorities.tree
+    share = ((word >> 9).astype(jnp.float32) + 0.5) * np.float32(2.0**-23)
+    target = (jnp.arange(count) + share) * (tree[1] / count)
+    node = jnp.ones((count,), jnp.int32)
+    for _ in range(leaves_of(geometry).bit_length() - 1):
+        left, right = tree[2 * node], tree[2 * node + 1]
+        go = (target >= left) & (right > 0)  # never into an empty half, whatever the rounding
+        target = jnp.where(go, target - left, target)
+        node = 2 * node + go
+    place = node - leaves_of(geometry)
+    chance = tree[node] / tree[1]
+    size = (rows * geometry.lanes).astype(jnp.float32)
+    weight = (size * chance) ** -beta
+    position, lane = place // geometry.lanes, place % geometry.lanes
+    row = first + (position - first) % geometry.length
+    return Drawn(row, lane, weight / weight.max())
+
+
+def _set(geometry: Geometry, tree: Array, place: Array, value: Array) -> Array:
+    """Give leaves ``[k]`` new priorities and mend the sums above them."""
+    node = place + leaves_of(geometry)
+    tree = tree.at[node].set(value)
+
+    def mend(_: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        tree, node = carry
+        node = node // 2
+        return tree.at[node].set(tree[2 * node] + tree[2 * node + 1]), node
+
+    return jax.lax.fori_loop(0, leaves_of(geometry).bit_length() - 1, mend, (tree, node))[0]
+
+
+def arrive(geometry: Geometry, priorities: Priorities, head: jax.Array, rows: int) -> Priorities:
+    """New rows get the largest priority; those that can no longer be sampled lose theirs.
+
+    Args:
+        geometry: sizes.
+        priorities: before.
+        head: rows ever taken in, the new ones not counted.
+        rows: T, how many are new.
+    """
+    lane = jnp.arange(geometry.lanes)
+    new = head + jnp.arange(rows)
+
+    def places(number: jax.Array) -> jax.Array:
+        return (number[:, None] % geometry.length * geometry.lanes + lane).reshape(-1)
+
+    gone = jnp.maximum(new - geometry.rows, -geometry.length) % geometry.length
+    tree = _set(geometry, priorities.tree, places(gone), jnp.zeros(()))
+    return priorities._replace(tree=_set(geometry, tree, places(new), priorities.largest))
+
+
+def reprioritise(
+    geometry: Geometry,
+    priorities: Priorities,
+    row: jax.Array,
+    lane: jax.Array,
+    error: jax.Array,
+    alpha: float,
+) -> Priorities:
+    """Give sampled transitions the priorities of their errors ``[B]``."""
+    place = row % geometry.length * geometry.lanes + lane
+    value = (error + EPSILON) ** alpha
+    tree = _set(geometry, priorities.tree, place, value)
+    return Priorities(tree, jnp.maximum(priorities.largest, value.max()))
+
+
+def leaves(geometry: Geometry, priorities: Priorities) -> np.ndarray:
+    """The transitions' own priorities ``[L * N]``, all that a checkpoint needs of the tree."""
+    start = leaves_of(geometry)
+    return np.asarray(priorities.tree)[start : start + geometry.length * geometry.lanes]
+
+
+def rebuilt(geometry: Geometry, own: np.ndarray, largest: Any) -> Priorities:
+    """The tree again from the transitions' own priorities: sums are functions of them."""
+    size = leaves_of(geometry)
+    tree = np.zeros(2 * size, np.float32)
+    tree[size : size + len(own)] = own
+    while size > 1:
+        tree[size // 2 : size] = tree[size : 2 * size : 2] + tree[size + 1 : 2 * size : 2]
+        size //= 2
+    return Priorities(tree, np.asarray(largest, np.float32))

@@ -1,0 +1,261 @@
+"""ALE/<Game>-v5 ids: the game, the settings that AtariVectorEnv gets, one game with pictures."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from flatout.config import EnvConfig
+from flatout.errors import UsageError, nearest
+from flatout.types import DiscreteSpec, ObservationSpec
+
+PREFIX = "ALE/"
+SUFFIX = "-v5"
+DEFAULT_STACK = 4
+FRAMES_PER_SECOND = 60
+MULTIPLAYER = frozenset({"combat", "joust", "maze_craze", "warlords"})
+"""ROMs that nobody can play alone; ale-py registers no ids for them."""
+
+PASSED_ON: dict[str, Any] = {
+    "full_action_space": False,
+    "max_num_frames_per_episode": 108_000,
+    "img_height": 84,
+    "img_width": 84,
+    "grayscale": True,
+    "maxpool": True,
+    "use_fire_reset": True,
+    "num_threads": None,
+}
+"""What --env-kwargs may set, and AtariVectorEnv's own defaults (None: chosen here)."""
+
+FLAGS = {
+    "num_envs": "--envs",
+    "frameskip": "--frame-skip",
+    "frame_skip": "--frame-skip",
+    "repeat_action_probability": "--sticky-actions",
+    "noop_max": "--noop-max",
+    "stack_num": "--frame-stack",
+    "episodic_life": "--terminal-on-life-loss",
+    "life_loss_info": "--terminal-on-life-loss",
+    "reward_clipping": "--clip-reward",
+}
+"""AtariVectorEnv's arguments that have flags of their own here."""
+
+
+def is_atari(name: str) -> bool:
+    """Whether an id means the Arcade Learning Environment."""
+    return name.startswith(PREFIX)
+
+
+def load() -> Any:
+    """The module `ale_py`, which then keeps its banner to itself.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        import ale_py
+        import ale_py.roms
+        import ale_py.vector_env
+    except ImportError:
+        raise UsageError("ALE environments need ale-py: pip install 'flatout[atari]'.") from None
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    return ale_py
+
+
+def rom_of(name: str) -> str:
+    """The ROM's name (``ms_pacman``) of an id (``ALE/MsPacman-v5``).
+
+    Raises:
+        UsageError: there is no such game.
+    """
+    roms = sorted(set(load().roms.get_all_rom_ids()) - MULTIPLAYER)
+    known = {f"{PREFIX}{rom.title().replace('_', '')}{SUFFIX}": rom for rom in roms}
+    if name not in known:
+        hint = nearest(name, known) or f" An id looks like {PREFIX}Breakout{SUFFIX}."
+        raise UsageError(f"unknown environment {name!r}:{hint}")
+    return known[name]
+
+
+def vector_settings(config: EnvConfig) -> dict[str, Any]:
+    """AtariVectorEnv's arguments, all but the number of environments.
+
+    Rewards are not clipped and lives do not end episodes there: both are for learning to do, and
+    the raw return would be lost.
+
+    Raises:
+        UsageError: an unknown game, or what is impossible or has a flag of its own.
+    """
+    name, stack = config.env, config.frame_stack
+    rom = rom_of(name)
+    if config.grayscale or config.resize:
+        raise UsageError(
+            f"{name} is gray and 84 x 84 already: drop --grayscale and --resize (another size is "
+            "--env-kwargs img_height=ROWS img_width=COLUMNS)."
+        )
+    for flag, value, possible, words in (
+        ("frame_skip", config.frame_skip, config.frame_skip >= 1, "at least 1"),
+        ("sticky_actions", config.sticky_actions, 0 <= config.sticky_actions <= 1,
+         "it lies in 0 to 1"),
+        ("noop_max", config.noop_max, config.noop_max >= 0, "0 or more"),
+        ("frame_stack", stack, stack is None or stack >= 1, "at least 1"),
+    ):  # fmt: skip
+        if not possible:
+            raise UsageError(f"{flag} = {value} is impossible: {words}.")
+    for key, value in config.env_kwargs.items():
+        _check(name, key, value)
+    return PASSED_ON | config.env_kwargs | {
+        "game": rom,
+        "frameskip": config.frame_skip,
+        "repeat_action_probability": config.sticky_actions,
+        "noop_max": config.noop_max,
+        "stack_num": DEFAULT_STACK if stack is None else stack,
+        "episodic_life": False,
+        "reward_clipping": False,
+    }  # fmt: skip
+
+
+def _check(name: str, key: str, value: Any) -> None:
+    if key in FLAGS:
+        raise UsageError(f"--env-kwargs {key}: for ALE/ ids that is {FLAGS[key]}.")
+    if key not in PASSED_ON:
+        raise UsageError(
+            f"--env-kwargs {key}: {name} takes {', '.join(PASSED_ON)}.{nearest(key, PASSED_ON)}"
+        )
+    if isinstance(PASSED_ON[key], bool):
+        if not isinstance(value, bool):
+            raise UsageError(f"--env-kwargs {key} = {value!r} is impossible: true or false.")
+    elif isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+        raise UsageError(f"--env-kwargs {key} = {value!r} is impossible: a number of at least 1.")
+
+
+def atari_specs(config: EnvConfig) -> tuple[ObservationSpec, DiscreteSpec, int]:
+    """One observation, one action, and the time limit in steps, without making an environment.
+
+    Raises:
+        UsageError: as `vector_settings`.
+    """
+    settings = vector_settings(config)
+    stack = settings["stack_num"]
+    channels = stack if settings["grayscale"] else 3 * stack
+    shape = settings["img_height"], settings["img_width"], channels
+    frames, skip = settings["max_num_frames_per_episode"], settings["frameskip"]
+    actions = _actions(settings["game"], settings["full_action_space"])
+    return (
+        ObservationSpec(shape, "uint8", 255, stack, "zeros"), DiscreteSpec(len(actions)),
+        -(-frames // skip),
+    )  # fmt: skip
+
+
+@functools.cache
+def _actions(rom: str, full: bool) -> tuple[Any, ...]:
+    """The game's actions; only the ROM knows them, and loading it takes a tenth of a second."""
+    ale_py = load()
+    ale = ale_py.ALEInterface()
+    ale.loadROM(ale_py.roms.get_rom_path(rom))
+    return tuple(ale.getLegalActionSet() if full else ale.getMinimalActionSet())
+
+
+def write_frames(stacks: np.ndarray, out: np.ndarray, envs: list[int] | None = None) -> None:
+    """Copy ``[N, S, H, W]`` (or ``[N, S, H, W, 3]``) to ``[N, H, W, channels]``, newest last.
+
+    One strided copy a frame takes a quarter of the time of one copy of the transposed whole, whose
+    inner loop would be as short as the stack.
+
+    Args:
+        stacks: as AtariVectorEnv gives them, oldest frame first.
+        out: uint8, contiguous in its last axis.
+        envs: copy only these.
+    """
+    count, stack, rows, columns = stacks.shape[:4]
+    frames = stacks.reshape(count, stack, rows, columns, -1)
+    images = out.reshape(count, rows, columns, stack, -1)
+    for k in range(stack):
+        if envs is None:
+            images[:, :, :, k] = frames[:, k]
+        else:
+            for env in envs:
+                images[env, :, :, k] = frames[env, k]
+
+
+class OneAtari(gym.Env[np.ndarray, Any]):
+    """One Atari game as a Gymnasium environment, to look at.
+
+    It observes exactly what the same seed and actions give in `AtariEnvs`: an AtariVectorEnv of
+    one plays, and for pictures a second emulator with the same seed follows it frame by frame.
+
+    Args:
+        config: the id and its settings.
+        render_mode: None or ``"rgb_array"``: pictures ``[210, 160, 3]`` of the last frame.
+    """
+
+    def __init__(self, config: EnvConfig, render_mode: str | None = None) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise UsageError(f"render_mode {render_mode!r}: {config.env} renders rgb_array.")
+        self.metadata = {
+            "render_modes": ["rgb_array"],
+            "render_fps": FRAMES_PER_SECOND / config.frame_skip,
+        }
+        self.render_mode = render_mode
+        self.obs_spec, self.action_spec, self.max_steps = atari_specs(config)
+        self.observation_space = gym.spaces.Box(0, 255, self.obs_spec.shape, np.uint8)
+        self.action_space = gym.spaces.Discrete(self.action_spec.n)
+        settings = vector_settings(config) | {"num_threads": 1}
+        self._ale_py = load()
+        self._vector: Any = self._ale_py.vector_env.AtariVectorEnv(num_envs=1, **settings)
+        self._actions = _actions(settings["game"], settings["full_action_space"])
+        self._fire = settings["use_fire_reset"] and self._ale_py.Action.FIRE in self._actions
+        self._screen: Any = None
+        if render_mode is not None:
+            self._rom = self._ale_py.roms.get_rom_path(settings["game"])
+            self._screen = self._ale_py.ALEInterface()
+            self._screen.setFloat("repeat_action_probability", config.sticky_actions)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start a game; without a seed, with the next one that the last seed leads to."""
+        super().reset(seed=seed)
+        if seed is None:
+            seed = int(self.np_random.integers(2**31))
+        stacks, info = self._vector.reset(seed=np.array([seed]))
+        if self._screen is not None:
+            self._screen.setInt("random_seed", seed)
+            self._screen.loadROM(self._rom)
+            self._screen.reset_game()
+            if self._fire:
+                self._screen.act(self._ale_py.Action.FIRE)
+            while self._screen.getFrameNumber() < info["frame_number"][0]:
+                self._screen.act(self._ale_py.Action.NOOP)
+                if self._screen.game_over():
+                    self._screen.reset_game()
+        return self._image(stacks), {"lives": int(info["lives"][0])}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """`frame_skip` frames of one action (index into the game's)."""
+        stacks, rewards, terminated, truncated, info = self._vector.step(
+            np.array([action], np.int32)
+        )
+        if self._screen is not None:
+            for _ in range(info["frame_number"][0] - self._screen.getFrameNumber()):
+                self._screen.act(self._actions[action])
+        return (
+            self._image(stacks), float(rewards[0]), bool(terminated[0]), bool(truncated[0]),
+            {"lives": int(info["lives"][0])},
+        )  # fmt: skip
+
+    def render(self) -> Any:
+        """The screen's last frame, uint8 ``[210, 160, 3]``."""
+        return None if self._screen is None else self._screen.getScreenRGB()
+
+    def close(self) -> None:
+        """Stop the emulator and its thread."""
+        self._vector = None
+
+    def _image(self, stacks: np.ndarray) -> np.ndarray:
+        out = np.empty((1, *self.obs_spec.shape), np.uint8)
+        write_frames(stacks, out)
+        return out[0]

@@ -1,0 +1,100 @@
+"""The environments' side of a run: looked at once, opened wherever some are needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+
+from flatout.config import EnvConfig
+from flatout.envs.ale import atari_specs, is_atari
+from flatout.envs.base import Envs
+from flatout.envs.host import TRAINING, HostEnvs
+from flatout.envs.make import Factory, close_quietly, episode_limit, factory, specs
+from flatout.types import ActionSpec, ObservationSpec
+
+
+@dataclass
+class Task:
+    """What the user named, its spaces, and how to open it.
+
+    Attributes:
+        config: the id and its preparation.
+        make: makes one Gymnasium environment; with ``render_mode="rgb_array"`` one that renders.
+        obs_spec, action_spec: its spaces.
+        limit: its time limit in steps, if any.
+        first: the one that was made to look at its spaces, until it is opened; ALE ids need none.
+        vectorised: whether `open` makes games that step together in C++.
+        single: a user's own object, of which there cannot be two.
+    """
+
+    config: EnvConfig
+    make: Factory
+    obs_spec: ObservationSpec
+    action_spec: ActionSpec
+    limit: int | None
+    first: gym.Env[Any, Any] | None = None
+    vectorised: bool = False
+    single: bool = False
+
+    @property
+    def name(self) -> str:
+        """What to call it in messages."""
+        return self.config.env
+
+    def open(self, count: int, seed: int, stream: int = TRAINING, reseed_after: int = 0) -> Envs:
+        """`count` environments, whose episodes are numbered and seeded.
+
+        Args:
+            count: N.
+            seed: the run's seed.
+            stream: `TRAINING` or `EVALUATION`.
+            reseed_after: see `AtariEnvs`; other environments are seeded at every episode.
+
+        Raises:
+            UsageError, EnvironmentFailure: they cannot be made.
+        """
+        if self.vectorised:
+            from flatout.envs.atari import AtariEnvs
+
+            return AtariEnvs(self.config, count, seed, stream, reseed_after)
+        made = [self.first] if self.first is not None else []
+        self.first = None
+        try:
+            while len(made) < count:
+                made.append(self.make())
+        except BaseException:
+            for env in made:
+                close_quietly(env)
+            raise
+        return HostEnvs(made, self.name, self.obs_spec, self.action_spec, seed, stream)
+
+    def close(self) -> None:
+        """Close the environment that was made to look at, if it was never opened."""
+        if self.first is not None:
+            close_quietly(self.first)
+        self.first = None
+
+
+def open_task(config: EnvConfig, source: Any = None) -> Task:
+    """Look at an environment's spaces.
+
+    Args:
+        config: the id or ``module:factory``, its arguments, and the preparation of observations.
+        source: an environment object or a function, used instead of ``config.env``.
+
+    Raises:
+        UsageError: an unknown environment or an unsupported space.
+    """
+    make = factory(config, source)
+    if source is None and is_atari(config.env):
+        return Task(config, make, *atari_specs(config), vectorised=True)
+    env = make()
+    try:
+        obs_spec, action_spec = specs(env, config.env)
+    except BaseException:
+        close_quietly(env)
+        raise
+    single = isinstance(source, gym.Env)
+    return Task(config, make, obs_spec, action_spec, episode_limit(env), env, single=single)

@@ -1,0 +1,166 @@
+"""Replayed experience on disk: append-only segments that checkpoints refer to.
+
+A checkpoint writes the rows that are new since the one before and refers to all others, so that
+saving often is cheap however much is stored. A segment is a safetensors file of whole rows, named
+after its first and one past its last row and its contents; it is written under another name,
+synced and renamed, and never changed. What a checkpoint refers to it holds by SHA-256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as dump_tensors
+
+from flatout.errors import CheckpointError
+from flatout.types import RowSource
+
+SMALL = 8 << 20
+"""Bytes below which the newest segment is written again together with the rows that follow it:
+saving very often would otherwise leave very many files."""
+PIECE = 64 << 20
+"""Bytes of rows at most in one segment, as far as rows are smaller."""
+
+Reference = dict[str, Any]
+"""One segment: ``file``, ``first`` and ``end`` row, ``sha256``, ``bytes``."""
+
+
+class SegmentStore:
+    """The segments of one run.
+
+    Args:
+        folder: where they lie; made when first written to.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._newest: list[Reference] = []
+
+    def save(self, rows: RowSource) -> list[Reference]:
+        """Write the rows that are not on disk yet.
+
+        Returns:
+            References to segments that hold all rows that are needed, oldest first.
+
+        Raises:
+            OSError: the disk is full or not writable; what was written before is intact.
+        """
+        first, end = rows.stored
+        kept = [one for one in self._newest if one["end"] > first and one["end"] <= end]
+        begin = kept[-1]["end"] if kept else first
+        if kept and kept[-1]["bytes"] < SMALL and begin < end:
+            begin = max(kept.pop()["first"], first)
+        while begin < end:
+            stop = min(begin + self._rows_in_a_piece(rows, begin, end), end)
+            kept.append(self._write(rows.read(begin, stop), begin, stop))
+            begin = stop
+        self._newest = kept
+        return list(kept)
+
+    def resume(self, references: list[Reference]) -> None:
+        """Go on from what a checkpoint refers to."""
+        self._newest = list(references)
+
+    def keep_only(self, references: Iterable[Reference]) -> None:
+        """Remove the segments that no checkpoint refers to."""
+        wanted = {one["file"] for one in references}
+        if not self._folder.is_dir():
+            return
+        for path in self._folder.iterdir():
+            if path.name not in wanted:
+                with suppress(OSError):
+                    path.unlink()
+
+    def _rows_in_a_piece(self, rows: RowSource, begin: int, end: int) -> int:
+        one = rows.read(begin, begin + 1)
+        size = sum(array.nbytes for name, array in one.items() if name != "finals")
+        return max(PIECE // max(size, 1), 1)
+
+    def _write(self, arrays: dict[str, np.ndarray], first: int, end: int) -> Reference:
+        content = dump_tensors({n: np.asarray(a, order="C") for n, a in arrays.items()})
+        digest = hashlib.sha256(content).hexdigest()
+        name = f"rows-{first:012d}-{end:012d}-{digest[:8]}.safetensors"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        temporary = self._folder / f".{name}.tmp"
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self._folder / name)
+        return {"file": name, "first": first, "end": end, "sha256": digest, "bytes": len(content)}
+
+
+class SavedRows:
+    """The rows that a checkpoint refers to, checked as they are read.
+
+    Args:
+        folder: of the segments.
+        references: to them, oldest first.
+        stored: the first and one past the last row that are needed.
+
+    Raises:
+        CheckpointError: the references do not cover those rows.
+    """
+
+    def __init__(self, folder: Path, references: list[Reference], stored: tuple[int, int]) -> None:
+        self._folder = folder
+        self.references = references
+        self._stored = stored
+        self._open: tuple[str, dict[str, np.ndarray]] | None = None
+        at = stored[0]
+        for one in references:
+            if one["first"] <= at:
+                at = max(at, one["end"])
+        if at < stored[1]:
+            raise CheckpointError(f"the replay rows from {at} on are missing.")
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        """The first and one past the last row that are needed."""
+        return self._stored
+
+    def read(self, first: int, end: int) -> dict[str, np.ndarray]:
+        """The rows ``first .. end - 1``."""
+        parts: list[dict[str, np.ndarray]] = []
+        while first < end:
+            one = next(one for one in self.references if one["first"] <= first < one["end"])
+            arrays = self._segment(one)
+            stop = min(end, one["end"])
+            parts.append(_cut(arrays, first - one["first"], stop - one["first"]))
+            first = stop
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _segment(self, reference: Reference) -> dict[str, np.ndarray]:
+        name = str(reference["file"])
+        if self._open is not None and self._open[0] == name:
+            return self._open[1]
+        path = self._folder / name
+        if path.parent != self._folder:
+            raise CheckpointError(f"a replay segment is called {name}.")
+        try:
+            content = path.read_bytes()
+            if hashlib.sha256(content).hexdigest() != reference["sha256"]:
+                raise CheckpointError(f"{path} is not what was saved.")
+            arrays = load_tensors(content)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
+        except safetensors.SafetensorError as error:
+            raise CheckpointError(f"{path} is corrupt: {error}.") from error
+        self._open = (name, arrays)
+        return arrays
+
+
+def _cut(arrays: dict[str, np.ndarray], first: int, end: int) -> dict[str, np.ndarray]:
+    """Some rows of a segment; `finals` has an entry for each truncated step, in order."""
+    part = {name: array[first:end] for name, array in arrays.items() if name != "finals"}
+    before = int(arrays["truncated"][:first].sum())
+    part["finals"] = arrays["finals"][before : before + int(part["truncated"].sum())]
+    return part

@@ -1,0 +1,137 @@
+"""Killing runs, resuming them, and comparing all that they leave."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flatout import checkpoint
+from tests.conftest import Result
+
+ROOT = Path(__file__).parent.parent
+TIMES = ("time/", "phase/")
+
+
+def spawn(*argv: str, cwd: Path = ROOT) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "flatout", *argv],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def stamp(run: Path) -> int:
+    """Changes when a process has started up and begins to train in a folder."""
+    config = run / "config.json"
+    return config.stat().st_mtime_ns if config.exists() else 0
+
+
+def finish(process: subprocess.Popen[str], seconds: float = 120) -> Result:
+    out, err = process.communicate(timeout=seconds)
+    return Result(process.returncode, out, err)
+
+
+def final_state(run: Path) -> dict[str, Any]:
+    """Everything that a run left behind, less what clocks say."""
+    step, snapshot = checkpoint.load(checkpoint.latest(run))
+    data = json.loads(json.dumps(snapshot.data))
+    progress = data["progress"]
+    for name in (
+        "wall_s",
+        "metrics_bytes",
+        "episodes_bytes",
+    ):  # bytes differ with the digits of times
+        del progress[name]
+    progress["reached"] = {goal: at[0] for goal, at in progress["reached"].items()}
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    kept = [{k: v for k, v in row.items() if not k.startswith(TIMES)} for row in rows]
+    episodes = run / "episodes.jsonl"
+    if episodes.exists():
+        kept += [json.loads(line) for line in episodes.read_text().splitlines()]
+    replayed = {} if snapshot.rows is None else snapshot.rows.read(*snapshot.rows.stored)
+    agents = {
+        name: checkpoint.load_agent(run / name)[0]
+        for name in ("params.safetensors", "best.safetensors")
+        if (run / name).exists()
+    }
+    return {"step": step, "arrays": snapshot.arrays, "data": data, "rows": kept,
+            "replayed": replayed} | agents  # fmt: skip
+
+
+def assert_same(one: Any, other: Any, path: str = "") -> None:
+    """Equal to the last bit, whatever the structure."""
+    assert type(one) is type(other), path
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), path
+        for key in one:
+            assert_same(one[key], other[key], f"{path}/{key}")
+    elif isinstance(one, list):
+        assert len(one) == len(other), path
+        for i, (a, b) in enumerate(zip(one, other, strict=True)):
+            assert_same(a, b, f"{path}[{i}]")
+    elif isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype, path
+        assert one.tobytes() == other.tobytes(), path
+    else:
+        assert one == other, path
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+def kill_at_random_times(
+    flags: tuple[str, ...], wanted: int, dice: random.Random, folder: Path, seconds: float = 0.5
+) -> None:
+    """Run, kill with SIGKILL and resume until so many kills hit; every end must be the same.
+
+    Args:
+        flags: of the command, without its run folder.
+        wanted: kills.
+        dice: when they come.
+        folder: for runs.
+        seconds: the longest that a process trains before it is killed.
+    """
+    whole = folder / "whole"
+    done = finish(spawn(*flags, "--run-dir", str(whole)))
+    assert done.code == 0, done.err
+    run, kills, rounds, reached = folder / "run-0", 0, 0, set[tuple[int, str]]()
+    while kills < wanted:
+        resumable = bool(checkpoint.checkpoints(run / "checkpoints"))
+        if not resumable and run.exists():  # killed before anything was saved: begin again
+            rounds += 1
+            run = folder / f"run-{rounds}"
+        again = ("train", "--resume", str(run), "--quiet")
+        before = stamp(run)
+        process = spawn(*(again if resumable else (*flags, "--run-dir", str(run))))
+        if dice.random() < 0.8:  # while it trains, at a random time; else while it starts
+            wait_for(lambda: stamp(run) != before or process.poll() is not None)  # noqa: B023
+        time.sleep(dice.uniform(0.0, seconds))
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        finish(process)
+        saved = checkpoint.checkpoints(run / "checkpoints")
+        reached |= {(rounds, saved[-1].name)} if saved else set()
+        if (run / "summary.json").exists():  # it got to its end: compare it, and begin another
+            assert_same(final_state(run), final_state(whole))
+            rounds += 1
+            run = folder / f"run-{rounds}"
+    assert len(reached) > wanted // 2, "most kills must hit a run that had moved on"
+    if checkpoint.checkpoints(run / "checkpoints"):
+        done = finish(spawn("train", "--resume", str(run), "--quiet"))
+        assert done.code == 0, done.err
+        assert_same(final_state(run), final_state(whole))

@@ -1,0 +1,42 @@
+"""Replay survives kills: DQN, SAC, priorities, sticky Atari and Snake resume bit for bit."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.kills import kill_at_random_times
+
+COMMON = ("--no-tensorboard", "--quiet", "--hidden", "16", "--buffer-size", "600",
+          "--batch-size", "16", "--seed", "4")  # fmt: skip
+VARIANTS = {
+    # A ring that wraps several times, n-step returns, evaluations.
+    "dqn": ("dqn", "--env", "CartPole-v1", "--envs", "3", "--steps", "9000", "--n-step", "3",
+            "--learning-starts", "200", "--target-update-interval", "300", "--checkpoint-every",
+            "150", "--log-every", "300", "--eval-every", "1500", "--eval-episodes", "2"),
+    "prioritised": ("dqn", "--env", "CartPole-v1", "--envs", "2", "--steps", "7000", "--double",
+                    "--dueling", "--prioritized", "--train-freq", "8", "--gradient-steps", "4",
+                    "--learning-starts", "200", "--checkpoint-every", "150"),
+    "sac": ("sac", "--env", "Pendulum-v1", "--env-kwargs", "max_episode_steps=37", "--steps",
+            "2500", "--learning-starts", "50", "--checkpoint-every", "60"),
+    "snake": ("dqn", "--env", "flatout/Snake-v0", "--env-kwargs", "size=5", "patience=9", "--envs",
+              "2", "--network", "onehot", "--steps", "6000", "--learning-starts", "100",
+              "--checkpoint-every", "200", "--placement", "act=cpu replay=device"),
+    "atari": ("dqn", "--env", "ALE/Breakout-v5", "--envs", "2", "--steps", "500", "--network",
+              "mlp", "--learning-starts", "40", "--train-freq", "16", "--checkpoint-every", "40",
+              "--terminal-on-life-loss", "--clip-reward"),
+}  # fmt: skip
+KILLS = {"dqn": 10, "prioritised": 8, "sac": 8, "snake": 8, "atari": 6}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_killed_at_random_times_and_resumed_is_bit_equal(variant: str, tmp_path: Path) -> None:
+    """Networks, optimisers, replayed rows, priorities, counters, rows of metrics and episodes."""
+    if variant == "atari" and importlib.util.find_spec("ale_py") is None:
+        pytest.skip("ale-py is not installed")
+    flags = ("train", *VARIANTS[variant], *COMMON)
+    kill_at_random_times(flags, KILLS[variant], random.Random(variant), tmp_path, 0.8)

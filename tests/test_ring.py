@@ -1,0 +1,348 @@
+"""Replay's ring against a list of everything that ever happened: stacks, n-step returns, ends."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flatout.algorithms.base import ReplayNeeds
+from flatout.buffers.ledger import Ledger
+from flatout.buffers.replay import _insert
+from flatout.buffers.ring import Geometry, Ring, gather, merge, ring_bytes, ring_shapes
+from flatout.types import Batch, ObservationSpec, Trajectory
+
+VECTOR = ObservationSpec((3,), "float32")
+NEEDS = ReplayNeeds(
+    batch_size=4, train_freq=1, gradient_steps=1, learning_starts=0, buffer_size=1, n_step=1,
+    gamma=0.99, alpha=None, beta=(0.4, 1.0), total_steps=1000,
+)  # fmt: skip
+
+
+def image(stack: int, pad: str = "first", channels: int = 1, side: int = 2) -> ObservationSpec:
+    """A small stacked image."""
+    return ObservationSpec((side, 3, stack * channels), "uint8", 255, stack, pad)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How often a step terminates, is truncated, or loses a life."""
+
+    terminated: float = 0.1
+    truncated: float = 0.1
+    life: float = 0.1
+
+
+@dataclass
+class Step:
+    """One step as it happened; `after` is what was observed then, in the same episode."""
+
+    obs: np.ndarray
+    action: Any
+    reward: float
+    after: np.ndarray
+    terminated: bool
+    truncated: bool
+
+
+@dataclass
+class World:
+    """Random episodes of N lanes, every step of which is remembered with whole observations.
+
+    Args:
+        spec: one observation.
+        lanes: N.
+        seed: of everything random.
+        rates: of ends.
+        box: components of continuous actions; 0 for discrete ones.
+    """
+
+    spec: ObservationSpec
+    lanes: int
+    seed: int
+    rates: Rates = field(default_factory=Rates)
+    box: int = 0
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+        self.steps: list[list[Step]] = [[] for _ in range(self.lanes)]
+        self.made, self.room = 0, self.lanes
+        self.episodes = [[self.frame()] for _ in range(self.lanes)]
+
+    def frame(self) -> np.ndarray:
+        """A frame that never comes again (images carry its number)."""
+        shape = (*self.spec.shape[:-1], self.spec.shape[-1] // self.spec.stack)
+        if self.spec.dtype != "uint8":
+            return self.rng.normal(size=shape).astype(self.spec.dtype)
+        self.made += 1
+        out = self.rng.integers(0, 256, shape).astype(np.uint8)
+        out.reshape(-1)[:4] = np.frombuffer(np.uint32(self.made).tobytes(), np.uint8)
+        return out
+
+    def seen(self, lane: int) -> np.ndarray:
+        """The lane's present observation, stacked."""
+        frames, depth = self.episodes[lane], self.spec.stack
+        blank = frames[0] if self.spec.stack_pad == "first" else np.zeros_like(frames[0])
+        missing = max(depth - len(frames), 0)
+        return np.concatenate([blank] * missing + frames[-depth:], axis=-1)
+
+    def collect(self, rows: int) -> Trajectory:
+        """T steps of every lane, as a sampler hands them over."""
+        rng, lanes, spec = self.rng, self.lanes, self.spec
+        obs = np.zeros((rows + 1, lanes, *spec.shape), spec.dtype)
+        shape = (rows, lanes, self.box) if self.box else (rows, lanes)
+        actions = rng.uniform(-1, 1, shape).astype(np.float32)
+        if not self.box:
+            actions = rng.integers(0, 3, shape).astype(np.int32)
+        rewards = rng.normal(size=(rows, lanes)).astype(np.float32)
+        terminated, truncated, ended = np.zeros((3, rows, lanes), np.bool_)
+        finals: list[tuple[int, np.ndarray]] = []
+        for t in range(rows):
+            for lane in range(lanes):
+                before = obs[t, lane] = self.seen(lane)
+                self.episodes[lane].append(self.frame())
+                after = self.seen(lane)
+                over, cut, lost = rng.random(3) < (
+                    self.rates.terminated, self.rates.truncated, self.rates.life
+                )  # fmt: skip
+                cut = cut and not over
+                terminated[t, lane] = over or (lost and not cut)
+                truncated[t, lane], ended[t, lane] = cut, over or cut
+                step = Step(
+                    before.copy(), actions[t, lane], rewards[t, lane], after,
+                    bool(terminated[t, lane]), bool(cut),
+                )  # fmt: skip
+                self.steps[lane].append(step)
+                if cut:
+                    finals.append((t * lanes + lane, after))
+                if ended[t, lane]:
+                    self.episodes[lane] = [self.frame()]
+        obs[rows] = [self.seen(lane) for lane in range(lanes)]
+        while self.room < len(finals):
+            self.room *= 2
+        final_obs = np.zeros((self.room, *spec.shape), spec.dtype)
+        final_index = np.full(self.room, rows * lanes, np.int32)
+        for i, (index, final) in enumerate(finals):
+            final_index[i], final_obs[i] = index, final
+        return Trajectory(
+            obs=obs[:-1], actions=actions, rewards=rewards, terminated=terminated,
+            truncated=truncated, last_obs=obs[-1], final_obs=final_obs, final_index=final_index,
+            extras={}, ended=ended,
+        )  # fmt: skip
+
+    def restart(self, lane: int) -> tuple[np.ndarray, np.ndarray]:
+        """The lane's episode is lost: it ends, truncated. What it last saw, and what it sees now.
+
+        Where it had just ended anyway, or lost a life, nothing is to be marked.
+        """
+        final = self.seen(lane)
+        fresh = len(self.episodes[lane]) == 1
+        if self.steps[lane] and not fresh and not self.steps[lane][-1].terminated:
+            self.steps[lane][-1].truncated = True
+        self.episodes[lane] = [self.frame()]
+        return final, self.seen(lane)
+
+
+def wanted(world: World, geometry: Geometry, head: int, row: int, lane: int) -> Batch:
+    """One transition by the definition, from the list of all steps."""
+    steps = world.steps[lane]
+    total, discount, after = 0.0, 1.0, None
+    for number in range(row, min(row + geometry.n_step, head)):
+        step = steps[number]
+        total += discount * float(step.reward)
+        discount *= geometry.gamma
+        after = step.after
+        if step.terminated:
+            discount = 0.0
+        if step.terminated or step.truncated:
+            break
+    return Batch(steps[row].obs, steps[row].action, total, after, discount, 1.0)
+
+
+class Store:
+    """A ring in host memory with its books, less the programs around it."""
+
+    def __init__(self, geometry: Geometry, like: Trajectory, needs: ReplayNeeds = NEEDS) -> None:
+        self.geometry = geometry
+        self.ledger = Ledger(geometry, needs)
+        shapes = ring_shapes(geometry, like, geometry.lanes)
+        self.ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
+
+    def take(self, trajectory: Trajectory) -> None:
+        """As `HostReplay.take`."""
+        head = self.ledger.head
+        piece, finals, numbers, room = self.ledger.take(trajectory)
+        if room > len(self.ring.finals):
+            finals_now = self.ledger.moved(self.ring.finals, room, numbers.start)
+            self.ring = self.ring._replace(finals=finals_now)
+        _insert(self.geometry, self.ring, head, piece)
+        for number, final in zip(numbers, finals, strict=True):
+            self.ring.finals[number % len(self.ring.finals)] = final
+
+    def cut(self, world: World, lane: int) -> None:
+        """The lane's episode is lost."""
+        self.ring = self.ledger.cut(self.ring, lane, *world.restart(lane))
+
+
+def grid(geometry: Geometry, head: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every row and lane that can be sampled."""
+    first, count = geometry.window(head)
+    row, lane = np.meshgrid(
+        np.arange(first, first + count), np.arange(geometry.lanes), indexing="ij"
+    )
+    return row.reshape(-1).astype(np.int32), lane.reshape(-1).astype(np.int32)
+
+
+def plain(geometry: Geometry, batch: Batch) -> Batch:
+    """With observations as environments return them (NumPy)."""
+    if geometry.spec.stack == 1:
+        return batch
+
+    def whole(obs: np.ndarray) -> np.ndarray:
+        return np.moveaxis(obs, 1, 3).reshape(len(obs), *geometry.spec.shape)
+
+    return batch._replace(obs=whole(batch.obs), next_obs=whole(batch.next_obs))
+
+
+def assert_right(world: World, geometry: Geometry, ring: Ring, head: int) -> None:
+    """Every transition that can be sampled is what happened."""
+    row, lane = grid(geometry, head)
+    batch = plain(geometry, gather(np, geometry, ring, head, row, lane))
+    compare(world, geometry, batch, head, row, lane)
+
+
+def compare(
+    world: World, geometry: Geometry, batch: Batch, head: int, row: np.ndarray, lane: np.ndarray
+) -> None:
+    """Each of a batch's transitions against the list of all steps."""
+    assert batch.rewards.dtype == batch.discounts.dtype == batch.weights.dtype == np.float32
+    assert batch.obs.dtype == batch.next_obs.dtype == geometry.spec.dtype
+    for i, (r, n) in enumerate(zip(row.tolist(), lane.tolist(), strict=True)):
+        right = wanted(world, geometry, head, r, n)
+        np.testing.assert_array_equal(batch.obs[i], right.obs, err_msg=f"obs of {r}, {n}")
+        np.testing.assert_array_equal(batch.actions[i], right.actions)
+        assert batch.rewards[i] == pytest.approx(right.rewards, rel=1e-5, abs=1e-6)
+        assert batch.discounts[i] == pytest.approx(right.discounts, rel=1e-6)
+        assert batch.weights[i] == 1
+        if right.discounts:  # after a terminal nothing is looked at
+            np.testing.assert_array_equal(batch.next_obs[i], right.next_obs, err_msg=f"{r}, {n}")
+
+
+specs = st.just(VECTOR) | st.builds(
+    image, st.integers(1, 4), st.sampled_from(["first", "zeros"]), st.integers(1, 2)
+)
+rates = st.sampled_from(
+    [Rates(), Rates(0, 0, 0), Rates(0, 1, 0), Rates(0.5, 0.5, 0), Rates(0, 0.3, 0.6)]
+)
+geometries = st.builds(
+    Geometry, specs, st.integers(1, 3), st.integers(3, 12), st.integers(1, 5),
+    st.sampled_from([1.0, 0.9, 0.0]),
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=150)
+@given(geometries, rates, st.integers(0, 2**32 - 1), st.data())
+def test_every_transition_is_what_happened(
+    geometry: Geometry, chances: Rates, seed: int, data: st.DataObject
+) -> None:
+    """Around the ring many times, with trajectories of any length and now and then a lost
+    episode."""
+    world = World(geometry.spec, geometry.lanes, seed, chances)
+    store = Store(geometry, world.collect(1))
+    world = World(geometry.spec, geometry.lanes, seed, chances)
+    for _ in range(data.draw(st.integers(1, 12))):
+        for lane in range(geometry.lanes):
+            if data.draw(st.integers(0, 9)) == 9:
+                store.cut(world, lane)
+        world.rates = data.draw(rates)
+        store.take(world.collect(data.draw(st.integers(1, geometry.rows))))
+        assert store.ledger.head == len(world.steps[0])
+        assert_right(world, geometry, store.ring, store.ledger.head)
+
+
+CASES = [
+    Geometry(VECTOR, 2, 7, 3, 0.9),
+    Geometry(image(4), 2, 7, 1, 0.99),
+    Geometry(image(3, "zeros", 2), 1, 9, 4, 0.97),
+    Geometry(image(1), 3, 5, 2, 0.9),
+]
+
+
+@pytest.mark.parametrize("geometry", CASES, ids=str)
+def test_jax_gathers_the_same_bits(geometry: Geometry) -> None:
+    world = World(geometry.spec, geometry.lanes, 5, Rates(0.1, 0.2, 0.1))
+    store = Store(geometry, world.collect(1))
+    world = World(geometry.spec, geometry.lanes, 5, Rates(0.1, 0.2, 0.1))
+    compiled = jax.jit(functools.partial(gather, jnp, geometry))
+    for _ in range(12):
+        store.take(world.collect(2))
+        head = store.ledger.head
+        row, lane = (np.resize(x, geometry.rows * geometry.lanes) for x in grid(geometry, head))
+        own = gather(np, geometry, store.ring, head, row, lane)
+        other = compiled(store.ring, np.int32(head), row, lane)
+        for name, a, b in zip(Batch._fields, own, other, strict=True):
+            assert a.dtype == b.dtype, name
+            assert a.tobytes() == np.asarray(b).tobytes(), name
+        merged = np.asarray(merge(geometry, other.obs))
+        np.testing.assert_array_equal(merged, plain(geometry, own).obs)
+        compare(world, geometry, plain(geometry, own), head, row, lane)
+
+
+def test_a_batch_may_have_any_shape() -> None:
+    geometry = Geometry(image(3), 2, 6, 2, 0.9)
+    world = World(geometry.spec, 2, 0)
+    store = Store(geometry, world.collect(6))
+    store.take(World(geometry.spec, 2, 0).collect(6))
+    row, lane = grid(geometry, 6)
+    flat = gather(np, geometry, store.ring, 6, row, lane)
+    square = gather(np, geometry, store.ring, 6, row.reshape(3, 4), lane.reshape(3, 4))
+    for a, b in zip(flat, square, strict=True):
+        np.testing.assert_array_equal(a.reshape(3, 4, *a.shape[1:]), b)
+
+
+@pytest.mark.parametrize("stack", [1, 2, 4])
+def test_each_frame_is_stored_once(stack: int) -> None:
+    geometry = Geometry(image(stack), 2, 40, 1, 0.9)
+    world = World(geometry.spec, 2, 3, Rates(0.1, 0, 0))
+    store = Store(geometry, world.collect(8))
+    world = World(geometry.spec, 2, 3, Rates(0.1, 0, 0))
+    for _ in range(20):
+        store.take(world.collect(8))
+    frames = store.ring.frames.reshape(len(store.ring.frames), -1)
+    assert len(np.unique(frames, axis=0)) == len(frames) == (40 + stack) * 2
+    pixels = replace(geometry, spec=image(stack, side=200), rows=1000)
+    like = World(pixels.spec, 2, 0).collect(1)
+    taken = ring_bytes(ring_shapes(pixels, like, pixels.lanes))
+    assert taken < 1.05 * 1000 * 2 * (200 * 3)
+
+
+@pytest.mark.parametrize("spec", [VECTOR, image(3)], ids=["vector", "image"])
+def test_final_observations_make_room_for_themselves(spec: ObservationSpec) -> None:
+    """From no cut to a cut with every step and back: none that is needed is lost."""
+    geometry = Geometry(spec, 2, 16, 3, 0.9)
+    world = World(spec, 2, 1)
+    store = Store(geometry, world.collect(1))
+    world, room = World(spec, 2, 1), []
+    for truncated in (0, 0.1, 0.3, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0.5, 0.5, 1, 1):
+        world.rates = Rates(0, truncated, 0)
+        store.take(world.collect(4))
+        assert_right(world, geometry, store.ring, store.ledger.head)
+        room.append(len(store.ring.finals))
+    assert room == sorted(room)
+    assert room[-1] == 16 * 2  # as many as can be sampled, and no more
+
+
+def test_nothing_is_kept_for_terminated_episodes() -> None:
+    geometry = Geometry(VECTOR, 2, 16, 1, 0.9)
+    world = World(VECTOR, 2, 1, Rates(1, 0, 0))
+    store = Store(geometry, world.collect(1))
+    for _ in range(10):
+        store.take(world.collect(16))
+    assert len(store.ring.finals) == 2

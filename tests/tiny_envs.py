@@ -1,0 +1,72 @@
+"""Environments so small that their solutions are known and found in seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+MOVES = spaces.Discrete(3, start=5)
+BOX = spaces.Box(np.array([-1.0, 2.1]), np.array([3.0, 2.5]), dtype=np.float64)
+"""Neither symmetric nor with bounds that float32 holds."""
+GOALS = np.array([[0.0, 2.4], [2.0, 2.2]])
+"""The best action of each context in `BOX`."""
+CONTEXTS = np.eye(2, dtype=np.float32)
+"""What a bandit's two contexts look like."""
+
+
+class Bandit(gym.Env[Any, Any]):
+    """A contextual bandit: episodes of one step, the context drawn from the episode's seed.
+
+    With `MOVES` action 6 + context pays 1 and the others nothing; with `BOX` the reward is minus
+    the squared distance from the context's goal, each component as a share of half its range.
+
+    Args:
+        action_space: `MOVES` or `BOX`; an action outside it fails.
+    """
+
+    def __init__(self, action_space: gym.Space[Any] = MOVES) -> None:
+        self.observation_space = spaces.Box(0.0, 1.0, (2,), np.float32)
+        self.action_space = action_space
+        self.context = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.context = int(self.np_random.integers(2))
+        return CONTEXTS[self.context], {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), f"{action} is not in {self.action_space}"
+        if isinstance(self.action_space, spaces.Box):
+            away = (action - GOALS[self.context]) / ((BOX.high - BOX.low) / 2)
+            reward = -float(np.square(away).sum())
+        else:
+            reward = float(action == 6 + self.context)
+        return CONTEXTS[self.context], reward, True, False, {}
+
+
+class Clock(gym.Env[Any, Any]):
+    """Pays 1 for whatever is done, shows nothing, and every step ends the episode.
+
+    Args:
+        ends: ``"terminated"``, after which there is nothing more, or ``"truncated"``.
+        action_space: `MOVES` or `BOX`.
+    """
+
+    def __init__(self, ends: str, action_space: gym.Space[Any] = MOVES) -> None:
+        self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.action_space = action_space
+        self.ends = ends
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.ones(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.ones(1, np.float32), 1.0, self.ends == "terminated", self.ends == "truncated", {}
