@@ -12,40 +12,54 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flatout.arguments import train_config
 from flatout.errors import UsageError
-from flatout.hyper import PPOConfig, linear
+from flatout.hyper import HYPER, PPOConfig, entropy_coefficient, linear
 from flatout.settings import load_preset, load_toml, parse_kwargs, presets, resolve
 
 
-def refusal(*layers: dict[str, Any]) -> str:
+def refusal(*layers: dict[str, Any], algorithm: str = "ppo") -> str:
     with pytest.raises(UsageError) as refused:
-        resolve("ppo", *layers)
+        resolve(algorithm, *layers)
     return str(refused.value)
 
 
-def test_ppo_defaults_are_those_of_stable_baselines3() -> None:
-    config = resolve("ppo", {"env": "CartPole-v1"})
-    expected = {
-        "learning_rate": 3e-4,
-        "n_steps": 2048,
-        "batch_size": 64,
-        "n_epochs": 10,
-        "gamma": 0.99,
-        "gae_lambda": 0.95,
-        "clip_range": 0.2,
-        "clip_range_vf": None,
-        "normalize_advantage": True,
-        "ent_coef": 0.0,
-        "vf_coef": 0.5,
-        "max_grad_norm": 0.5,
-        "target_kl": None,
+REPLAY = {
+    "buffer_size": 1_000_000, "learning_starts": 100, "gradient_steps": 1, "gamma": 0.99,
+    "n_step": 1, "prioritized": False, "activation": "relu",
+}  # fmt: skip
+OFF_POLICY = REPLAY | {
+    "batch_size": 256, "train_freq": 1, "tau": 0.005, "target_update_interval": 1,
+    "max_grad_norm": None, "critic_learning_rate": None,
+}  # fmt: skip
+DDPG = OFF_POLICY | {"learning_rate": 1e-3, "action_noise": 0.0, "hidden": (400, 300)}
+SB3: dict[str, dict[str, Any]] = {
+    "ppo": {
+        "learning_rate": 3e-4, "n_steps": 2048, "batch_size": 64, "n_epochs": 10, "gamma": 0.99,
+        "gae_lambda": 0.95, "clip_range": 0.2, "clip_range_vf": None, "normalize_advantage": True,
+        "ent_coef": 0.0, "vf_coef": 0.5, "max_grad_norm": 0.5, "target_kl": None,
         # of its ActorCriticPolicy:
-        "log_std_init": 0.0,
-        "adam_eps": 1e-5,
+        "log_std_init": 0.0, "adam_eps": 1e-5, "hidden": (64, 64), "activation": "tanh",
+    },
+    "dqn": REPLAY | {
+        "learning_rate": 1e-4, "batch_size": 32, "train_freq": 4, "tau": 1.0,
+        "target_update_interval": 10_000, "max_grad_norm": 10.0, "exploration_fraction": 0.1,
+        "exploration_steps": None, "exploration_initial_eps": 1.0, "exploration_final_eps": 0.05,
+        "double": False, "dueling": False, "loss": "huber", "optimizer": "adam",
         "hidden": (64, 64),
-        "activation": "tanh",
-    }
-    flat = config.flat()
+    },
+    "ddpg": DDPG,
+    "td3": DDPG | {"policy_delay": 2, "target_policy_noise": 0.2, "target_noise_clip": 0.5},
+    "sac": OFF_POLICY | {
+        "learning_rate": 3e-4, "ent_coef": "auto", "target_entropy": None, "hidden": (256, 256),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", HYPER)
+def test_defaults_are_those_of_stable_baselines3(algorithm: str) -> None:
+    config = resolve(algorithm, {"env": "CartPole-v1"})
+    flat, expected = config.flat(), SB3[algorithm]
     assert {name: flat[name] for name in expected} == expected
     assert config.env.envs == 1
 
@@ -143,28 +157,58 @@ def test_unknown_presets_and_algorithms_offer_the_nearest() -> None:
 
 
 NAN, INF = math.nan, math.inf
-IMPOSSIBLE = [
-    ("envs", 0), ("envs", -1), ("frame_stack", 0), ("resize", 0),
-    ("n_steps", 0), ("batch_size", 0), ("batch_size", -64), ("n_epochs", 0),
-    ("learning_rate", NAN), ("learning_rate", INF), ("learning_rate", 0), ("learning_rate", -1e-3),
-    ("learning_rate", "fast"), ("learning_rate", "nan"), ("learning_rate", "lin_0"),
-    ("learning_rate", "lin_nan"), ("learning_rate", "lin_0.001_-0.1"), ("learning_rate", "lin_"),
-    ("learning_rate", "lin_1_inf"), ("learning_rate", "lin_1_2_3"),
-    ("gamma", 1.5), ("gamma", -0.1), ("gamma", NAN), ("gae_lambda", 1.01), ("gae_lambda", -1),
-    ("clip_range", 0), ("clip_range", -0.2), ("clip_range", INF), ("clip_range_vf", 0),
-    ("max_grad_norm", 0), ("max_grad_norm", NAN), ("target_kl", 0), ("target_kl", -1),
-    ("critic_learning_rate", 0), ("critic_learning_rate", INF), ("adam_eps", 0),
-    ("ent_coef", NAN), ("vf_coef", INF), ("log_std_init", NAN), ("rollout_episodes", 0),
-    ("hidden", [64, 0]), ("hidden", [-1]),
-    ("steps", 0), ("steps", -5), ("steps", 2**31), ("seed", -1), ("seed", 2**32),
-    ("checkpoint_every", -1), ("keep_checkpoints", 0), ("eval_every", -1), ("eval_episodes", 0),
-    ("stop_at_return", NAN), ("stop_at_return", INF), ("log_every", 0),
-]  # fmt: skip
+IMPOSSIBLE: dict[str, dict[str, list[Any]]] = {
+    "ppo": {
+        "envs": [0, -1], "frame_stack": [0], "resize": [0], "n_steps": [0], "batch_size": [0, -64],
+        "n_epochs": [0], "gamma": [1.5, -0.1, NAN], "gae_lambda": [1.01, -1],
+        "learning_rate": [
+            NAN, INF, 0, -1e-3, "fast", "nan", "lin_0", "lin_nan", "lin_0.001_-0.1", "lin_",
+            "lin_1_inf", "lin_1_2_3",
+        ],
+        "clip_range": [0, -0.2, INF], "clip_range_vf": [0], "max_grad_norm": [0, NAN],
+        "target_kl": [0, -1], "critic_learning_rate": [0, INF], "adam_eps": [0], "ent_coef": [NAN],
+        "vf_coef": [INF], "log_std_init": [NAN], "rollout_episodes": [0],
+        "hidden": [[64, 0], [-1]], "steps": [0, -5, 2**31], "seed": [-1, 2**32],
+        "checkpoint_every": [-1], "keep_checkpoints": [0], "eval_every": [-1],
+        "eval_episodes": [0], "stop_at_return": [NAN, INF], "log_every": [0],
+    },
+    "dqn": {
+        "learning_rate": ["lin_0_0.1"], "batch_size": [0], "gamma": [1.01], "buffer_size": [0],
+        "train_freq": [0, 2**31], "gradient_steps": [0, -1], "learning_starts": [-1],
+        "tau": [0, 1.01, NAN], "n_step": [0, 1001], "target_update_interval": [0],
+        "priority_alpha": [-0.1, 1.1], "priority_beta": ["lin_-1", "linear"],
+        "exploration_fraction": [1.1], "exploration_steps": [-1], "exploration_initial_eps": [1.1],
+        "exploration_final_eps": [-0.1], "max_grad_norm": [0],
+    },
+    "ddpg": {"action_noise": [-0.1], "critic_learning_rate": [0]},
+    "td3": {
+        "policy_delay": [0], "target_policy_noise": [-1, NAN], "target_noise_clip": [-0.5],
+    },
+    "sac": {
+        "target_entropy": [NAN],
+        "ent_coef": [-1, NAN, "auto_0", "auto_x", "automatic", "auto_nan", "inf"],
+    },
+}  # fmt: skip
+CASES: list[Any] = [
+    (algorithm, name, value)
+    for algorithm, names in IMPOSSIBLE.items()
+    for name, values in names.items()
+    for value in values
+]
+CASES += [
+    pytest.param(*case, marks=pytest.mark.xfail(strict=True, reason=why))
+    for *case, why in (
+        ("dqn", "learning_starts", 2**31, "an OverflowError while compiling instead"),
+        ("dqn", "exploration_steps", 2**31, "an OverflowError while compiling instead"),
+        ("sac", "ent_coef", "", "taken for a fixed 1.0"),
+        ("sac", "ent_coef", "auto_", "taken for auto"),
+    )
+]
 
 
-@pytest.mark.parametrize(("name", "value"), IMPOSSIBLE)
-def test_impossible_numbers_are_refused_by_name(name: str, value: Any) -> None:
-    message = refusal({name: value})
+@pytest.mark.parametrize(("algorithm", "name", "value"), CASES)
+def test_impossible_numbers_are_refused_by_name(algorithm: str, name: str, value: Any) -> None:
+    message = refusal({name: value}, algorithm=algorithm)
     shown = (value, repr(value), float(value) if isinstance(value, int) else value)
     assert name in message
     assert any(str(one).strip("[]") in message for one in shown)
@@ -201,11 +245,18 @@ def test_numbers_too_large_for_a_float_are_refused(name: str) -> None:
         ("env", 1, "text"),
         ("env_kwargs", [1], "a table of names and values"),
         ("activation", "rely", "tanh, relu"),
-        ("network", "cnn", "auto, mlp, nature, grid"),
+        ("network", "cnn", "auto, mlp, nature, nature_same, grid, onehot"),
+        ("prioritized", 1, "true or false"),
+        ("loss", "l1", "huber, mse"),
+        ("optimizer", "sgd", "adam, rmsprop, nesterov"),
+        ("exploration_steps", "1e6", "a whole number"),
+        ("priority_beta", [0.4], "a number"),
+        ("learning_starts", None, "a whole number"),
     ],
 )
 def test_values_of_another_type_are_refused(name: str, value: Any, wanted: str) -> None:
-    message = refusal({name: value})
+    algorithm = "ppo" if name in resolve("ppo").flat() else "dqn"
+    message = refusal({name: value}, algorithm=algorithm)
     assert f"{name} = {value!r}" in message
     assert wanted in message
 
@@ -257,6 +308,55 @@ def test_the_suggested_batch_is_possible() -> None:
 )
 def test_linear_schedules(value: float | str, ends: tuple[float, float]) -> None:
     assert linear("learning_rate", value) == ends
+
+
+def test_entropy_coefficients() -> None:
+    values = ("auto", "auto_0.1", 0.2, "0.2")
+    wanted = [(1.0, True), (0.1, True), (0.2, False), (0.2, False)]
+    assert [entropy_coefficient(value) for value in values] == wanted
+
+
+def test_replay_holds_something_of_every_environment() -> None:
+    message = refusal({"buffer_size": 7, "envs": 8}, algorithm="sac")
+    assert "buffer_size = 7" in message
+    assert "each of 8 environments" in message
+
+
+def test_flags_set_the_settings_of_their_algorithm() -> None:
+    config, resumed = train_config([
+        "dqn", "--env", "CartPole-v1", "--train-freq", "8", "--gradient-steps=2", "--double",
+        "--no-dueling", "--loss", "mse", "--priority-beta", "lin_0.5_1", "--exploration-steps",
+        "500", "--max-grad-norm", "None", "--network", "nature_same", "--hidden", "32", "16",
+    ])  # fmt: skip
+    flat = config.flat()
+    wanted = {
+        "algorithm": "dqn", "train_freq": 8, "gradient_steps": 2, "double": True, "dueling": False,
+        "loss": "mse", "priority_beta": "lin_0.5_1", "exploration_steps": 500,
+        "max_grad_norm": None, "network": "nature_same", "hidden": (32, 16), "batch_size": 32,
+    }  # fmt: skip
+    assert {name: flat[name] for name in wanted} == wanted
+    assert not resumed
+    config, _ = train_config(["sac", "--env", "Pendulum-v1", "--ent-coef", "auto_0.2"])
+    assert (config.hyper.ent_coef, config.network.hidden) == ("auto_0.2", (256, 256))
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["dqn", "--train-freq", "0"], "train_freq = 0 is impossible"),
+        (["dqn", "--train-freq", "often"], "--train-freq"),
+        (["dqn", "--train-frequency", "4"], "Did you mean '--train-freq'"),
+        (["ppo", "--train-freq", "4"], "does not know '--train-freq'"),
+        (["ddpg", "--policy-delay", "4"], "does not know '--policy-delay'"),
+        (["sac", "--ent-coef", "off"], "ent_coef = 'off' is neither"),
+        (["dqn", "--loss", "l1"], "--loss"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(argv: list[str], said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        train_config([*argv, "--env", "CartPole-v1"])
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_environment_arguments_are_toml_or_words() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
+from math import inf, nan
 from typing import Any
 
 import equinox as eqx
@@ -18,7 +18,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout import DDPG, PPO, SAC, TD3, CheckpointError, UsageError
+from flatout import UsageError
 from flatout.algorithms.base import Algorithm, raw_key, wrap_key
 from flatout.algorithms.continuous import Bounds
 from flatout.algorithms.sac import sac
@@ -26,13 +26,11 @@ from flatout.algorithms.td3 import td3
 from flatout.config import NetworkConfig
 from flatout.envs.host import to_environment
 from flatout.hyper import HYPER
-from flatout.networks import NatureCNN
 from flatout.types import Batch, ContinuousSpec, DiscreteSpec, ObservationSpec
 from tests.test_optimiser import ByHand, assert_close, slopes
-from tests.tiny_envs import BOX, CONTEXTS, GOALS, Bandit
+from tests.tiny_envs import BOX
 
 OBS = ObservationSpec((3,), "float32")
-PIXELS = ObservationSpec((84, 84, 4), "uint8", 255)
 ACTIONS = ContinuousSpec((2,), tuple(BOX.low.tolist()), tuple(BOX.high.tolist()), "float64")
 MIDDLE, HALF = (BOX.low + BOX.high) / 2, (BOX.high - BOX.low) / 2
 A, B, KEY = 2, 12, raw_key(0, 1)
@@ -71,6 +69,16 @@ def acting(name: str) -> Any:
     return jax.jit(act), jax.jit(lambda params, obs: act(params, obs, (), None)[0])
 
 
+def learned(algorithm: Algorithm, batch: Batch, times: int) -> dict[str, np.ndarray]:
+    """The metrics ``[times]`` of so many updates, which fill the run of 1000 steps."""
+    state, rows = algorithm.init(raw_key(0, 0)), list[Any]()
+    for t in range(times):
+        step = np.int32(1000 * t // times)
+        state, metrics, _ = compiled(algorithm)(state._replace(step=step), batch)
+        rows.append(metrics)
+    return {name: np.array([row[name] for row in jax.device_get(rows)]) for name in rows[0]}
+
+
 def sample(seed: int, rows: int = B) -> Batch:
     """Transitions of 0 to 3 steps before their bootstrap, of unequal importance."""
     rng = np.random.default_rng(seed)
@@ -87,10 +95,9 @@ def sample(seed: int, rows: int = B) -> Batch:
 def start(algorithm: Algorithm) -> Any:
     """Half-way, with outputs that differ between inputs and other networks as targets."""
     state, other = algorithm.init(raw_key(0, 0)), algorithm.init(raw_key(5, 0))
-    networks = {n: getattr(state, n) for n in ("actor", "critics")}
-    networks |= {
-        f"target_{n}": getattr(other, n) for n in networks if hasattr(state, f"target_{n}")
-    }
+    names = ("target_actor", "target_critics")
+    networks: dict[str, Any] = {n: getattr(other, n) for n in names if hasattr(state, n)}
+    networks |= {"actor": state.actor, "critics": state.critics}
     networks = jax.tree.map(lambda x: 3 * x if x.ndim == 2 else x, networks)
     return state._replace(**networks, step=np.int32(500))
 
@@ -119,8 +126,10 @@ def q_values(critics: list[Any], obs: np.ndarray, action: np.ndarray) -> np.ndar
     return np.stack([forward(critic, obs, action)[:, 0] for critic in critics])
 
 
-def mixed(old: list[Any], new: list[Any], tau: float) -> list[Any]:
-    return jax.tree.map(lambda t, p: (1 - tau) * t + tau * p, old, new)
+def follow(nets: Nets, name: str, tau: float) -> Nets:
+    """The nets, one's target moved."""
+    pair = nets[f"target_{name}"], nets[name]
+    return nets | {f"target_{name}": jax.tree.map(lambda t, p: (1 - tau) * t + tau * p, *pair)}
 
 
 def reference_update(
@@ -158,33 +167,30 @@ def reference_update(
         grads = slopes(actor_loss, nets["actor"])
         nets = nets | {"actor": actor.step(nets["actor"], grads, 0.01)}
         if t // delay % hyper.target_update_interval == 0:
-            for name in ("actor", "critics"):
-                moved = mixed(nets[f"target_{name}"], nets[name], hyper.tau)
-                nets = nets | {f"target_{name}": moved}
+            nets = follow(follow(nets, "actor", hyper.tau), "critics", hyper.tau)
     return nets, said | {"grad_norm": critic.norm, "learning_rate": 0.01}, errors
+
+
+COPIES: dict[str, Any] = {"tau": 1.0, "target_update_interval": 3, "max_grad_norm": 0.05}
+DELAYS: dict[str, Any] = {"target_noise_clip": 0.2, "critic_learning_rate": 0.06, "tau": 0.3}
 
 
 @pytest.mark.parametrize(
     ("name", "hyper"),
     [
         ("ddpg", {}),
-        ("ddpg", {"tau": 1.0, "target_update_interval": 3, "max_grad_norm": 0.05}),
-        ("td3", {}),
-        ("td3", {"policy_delay": 3, "critic_learning_rate": 0.06, "tau": 0.3}),
-        ("td3", {"policy_delay": 1, "target_policy_noise": 0.5, "target_noise_clip": 0.2}),
+        ("ddpg", COPIES),
+        ("td3", DELAYS),
+        ("td3", {"target_noise_clip": 0.2, "target_policy_noise": 0.5, "policy_delay": 3}),
     ],
     ids=str,
 )
 def test_updates_are_those_of_the_papers(name: str, hyper: dict[str, Any]) -> None:
     algorithm = agent(name, **hyper)
     state, config = start(algorithm), HYPER[name](**hyper)
-    nets, last = plain(state), 0.0
-    optimisers = (
-        ByHand(max_grad_norm=config.max_grad_norm),
-        ByHand(max_grad_norm=config.max_grad_norm),
-    )
+    nets, last, most = plain(state), 0.0, config.max_grad_norm
+    optimisers = ByHand(max_grad_norm=most), ByHand(max_grad_norm=most)
     for t in range(1, 5):
-        # Gaussian beyond two deviations and a half is rare: more rows would hide a wrong clip.
         batch = sample(t)
         nets, said, errors = reference_update(nets, batch, t, config, optimisers)
         state, metrics, found = compiled(algorithm)(state, batch)
@@ -206,17 +212,11 @@ def test_states_keep_their_shapes_and_start_the_same_on_every_device(name: str) 
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(state))
     assert eqx.tree_equal(state.target_critics, state.critics)
     after, _, _ = jax.eval_shape(algorithm.update, state, sample(0), wrap_key(KEY))
-    later, said = jax.eval_shape(algorithm.advance, state, jnp.int32(4))
+    later, _ = jax.eval_shape(algorithm.advance, state, jnp.int32(4))
     wanted = jax.tree.map(lambda x: (x.shape, x.dtype), algorithm.shapes)
     for tree in (state, after, later):
         assert jax.tree.map(lambda x: (x.shape, x.dtype), tree) == wanted
-    assert said == {}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_acting_takes_only_the_actor(name: str) -> None:
-    state = agent(name).init(raw_key(0, 0))
-    chosen = jax.tree.leaves(agent(name).actor(state))
+    chosen = jax.tree.leaves(algorithm.actor(state))  # acting takes no critic
     assert {id(x) for x in chosen} == {id(x) for x in jax.tree.leaves((state.actor, state.epsilon))}
 
 
@@ -231,6 +231,7 @@ def test_actions_are_random_until_learning_starts(name: str, learning_starts: in
     assert seen == ([1, 1, 0, 0] if learning_starts else [0] * 4)
 
 
+@functools.cache
 def noise(name: str, rows: int) -> Any:
     """One step's draws in so many environments, ``[rows, A]`` each."""
     over = jax.vmap(agent(name).noise, (None, 0, None))
@@ -244,9 +245,8 @@ def test_the_warm_up_is_uniform_and_runs_no_network(name: str) -> None:
     draw = noise(name, 2000)
     action, _, extras = acting(name)[0](broken, np.zeros((2000, 3), np.float32), (), draw)
     assert extras == {}
-    for own, low, high in zip(np.asarray(action).T, BOX.low, BOX.high, strict=True):
-        assert scipy.stats.kstest((own - low) / (high - low), "uniform").pvalue > 1e-3
-        assert ((own >= low) & (own <= high)).all()
+    for own in ((np.asarray(action) - BOX.low) / (BOX.high - BOX.low)).T:
+        assert scipy.stats.kstest(own, "uniform").pvalue > 1e-3
     assert abs(np.corrcoef(np.asarray(action).T)[0, 1]) < 0.1
     one = agent(name).noise(wrap_key(raw_key(3, 2)), 1234, 7)  # a function of these three alone
     np.testing.assert_allclose(one.uniform, draw.uniform[1234], rtol=1e-6)
@@ -265,7 +265,6 @@ def test_exploration_is_gaussian_around_the_actor_and_cut_at_the_bounds() -> Non
     np.testing.assert_allclose(action, MIDDLE + HALF * wanted, atol=1e-5)
     assert 0 < (np.abs(wanted) == 1).mean() < 0.9
     assert scipy.stats.kstest(np.ravel(draw.normal), "norm").pvalue > 1e-3
-    assert abs(np.corrcoef(np.ravel(draw.normal), np.ravel(draw.uniform))[0, 1]) < 0.1
     np.testing.assert_allclose(acting("td3")[1](params, obs), MIDDLE + HALF * mean, atol=1e-5)
 
 
@@ -285,18 +284,18 @@ def test_no_action_leaves_the_space(name: str, seed: int, scale: float, epsilon:
 
 @settings(deadline=None, max_examples=100)
 @given(
-    st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0.01, 1e6)), min_size=1, max_size=3),
+    st.integers(-(10**7), 10**7),
+    st.integers(1, 10**7),
     st.sampled_from(["float32", "float64", "int32"]),
-    st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=3),
+    st.floats(-1, 1, width=32),
 )
-def test_boxes_are_reached_and_left_again(box: Any, dtype: str, where: list[float]) -> None:
-    low, width = np.array(box).T
+def test_boxes_are_reached_and_left_again(low: int, wide: int, dtype: str, where: float) -> None:
+    ends = np.array([[low], [low + wide + 10]]) / 10  # not numbers that float32 holds
     with warnings.catch_warnings(action="ignore"):  # Gymnasium's, on losing digits
-        space = spaces.Box(low.astype(dtype), (low + width).astype(dtype) + np.dtype(dtype).type(1))
-    spec = ContinuousSpec(space.shape, *(tuple(map(float, x)) for x in (space.low, space.high)),
-                          dtype)  # fmt: skip
-    bounds, action = Bounds(spec, "sac"), np.float32(where[: len(low)])
-    for own in (action, np.ones_like(action), -np.ones_like(action)):
+        space = spaces.Box(*ends.astype(dtype), dtype=dtype)
+    spec = ContinuousSpec((1,), tuple(space.low.tolist()), tuple(space.high.tolist()), dtype)
+    bounds = Bounds(spec, "sac")
+    for own in np.float32([[where], [1], [-1]]):
         given = np.asarray(bounds.to_environment(own))[None]
         assert to_environment(spec, given)[0] in space
         rounding = 4 * np.spacing(np.float32(np.abs([spec.low, spec.high]).max(0))) / bounds.half
@@ -304,12 +303,9 @@ def test_boxes_are_reached_and_left_again(box: Any, dtype: str, where: list[floa
         assert (np.abs(back - own) <= rounding + 1e-6).all()
 
 
-INF, NAN = float("inf"), float("nan")
-
-
 @pytest.mark.parametrize(
     ("low", "high"),
-    [(-INF, INF), (0.0, INF), (-INF, 0.0), (NAN, 1.0), (-1e39, 1.0), (1.0, 1.0), (1.0, -1.0)],
+    [(-inf, inf), (0.0, inf), (-inf, 0.0), (nan, 1.0), (-1e39, 1.0), (1.0, 1.0), (1.0, -1.0)],
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_actions_without_usable_bounds_are_refused(name: str, low: float, high: float) -> None:
@@ -323,11 +319,13 @@ def test_actions_without_usable_bounds_are_refused(name: str, low: float, high: 
 
 
 @pytest.mark.parametrize("ends", ["terminated", "truncated"])
-@pytest.mark.parametrize("name", NAMES)
-def test_a_chain_is_worth_what_its_end_says(name: str, ends: str) -> None:
+@pytest.mark.parametrize(("name", "hyper"), [("ddpg", COPIES), ("td3", DELAYS)], ids=str)
+def test_a_chain_is_worth_what_its_end_says(name: str, hyper: Any, ends: str) -> None:
+    chain(agent(name, **hyper), ends)
+
+
+def chain(algorithm: Algorithm, ends: str) -> None:
     """1 for the step to the second state, 2 for the one that ends it; discount 1/2."""
-    hyper = {"ent_coef": 1e-6} if name == "sac" else {}
-    algorithm = agent(name, hidden=(), learning_rate="lin_0.2_0.01", tau=0.2, **hyper)
     states = np.tile(np.eye(3, dtype=np.float32)[:2], (B // 2, 1))
     batch = sample(0)._replace(
         obs=states,
@@ -335,68 +333,19 @@ def test_a_chain_is_worth_what_its_end_says(name: str, ends: str) -> None:
         next_obs=states[::-1],
         discounts=np.float32([0.5, 0.5 * (ends == "truncated")] * (B // 2)),
     )
-    state = algorithm.init(raw_key(0, 0))
-    for _ in range(600):
-        state, metrics, _ = compiled(algorithm)(state._replace(step=state.updates), batch)
+    metrics = learned(algorithm, batch, 600)
     # Where only time ends it, v0 = 1 + v1 / 2 and v1 = 2 + v0 / 2.
     wanted = (8 / 3 + 10 / 3) / 2 if ends == "truncated" else 2.0
-    assert float(metrics["q_mean"]) == pytest.approx(wanted, abs=0.02)
-    assert float(metrics["td_error"]) < 0.02
+    assert metrics["q_mean"][-1] == pytest.approx(wanted, abs=0.05)
+    assert metrics["td_error"][-1] < 0.05
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_custom_networks_learn_before_the_hidden_layers(name: str) -> None:
-    hyper = {"policy_delay": 1} if name == "td3" else {}
-    custom = agent(name, custom=lambda k, s: eqx.nn.MLP(s[0], 7, 16, 1, jnp.tanh, key=k), **hyper)
+def test_custom_networks_come_before_the_hidden_layers(name: str) -> None:
+    custom = agent(name, custom=lambda key, shape: eqx.nn.MLP(shape[0], 7, 16, 1, key=key))
     state = custom.init(raw_key(0, 0))
     assert state.actor.dense.layers[0].weight.shape == (7, 5)
     assert state.critics[0].dense.layers[0].weight.shape == (7 + A, 5)
     first = [net.torso.layers[0].weight for net in (state.actor, *state.critics)]
     assert not np.array_equal(first[0], first[1])  # each draws its own
-    after, _, _ = compiled(custom)(state, sample(0))
-    for net in ("actor", "critics"):
-        moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), *(getattr(s, net)
-                             for s in (state, after)))  # fmt: skip
-        assert min(jax.tree.leaves(moved)) > 1e-4
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_images_are_seen_through_convolutions_and_scaled(name: str) -> None:
-    images = agent(name, PIXELS)
-    assert isinstance(images.shapes.actor.torso, NatureCNN)
-    assert isinstance(images.shapes.critics[0].torso, NatureCNN)
-    assert images.shapes.critics[0].dense.layers[0].weight.shape == (512 + A, 5)
-    frames = jax.ShapeDtypeStruct((B, *PIXELS.shape), np.uint8)
-    batch = sample(0)._replace(obs=frames, next_obs=frames)
-    jax.eval_shape(images.update, images.shapes, batch, wrap_key(KEY))
-    if name == "sac":
-        state = images.init(raw_key(0, 0))
-        pixels = np.random.default_rng(0).integers(0, 256, (1, *PIXELS.shape), np.uint8)
-        own = jax.jit(lambda s: images.act(images.actor(s), pixels, (), None)[0])(state)
-        mean = jax.jit(lambda s: s.actor(np.float32(pixels / 255)))(state)[:, :A]
-        np.testing.assert_allclose(own, MIDDLE + HALF * np.tanh(mean), rtol=1e-4)
-
-
-@pytest.mark.parametrize("kind", [DDPG, TD3, SAC])
-def test_a_bandit_is_learned_kept_and_learned_further(kind: Any, tmp_path: Path) -> None:
-    hyper: dict[str, Any] = {} if kind is SAC else {"action_noise": 0.2}
-    trained = kind(
-        lambda: Bandit(BOX), learning_rate=0.005, learning_starts=128, hidden=(32,), batch_size=64,
-        tau=0.05, train_freq=16, gradient_steps=16, envs=4, seed=1, buffer_size=2000, **hyper,
-    ).learn(1024)  # fmt: skip
-    before = trained.evaluate(8)
-    assert before.return_mean > -0.05  # chance is at -0.8
-    actions = trained.predict(CONTEXTS)
-    np.testing.assert_allclose((actions - GOALS) / HALF, 0, atol=0.3)
-    assert all(one in BOX for one in actions)
-    again = kind.load(trained.save(tmp_path / "agent"), lambda: Bandit(BOX))
-    assert again.evaluate(8) == before
-    np.testing.assert_array_equal(again.predict(CONTEXTS), actions)
-    with pytest.raises(CheckpointError, match=f"holds an agent of {kind.algorithm}") as refused:
-        (TD3 if kind is DDPG else DDPG).load(tmp_path / "agent")
-    assert "\n" not in str(refused.value)
-    with pytest.raises(CheckpointError, match=f"holds an agent of {kind.algorithm}"):
-        PPO.load(tmp_path / "agent")
-    again.learn(16)  # before the first update: only what was loaded can know the goals
-    assert again.summary["updates"] == 0
-    np.testing.assert_array_equal(again.predict(CONTEXTS), actions)
+    jax.eval_shape(custom.update, state, sample(0), wrap_key(KEY))

@@ -53,7 +53,7 @@ class ByHand:
         if self.max is not None and self.norm > self.max:
             steep = [g * self.max / self.norm for g in steep]
         ways = [self._direction(i, g) for i, g in enumerate(steep)]
-        moved = [p - rate * way for p, way in zip(leaves, ways, strict=True)]
+        moved = [np.asarray(p - rate * way) for p, way in zip(leaves, ways, strict=True)]
         return jax.tree.unflatten(tree, moved)
 
     def _direction(self, i: int, g: Any) -> Any:

@@ -14,7 +14,7 @@ import pytest
 from flatout import PPO, checkpoint
 from flatout.spans import NAMES
 from tests.conftest import TINY, Result
-from tests.test_resume import assert_same
+from tests.kills import assert_same
 
 PLACEMENTS = ("cpu", "act=cpu:1", "act=cpu learn=cpu:1", "act=cpu:3 learn=cpu:2")
 
@@ -127,14 +127,25 @@ METRICS = Path(__file__).parent.parent / "docs" / "metrics.md"
 def test_every_metric_is_documented_and_every_documented_metric_exists(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:
-    run = tmp_path / "run"
-    result = flatout(
-        "train", "ppo", *TINY, "--eval-every", 64, "--log-every", 64, "--threshold", 1e9,
-        "--run-dir", run, "--json",
-    )  # fmt: skip
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    written = {key for row in rows for key in row}
-    summary = set(json.loads(result.out))
+    replayed = ("--steps", 400, "--learning-starts", 100, "--hidden", 8, "--quiet", "--log-every",
+                50)  # fmt: skip
+    runs = {
+        "ppo": (*TINY, "--eval-every", 64, "--log-every", 64, "--threshold", 1e9),
+        "dqn": ("--env", "CartPole-v1", *replayed),
+        "td3": ("--env", "Pendulum-v1", *replayed),
+        "sac": ("--env", "Pendulum-v1", *replayed),
+    }
+    written: set[str] = set()
+    summary: set[str] = set()
+    for algorithm, flags in runs.items():
+        run = tmp_path / algorithm
+        result = flatout("train", algorithm, *flags, "--run-dir", run, "--json")
+        assert result.code == 0, result.err
+        summary |= set(json.loads(result.out))
+        for name in ("metrics.jsonl", "episodes.jsonl"):
+            if (run / name).exists():
+                rows = [json.loads(line) for line in (run / name).read_text().splitlines()]
+                written |= {key for row in rows for key in row}
     described = {
         line.split("`")[1] for line in METRICS.read_text().splitlines() if line.startswith("| `")
     }

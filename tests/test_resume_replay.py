@@ -24,12 +24,14 @@ VARIANTS = {
             "2500", "--learning-starts", "50", "--checkpoint-every", "60"),
     "snake": ("dqn", "--env", "flatout/Snake-v0", "--env-kwargs", "size=5", "patience=9", "--envs",
               "2", "--network", "onehot", "--steps", "6000", "--learning-starts", "100",
-              "--checkpoint-every", "200", "--placement", "act=cpu replay=device"),
+              "--checkpoint-every", "80", "--placement", "act=cpu replay=device"),
     "atari": ("dqn", "--env", "ALE/Breakout-v5", "--envs", "2", "--steps", "500", "--network",
-              "mlp", "--learning-starts", "40", "--train-freq", "16", "--checkpoint-every", "40",
+              "mlp", "--learning-starts", "40", "--train-freq", "8", "--checkpoint-every", "16",
               "--terminal-on-life-loss", "--clip-reward"),
 }  # fmt: skip
-KILLS = {"dqn": 10, "prioritised": 8, "sac": 8, "snake": 8, "atari": 6}
+KILLS = {"dqn": 6, "prioritised": 5, "sac": 5, "snake": 5, "atari": 4}
+LONGEST = {"atari": 2.5, "snake": 2.0}
+"""Seconds that a process trains at most before it is killed, where 0.8 is too little."""
 
 
 @pytest.mark.slow
@@ -38,5 +40,6 @@ def test_killed_at_random_times_and_resumed_is_bit_equal(variant: str, tmp_path:
     """Networks, optimisers, replayed rows, priorities, counters, rows of metrics and episodes."""
     if variant == "atari" and importlib.util.find_spec("ale_py") is None:
         pytest.skip("ale-py is not installed")
+    dice = random.Random(variant)
     flags = ("train", *VARIANTS[variant], *COMMON)
-    kill_at_random_times(flags, KILLS[variant], random.Random(variant), tmp_path, 0.8)
+    kill_at_random_times(flags, KILLS[variant], dice, tmp_path, LONGEST.get(variant, 0.8))

@@ -62,6 +62,7 @@ class World:
         seed: of everything random.
         rates: of ends.
         box: components of continuous actions; 0 for discrete ones.
+        room: for final observations, to begin with; 0 for N.
     """
 
     spec: ObservationSpec
@@ -69,11 +70,12 @@ class World:
     seed: int
     rates: Rates = field(default_factory=Rates)
     box: int = 0
+    room: int = 0
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
         self.steps: list[list[Step]] = [[] for _ in range(self.lanes)]
-        self.made, self.room = 0, self.lanes
+        self.made, self.room = 0, self.room or self.lanes
         self.episodes = [[self.frame()] for _ in range(self.lanes)]
 
     def frame(self) -> np.ndarray:

@@ -98,7 +98,7 @@ def build_buffer(
     geometry = Geometry(task.obs_spec, lanes, rows, needs.n_step, needs.gamma)
     key = raw_key(config.run.seed, REPLAY)
     if placement.replay_on_device:
-        cuts = lanes if task.limit is None else rows * lanes // task.limit + lanes
+        cuts = rows * lanes // (task.limit or 64) + lanes
         return DeviceReplay(algorithm, geometry, shapes, key, cuts)
     several = placement.learn[0].kind == "gpu" and needs.most(lanes) > 1
     chunk = -(-needs.most(lanes) // 2) if several else None
@@ -233,7 +233,8 @@ def _compile(
             0.0 if workspace is None else workspace.temp_size_in_bytes / 2**20,
         )
         announce(expectation.check(placement, hardware))
-        envs = task.open(count, seed, reseed_after=RESEED_AFTER)
+        # Environments that wait for the others between episodes need every one seeded.
+        envs = task.open(count, seed, reseed_after=0 if algorithm.episodes else RESEED_AFTER)
         undo.callback(envs.close)
         sampler = InlineSampler(
             envs, policy, task.obs_spec, algorithm.horizon, algorithm.episodes, chunks, spans,

@@ -37,7 +37,7 @@ class EnvConfig:
     sticky_actions: float = 0.25
     """ALE/ ids only: probability that a frame repeats the previous frame's action."""
     noop_max: int = 30
-    """ALE/ ids only: up to this many no-ops start an episode, their number drawn from its seed."""
+    """ALE/ ids only: fewer than this many no-ops, drawn from its seed, start an episode."""
     terminal_on_life_loss: bool = False
     """ALE/ ids only: learning sees a lost life as a terminal; the episode itself goes on."""
     clip_reward: bool = False

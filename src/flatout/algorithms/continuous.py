@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flatout.algorithms.distributions import inwards
 from flatout.algorithms.randomness import uniforms
 from flatout.config import NetworkConfig
 from flatout.errors import UsageError
@@ -45,10 +46,7 @@ class Bounds:
         self.size = spec.size
         self.middle = ((low + high) / 2).astype(np.float32)
         self.half = ((high - low) / 2).astype(np.float32)
-        # Rounded inwards: float32(0.1) > 0.1 would leave a float64 box.
-        low32, high32 = low.astype(np.float32), high.astype(np.float32)
-        self.low = np.where(low32 < low, np.nextafter(low32, np.float32(np.inf)), low32)
-        self.high = np.where(high32 > high, np.nextafter(high32, np.float32(-np.inf)), high32)
+        self.low, self.high = inwards(spec.low, spec.high)
 
     def to_environment(self, action: jax.Array) -> jax.Array:
         """From -1..1 to the box."""

@@ -72,13 +72,7 @@ class DiagonalGaussian:
 
     def __init__(self, low: tuple[float, ...], high: tuple[float, ...]) -> None:
         self.parameters = len(low)
-        # Rounded inwards: float32(0.1) > 0.1 would leave a float64 box.
-        low64, high64 = np.asarray(low, np.float64), np.asarray(high, np.float64)
-        self.low, self.high = low64.astype(np.float32), high64.astype(np.float32)
-        self.low = np.where(self.low < low64, np.nextafter(self.low, np.float32(np.inf)), self.low)
-        self.high = np.where(
-            self.high > high64, np.nextafter(self.high, np.float32(-np.inf)), self.high
-        )
+        self.low, self.high = inwards(low, high)
 
     def noise(self, key: jax.Array, env: jax.Array, step: jax.Array) -> jax.Array:
         return normals(key, env, step, self.parameters)
@@ -96,6 +90,15 @@ class DiagonalGaussian:
 
     def to_environment(self, sample: jax.Array) -> jax.Array:
         return jnp.clip(sample, self.low, self.high)
+
+
+def inwards(low: tuple[float, ...], high: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds as float32 ``[A]``, rounded inwards: float32(0.1) > 0.1 would leave a float64 box."""
+    low64, high64 = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    low32, high32 = low64.astype(np.float32), high64.astype(np.float32)
+    low32 = np.where(low32 < low64, np.nextafter(low32, np.float32(np.inf)), low32)
+    high32 = np.where(high32 > high64, np.nextafter(high32, np.float32(-np.inf)), high32)
+    return low32, high32
 
 
 def distribution(spec: ActionSpec) -> Distribution:

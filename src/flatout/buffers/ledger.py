@@ -115,7 +115,7 @@ class Ledger:
         """What lies in the row that the next step will complete."""
         geometry = self._geometry
         place = self.head % geometry.length * geometry.lanes
-        frames = np.asarray(ring.frames[place : place + geometry.lanes])
+        frames = on_host(ring.frames, place, geometry.lanes)
         return {"frames": frames.copy(), "age": self._age.copy()}
 
     def state(self) -> dict[str, Any]:
@@ -202,13 +202,25 @@ class _Rows:
 
     def read(self, first: int, end: int) -> dict[str, np.ndarray]:
         geometry = self._geometry
-        place = np.arange(first, end) % geometry.length
-        entries = (place[:, None] * geometry.lanes + np.arange(geometry.lanes)).reshape(-1)
+        length, lanes = geometry.length, geometry.lanes
+        start, rows = first % length, end - first
+        until = min(start + rows, length)  # the ring may go on at its beginning
+        stretches = [(start, until - start), (0, rows - (until - start))]
         part: dict[str, np.ndarray] = {}
         for name in STORED:
             array = getattr(self._ring, name)
-            rows = np.asarray(array[entries])
-            part[name] = rows.reshape(end - first, geometry.lanes, *array.shape[1:])
+            found = [on_host(array, at * lanes, size * lanes) for at, size in stretches if size]
+            part[name] = np.concatenate(found).reshape(rows, lanes, *array.shape[1:])
         numbers = part["slot"][part["truncated"]]
-        part["finals"] = np.asarray(self._ring.finals[numbers % len(self._ring.finals)])
+        finals = self._ring.finals
+        part["finals"] = on_host(finals, 0, len(finals))[numbers % len(finals)]
         return part
+
+
+def on_host(array: Any, start: int, size: int) -> np.ndarray:
+    """Some entries of an array in host memory, without moving all of it there."""
+    if isinstance(array, np.ndarray) or next(iter(array.devices())).platform == "cpu":
+        return np.asarray(array)[start : start + size]
+    import jax
+
+    return np.asarray(jax.lax.dynamic_slice_in_dim(array, start, size))

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Algorithm, ReplayNeeds, wrap_key
+from flatout.algorithms.base import Algorithm, wrap_key
 from flatout.buffers.base import Scalars
 from flatout.buffers.ledger import Ledger
 from flatout.buffers.ring import Geometry, Ring, gather, merge, ring_bytes, ring_shapes
@@ -260,9 +260,3 @@ def _insert(geometry: Geometry, ring: Ring, head: int, piece: Any) -> None:
         array = getattr(ring, name)
         shaped = array.reshape(geometry.length, geometry.lanes, *array.shape[1:])
         shaped[after if name in ("frames", "age") else now] = getattr(piece, name)
-
-
-def needs_of(algorithm: Algorithm) -> ReplayNeeds:
-    """What a replay algorithm asks for."""
-    assert algorithm.replay is not None
-    return algorithm.replay

@@ -197,7 +197,8 @@ class InlineSampler:
         self.restarted = []
         for env in range(envs.num_envs):
             actions = state["actions"][env]
-            if reproduced[env] and np.array_equal(obs[env], state["obs"][env]):
+            same = reproduced[env] and envs.episode[env] == episodes[env]
+            if same and np.array_equal(obs[env], state["obs"][env]):
                 restored.append(np.asarray(actions))
                 continue
             envs.reset(env, obs, episodes[env] + 1)
