@@ -23,8 +23,20 @@ from flatout.algorithms.randomness import uniforms
 from flatout.config import NetworkConfig
 from flatout.errors import UsageError
 from flatout.hyper import PPOConfig
-from flatout.networks import MLP, Grid, Linear, NatureCNN, make_torso, orthogonal
-from flatout.packing import OutputLayout, Packing
+from flatout.networks import (
+    MLP,
+    Conv,
+    FanIn,
+    Grid,
+    Linear,
+    NatureCNN,
+    OneHot,
+    convolve,
+    make_torso,
+    orthogonal,
+    over_batch,
+)  # fmt: skip
+from flatout.packing import Bundle, OutputLayout, Packing
 from flatout.params import NOISE_BLOCK, Policy
 from flatout.spans import Spans
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec
@@ -88,6 +100,101 @@ def test_networks_are_drawn_from_the_key_alone() -> None:
     first, again, other = (agent().init(raw_key(seed, 0)).networks for seed in (1, 1, 2))
     assert eqx.tree_equal(first, again)
     assert not np.array_equal(first.actor.head.weight, other.actor.head.weight)
+
+
+@property_test
+@given(seeds, st.integers(1, 60), st.integers(1, 60))
+def test_fan_in_draws_fill_the_bounds_of_pytorchs_layers(seed: int, rows: int, out: int) -> None:
+    def layers() -> tuple[Any, ...]:
+        draw = FanIn(np.random.default_rng(seed))
+        return Linear(draw, rows, out, 1.0), Conv(draw, rows, out, 3, 2)
+
+    for layer, again, inputs in zip(layers(), layers(), (rows, 9 * rows), strict=True):
+        assert eqx.tree_equal(layer, again)  # drawn by NumPy, from the generator alone
+        assert layer.weight.shape[-2:] == (rows, out)
+        numbers = np.concatenate([layer.weight.ravel(), layer.bias])
+        bound = 1 / math.sqrt(inputs)
+        assert np.abs(numbers).max() <= np.float32(bound)
+        # 4 standard errors of a uniform's mean and mean square
+        assert abs(numbers.mean()) <= 4 * bound / math.sqrt(3 * len(numbers))
+        away = (numbers.astype(np.float64) ** 2).mean() - bound**2 / 3
+        assert abs(away) <= 4 * bound**2 * math.sqrt(4 / 45 / len(numbers))
+    nothing = Linear(FanIn(None), rows, out, 1.0)
+    assert not nothing.weight.any()
+    assert not nothing.bias.any()
+
+
+@pytest.mark.parametrize("padding", ["VALID", "SAME"])
+@pytest.mark.parametrize(
+    ("shape", "size", "stride"),
+    [
+        ((2, 13, 16, 3), 8, 4), ((2, 9, 6, 2), 4, 2), ((7, 10, 1), 3, 2), ((2, 2, 5, 5, 4), 3, 1),
+        ((1, 5, 7, 2), 5, 3), ((6, 6, 1), 2, 4),
+    ],
+)  # fmt: skip
+def test_convolutions_and_their_slopes_are_xlas(
+    shape: tuple[int, ...], size: int, stride: int, padding: str
+) -> None:
+    x = rng().normal(size=shape).astype(np.float32)
+    weight = rng().normal(size=(size, size, shape[-1], 6)).astype(np.float32)
+
+    def own(x: jax.Array, weight: jax.Array) -> jax.Array:
+        return convolve(x, weight, stride, padding)
+
+    def wanted(x: jax.Array, weight: jax.Array) -> jax.Array:
+        out = jax.lax.conv_general_dilated(
+            x.reshape(-1, *shape[-3:]), weight, (stride, stride), padding,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )  # fmt: skip
+        return out.reshape(*shape[:-3], *out.shape[1:])
+
+    @jax.jit
+    def both(x: jax.Array, weight: jax.Array) -> Any:
+        results = [jax.vjp(one, x, weight) for one in (own, wanted)]
+        return [(out, pull(jnp.sin(out))) for out, pull in results]
+
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3, rtol=1e-4),
+                 *both(x, weight))  # fmt: skip
+
+
+def test_padded_nature_keeps_the_borders() -> None:
+    valid, same = (NatureCNN(None, (84, 84, 4), padding) for padding in ("VALID", "SAME"))
+    assert valid.dense.weight.shape == (7 * 7 * 64, 512)
+    assert same.dense.weight.shape == (11 * 11 * 64, 512)
+    for shape in ((1, 1, 3), (10, 35, 1)):  # too small for nature
+        spec = ObservationSpec(shape, "uint8", 255)
+        torso = make_torso(FanIn(rng()), spec, NetworkConfig(network="nature_same"), None)
+        assert jax.eval_shape(torso, jax.ShapeDtypeStruct(shape, np.float32)).shape == (512,)
+
+
+class Scaled(MLP):
+    """A user's own: each observation divided by its largest number."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return super().__call__(x / x.max())
+
+
+late = pytest.mark.xfail(strict=True, reason="taken for a torso that takes batches")
+
+
+@pytest.mark.parametrize(
+    ("torso", "shape"),
+    [
+        (MLP(FanIn(rng()), 24, (5, 4), "tanh", 3), (4, 3, 2)),
+        (MLP(FanIn(rng()), 6, (), "tanh"), (6,)),
+        (Grid(FanIn(rng()), (4, 3, 2), 2, (5,), "relu"), (4, 3, 2)),
+        (OneHot(FanIn(rng()), (4, 3, 2), 2, (5,), "relu"), (4, 3, 2)),
+        (NatureCNN(FanIn(rng()), (36, 40, 1)), (36, 40, 1)),
+        (eqx.nn.MLP(6, 3, 4, 1, key=jax.random.key(0)), (6,)),
+        pytest.param(Scaled(FanIn(rng()), 6, (5,), "tanh"), (6,), marks=late),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_torsos_see_each_observation_of_a_batch_alone(torso: Any, shape: tuple[int, ...]) -> None:
+    x = rng().integers(0, 3, (7, *shape)).astype(np.float32) / 2
+    own = jax.jit(lambda x: over_batch(torso, x))(x)
+    assert own.shape[0] == 7
+    np.testing.assert_allclose(own[3], jax.jit(lambda x: torso(x))(x[3]), atol=1e-5)
 
 
 @property_test
@@ -170,7 +277,7 @@ def test_acting_does_not_depend_on_which_steps_came_before() -> None:
     def policy() -> Policy:
         one = Policy(algorithm, VECTOR, 2, jax.devices("cpu")[0], raw_key(0, 2))
         one.compile()
-        one.publish(Packing(params).pack_host(params), 0, Spans())
+        one.publish(Bundle(params).pack_host(params), 0, Spans())
         return one
 
     steps = range(NOISE_BLOCK + 3)
@@ -210,6 +317,8 @@ def test_images_that_are_too_small_for_nature_are_refused_with_the_least_size() 
     [
         ("grid", VECTOR, r"grid needs image observations.*\[4\]"),
         ("grid", PIXELS, "0 to at most 31.* 255"),
+        ("onehot", PIXELS, "onehot needs whole-number.* 255"),
+        ("nature_same", VECTOR, r"nature_same needs image observations.*\[4\]"),
         ("grid", ObservationSpec((6, 6, 1), "float32"), "0 to at most 31.* None"),
     ],
 )
