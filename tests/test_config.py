@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flatout.arguments import train_config
 from flatout.errors import UsageError
-from flatout.hyper import HYPER, PPOConfig, entropy_coefficient, linear
+from flatout.hyper import HYPER, PPOConfig
 from flatout.settings import load_preset, load_toml, parse_kwargs, presets, resolve
 
 
@@ -38,7 +38,6 @@ SB3: dict[str, dict[str, Any]] = {
         "learning_rate": 3e-4, "n_steps": 2048, "batch_size": 64, "n_epochs": 10, "gamma": 0.99,
         "gae_lambda": 0.95, "clip_range": 0.2, "clip_range_vf": None, "normalize_advantage": True,
         "ent_coef": 0.0, "vf_coef": 0.5, "max_grad_norm": 0.5, "target_kl": None,
-        # of its ActorCriticPolicy:
         "log_std_init": 0.0, "adam_eps": 1e-5, "hidden": (64, 64), "activation": "tanh",
     },
     "dqn": REPLAY | {
@@ -58,10 +57,9 @@ SB3: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("algorithm", HYPER)
 def test_defaults_are_those_of_stable_baselines3(algorithm: str) -> None:
-    config = resolve(algorithm, {"env": "CartPole-v1"})
-    flat, expected = config.flat(), SB3[algorithm]
+    flat, expected = resolve(algorithm, {"env": "CartPole-v1"}).flat(), SB3[algorithm]
     assert {name: flat[name] for name in expected} == expected
-    assert config.env.envs == 1
+    assert flat["envs"] == 1
 
 
 def test_later_layers_win_name_by_name() -> None:
@@ -69,8 +67,8 @@ def test_later_layers_win_name_by_name() -> None:
     file = {"gamma": 0.95, "n_epochs": 4}
     flags = {"gamma": 0.97}
     config = resolve("ppo", preset, file, flags)
-    assert (config.hyper.gamma, config.hyper.n_epochs) == (0.97, 4)
-    assert config.network.hidden == (32,)
+    found = config.hyper.gamma, config.hyper.n_epochs, config.network.hidden
+    assert found == (0.97, 4, (32,))
     assert config.hyper.gae_lambda == PPOConfig().gae_lambda
 
 
@@ -189,13 +187,8 @@ IMPOSSIBLE: dict[str, dict[str, list[Any]]] = {
         "ent_coef": [-1, NAN, "auto_0", "auto_x", "automatic", "auto_nan", "inf"],
     },
 }  # fmt: skip
-CASES: list[Any] = [
-    (algorithm, name, value)
-    for algorithm, names in IMPOSSIBLE.items()
-    for name, values in names.items()
-    for value in values
-]
-CASES += [
+CASES = [(algo, n, v) for algo, names in IMPOSSIBLE.items() for n, vs in names.items() for v in vs]
+TAKEN: list[Any] = [
     pytest.param(*case, marks=pytest.mark.xfail(strict=True, reason=why))
     for *case, why in (
         ("dqn", "learning_starts", 2**31, "an OverflowError while compiling instead"),
@@ -206,7 +199,7 @@ CASES += [
 ]
 
 
-@pytest.mark.parametrize(("algorithm", "name", "value"), CASES)
+@pytest.mark.parametrize(("algorithm", "name", "value"), [*CASES, *TAKEN])
 def test_impossible_numbers_are_refused_by_name(algorithm: str, name: str, value: Any) -> None:
     message = refusal({name: value}, algorithm=algorithm)
     shown = (value, repr(value), float(value) if isinstance(value, int) else value)
@@ -228,32 +221,22 @@ def test_numbers_too_large_for_a_float_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "wanted"),
     [
-        ("n_steps", True, "a whole number"),
-        ("n_steps", 2048.5, "a whole number"),
-        ("n_steps", "2048", "a whole number"),
-        ("n_steps", NAN, "a whole number"),
-        ("n_steps", None, "a whole number"),
-        ("steps", INF, "a whole number"),
-        ("gamma", True, "a number"),
-        ("gamma", "0.9", "a number"),
-        ("learning_rate", [0.1], "a number"),
-        ("normalize_advantage", 1, "true or false"),
-        ("normalize_advantage", "true", "true or false"),
-        ("hidden", ["64"], "a list of whole numbers"),
-        ("hidden", [64.5], "a list of whole numbers"),
+        ("n_steps", True, "a whole number"), ("n_steps", 2048.5, "a whole number"),
+        ("n_steps", "2048", "a whole number"), ("n_steps", NAN, "a whole number"),
+        ("n_steps", None, "a whole number"), ("steps", INF, "a whole number"),
+        ("gamma", True, "a number"), ("gamma", "0.9", "a number"),
+        ("learning_rate", [0.1], "a number"), ("normalize_advantage", 1, "true or false"),
+        ("normalize_advantage", "true", "true or false"), ("env", 1, "text"),
+        ("hidden", ["64"], "a list of whole numbers"), ("hidden", [64.5], "a list of whole"),
         ("threshold", ["high"], "a number or a list of numbers"),
-        ("env", 1, "text"),
-        ("env_kwargs", [1], "a table of names and values"),
-        ("activation", "rely", "tanh, relu"),
+        ("env_kwargs", [1], "a table of names and values"), ("activation", "rely", "tanh, relu"),
         ("network", "cnn", "auto, mlp, nature, nature_same, grid, onehot"),
-        ("prioritized", 1, "true or false"),
-        ("loss", "l1", "huber, mse"),
+        ("prioritized", 1, "true or false"), ("loss", "l1", "huber, mse"),
         ("optimizer", "sgd", "adam, rmsprop, nesterov"),
-        ("exploration_steps", "1e6", "a whole number"),
-        ("priority_beta", [0.4], "a number"),
+        ("exploration_steps", "1e6", "a whole number"), ("priority_beta", [0.4], "a number"),
         ("learning_starts", None, "a whole number"),
     ],
-)
+)  # fmt: skip
 def test_values_of_another_type_are_refused(name: str, value: Any, wanted: str) -> None:
     algorithm = "ppo" if name in resolve("ppo").flat() else "dqn"
     message = refusal({name: value}, algorithm=algorithm)
@@ -296,30 +279,11 @@ def test_the_suggested_batch_is_possible() -> None:
     resolve("ppo", {"n_steps": 7, "batch_size": suggested})
 
 
-@pytest.mark.parametrize(
-    ("value", "ends"),
-    [
-        (0.1, (0.1, 0.1)),
-        ("0.1", (0.1, 0.1)),
-        ("lin_0.001", (0.001, 0.0)),
-        ("lin_1e-3_1e-4", (1e-3, 1e-4)),
-        ("lin_0_0.2", (0.0, 0.2)),
-    ],
-)
-def test_linear_schedules(value: float | str, ends: tuple[float, float]) -> None:
-    assert linear("learning_rate", value) == ends
-
-
-def test_entropy_coefficients() -> None:
-    values = ("auto", "auto_0.1", 0.2, "0.2")
-    wanted = [(1.0, True), (0.1, True), (0.2, False), (0.2, False)]
-    assert [entropy_coefficient(value) for value in values] == wanted
-
-
-def test_replay_holds_something_of_every_environment() -> None:
-    message = refusal({"buffer_size": 7, "envs": 8}, algorithm="sac")
-    assert "buffer_size = 7" in message
-    assert "each of 8 environments" in message
+def test_replay_holds_what_is_collected_at_once() -> None:
+    for name in ("envs", "train_freq"):
+        message = refusal({"buffer_size": 7, name: 8}, algorithm="dqn")
+        assert message.startswith("buffer_size = 7 is impossible: at least 8")
+        resolve("dqn", {"buffer_size": 8, name: 8})
 
 
 def test_flags_set_the_settings_of_their_algorithm() -> None:
@@ -346,10 +310,8 @@ def test_flags_set_the_settings_of_their_algorithm() -> None:
         (["dqn", "--train-freq", "0"], "train_freq = 0 is impossible"),
         (["dqn", "--train-freq", "often"], "--train-freq"),
         (["dqn", "--train-frequency", "4"], "Did you mean '--train-freq'"),
-        (["ppo", "--train-freq", "4"], "does not know '--train-freq'"),
         (["ddpg", "--policy-delay", "4"], "does not know '--policy-delay'"),
         (["sac", "--ent-coef", "off"], "ent_coef = 'off' is neither"),
-        (["dqn", "--loss", "l1"], "--loss"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(argv: list[str], said: str) -> None:

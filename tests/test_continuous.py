@@ -46,15 +46,11 @@ def on_cpu() -> Iterator[None]:
 
 
 @functools.cache
-def agent(
-    name: str, obs: ObservationSpec = OBS, hidden: tuple[int, ...] = (5, 4), custom: Any = None,
-    **hyper: Any,
-) -> Algorithm:  # fmt: skip
+def agent(name: str, obs: ObservationSpec = OBS, custom: Any = None, **hyper: Any) -> Algorithm:
     config = HYPER[name](**{"learning_rate": "lin_0.02", "learning_starts": 0} | hyper)
-    return (sac if name == "sac" else td3)(
-        config, NetworkConfig(hidden=hidden), obs, ACTIONS,
-        num_envs=2, total_steps=1000, network=custom,
-    )  # fmt: skip
+    sizes: dict[str, int] = {"num_envs": 2, "total_steps": 1000}
+    build, hidden = sac if name == "sac" else td3, NetworkConfig(hidden=(5, 4))
+    return build(config, hidden, obs, ACTIONS, network=custom, **sizes)
 
 
 @functools.cache

@@ -1,7 +1,8 @@
-"""Networks, action distributions, noise, and arrays packed for the journey between devices."""
+"""Networks, action distributions, and noise."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flatout import networks as nets
 from flatout.algorithms.base import Algorithm, raw_key, wrap_key
 from flatout.algorithms.distributions import distribution
 from flatout.algorithms.ppo import ppo
@@ -23,20 +25,8 @@ from flatout.algorithms.randomness import uniforms
 from flatout.config import NetworkConfig
 from flatout.errors import UsageError
 from flatout.hyper import PPOConfig
-from flatout.networks import (
-    MLP,
-    Conv,
-    FanIn,
-    Grid,
-    Linear,
-    NatureCNN,
-    OneHot,
-    convolve,
-    make_torso,
-    orthogonal,
-    over_batch,
-)  # fmt: skip
-from flatout.packing import Bundle, OutputLayout, Packing
+from flatout.networks import MLP, FanIn, Grid, Linear, NatureCNN, make_torso, orthogonal
+from flatout.packing import Bundle
 from flatout.params import NOISE_BLOCK, Policy
 from flatout.spans import Spans
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec
@@ -107,7 +97,7 @@ def test_networks_are_drawn_from_the_key_alone() -> None:
 def test_fan_in_draws_fill_the_bounds_of_pytorchs_layers(seed: int, rows: int, out: int) -> None:
     def layers() -> tuple[Any, ...]:
         draw = FanIn(np.random.default_rng(seed))
-        return Linear(draw, rows, out, 1.0), Conv(draw, rows, out, 3, 2)
+        return Linear(draw, rows, out, 1.0), nets.Conv(draw, rows, out, 3, 2)
 
     for layer, again, inputs in zip(layers(), layers(), (rows, 9 * rows), strict=True):
         assert eqx.tree_equal(layer, again)  # drawn by NumPy, from the generator alone
@@ -115,13 +105,10 @@ def test_fan_in_draws_fill_the_bounds_of_pytorchs_layers(seed: int, rows: int, o
         numbers = np.concatenate([layer.weight.ravel(), layer.bias])
         bound = 1 / math.sqrt(inputs)
         assert np.abs(numbers).max() <= np.float32(bound)
-        # 4 standard errors of a uniform's mean and mean square
-        assert abs(numbers.mean()) <= 4 * bound / math.sqrt(3 * len(numbers))
+        assert abs(numbers.mean()) <= 5 * bound / math.sqrt(3 * len(numbers))  # standard errors
         away = (numbers.astype(np.float64) ** 2).mean() - bound**2 / 3
-        assert abs(away) <= 4 * bound**2 * math.sqrt(4 / 45 / len(numbers))
-    nothing = Linear(FanIn(None), rows, out, 1.0)
-    assert not nothing.weight.any()
-    assert not nothing.bias.any()
+        assert abs(away) <= 5 * bound**2 * math.sqrt(4 / 45 / len(numbers))
+    assert not Linear(FanIn(None), rows, out, 1.0).weight.any()
 
 
 @pytest.mark.parametrize("padding", ["VALID", "SAME"])
@@ -138,23 +125,20 @@ def test_convolutions_and_their_slopes_are_xlas(
     x = rng().normal(size=shape).astype(np.float32)
     weight = rng().normal(size=(size, size, shape[-1], 6)).astype(np.float32)
 
-    def own(x: jax.Array, weight: jax.Array) -> jax.Array:
-        return convolve(x, weight, stride, padding)
-
     def wanted(x: jax.Array, weight: jax.Array) -> jax.Array:
-        out = jax.lax.conv_general_dilated(
-            x.reshape(-1, *shape[-3:]), weight, (stride, stride), padding,
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )  # fmt: skip
+        flat, dims = x.reshape(-1, *shape[-3:]), ("NHWC", "HWIO", "NHWC")
+        steps = (stride, stride)
+        out = jax.lax.conv_general_dilated(flat, weight, steps, padding, dimension_numbers=dims)
         return out.reshape(*shape[:-3], *out.shape[1:])
 
     @jax.jit
-    def both(x: jax.Array, weight: jax.Array) -> Any:
-        results = [jax.vjp(one, x, weight) for one in (own, wanted)]
-        return [(out, pull(jnp.sin(out))) for out, pull in results]
+    def both(*where: jax.Array) -> Any:
+        out, pull = jax.vjp(lambda *w: nets.convolve(*w, stride, padding), *where)
+        other, push = jax.vjp(wanted, *where)
+        return (out, pull(jnp.sin(out))), (other, push(jnp.sin(out)))
 
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3, rtol=1e-4),
-                 *both(x, weight))  # fmt: skip
+    assert_close = functools.partial(np.testing.assert_allclose, atol=2e-3, rtol=1e-4)
+    jax.tree.map(assert_close, *both(x, weight))
 
 
 def test_padded_nature_keeps_the_borders() -> None:
@@ -168,10 +152,10 @@ def test_padded_nature_keeps_the_borders() -> None:
 
 
 class Scaled(MLP):
-    """A user's own: each observation divided by its largest number."""
+    """A user's own: each observation divided by its norm."""
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return super().__call__(x / x.max())
+        return super().__call__(x / jnp.linalg.norm(x))
 
 
 late = pytest.mark.xfail(strict=True, reason="taken for a torso that takes batches")
@@ -183,16 +167,16 @@ late = pytest.mark.xfail(strict=True, reason="taken for a torso that takes batch
         (MLP(FanIn(rng()), 24, (5, 4), "tanh", 3), (4, 3, 2)),
         (MLP(FanIn(rng()), 6, (), "tanh"), (6,)),
         (Grid(FanIn(rng()), (4, 3, 2), 2, (5,), "relu"), (4, 3, 2)),
-        (OneHot(FanIn(rng()), (4, 3, 2), 2, (5,), "relu"), (4, 3, 2)),
+        (nets.OneHot(FanIn(rng()), (4, 3, 2), 2, (5,), "relu"), (4, 3, 2)),
         (NatureCNN(FanIn(rng()), (36, 40, 1)), (36, 40, 1)),
-        (eqx.nn.MLP(6, 3, 4, 1, key=jax.random.key(0)), (6,)),
+        (eqx.nn.Lambda(lambda x: x / jnp.linalg.norm(x)), (6,)),
         pytest.param(Scaled(FanIn(rng()), 6, (5,), "tanh"), (6,), marks=late),
     ],
     ids=lambda x: type(x).__name__,
 )
 def test_torsos_see_each_observation_of_a_batch_alone(torso: Any, shape: tuple[int, ...]) -> None:
     x = rng().integers(0, 3, (7, *shape)).astype(np.float32) / 2
-    own = jax.jit(lambda x: over_batch(torso, x))(x)
+    own = jax.jit(lambda x: nets.over_batch(torso, x))(x)
     assert own.shape[0] == 7
     np.testing.assert_allclose(own[3], jax.jit(lambda x: torso(x))(x[3]), atol=1e-5)
 
@@ -232,7 +216,7 @@ def draws(algorithm: Algorithm, envs: int, steps: int) -> np.ndarray:
     """Noise ``[steps, envs, ...]``, drawn as one block."""
     over_envs = jax.vmap(algorithm.noise, (None, 0, None))
     block = jax.vmap(over_envs, (None, None, 0))
-    return np.asarray(block(wrap_key(raw_key(3, 2)), jnp.arange(envs), jnp.arange(steps)))
+    return np.asarray(jax.jit(block)(wrap_key(raw_key(3, 2)), jnp.arange(envs), jnp.arange(steps)))
 
 
 def test_sampled_actions_follow_the_softmax() -> None:
@@ -309,7 +293,7 @@ def test_images_that_are_too_small_for_nature_are_refused_with_the_least_size() 
     config = NetworkConfig(network="nature")
     for rows, columns in ((35, 84), (84, 35), (6, 6), (1, 1)):
         with pytest.raises(UsageError, match=rf"36x36, not {rows}x{columns}"):
-            make_torso(rng(), ObservationSpec((rows, columns, 3), "uint8", 255), config, None)
+            make_torso(None, ObservationSpec((rows, columns, 3), "uint8", 255), config, None)
 
 
 @pytest.mark.parametrize(
@@ -364,50 +348,3 @@ def test_custom_networks_are_used_with_heads_of_their_width() -> None:
     networks = algorithm.shapes.networks
     assert networks.actor.head.weight.shape == (7, 3)
     assert networks.critic.head.weight.shape == (7, 1)
-
-
-dtypes = st.sampled_from(["float32", "bfloat16", "float16"])
-shapes = st.sampled_from([(), (3,), (0, 2), (2, 1, 2)])
-
-
-@settings(deadline=None, max_examples=20)
-@given(seeds, st.lists(st.tuples(shapes, dtypes), min_size=1, max_size=3))
-def test_packed_arrays_come_back_unchanged(seed: int, specs: list[Any]) -> None:
-    generator = np.random.default_rng(seed)
-    leaves = [np.asarray(generator.normal(size=s), jnp.dtype(dtype)) for s, dtype in specs]
-    tree = {"first": leaves[0], "rest": leaves[1:]}
-    packing = Packing(tree)
-    on_host = packing.pack_host(tree)
-    assert on_host.dtype == np.float32
-    assert on_host.shape == (packing.size,) == (sum(leaf.size for leaf in leaves),)
-    np.testing.assert_array_equal(packing.pack(tree), on_host)
-    again = packing.unpack(jnp.asarray(on_host))
-    assert jax.tree.structure(again) == jax.tree.structure(tree)
-    for own, leaf in zip(jax.tree.leaves(again), jax.tree.leaves(tree), strict=True):
-        assert (own.shape, own.dtype) == (leaf.shape, leaf.dtype)
-        np.testing.assert_array_equal(np.asarray(own), leaf)
-
-
-@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "float64", "complex64"])
-def test_arrays_that_float32_cannot_hold_are_not_packed(dtype: str) -> None:
-    with pytest.raises(UsageError, match=f"array of {dtype}"):
-        Packing([jax.ShapeDtypeStruct((2,), np.dtype(dtype))])
-
-
-def test_packed_outputs_read_back_bit_by_bit() -> None:
-    generator = rng()
-    outputs = {
-        "action": generator.integers(-5, 5, (4, 2), np.int32),  # [T, N]
-        "log_prob": generator.normal(size=(4, 2)).astype(np.float32),
-        "sample": generator.normal(size=(4, 2, 3)).astype(np.float32),
-    }
-    outputs["log_prob"][0] = [np.nan, -np.inf]
-    layout = OutputLayout(jax.eval_shape(lambda: {k: v[0] for k, v in outputs.items()}))
-    pack = jax.jit(OutputLayout.pack)
-    rows = np.stack([pack({k: v[t] for k, v in outputs.items()}) for t in range(4)])
-    assert rows.shape == (4, layout.words)
-    read = layout.read(rows)
-    for name, value in outputs.items():
-        np.testing.assert_array_equal(read[name], value)
-        assert read[name].dtype == value.dtype
-    np.testing.assert_array_equal(layout.action(rows[2]), outputs["action"][2])

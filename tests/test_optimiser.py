@@ -1,4 +1,4 @@
-"""Gradient steps against their formulas written out, clipping, targets and schedules.
+"""Gradient steps against their formulas, targets, schedules, and the arrays they lie packed in.
 
 `ByHand` and `slopes` serve the algorithms' own tests, which compute in NumPy's float64.
 """
@@ -16,6 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout.algorithms.optimiser import KINDS, Optimiser, polyak, schedule
+from flatout.errors import UsageError
+from flatout.hyper import entropy_coefficient, linear
+from flatout.packing import Bundle, OutputLayout, Packing
 
 SHAPES = {
     "bias": jax.ShapeDtypeStruct((3,), np.float32),
@@ -125,15 +128,18 @@ def test_central_differences_are_gradients() -> None:
     assert_close(params, {"a": np.array([1.0, -2.0]), "b": np.array(3.0)}, atol=0.0)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_initial_states_are_zeros_of_the_host_and_keep_their_shapes(kind: str) -> None:
-    optimiser = Optimiser(SHAPES, kind)
+def test_initial_states_are_zeros_of_the_host_and_keep_their_shapes(kind: str, dtype: str) -> None:
+    params = {n: jax.ShapeDtypeStruct(s.shape, jnp.dtype(dtype)) for n, s in SHAPES.items()}
+    optimiser = Optimiser(params, kind, 1.0)
     start = optimiser.init()
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(start))
     assert not any(leaf.any() for leaf in jax.tree.leaves(start))
-    _, after, _ = jax.eval_shape(optimiser.step, SHAPES, SHAPES, start, jnp.float32(0.1))
-    described = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (start, after)]
-    assert described[0] == described[1]
+    own, after, _ = jax.eval_shape(optimiser.step, params, params, start, jnp.float32(0.1))
+    for before, later in ((params, own), (start, after)):
+        described = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (before, later)]
+        assert described[0] == described[1]
 
 
 @settings(deadline=None, max_examples=30)
@@ -196,3 +202,86 @@ def test_schedules_are_straight_lines_and_then_stay(
     assert value.dtype == np.float32
     wanted = np.interp(step, [0, total], [first, last])
     assert float(value) == pytest.approx(wanted, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("value", "ends"),
+    [
+        (0.1, (0.1, 0.1)),
+        ("0.1", (0.1, 0.1)),
+        ("lin_0.001", (0.001, 0.0)),
+        ("lin_1e-3_1e-4", (1e-3, 1e-4)),
+        ("lin_0_0.2", (0.0, 0.2)),
+    ],
+)
+def test_linear_schedules(value: float | str, ends: tuple[float, float]) -> None:
+    assert linear("learning_rate", value) == ends
+
+
+def test_entropy_coefficients() -> None:
+    values = ("auto", "auto_0.1", 0.2, "0.2")
+    wanted = [(1.0, True), (0.1, True), (0.2, False), (0.2, False)]
+    assert [entropy_coefficient(value) for value in values] == wanted
+
+
+# Arrays packed into few
+
+
+dtypes = st.sampled_from(["float32", "bfloat16", "float16"])
+shapes = st.sampled_from([(), (3,), (0, 2), (2, 1, 2)])
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 2**32 - 1), st.lists(st.tuples(shapes, dtypes), min_size=1, max_size=3))
+def test_packed_arrays_come_back_unchanged(seed: int, specs: list[Any]) -> None:
+    generator = np.random.default_rng(seed)
+    leaves = [np.asarray(generator.normal(size=s), jnp.dtype(dtype)) for s, dtype in specs]
+    tree = {"first": leaves[0], "rest": leaves[1:]}
+    packing = Packing(tree)
+    on_host = packing.pack_host(tree)
+    assert on_host.dtype == np.float32
+    assert on_host.shape == (packing.size,) == (sum(leaf.size for leaf in leaves),)
+    np.testing.assert_array_equal(packing.pack(tree), on_host)
+    again = packing.unpack(jnp.asarray(on_host))
+    assert jax.tree.structure(again) == jax.tree.structure(tree)
+    for own, leaf in zip(jax.tree.leaves(again), jax.tree.leaves(tree), strict=True):
+        assert (own.shape, own.dtype) == (leaf.shape, leaf.dtype)
+        np.testing.assert_array_equal(np.asarray(own), leaf)
+
+
+def test_bundles_copy_only_small_arrays() -> None:
+    tree = drawn(0)
+    bundle = Bundle(SHAPES)
+    on_host = bundle.pack_host(tree)
+    assert [array.shape for array in on_host] == [(4,), (128, 128)]
+    assert on_host[1] is tree["large"]
+    for packed in (on_host, bundle.pack(tree)):
+        assert_close(bundle.unpack(packed), tree, atol=0.0)
+    np.testing.assert_array_equal(bundle.vector(tree), on_host[0])
+    assert bundle.count == 4 + 128 * 128
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "float64", "complex64"])
+def test_arrays_that_float32_cannot_hold_are_not_packed(dtype: str) -> None:
+    for size in (2, 1 << 14):
+        with pytest.raises(UsageError, match=f"array of {dtype}"):
+            Bundle([jax.ShapeDtypeStruct((size,), np.dtype(dtype))])
+
+
+def test_packed_outputs_read_back_bit_by_bit() -> None:
+    generator = np.random.default_rng(0)
+    outputs = {
+        "action": generator.integers(-5, 5, (4, 2), np.int32),  # [T, N]
+        "log_prob": generator.normal(size=(4, 2)).astype(np.float32),
+        "sample": generator.normal(size=(4, 2, 3)).astype(np.float32),
+    }
+    outputs["log_prob"][0] = [np.nan, -np.inf]
+    layout = OutputLayout(jax.eval_shape(lambda: {k: v[0] for k, v in outputs.items()}))
+    pack = jax.jit(OutputLayout.pack)
+    rows = np.stack([pack({k: v[t] for k, v in outputs.items()}) for t in range(4)])
+    assert rows.shape == (4, layout.words)
+    read = layout.read(rows)
+    for name, value in outputs.items():
+        np.testing.assert_array_equal(read[name], value)
+        assert read[name].dtype == value.dtype
+    np.testing.assert_array_equal(layout.action(rows[2]), outputs["action"][2])

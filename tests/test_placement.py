@@ -30,7 +30,7 @@ def placements(draw: st.DrawFn) -> Placement:
     return Placement(
         act=draw(device_lists),
         learn=draw(device_lists),
-        replay=draw(st.sampled_from(["cpu", "gpu"])),
+        replay=draw(st.sampled_from(["cpu", "gpu", "device"])),
         sampler=sampler,
         workers=draw(workers),
         inference=draw(st.sampled_from(["central", "local"])),
@@ -156,6 +156,24 @@ def test_devices_are_each_named_once_with_the_gpu_that_replay_needs() -> None:
     assert parse("act=cpu learn=gpu:1,cpu").devices == (CPU, DeviceName("gpu", 1))
     assert parse("act=cpu replay=gpu").devices == (CPU, GPU)
     assert parse("act=cpu learn=gpu:1 replay=gpu").devices == (CPU, DeviceName("gpu", 1))
+    assert parse("act=cpu replay=device").devices == (CPU,)
+
+
+@pytest.mark.parametrize(
+    ("text", "on_device"),
+    [
+        ("cpu", False),
+        ("gpu", False),
+        ("act=cpu replay=cpu", False),
+        ("act=cpu replay=device", True),
+        ("act=cpu learn=gpu:1 replay=device", True),
+        ("act=gpu replay=gpu", True),
+    ],
+)
+def test_replay_lives_with_the_learner_where_it_is_told_to(text: str, on_device: bool) -> None:
+    placement = parse(text)
+    assert placement.replay_on_device is on_device
+    refuse_unavailable(placement)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +194,8 @@ def test_devices_are_each_named_once_with_the_gpu_that_replay_needs() -> None:
         ("Act=cpu", ["'Act'", "Did you mean 'act'"]),
         ("act=cpu schedule=overlaped", ["schedule=overlaped", "Did you mean 'overlapped'"]),
         ("act=cpu sampler=process", ["sampler=process", "Did you mean 'processes'"]),
-        ("act=cpu replay=disk", ["replay=disk", "cpu, gpu"]),
+        ("act=cpu replay=disk", ["replay=disk", "cpu, gpu, device"]),
+        ("act=cpu replay=devise", ["replay=devise", "Did you mean 'device'"]),
         ("act=cpu inference=centre", ["inference=centre", "central, local"]),
         ("act=cpu params=shard", ["params=shard", "Did you mean 'sharded'"]),
         ("act=cpu lag=1", ["lag=1", "schedule=overlapped"]),
@@ -246,7 +265,6 @@ def test_garbage_is_read_or_refused_but_never_a_crash(text: str) -> None:
         ("act=cpu schedule=overlapped", "schedule=overlapped", "schedule=serial"),
         ("act=cpu schedule=fused", "schedule=fused", "schedule=serial"),
         ("act=cpu params=sharded", "params=sharded", "params=replicated"),
-        ("act=cpu replay=gpu", "replay=gpu", "replay=cpu"),
         ("act=cpu learn=gpu:0,gpu:1", "learn=gpu:0,gpu:1", "learn=gpu:0"),
         ("act=cpu,cpu:1 learn=cpu", "act=cpu,cpu:1", "act=cpu"),
     ],
@@ -262,11 +280,26 @@ def test_what_this_version_cannot_do_is_refused_by_name(text: str, key: str, ins
 
 
 @settings(deadline=None, max_examples=50)
-@given(names, names, st.none() | fractions)
+@given(names, names)
+def test_replay_on_a_gpu_needs_one_that_learns(act: DeviceName, learn: DeviceName) -> None:
+    placement = Placement(act=(act,), learn=(learn,), replay="gpu")
+    if learn.kind == "gpu":
+        refuse_unavailable(placement)
+        return
+    with pytest.raises(UsageError) as refused:
+        refuse_unavailable(placement)
+    message = str(refused.value)
+    assert "\n" not in message
+    for part in ("replay=gpu", "learn=gpu:0", f"learn={learn}", "replay=device", "replay=cpu"):
+        assert part in message
+
+
+@settings(deadline=None, max_examples=50)
+@given(names, names, st.none() | fractions, st.sampled_from(["cpu", "device"]))
 def test_what_this_version_can_do_is_not_refused(
-    act: DeviceName, learn: DeviceName, memory: float | None
+    act: DeviceName, learn: DeviceName, memory: float | None, replay: Any
 ) -> None:
-    placement = Placement(act=(act,), learn=(learn,), memory=memory)
+    placement = Placement(act=(act,), learn=(learn,), memory=memory, replay=replay)
     refuse_unavailable(placement)
     with pytest.raises(UsageError):
         refuse_unavailable(replace(placement, schedule="fused"))

@@ -119,6 +119,13 @@ class Agent:
         compare(self.world, self.geometry, batch, head, row, lane)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def keep_programs() -> None:
+    """Programs that take less than a second to compile are kept too, as the command does."""
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
 compiled = functools.cache(Agent)
 
 
@@ -278,13 +285,10 @@ RUN = (
 def test_a_run_learns_the_same_with_replay_on_the_device(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:
-    found = []
-    for number, placement in enumerate(
-        ("cpu", "act=cpu replay=device", "learn=cpu:1 replay=device")
-    ):
+    found: list[Any] = []
+    for number, placement in enumerate(("cpu", "act=cpu replay=device")):
         run = tmp_path / str(number)
         result = flatout(*RUN, "--placement", placement, "--run-dir", run)
         assert result.code == 0, result.err
         found.append(checkpoint.load_agent(run / "params.safetensors")[0])
     assert_same(found[0], found[1])
-    assert_same(found[0], found[2])

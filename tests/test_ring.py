@@ -171,9 +171,10 @@ def wanted(world: World, geometry: Geometry, head: int, row: int, lane: int) -> 
 class Store:
     """A ring in host memory with its books, less the programs around it."""
 
-    def __init__(self, geometry: Geometry, like: Trajectory, needs: ReplayNeeds = NEEDS) -> None:
+    def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
-        self.ledger = Ledger(geometry, needs)
+        self.ledger = Ledger(geometry, NEEDS)
+        like = World(geometry.spec, geometry.lanes, 0).collect(1)
         shapes = ring_shapes(geometry, like, geometry.lanes)
         self.ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
 
@@ -256,9 +257,7 @@ def test_every_transition_is_what_happened(
 ) -> None:
     """Around the ring many times, with trajectories of any length and now and then a lost
     episode."""
-    world = World(geometry.spec, geometry.lanes, seed, chances)
-    store = Store(geometry, world.collect(1))
-    world = World(geometry.spec, geometry.lanes, seed, chances)
+    world, store = World(geometry.spec, geometry.lanes, seed, chances), Store(geometry)
     for _ in range(data.draw(st.integers(1, 12))):
         for lane in range(geometry.lanes):
             if data.draw(st.integers(0, 9)) == 9:
@@ -277,11 +276,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("geometry", CASES, ids=str)
+@pytest.mark.parametrize("geometry", CASES, ids=["vector", "stack", "zeros", "image"])
 def test_jax_gathers_the_same_bits(geometry: Geometry) -> None:
     world = World(geometry.spec, geometry.lanes, 5, Rates(0.1, 0.2, 0.1))
-    store = Store(geometry, world.collect(1))
-    world = World(geometry.spec, geometry.lanes, 5, Rates(0.1, 0.2, 0.1))
+    store = Store(geometry)
     compiled = jax.jit(functools.partial(gather, jnp, geometry))
     for _ in range(12):
         store.take(world.collect(2))
@@ -299,8 +297,7 @@ def test_jax_gathers_the_same_bits(geometry: Geometry) -> None:
 
 def test_a_batch_may_have_any_shape() -> None:
     geometry = Geometry(image(3), 2, 6, 2, 0.9)
-    world = World(geometry.spec, 2, 0)
-    store = Store(geometry, world.collect(6))
+    store = Store(geometry)
     store.take(World(geometry.spec, 2, 0).collect(6))
     row, lane = grid(geometry, 6)
     flat = gather(np, geometry, store.ring, 6, row, lane)
@@ -312,9 +309,7 @@ def test_a_batch_may_have_any_shape() -> None:
 @pytest.mark.parametrize("stack", [1, 2, 4])
 def test_each_frame_is_stored_once(stack: int) -> None:
     geometry = Geometry(image(stack), 2, 40, 1, 0.9)
-    world = World(geometry.spec, 2, 3, Rates(0.1, 0, 0))
-    store = Store(geometry, world.collect(8))
-    world = World(geometry.spec, 2, 3, Rates(0.1, 0, 0))
+    world, store = World(geometry.spec, 2, 3, Rates(0.1, 0, 0)), Store(geometry)
     for _ in range(20):
         store.take(world.collect(8))
     frames = store.ring.frames.reshape(len(store.ring.frames), -1)
@@ -325,13 +320,21 @@ def test_each_frame_is_stored_once(stack: int) -> None:
     assert taken < 1.05 * 1000 * 2 * (200 * 3)
 
 
+@pytest.mark.parametrize("pad", ["first", "zeros"])
+def test_long_episodes_are_stacked_to_their_end(pad: str) -> None:
+    """Longer than ages are counted."""
+    geometry = Geometry(image(4, pad), 1, 300, 1, 0.9)
+    world, store = World(geometry.spec, 1, 3, Rates(0, 0, 0)), Store(geometry)
+    store.take(world.collect(300))
+    store.take(world.collect(230))
+    assert_right(world, geometry, store.ring, 530)
+
+
 @pytest.mark.parametrize("spec", [VECTOR, image(3)], ids=["vector", "image"])
 def test_final_observations_make_room_for_themselves(spec: ObservationSpec) -> None:
     """From no cut to a cut with every step and back: none that is needed is lost."""
     geometry = Geometry(spec, 2, 16, 3, 0.9)
-    world = World(spec, 2, 1)
-    store = Store(geometry, world.collect(1))
-    world, room = World(spec, 2, 1), []
+    world, store, room = World(spec, 2, 1), Store(geometry), []
     for truncated in (0, 0.1, 0.3, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0.5, 0.5, 1, 1):
         world.rates = Rates(0, truncated, 0)
         store.take(world.collect(4))
@@ -343,8 +346,7 @@ def test_final_observations_make_room_for_themselves(spec: ObservationSpec) -> N
 
 def test_nothing_is_kept_for_terminated_episodes() -> None:
     geometry = Geometry(VECTOR, 2, 16, 1, 0.9)
-    world = World(VECTOR, 2, 1, Rates(1, 0, 0))
-    store = Store(geometry, world.collect(1))
+    world, store = World(VECTOR, 2, 1, Rates(1, 0, 0)), Store(geometry)
     for _ in range(10):
         store.take(world.collect(16))
     assert len(store.ring.finals) == 2

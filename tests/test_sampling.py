@@ -186,11 +186,11 @@ def assert_sums(sizes: Geometry, priorities: Priorities) -> None:
     assert again.largest == priorities.largest
 
 
-TREES = [geometry(1, 5), geometry(3, 11), geometry(2, 61)]
-"""13, 42 and 128 positions: below, between and at powers of two."""
+TREES = [geometry(1, 5), geometry(3, 11)]
+"""8 and 42 positions: a power of two, and not."""
 
 
-@pytest.mark.parametrize("sizes", TREES, ids=["8", "42", "128"])
+@pytest.mark.parametrize("sizes", TREES, ids=["8", "42"])
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2**32 - 1)), min_size=1, max_size=25))
 def test_the_tree_holds_exactly_the_priorities(

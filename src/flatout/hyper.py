@@ -279,9 +279,10 @@ def check(hyper: Any, envs: int) -> None:
     if isinstance(hyper, SACConfig):
         entropy_coefficient(hyper.ent_coef)
     if isinstance(hyper, ReplayConfig):
+        least = max(envs, hyper.train_freq)
         need(
-            hyper.buffer_size >= envs, "buffer_size", hyper.buffer_size,
-            f"replay holds at least one transition of each of {envs} environments",
+            hyper.buffer_size >= least, "buffer_size", hyper.buffer_size,
+            f"at least {least}, what train_freq {hyper.train_freq} and envs {envs} collect at once",
         )  # fmt: skip
 
 

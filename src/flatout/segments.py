@@ -66,8 +66,9 @@ class SegmentStore:
         return list(kept)
 
     def resume(self, references: list[Reference]) -> None:
-        """Go on from what a checkpoint refers to."""
-        self._newest = list(references)
+        """Go on from what a checkpoint refers to. The newest segment is written again: an episode
+        that could not be restored has changed its last row."""
+        self._newest = list(references[:-1])
 
     def keep_only(self, references: Iterable[Reference]) -> None:
         """Remove the segments that no checkpoint refers to."""

@@ -35,7 +35,8 @@ class Optimiser:
 
     def init(self) -> Any:
         """The initial state: zeros (NumPy), as every kind here starts."""
-        shapes = jax.eval_shape(self._direction.init, self._bundle.shapes)
+        floats = tuple(jax.ShapeDtypeStruct(s.shape, jnp.float32) for s in self._bundle.shapes)
+        shapes = jax.eval_shape(self._direction.init, floats)
         return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
 
     def step(
@@ -46,7 +47,7 @@ class Optimiser:
         Returns:
             The parameters, the optimiser's state, and the gradient's norm before clipping.
         """
-        arrays = self._bundle.pack(grads)
+        arrays = tuple(array.astype(jnp.float32) for array in self._bundle.pack(grads))
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(array)) for array in arrays))
         if self._max is not None:
             factor = jnp.minimum(1.0, self._max / (norm + 1e-6))
@@ -54,7 +55,7 @@ class Optimiser:
         directions, state = self._direction.update(arrays, state)
         assert isinstance(directions, tuple)
         moved = self._bundle.unpack(tuple(rate * jnp.asarray(one) for one in directions))
-        return jax.tree.map(jnp.subtract, params, moved), state, norm
+        return jax.tree.map(lambda p, m: p - m.astype(p.dtype), params, moved), state, norm
 
 
 def polyak(target: Any, online: Any, tau: float) -> Any:

@@ -1,0 +1,349 @@
+"""Replay on disk: only new rows are written, nothing that is needed is lost or silently changed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from flatout import checkpoint, segments
+from flatout.buffers.ledger import STORED
+from flatout.buffers.ring import Geometry
+from flatout.errors import CheckpointError
+from flatout.segments import SavedRows, SegmentStore
+from flatout.types import ObservationSpec, RowSource, Snapshot
+from tests.test_ring import VECTOR, Rates, Store, World, assert_right, image
+
+ROWS = 12
+RATES = Rates(0.05, 0.3, 0.1)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here cuts the power."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def each_save_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No segment is small."""
+    monkeypatch.setattr(segments, "SMALL", 0)
+
+
+def geometry(spec: ObservationSpec = VECTOR, rows: int = ROWS) -> Geometry:
+    return Geometry(spec, 2, rows, 3, 0.9)
+
+
+class Run:
+    """A world, its ring, and the ring's way to disk."""
+
+    def __init__(self, folder: Path, sizes: Geometry | None = None, seed: int = 0) -> None:
+        self.folder = folder
+        self.sizes = sizes or geometry()
+        self.world = World(self.sizes.spec, 2, seed, RATES)
+        self.store, self.disk = Store(self.sizes), SegmentStore(folder)
+
+    def collect(self, *lengths: int) -> None:
+        """Trajectories of these lengths."""
+        for rows in lengths:
+            self.store.take(self.world.collect(rows))
+
+    @property
+    def rows(self) -> RowSource:
+        return self.store.ledger.source(self.store.ring)
+
+    def snapshot(self) -> Snapshot:
+        """As the buffers make it."""
+        arrays = self.store.ledger.next_row(self.store.ring)
+        return Snapshot(dict(arrays), self.store.ledger.state(), self.rows)
+
+    def restored(self, snapshot: Snapshot) -> Store:
+        """A new ring from a snapshot."""
+        store = Store(self.sizes)
+        data = json.loads(json.dumps(snapshot.data))
+        store.ring = store.ledger.restore(store.ring, snapshot.arrays, data, snapshot.rows)
+        return store
+
+    def assert_right(self, store: Store | None = None) -> None:
+        """Everything that can be sampled is what happened."""
+        store = store or self.store
+        assert_right(self.world, self.sizes, store.ring, store.ledger.head)
+
+
+def assert_same_rows(one: RowSource, other: RowSource, rows: int = ROWS) -> None:
+    """All rows are equal, and the final observations of those that can be sampled."""
+    assert one.stored == other.stored
+    first, end = one.stored
+    a, b = one.read(first, end), other.read(first, end)
+    assert set(a) == set(b) == {*STORED, "finals"}
+    for name in STORED:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name, strict=True)
+    late = max(end - rows, first) - first
+    since = int(a["truncated"][:late].sum())
+    np.testing.assert_array_equal(a["finals"][since:], b["finals"][since:])
+
+
+def files(folder: Path) -> dict[str, tuple[int, int]]:
+    """Name, time and size of every segment."""
+    found = {path.name: path.stat() for path in folder.iterdir()}
+    return {name: (stat.st_mtime_ns, stat.st_size) for name, stat in found.items()}
+
+
+@pytest.mark.parametrize("spec", [VECTOR, image(3), image(4, "zeros")], ids=["1", "3", "4"])
+@pytest.mark.parametrize("lengths", [(1,), (3, 4), (5, 5, 5), (7,) * 9])
+def test_rows_are_read_back_as_they_were(
+    spec: ObservationSpec, lengths: tuple[int, ...], tmp_path: Path
+) -> None:
+    run = Run(tmp_path, geometry(spec))
+    run.collect(*lengths)
+    saved = SavedRows(tmp_path, run.disk.save(run.rows), run.rows.stored)
+    assert run.rows.stored == (max(sum(lengths) - ROWS - spec.stack + 1, 0), sum(lengths))
+    assert_same_rows(run.rows, saved)
+    run.assert_right(run.restored(run.snapshot()))
+
+
+@pytest.mark.usefixtures("each_save_its_own")
+def test_only_new_rows_are_written(tmp_path: Path) -> None:
+    run = Run(tmp_path, geometry(image(3, side=20), 100))
+    run.collect(60)
+    first = run.disk.save(run.rows)
+    before = files(tmp_path)
+    assert [(one["first"], one["end"]) for one in first] == [(0, 60)]
+    run.collect(5, 4)
+    second = run.disk.save(run.rows)
+    after = files(tmp_path)
+    assert second[:1] == first
+    assert [(one["first"], one["end"]) for one in second[1:]] == [(60, 69)]
+    assert {name: after[name] for name in before} == before
+    (new,) = after.keys() - before.keys()
+    assert (new, after[new][1]) == (second[1]["file"], second[1]["bytes"])
+    assert after[new][1] < 0.25 * before[first[0]["file"]][1]
+    assert run.disk.save(run.rows) == second  # nothing new: nothing written
+    assert files(tmp_path) == after
+    assert_same_rows(run.rows, SavedRows(tmp_path, second, run.rows.stored), 100)
+
+
+@pytest.mark.usefixtures("each_save_its_own")
+def test_segments_that_have_left_the_window_are_no_longer_referred_to(tmp_path: Path) -> None:
+    run = Run(tmp_path, geometry(image(3)))
+    for _ in range(12):
+        run.collect(5)
+        found = run.disk.save(run.rows)
+        assert all(one["end"] > run.rows.stored[0] for one in found)
+        assert_same_rows(run.rows, SavedRows(tmp_path, found, run.rows.stored))
+    run.collect(12, 12)  # so late a save that nothing of before is needed
+    (only,) = run.disk.save(run.rows)
+    assert (only["first"], only["end"]) == run.rows.stored
+
+
+def test_small_segments_are_written_again_with_what_follows(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for _ in range(9):
+        run.collect(3)
+        found = run.disk.save(run.rows)
+        assert [(one["first"], one["end"]) for one in found] == [run.rows.stored]
+    assert len(files(tmp_path)) == 9  # until nobody refers to them
+    run.disk.keep_only(found)
+    assert list(files(tmp_path)) == [found[0]["file"]]
+    assert_same_rows(run.rows, SavedRows(tmp_path, found, run.rows.stored))
+
+
+def test_large_rows_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "SMALL", 1500)
+    monkeypatch.setattr(segments, "PIECE", 1000)
+    run = Run(tmp_path, geometry(image(2, side=30)))
+    for _ in range(6):
+        run.collect(7)
+        found = run.disk.save(run.rows)
+        assert all(one["end"] - one["first"] < 7 for one in found)
+        assert_same_rows(run.rows, SavedRows(tmp_path, found, run.rows.stored))
+
+
+def saved_run(tmp_path: Path) -> tuple[Run, Path]:
+    """A run of two segments with one checkpoint."""
+    run = Run(tmp_path / "replay")
+    with mock.patch.object(segments, "SMALL", 0):
+        run.collect(6)
+        run.disk.save(run.rows)
+        run.collect(5)
+        return run, checkpoint.save(tmp_path / "checkpoints", 11, run.snapshot(), 3, run.disk)
+
+
+def change(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("damage", [change, Path.unlink, lambda path: os.truncate(path, 10)])
+def test_a_damaged_segment_is_refused_in_one_sentence(
+    which: int, damage: Any, tmp_path: Path
+) -> None:
+    run, path = saved_run(tmp_path)
+    segment = sorted((tmp_path / "replay").iterdir())[which]
+    damage(segment)
+    _, snapshot = checkpoint.load(path)
+    with pytest.raises(CheckpointError) as refused, checkpoint.reading(path):
+        run.restored(snapshot)
+    message = str(refused.value)
+    assert str(segment) in message
+    assert message.endswith(".")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("name", ["../replay/x", "/etc/passwd", "..", ""])
+def test_segments_outside_the_folder_are_refused(name: str, tmp_path: Path) -> None:
+    reference = {"file": name, "first": 0, "end": 4, "sha256": "", "bytes": 1}
+    with pytest.raises(CheckpointError):
+        SavedRows(tmp_path / "replay", [reference], (0, 4)).read(0, 4)
+
+
+@pytest.mark.parametrize("spans", [[], [(0, 4)], [(1, 9)], [(0, 4), (5, 9)]])
+def test_rows_that_no_segment_holds_are_noticed_at_once(
+    spans: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=r"rows from . on are missing"):
+        SavedRows(tmp_path, [{"first": a, "end": b} for a, b in spans], (0, 9))
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    run, path = saved_run(tmp_path)
+    _, snapshot = checkpoint.load(path)
+    with pytest.raises(CheckpointError, match="no replayed experience"):
+        run.restored(Snapshot(snapshot.arrays, snapshot.data, None))
+    run.sizes = Geometry(VECTOR, 3, ROWS, 1, 0.9)
+    with pytest.raises(CheckpointError, match="another number of environments"):
+        run.restored(snapshot)
+
+
+@pytest.mark.parametrize("small", [0, 1 << 20])
+def test_no_checkpoint_that_is_kept_loses_a_row(
+    small: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is pruned, every kept checkpoint restores what it saved, and nothing is left."""
+    monkeypatch.setattr(segments, "SMALL", small)
+    run, worlds = Run(tmp_path / "replay", geometry(image(3))), {}
+    for number in range(12):
+        run.collect(4)
+        path = checkpoint.save(tmp_path / "checkpoints", number, run.snapshot(), 3, run.disk)
+        worlds[path] = copy.deepcopy(run.world)
+        kept = checkpoint.checkpoints(tmp_path / "checkpoints")
+        assert len(kept) == min(number + 1, 3)
+        wanted = {one["file"] for path in kept for one in checkpoint.references(path)}
+        assert {path.name for path in (tmp_path / "replay").iterdir()} == wanted
+        for one in kept:
+            store = run.restored(checkpoint.load(one)[1])
+            assert_right(worlds[one], run.sizes, store.ring, store.ledger.head)
+
+
+@pytest.mark.usefixtures("each_save_its_own")
+def test_where_a_checkpoint_cannot_be_read_everything_stays(tmp_path: Path) -> None:
+    run = Run(tmp_path / "replay")
+    for number in range(4):
+        run.collect(7)
+        path = checkpoint.save(tmp_path / "checkpoints", number, run.snapshot(), 3, run.disk)
+        if number == 1:
+            (path / checkpoint.DATA).write_text("{")
+    assert len(list((tmp_path / "replay").iterdir())) == 4
+    run.assert_right(run.restored(checkpoint.load(path)[1]))
+
+
+def test_what_a_kill_left_behind_is_passed_over_and_removed(tmp_path: Path) -> None:
+    run, path = saved_run(tmp_path)
+    name = "rows-000000000011-000000000020-01234567.safetensors"
+    for left in (name, f".{name}.tmp"):
+        (tmp_path / "replay" / left).write_bytes(b"half a segm")
+    run.assert_right(run.restored(checkpoint.load(path)[1]))
+    run.collect(4)
+    path = checkpoint.save(tmp_path / "checkpoints", 15, run.snapshot(), 3, run.disk)
+    assert not list((tmp_path / "replay").glob(f"*{name}*"))
+    run.assert_right(run.restored(checkpoint.load(path)[1]))
+
+
+@pytest.mark.usefixtures("each_save_its_own")
+def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The save fails; what was saved is intact, no room is wasted, and the next save is whole."""
+    run, path = saved_run(tmp_path)
+    before, world = files(tmp_path / "replay"), copy.deepcopy(run.world)
+    run.collect(4)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(Exception, match="No space left on device; the checkpoint at step 11"):
+            checkpoint.save(tmp_path / "checkpoints", 15, run.snapshot(), 3, run.disk)
+    assert files(tmp_path / "replay") == before
+    store = run.restored(checkpoint.load(path)[1])
+    assert_right(world, run.sizes, store.ring, store.ledger.head)
+    path = checkpoint.save(tmp_path / "checkpoints", 15, run.snapshot(), 3, run.disk)
+    run.assert_right(run.restored(checkpoint.load(path)[1]))
+
+
+def test_a_restored_ring_goes_on_as_the_original(tmp_path: Path) -> None:
+    run = Run(tmp_path, geometry(image(3)))
+    run.collect(5, 5, 5, 5)
+    run.disk.save(run.rows)
+    other = run.restored(run.snapshot())
+    for rows in (3, 1, 6, 12, 2, 2, 9):
+        trajectory = run.world.collect(rows)
+        run.store.take(trajectory)
+        other.take(trajectory)
+        assert other.ledger.state() == run.store.ledger.state()
+        assert other.ledger.due == run.store.ledger.due
+        run.assert_right()
+        run.assert_right(other)
+        assert_same_rows(run.rows, other.ledger.source(other.ring))
+
+
+moves = st.one_of(
+    st.tuples(st.just("collect"), st.integers(1, ROWS)),
+    st.tuples(st.just("save"), st.just(0)),
+    st.tuples(st.just("resume"), st.integers(0, 3)),
+)
+LOST_THEN_SAVED = [("collect", 5), ("save", 0), ("resume", 1), ("save", 0), ("resume", 0)]
+LOST_THEN_ON = [*LOST_THEN_SAVED[:3], ("collect", 2), ("save", 0), ("resume", 0), ("collect", 3)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from([VECTOR, image(3)]), st.sampled_from([0, 1500, 1 << 20]),
+    st.integers(0, 99), st.lists(moves, min_size=3, max_size=14),
+)  # fmt: skip
+@example(VECTOR, 0, 0, LOST_THEN_SAVED)
+@example(VECTOR, 1 << 20, 0, LOST_THEN_SAVED)
+@example(VECTOR, 0, 0, LOST_THEN_ON)
+def test_any_sequence_of_saves_and_resumes_keeps_what_happened(
+    spec: ObservationSpec, small: int, seed: int, sequence: list[tuple[str, int]]
+) -> None:
+    """Also where some environments' episodes do not reproduce on resume (the bits of `number`)."""
+    with tempfile.TemporaryDirectory() as name, mock.patch.object(segments, "SMALL", small):
+        folder = Path(name)
+        run, path, world = Run(folder / "replay", geometry(spec), seed), None, None
+        for step, (move, number) in enumerate(sequence):
+            if move == "collect":
+                run.collect(number)
+            elif move == "save":
+                path = checkpoint.save(folder / "checkpoints", step, run.snapshot(), 2, run.disk)
+                world = copy.deepcopy(run.world)
+            elif path is not None:  # killed, and resumed from the newest checkpoint
+                run.store = run.restored(checkpoint.load(path)[1])
+                run.disk = SegmentStore(folder / "replay")
+                run.disk.resume(checkpoint.references(path))
+                run.world = copy.deepcopy(world)
+                for lane in range(2):
+                    if number >> lane & 1:
+                        run.store.cut(run.world, lane)
+            if run.store.ledger.head:
+                run.assert_right()
