@@ -141,6 +141,7 @@ def reference_update(
         smooth = np.clip(hyper.target_policy_noise * np.asarray(noise), -reach, reach)
         assert 0 < (np.abs(smooth) == reach).sum() < smooth.size  # some are clipped
         next_action = np.clip(next_action + smooth, -1, 1)
+        assert reach < 0.9 or (np.abs(next_action) == 1).any()  # and some stay at the bounds
     y = x.rewards + x.discounts * q_values(nets["target_critics"], x.next_obs, next_action).min(0)
 
     def critic_loss() -> float:
@@ -177,7 +178,7 @@ DELAYS: dict[str, Any] = {"target_noise_clip": 0.2, "critic_learning_rate": 0.06
         ("ddpg", {}),
         ("ddpg", COPIES),
         ("td3", DELAYS),
-        ("td3", {"target_noise_clip": 0.2, "target_policy_noise": 0.5, "policy_delay": 3}),
+        ("td3", {"target_noise_clip": 0.9, "target_policy_noise": 0.9, "policy_delay": 3}),
     ],
     ids=str,
 )

@@ -158,6 +158,7 @@ def test_states_keep_their_shapes() -> None:
     for algorithm in (agent(), agent(double=True, dueling=True, optimizer="rmsprop", tau=0.5)):
         state = algorithm.init(raw_key(0, 0))
         assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(state))
+        assert eqx.tree_equal(state.target, state.network)
         after, _, _ = jax.eval_shape(algorithm.update, state, sample(0), wrap_key(KEY))
         later, _ = jax.eval_shape(algorithm.advance, state, jnp.int32(4))
         wanted = jax.tree.map(lambda x: (x.shape, x.dtype), algorithm.shapes)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -21,6 +22,7 @@ from flatout.buffers.device import DeviceReplay
 from flatout.buffers.ledger import Ledger
 from flatout.buffers.replay import HostReplay
 from flatout.buffers.ring import Geometry, Ring, gather
+from flatout.buffers.sampling import EPSILON, leaves
 from flatout.config import NetworkConfig
 from flatout.hyper import DQNConfig, SACConfig
 from flatout.learner import Learner
@@ -171,6 +173,31 @@ def test_dispatching_in_parts_changes_no_bit(case: str) -> None:
     counts = [round(whole.step()["updates"]) for _ in range(4)]
     assert counts == [0, 2, 5, 5]
     assert_equal(agent(case), parts, steps=15)
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_each_rows_priority_is_the_size_of_its_last_error(chunk: int | None) -> None:
+    """After a trajectory's 0, 2 or 5 updates, of which several may have drawn the same row."""
+    one = agent("several", chunk=chunk)
+    seen: list[np.ndarray] = []
+    refresh = one.buffer.refresh
+    with mock.patch.object(
+        one.buffer, "refresh", lambda fed: (seen.extend(map(np.asarray, fed)), refresh(fed))
+    ):
+        for count in (0, 2, 5, 5, 5):
+            seen.clear()
+            metrics = one.step()
+            assert metrics["updates"] == count
+            if not count:
+                continue
+            errors = np.concatenate(seen)[:count]
+            assert errors.mean() == pytest.approx(metrics["td_error"], rel=1e-5)
+            row, lane = (drawn[:count] for drawn in one.buffer._drawn)
+            place = row % one.geometry.length * LANES + lane
+            last = dict(zip(place.reshape(-1).tolist(), errors.reshape(-1), strict=True))
+            own = leaves(one.geometry, one.buffer._priorities)
+            wanted = [(error + EPSILON) ** 0.6 for error in last.values()]
+            np.testing.assert_allclose(own[list(last)], wanted, rtol=1e-5)
 
 
 def test_truncation_with_every_step_makes_room() -> None:

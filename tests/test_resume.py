@@ -32,7 +32,7 @@ VARIANTS = {
     "episodes": ("--steps", "24000", "--rollout-episodes", "1", "--env-kwargs",
                  "max_episode_steps=50", "--batch-size", "50"),
 }  # fmt: skip
-KILLS = {"plain": 14, "normalised": 14, "evaluated": 14, "episodes": 8}
+KILLS = {"plain": 7, "normalised": 6, "evaluated": 6, "episodes": 4}
 
 
 @pytest.mark.slow

@@ -201,9 +201,8 @@ def entropy_coefficient(value: float | str) -> tuple[float, bool]:
     """
     text = str(value)
     learned = text == "auto" or text.startswith("auto_")
-    number = text.removeprefix("auto").removeprefix("_") if learned else text
     try:
-        start = float(number or 1.0)
+        start = 1.0 if text == "auto" else float(text.removeprefix("auto_"))
     except ValueError:
         start = math.nan
     if not start > 0 or not math.isfinite(start):
@@ -255,11 +254,12 @@ def check(hyper: Any, envs: int) -> None:
     }  # fmt: skip
     rules |= {
         name: (lambda v: v >= 0, "it must not be negative")
-        for name in (
-            "vf_coef", "action_noise", "target_policy_noise", "target_noise_clip",
-            "learning_starts", "exploration_steps",
-        )
-    }  # fmt: skip
+        for name in ("vf_coef", "action_noise", "target_policy_noise", "target_noise_clip")
+    }
+    rules |= {
+        name: (lambda v: 0 <= v < 2**31, "it lies in 0 to 2147483647")
+        for name in ("learning_starts", "exploration_steps")
+    }
     rules["tau"] = (lambda v: 0 < v <= 1, "it lies above 0 and up to 1")
     rules["n_step"] = (lambda v: 1 <= v <= 1000, "it lies in 1 to 1000")
     for spec in fields(hyper):

@@ -316,7 +316,8 @@ class Torso(Protocol):
 
 def over_batch(torso: Torso, x: jax.Array) -> jax.Array:
     """Features ``[B, F]`` of a batch ``[B, ...]``."""
-    return torso(x) if isinstance(torso, BATCHED) else jax.vmap(torso)(x)
+    # By exact type: a user's subclass maps one observation.
+    return torso(x) if type(torso) in BATCHED else jax.vmap(torso)(x)
 
 
 BATCHED = (MLP, NatureCNN, Grid, OneHot)

@@ -91,11 +91,15 @@ class SegmentStore:
         name = f"rows-{first:012d}-{end:012d}-{digest[:8]}.safetensors"
         self._folder.mkdir(parents=True, exist_ok=True)
         temporary = self._folder / f".{name}.tmp"
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._folder / name)
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self._folder / name)
+        except OSError:
+            temporary.unlink(missing_ok=True)  # it would take the room that is missing
+            raise
         return {"file": name, "first": first, "end": end, "sha256": digest, "bytes": len(content)}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +11,36 @@ import optax
 
 from flatout.packing import Bundle
 
+
+class Averages(NamedTuple):
+    """Running means of a gradient and of its square."""
+
+    mean: Any
+    square: Any
+
+
+def centred_rmsprop(decay: float = 0.95, eps: float = 0.01) -> optax.GradientTransformation:
+    """The gradient over its running deviation, its constant inside the root (Mnih et al., 2015)."""
+
+    def init(params: Any) -> Averages:
+        return Averages(jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params))
+
+    def update(grads: Any, state: Averages, params: Any = None) -> tuple[Any, Averages]:
+        mean = jax.tree.map(lambda m, g: decay * m + (1 - decay) * g, state.mean, grads)
+        square = jax.tree.map(lambda s, g: decay * s + (1 - decay) * g * g, state.square, grads)
+
+        def scaled(g: jax.Array, m: jax.Array, s: jax.Array) -> jax.Array:
+            # A steady gradient's variance is nothing but rounding, which may be negative.
+            return g / jnp.sqrt(jnp.maximum(s - m * m, 0.0) + eps)
+
+        return jax.tree.map(scaled, grads, mean, square), Averages(mean, square)
+
+    return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
+
+
 KINDS = {
     "adam": lambda: optax.scale_by_adam(),
-    # Centred, its constant inside the root, both averages over 0.95 (Mnih et al., 2015).
-    "rmsprop": lambda: optax.scale_by_stddev(decay=0.95, eps=0.01, eps_in_sqrt=True),
+    "rmsprop": centred_rmsprop,
     "nesterov": lambda: optax.trace(decay=0.95, nesterov=True),
 }
 

@@ -84,13 +84,11 @@ class DeviceReplay:
         ring = self._shapes
         frame = ring.finals.shape[1:]
 
-        def each(like: Any, *shape: int) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((rows, lanes, *shape), like.dtype)
+        def each(name: str) -> jax.ShapeDtypeStruct:
+            like, more = getattr(ring, name), int(name in ("frames", "age"))
+            return jax.ShapeDtypeStruct((rows + more, lanes, *like.shape[1:]), like.dtype)
 
-        piece = Piece(
-            **{name: each(leaf, *leaf.shape[1:]) for name, leaf in ring._asdict().items()
-               if name != "finals"}
-        )  # fmt: skip
+        piece = Piece(*(each(name) for name in Piece._fields))
         room = trajectory.final_obs.shape[0]
         return Arrival(
             piece,
@@ -152,8 +150,7 @@ class DeviceReplay:
                 priorities, inputs.beta,
             )  # fmt: skip
             batch = gather(jnp, geometry, ring, newest, drawn.row, drawn.lane)
-            # As if it had come from outside: the update's arithmetic is the same for any source.
-            batch = jax.lax.optimization_barrier(batch._replace(weights=drawn.weight))
+            batch = batch._replace(weights=drawn.weight)
             state, totals, error = one_update(algorithm, geometry, state, totals, batch, key)
             if priorities is not None:
                 assert needs.alpha is not None
@@ -208,13 +205,11 @@ class DeviceReplay:
 
 def _insert(geometry: Geometry, ring: Ring, head: jax.Array, arrival: Arrival) -> Ring:
     rows = arrival.piece.rewards.shape[0]
-    now = (head + jnp.arange(rows)) % geometry.length
-    after = (now + 1) % geometry.length
+    places = (head + jnp.arange(rows + 1)) % geometry.length
     arrays: dict[str, Any] = {}
     for name, new in arrival.piece._asdict().items():
         array = getattr(ring, name)
         shaped = array.reshape(geometry.length, geometry.lanes, *array.shape[1:])
-        places = after if name in ("frames", "age") else now
-        arrays[name] = shaped.at[places].set(new).reshape(array.shape)
+        arrays[name] = shaped.at[places[: len(new)]].set(new).reshape(array.shape)
     finals = ring.finals.at[arrival.places].set(arrival.finals, mode="drop")
     return Ring(finals=finals, **arrays)

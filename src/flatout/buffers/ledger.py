@@ -40,6 +40,7 @@ class Ledger:
         self._age = np.zeros((geometry.lanes,), np.uint8)
         self._finals = 0  # final observations ever taken in
         self._cuts: deque[int] = deque()  # the rows whose final observations are still needed
+        self._room = geometry.lanes  # final observations that the ring can hold
 
     @property
     def beta(self) -> float:
@@ -57,13 +58,12 @@ class Ledger:
         geometry = self._geometry
         rewards, ended = trajectory.rewards, trajectory.ended
         rows, lanes = rewards.shape
-        obs = np.concatenate([trajectory.obs[1:], trajectory.last_obs[None]])
-        age = np.empty((rows, lanes), np.uint8)
-        now = self._age
+        obs = np.concatenate([trajectory.obs, trajectory.last_obs[None]])
+        age = np.empty((rows + 1, lanes), np.uint8)
+        age[0] = self._age
         for t in range(rows):
-            now = np.where(ended[t], 0, np.minimum(now, MAX_AGE - 1) + 1).astype(np.uint8)
-            age[t] = now
-        self._age = now
+            age[t + 1] = np.where(ended[t], 0, np.minimum(age[t], MAX_AGE - 1) + 1)
+        self._age = age[rows].copy()
         slot = np.zeros((rows, lanes), np.int32)
         finals: list[np.ndarray] = []
         first = self._finals
@@ -89,13 +89,12 @@ class Ledger:
             age=age,
             slot=slot,
         )
-        return piece, finals, range(first, self._finals), self._room()
+        return piece, finals, range(first, self._finals), self._grown()
 
-    def _room(self) -> int:
-        room = self._geometry.lanes
-        while room < len(self._cuts):
-            room *= 2
-        return room
+    def _grown(self) -> int:
+        while self._room < len(self._cuts):
+            self._room *= 2
+        return self._room
 
     @staticmethod
     def moved(finals: np.ndarray, room: int, count: int) -> np.ndarray:
@@ -120,7 +119,7 @@ class Ledger:
 
     def state(self) -> dict[str, Any]:
         """JSON-compatible counters."""
-        return {"head": self.head, "finals": self._finals}
+        return {"head": self.head, "finals": self._finals, "room": self._room}
 
     def source(self, ring: Ring) -> RowSource:
         """The rows, to be read where they lie."""
@@ -135,6 +134,7 @@ class Ledger:
         if rows is None:
             raise CheckpointError("it holds no replayed experience.")
         self.head, self._finals = int(data["head"]), int(data["finals"])
+        self._room = int(data["room"])
         self.made = self._needs.due(self.head * geometry.lanes)
         self._age = np.array(arrays["age"], np.uint8)
         if self._age.shape != (geometry.lanes,) or self.head < 0:
@@ -158,9 +158,8 @@ class Ledger:
                     self._cuts.append(first + int(t))
                     kept.append((int(part["slot"][t, lane]), final))
             first = stop
-        room = self._room()
-        if room > len(ring.finals):
-            ring = ring._replace(finals=np.zeros((room, *geometry.frame), ring.finals.dtype))
+        finals = np.zeros((self._grown(), *geometry.frame), ring.finals.dtype)
+        ring = ring._replace(finals=finals)
         for number, final in kept:
             ring.finals[number % len(ring.finals)] = final
         place = self.head % geometry.length * geometry.lanes
@@ -183,8 +182,8 @@ class Ledger:
         ring.slot[last] = self._finals
         self._finals += 1
         self._cuts.append(self.head - 1)
-        if self._room() > len(ring.finals):
-            ring = ring._replace(finals=self.moved(ring.finals, self._room(), self._finals - 1))
+        if self._grown() > len(ring.finals):
+            ring = ring._replace(finals=self.moved(ring.finals, self._room, self._finals - 1))
         ring.finals[(self._finals - 1) % len(ring.finals)] = self._geometry.newest(final_obs)
         return ring
 

@@ -16,7 +16,7 @@ import numpy as np
 from flatout.algorithms.base import Algorithm, wrap_key
 from flatout.buffers.base import Scalars
 from flatout.buffers.ledger import Ledger
-from flatout.buffers.ring import Geometry, Ring, gather, merge, ring_bytes, ring_shapes
+from flatout.buffers.ring import Gathered, Geometry, Ring, gather, merge, ring_bytes, ring_shapes
 from flatout.buffers.sampling import (
     Priorities,
     arrive,
@@ -26,7 +26,7 @@ from flatout.buffers.sampling import (
     rebuilt,
     reprioritise,
 )
-from flatout.types import Batch, Device, RowSource, Trajectory
+from flatout.types import Device, RowSource, Trajectory
 
 COUNT, STEPS, HEAD, MADE = range(4)
 """What a dispatch's counters are: updates to make, environment steps taken, rows in the ring,
@@ -155,7 +155,9 @@ class HostReplay:
         if self._priorities is None or not self._ledger.due:
             return
         assert self._drawn is not None
-        errors = np.concatenate([np.asarray(one) for one in feedback])[: self._most]
+        errors = np.zeros((self._most, self._needs.batch_size), np.float32)
+        found = np.concatenate([np.asarray(one) for one in feedback])[: self._most]
+        errors[: len(found)] = found
         row, lane = self._drawn
         self._priorities = self._reprioritise(
             self._priorities, row, lane, errors, np.int32(self._ledger.due)
@@ -194,7 +196,7 @@ class HostReplay:
         self._ring = self._ledger.cut(self._ring, env, final_obs, first_obs)
         return held
 
-    def _gather(self, drawn: np.ndarray) -> Batch:
+    def _gather(self, drawn: np.ndarray) -> Gathered:
         return gather(np, self._geometry, self._ring, self._ledger.head, drawn[0], drawn[1])
 
     def _draw_all(
@@ -222,11 +224,11 @@ class HostReplay:
 
 
 def one_update(
-    algorithm: Algorithm, geometry: Geometry, state: Any, totals: jax.Array, batch: Batch,
+    algorithm: Algorithm, geometry: Geometry, state: Any, totals: jax.Array, found: Gathered,
     key: jax.Array,
 ) -> tuple[Any, jax.Array, jax.Array]:  # fmt: skip
-    """One gradient step from a gathered batch; the same text wherever the batch came from."""
-    batch = batch._replace(obs=merge(geometry, batch.obs), next_obs=merge(geometry, batch.next_obs))
+    """One gradient step from gathered transitions; the same text wherever they came from."""
+    batch = merge(geometry, found)
     state, metrics, error = algorithm.update(state, batch, wrap_key(key))
     return state, totals + jnp.stack([metrics[name] for name in algorithm.metrics]), error
 
@@ -254,9 +256,9 @@ def _rows(array: np.ndarray, start: int, size: int, axis: int = 1) -> np.ndarray
 def _insert(geometry: Geometry, ring: Ring, head: int, piece: Any) -> None:
     """Write a piece into the ring's arrays."""
     rows = len(piece.rewards)
-    now = np.arange(head, head + rows) % geometry.length
-    after = np.arange(head + 1, head + rows + 1) % geometry.length
+    places = np.arange(head, head + rows + 1) % geometry.length
     for name in piece._fields:
         array = getattr(ring, name)
         shaped = array.reshape(geometry.length, geometry.lanes, *array.shape[1:])
-        shaped[after if name in ("frames", "age") else now] = getattr(piece, name)
+        new = getattr(piece, name)
+        shaped[places[: len(new)]] = new

@@ -43,8 +43,7 @@ class Ring(NamedTuple):
 class Piece(NamedTuple):
     """A trajectory as a ring takes it in: T rows of N lanes.
 
-    `frames` and `age` are of the observations after the steps, ``[T, N, ...]``: those before are
-    there already.
+    `frames` and `age` are of the observations before and after the steps, ``[T + 1, N, ...]``.
     """
 
     frames: Array
@@ -122,7 +121,28 @@ def ring_bytes(ring: Any) -> int:
     return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in ring)
 
 
-def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, lane: Array) -> Batch:
+class Gathered(NamedTuple):
+    """Transitions as a ring gives them; `merge` makes a batch of them.
+
+    Attributes:
+        obs, next_obs: stacks of frames ``[..., S, H, W, c]`` where S > 1, plain observations else.
+        actions: ``[...]`` or ``[..., A]``.
+        rewards: ``[..., n]``; those of the first `steps` count.
+        steps: int32 ``[...]``, how many steps were taken, 1 to n.
+        terminated: bool ``[...]``, whether the last of them was terminal.
+        weights: ``[...]``, ones.
+    """
+
+    obs: Array
+    actions: Array
+    rewards: Array
+    next_obs: Array
+    steps: Array
+    terminated: Array
+    weights: Array
+
+
+def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, lane: Array) -> Gathered:
     """Transitions that start at given rows.
 
     Args:
@@ -132,54 +152,80 @@ def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, lane:
         head: rows ever taken in.
         row: ``[...]`` row numbers, within `Geometry.window`.
         lane: ``[...]`` lanes.
-
-    Returns:
-        A batch whose observations are stacks of frames ``[..., S, H, W, c]`` (S > 1; see `merge`)
-        or plain; weights are ones.
     """
     lanes, length = geometry.lanes, geometry.length
 
     def at(array: Array, number: Array) -> Array:
         return xp.take(array, number % length * lanes + lane, axis=0, mode="clip")
 
-    rewards, end = at(ring.rewards, row), row
+    rewards, steps = [at(ring.rewards, row)], xp.ones(row.shape, np.int32)
     terminated, truncated = at(ring.terminated, row), at(ring.truncated, row)
     going = ~(terminated | truncated)
-    discount = np.float32(geometry.gamma)
-    discounts = xp.full(rewards.shape, discount, np.float32)
     for k in range(1, geometry.n_step):
+        rewards.append(at(ring.rewards, row + k))
         going = going & (row + k < head)
-        rewards = rewards + xp.where(going, discount * at(ring.rewards, row + k), 0.0)
-        discount = np.float32(geometry.gamma ** (k + 1))
-        discounts = xp.where(going, discount, discounts)
-        end = xp.where(going, row + k, end)
+        steps = steps + going
         terminated = xp.where(going, at(ring.terminated, row + k), terminated)
         truncated = xp.where(going, at(ring.truncated, row + k), truncated)
         going = going & ~(terminated | truncated)
-    final = xp.take(ring.finals, at(ring.slot, end) % len(ring.finals), axis=0, mode="clip")
-    if geometry.spec.stack == 1:
-        obs = at(ring.frames, row)
-        next_obs = at(ring.frames, end + 1)
-        cut = truncated.reshape(truncated.shape + (1,) * (next_obs.ndim - truncated.ndim))
-        next_obs = xp.where(cut, final, next_obs)
-    else:
-        obs = _stack(xp, geometry, ring, row, lane)
-        # The stack that a truncated episode ended with: its last frames, then the final one.
-        older = _stack(xp, geometry, ring, end, lane)
-        cut = truncated.reshape(truncated.shape + (1,) * (older.ndim - truncated.ndim))
-        axis = row.ndim
-        last = xp.concatenate(
-            [_slice(older, axis, 1, None), xp.expand_dims(final, axis)], axis=axis
-        )
-        next_obs = xp.where(cut, last, _stack(xp, geometry, ring, end + 1, lane))
-    return Batch(
-        obs=obs,
+    return Gathered(
+        obs=_observation(xp, geometry, ring, row, lane),
         actions=at(ring.actions, row),
-        rewards=rewards.astype(np.float32),
-        next_obs=next_obs,
-        discounts=xp.where(terminated, 0.0, discounts).astype(np.float32),
-        weights=xp.ones(rewards.shape, np.float32),
+        rewards=xp.stack(rewards, axis=-1),
+        next_obs=_after(xp, geometry, ring, row + steps - 1, lane, truncated),
+        steps=steps,
+        terminated=terminated,
+        weights=xp.ones(row.shape, np.float32),
     )
+
+
+def merge(geometry: Geometry, found: Gathered) -> Batch:
+    """A batch ``[B]`` as algorithms take it: rewards discounted and summed, frames stacked.
+
+    Done within the compiled update, and with looked-up factors, so that no rounding depends on
+    where the transitions were gathered.
+    """
+    n, gamma = geometry.n_step, geometry.gamma
+    factors = np.tril(np.broadcast_to([gamma**k for k in range(n)], (n, n))).astype(np.float32)
+    ahead = np.asarray([*(gamma ** (k + 1) for k in range(n)), 0.0], np.float32)
+    rewards = (found.rewards * jnp.asarray(factors)[found.steps - 1]).sum(-1)
+    discounts = jnp.asarray(ahead)[jnp.where(found.terminated, n, found.steps - 1)]
+
+    def stacked(obs: jax.Array) -> jax.Array:
+        if geometry.spec.stack == 1:
+            return obs
+        return jnp.moveaxis(obs, 1, 3).reshape(obs.shape[0], *geometry.spec.shape)
+
+    return Batch(
+        stacked(found.obs), found.actions, rewards, stacked(found.next_obs), discounts,
+        found.weights,
+    )  # fmt: skip
+
+
+def _observation(xp: Any, geometry: Geometry, ring: Ring, row: Array, lane: Array) -> Array:
+    """The observations of rows."""
+    if geometry.spec.stack > 1:
+        return _stack(xp, geometry, ring, row, lane)
+    number = row % geometry.length * geometry.lanes + lane
+    return xp.take(ring.frames, number, axis=0, mode="clip")
+
+
+def _after(
+    xp: Any, geometry: Geometry, ring: Ring, row: Array, lane: Array, truncated: Array
+) -> Array:
+    """The observations after rows; of a truncated episode, that which it ended with."""
+    after = _observation(xp, geometry, ring, row + 1, lane)
+    if xp is np and not truncated.any():
+        return after
+    slot = xp.take(ring.slot, row % geometry.length * geometry.lanes + lane, axis=0, mode="clip")
+    final = xp.take(ring.finals, slot % len(ring.finals), axis=0, mode="clip")
+    if geometry.spec.stack > 1:
+        # Its stack: the last frames that were seen, then the final one.
+        axis = row.ndim
+        older = _slice(_stack(xp, geometry, ring, row, lane), axis, 1, None)
+        final = xp.concatenate([older, xp.expand_dims(final, axis)], axis=axis)
+    cut = truncated.reshape(truncated.shape + (1,) * (after.ndim - truncated.ndim))
+    return xp.where(cut, final, after)
 
 
 def _slice(array: Array, axis: int, start: int | None, stop: int | None) -> Array:
@@ -201,10 +247,3 @@ def _stack(xp: Any, geometry: Geometry, ring: Ring, row: Array, lane: Array) -> 
         there = there.reshape(there.shape + (1,) * (frames.ndim - there.ndim))
         frames = xp.where(there, frames, np.zeros((), frames.dtype))
     return frames
-
-
-def merge(geometry: Geometry, obs: jax.Array) -> jax.Array:
-    """Stacks ``[B, S, H, W, c]`` as observations ``[B, H, W, S * c]``; others as they are."""
-    if geometry.spec.stack == 1:
-        return obs
-    return jnp.moveaxis(obs, 1, 3).reshape(obs.shape[0], *geometry.spec.shape)
