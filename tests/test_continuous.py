@@ -103,7 +103,7 @@ def plain(state: Any) -> Nets:
 
     def layers(trunk: Any) -> list[Any]:
         each = (*trunk.dense.layers, trunk.head)
-        return [[np.array(x, np.float64) for x in (one.weight, one.bias)] for one in each]
+        return [[np.array(x, np.float64) for x in (one.weight.T, one.bias)] for one in each]
 
     names = [n for n in ("actor", "target_actor") if hasattr(state, n)]
     nets = {name: [layers(getattr(state, name))] for name in names}
@@ -341,8 +341,8 @@ def chain(algorithm: Algorithm, ends: str) -> None:
 def test_custom_networks_come_before_the_hidden_layers(name: str) -> None:
     custom = agent(name, custom=lambda key, shape: eqx.nn.MLP(shape[0], 7, 16, 1, key=key))
     state = custom.init(raw_key(0, 0))
-    assert state.actor.dense.layers[0].weight.shape == (7, 5)
-    assert state.critics[0].dense.layers[0].weight.shape == (7 + A, 5)
+    assert state.actor.dense.layers[0].weight.shape == (5, 7)
+    assert state.critics[0].dense.layers[0].weight.shape == (5, 7 + A)
     first = [net.torso.layers[0].weight for net in (state.actor, *state.critics)]
     assert not np.array_equal(first[0], first[1])  # each draws its own
     jax.eval_shape(custom.update, state, sample(0), wrap_key(KEY))

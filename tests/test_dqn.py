@@ -78,7 +78,7 @@ def plain(network: Any) -> dict[str, Any]:
     if network.baseline is not None:
         layers["value"] = [network.baseline]
     return {
-        name: [[np.array(each, np.float64) for each in (one.weight, one.bias)] for one in some]
+        name: [[np.array(each, np.float64) for each in (one.weight.T, one.bias)] for one in some]
         for name, some in layers.items()
     }
 
@@ -300,7 +300,7 @@ def test_box_actions_are_refused_with_what_takes_them() -> None:
 def test_images_and_custom_networks_learn() -> None:
     images = agent(PIXELS)
     assert isinstance(images.shapes.network.torso, NatureCNN)
-    assert images.shapes.network.head.weight.shape == (512, ACTIONS)
+    assert images.shapes.network.head.weight.shape == (ACTIONS, 512)
     pixels = np.random.default_rng(0).integers(0, 256, (1, 84, 84, 4), np.uint8)
     state = images.init(raw_key(0, 0))
     acting = jax.jit(lambda state: images.act(images.actor(state), pixels, (), None)[2]["q_max"])
@@ -309,7 +309,7 @@ def test_images_and_custom_networks_learn() -> None:
     batch = sample(0)._replace(obs=np.repeat(pixels, B, 0), next_obs=np.repeat(pixels, B, 0))
     jax.eval_shape(images.update, state, batch, wrap_key(KEY))
     custom = agent(custom=lambda key, shape: eqx.nn.MLP(shape[0], 7, 16, 1, key=key))
-    assert custom.shapes.network.head.weight.shape == (7, ACTIONS)
+    assert custom.shapes.network.head.weight.shape == (ACTIONS, 7)
     state = custom.init(raw_key(0, 0))
     after, _, _ = compiled(custom)(state, sample(0))
     moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), state.network, after.network)

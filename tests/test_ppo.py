@@ -48,7 +48,7 @@ def agent(action: ActionSpec = MOVES, total_steps: int = 10_000, **hyper: Any) -
 def start(algorithm: Algorithm) -> State:
     """A fresh state whose policy is not nearly uniform, so that there is something to compare."""
     state = algorithm.init(raw_key(0, 0))
-    return jax.tree.map(lambda x: x * 30 if x.shape in ((8, 3), (8, 2)) else x, state)
+    return jax.tree.map(lambda x: x * 30 if x.shape in ((3, 8), (2, 8)) else x, state)
 
 
 @functools.cache
@@ -90,7 +90,7 @@ def plain(state: State) -> Params:
     """The networks as plain nested arrays: what the reference below computes with."""
     actor, critic = state.networks.actor, state.networks.critic
     layers = ((*one.torso.layers, one.head) for one in (actor, critic))
-    acting, judging = ([(layer.weight, layer.bias) for layer in each] for each in layers)
+    acting, judging = ([(layer.weight.T, layer.bias) for layer in each] for each in layers)
     return {"actor": acting, "log_std": actor.extra, "critic": judging}
 
 

@@ -216,7 +216,7 @@ def test_images_are_seen_through_convolutions_and_scaled() -> None:
     images = agent("sac", PIXELS)
     assert isinstance(images.shapes.actor.torso, NatureCNN)
     assert isinstance(images.shapes.critics[0].torso, NatureCNN)
-    assert images.shapes.critics[0].dense.layers[0].weight.shape == (512 + A, 5)
+    assert images.shapes.critics[0].dense.layers[0].weight.shape == (5, 512 + A)
     frames = jax.ShapeDtypeStruct((B, *PIXELS.shape), np.uint8)
     batch = sample(0)._replace(obs=frames, next_obs=frames)
     jax.eval_shape(images.update, images.shapes, batch, wrap_key(KEY))

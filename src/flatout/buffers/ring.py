@@ -242,7 +242,8 @@ def _stack(xp: Any, geometry: Geometry, ring: Ring, row: Array, lane: Array) -> 
     frames = xp.take(ring.frames, number, axis=0, mode="clip")
     if geometry.spec.stack_pad == "zeros":
         there = back <= age[..., None]
-        if xp is np and there.all():  # nearly always: most samples are far from a start
+        if xp is np:
+            frames[~there] = 0  # few: most samples are far from a start
             return frames
         there = there.reshape(there.shape + (1,) * (frames.ndim - there.ndim))
         frames = xp.where(there, frames, np.zeros((), frames.dtype))
