@@ -109,7 +109,9 @@ def kill_at_random_times(
     done = finish(spawn(*flags, "--run-dir", str(whole)))
     assert done.code == 0, done.err
     run, kills, rounds, reached = folder / "run-0", 0, 0, set[tuple[int, str]]()
-    while kills < wanted:
+    # Most kills must hit a run that had moved on.
+    while kills < wanted or len(reached) < (wanted + 1) // 2:
+        assert kills < 5 * wanted, "no run gets anywhere before it is killed"
         resumable = bool(checkpoint.checkpoints(run / "checkpoints"))
         if not resumable and run.exists():  # killed before anything was saved: begin again
             rounds += 1
@@ -130,7 +132,6 @@ def kill_at_random_times(
             assert_same(final_state(run), final_state(whole))
             rounds += 1
             run = folder / f"run-{rounds}"
-    assert len(reached) > wanted // 2, "most kills must hit a run that had moved on"
     if checkpoint.checkpoints(run / "checkpoints"):
         done = finish(spawn("train", "--resume", str(run), "--quiet"))
         assert done.code == 0, done.err

@@ -239,7 +239,7 @@ AGENTS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "no algorithm": ("", lambda b: dump_tensors({"w": np.zeros(3)}, {"config": "{}"})),
     "nested": ("", header(lambda h: h["__metadata__"].update(config=NESTED.decode()))),
     "unknown": ("'nope'", metadata(lambda c: c["settings"].update(nope=3))),
-    "algorithm": ("'dqn'", metadata(lambda c: c.update(algorithm="dqn"))),
+    "algorithm": ("for ppo, not dqn", metadata(lambda c: c.update(algorithm="dqn"))),
     "network": ("[4, 32]", metadata(lambda c: c["settings"].update(hidden=[32, 64]))),
     "environment": ("[3, 64]", metadata(lambda c: c["settings"].update(env="Pendulum-v1"))),
     "runs a builtin": ("os:mkdir", calls("os:mkdir", path="pwned")),

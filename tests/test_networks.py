@@ -23,6 +23,7 @@ from flatout.algorithms.distributions import distribution
 from flatout.algorithms.ppo import ppo
 from flatout.algorithms.randomness import uniforms
 from flatout.config import NetworkConfig
+from flatout.convolution import convolve
 from flatout.errors import UsageError
 from flatout.hyper import PPOConfig
 from flatout.networks import MLP, FanIn, Grid, Linear, NatureCNN, make_torso, orthogonal
@@ -133,7 +134,7 @@ def test_convolutions_and_their_slopes_are_xlas(
 
     @jax.jit
     def both(*where: jax.Array) -> Any:
-        out, pull = jax.vjp(lambda *w: nets.convolve(*w, stride, padding), *where)
+        out, pull = jax.vjp(lambda *w: convolve(*w, stride, padding), *where)
         other, push = jax.vjp(wanted, *where)
         return (out, pull(jnp.sin(out))), (other, push(jnp.sin(out)))
 

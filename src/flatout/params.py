@@ -75,7 +75,10 @@ class Policy:
     def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
         """Take over parameters as `Bundle` packs them; arrays that are here already stay."""
         with spans.span("publish"):
-            self._params = jax.block_until_ready(jax.device_put(bundle, self.device))
+            where = {self.device}
+            if not all(isinstance(x, jax.Array) and x.devices() == where for x in bundle):
+                bundle = jax.block_until_ready(jax.device_put(bundle, self.device))
+            self._params = bundle
             self.version = version
 
     def act(self, obs: np.ndarray, step: int) -> np.ndarray:

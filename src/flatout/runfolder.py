@@ -132,6 +132,8 @@ def load_config(run_dir: Path) -> TrainConfig:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
-        raise CheckpointError(f"{path} is corrupt: {str(error).rstrip('.')}.") from error
+        why = str(error)
+        end = "" if why.endswith((".", "?")) else "."
+        raise CheckpointError(f"{path} is corrupt: {why}{end}") from error
     refuse_foreign(config.env.env, path)
     return config
