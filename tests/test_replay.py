@@ -31,7 +31,7 @@ from flatout.spans import Spans
 from flatout.types import ContinuousSpec, DiscreteSpec
 from tests.conftest import Result
 from tests.test_resume import assert_same
-from tests.test_ring import NEEDS, VECTOR, Rates, World, compare, grid, image, plain
+from tests.worlds import NEEDS, VECTOR, Rates, World, compare, grid, image, plain
 
 LANES, ROWS, TOTAL = 2, 12, 400
 NETWORK = NetworkConfig(network="mlp", hidden=(8,))

@@ -21,7 +21,7 @@ from flatout.buffers.ring import Geometry
 from flatout.errors import CheckpointError
 from flatout.segments import SavedRows, SegmentStore
 from flatout.types import ObservationSpec, RowSource, Snapshot
-from tests.test_ring import VECTOR, Rates, Store, World, assert_right, image
+from tests.worlds import VECTOR, Rates, Store, World, assert_right, image
 
 ROWS = 12
 RATES = Rates(0.05, 0.3, 0.1)

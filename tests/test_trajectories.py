@@ -18,7 +18,7 @@ from flatout.spans import Spans
 from flatout.types import Trajectory
 from tests.test_ppo import N, agent, assert_close, largest_change, learn, plain, rollout, start
 from tests.test_ppo import T as STEPS
-from tests.test_ring import VECTOR, Rates, World, image
+from tests.worlds import VECTOR, Rates, World, image
 
 ALGORITHM = agent()
 PLAIN = ("obs", "actions", "rewards", "terminated", "truncated")

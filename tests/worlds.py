@@ -1,0 +1,240 @@
+"""Random episodes that are remembered whole, and what a ring must make of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flatout.algorithms.base import ReplayNeeds
+from flatout.buffers.ledger import Ledger
+from flatout.buffers.replay import _insert
+from flatout.buffers.ring import Gathered, Geometry, Ring, gather, ring_shapes
+from flatout.types import Batch, ObservationSpec, Trajectory
+
+VECTOR = ObservationSpec((3,), "float32")
+NEEDS = ReplayNeeds(
+    batch_size=4, train_freq=1, gradient_steps=1, learning_starts=0, buffer_size=1, n_step=1,
+    gamma=0.99, alpha=None, beta=(0.4, 1.0), total_steps=1000,
+)  # fmt: skip
+
+
+def image(stack: int, pad: str = "first", channels: int = 1, side: int = 2) -> ObservationSpec:
+    """A small stacked image."""
+    return ObservationSpec((side, 3, stack * channels), "uint8", 255, stack, pad)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How often a step terminates, is truncated, or loses a life."""
+
+    terminated: float = 0.1
+    truncated: float = 0.1
+    life: float = 0.1
+
+
+@dataclass
+class Step:
+    """One step as it happened; `after` is what was observed then, in the same episode."""
+
+    obs: np.ndarray
+    action: Any
+    reward: float
+    after: np.ndarray
+    terminated: bool
+    truncated: bool
+
+
+@dataclass
+class World:
+    """Random episodes of N lanes, every step of which is remembered with whole observations.
+
+    Args:
+        spec: one observation.
+        lanes: N.
+        seed: of everything random.
+        rates: of ends.
+        box: components of continuous actions; 0 for discrete ones.
+        room: for final observations, to begin with; 0 for N.
+    """
+
+    spec: ObservationSpec
+    lanes: int
+    seed: int
+    rates: Rates = field(default_factory=Rates)
+    box: int = 0
+    room: int = 0
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+        self.steps: list[list[Step]] = [[] for _ in range(self.lanes)]
+        self.made, self.room = 0, self.room or self.lanes
+        self.episodes = [[self.frame()] for _ in range(self.lanes)]
+
+    def frame(self) -> np.ndarray:
+        """A frame that never comes again (images carry its number)."""
+        shape = (*self.spec.shape[:-1], self.spec.shape[-1] // self.spec.stack)
+        if self.spec.dtype != "uint8":
+            return self.rng.normal(size=shape).astype(self.spec.dtype)
+        self.made += 1
+        out = self.rng.integers(0, 256, shape).astype(np.uint8)
+        out.reshape(-1)[:4] = np.frombuffer(np.uint32(self.made).tobytes(), np.uint8)
+        return out
+
+    def seen(self, lane: int) -> np.ndarray:
+        """The lane's present observation, stacked."""
+        frames, depth = self.episodes[lane], self.spec.stack
+        blank = frames[0] if self.spec.stack_pad == "first" else np.zeros_like(frames[0])
+        missing = max(depth - len(frames), 0)
+        return np.concatenate([blank] * missing + frames[-depth:], axis=-1)
+
+    def collect(self, rows: int) -> Trajectory:
+        """T steps of every lane, as a sampler hands them over."""
+        rng, lanes, spec = self.rng, self.lanes, self.spec
+        obs = np.zeros((rows + 1, lanes, *spec.shape), spec.dtype)
+        shape = (rows, lanes, self.box) if self.box else (rows, lanes)
+        actions = rng.uniform(-1, 1, shape).astype(np.float32)
+        if not self.box:
+            actions = rng.integers(0, 3, shape).astype(np.int32)
+        rewards = rng.normal(size=(rows, lanes)).astype(np.float32)
+        terminated, truncated, ended = np.zeros((3, rows, lanes), np.bool_)
+        finals: list[tuple[int, np.ndarray]] = []
+        for t in range(rows):
+            for lane in range(lanes):
+                before = obs[t, lane] = self.seen(lane)
+                self.episodes[lane].append(self.frame())
+                after = self.seen(lane)
+                over, cut, lost = rng.random(3) < (
+                    self.rates.terminated, self.rates.truncated, self.rates.life
+                )  # fmt: skip
+                cut = cut and not over
+                terminated[t, lane] = over or (lost and not cut)
+                truncated[t, lane], ended[t, lane] = cut, over or cut
+                step = Step(
+                    before.copy(), actions[t, lane], rewards[t, lane], after,
+                    bool(terminated[t, lane]), bool(cut),
+                )  # fmt: skip
+                self.steps[lane].append(step)
+                if cut:
+                    finals.append((t * lanes + lane, after))
+                if ended[t, lane]:
+                    self.episodes[lane] = [self.frame()]
+        obs[rows] = [self.seen(lane) for lane in range(lanes)]
+        while self.room < len(finals):
+            self.room *= 2
+        final_obs = np.zeros((self.room, *spec.shape), spec.dtype)
+        final_index = np.full(self.room, rows * lanes, np.int32)
+        for i, (index, final) in enumerate(finals):
+            final_index[i], final_obs[i] = index, final
+        return Trajectory(
+            obs=obs[:-1], actions=actions, rewards=rewards, terminated=terminated,
+            truncated=truncated, last_obs=obs[-1], final_obs=final_obs, final_index=final_index,
+            extras={}, ended=ended,
+        )  # fmt: skip
+
+    def restart(self, lane: int) -> tuple[np.ndarray, np.ndarray]:
+        """The lane's episode is lost: it ends, truncated. What it last saw, and what it sees now.
+
+        Where it had just ended anyway, or lost a life, nothing is to be marked.
+        """
+        final = self.seen(lane)
+        fresh = len(self.episodes[lane]) == 1
+        if self.steps[lane] and not fresh and not self.steps[lane][-1].terminated:
+            self.steps[lane][-1].truncated = True
+        self.episodes[lane] = [self.frame()]
+        return final, self.seen(lane)
+
+
+def wanted(world: World, geometry: Geometry, head: int, row: int, lane: int) -> Batch:
+    """One transition by the definition, from the list of all steps."""
+    steps = world.steps[lane]
+    total, discount, after = 0.0, 1.0, None
+    for number in range(row, min(row + geometry.n_step, head)):
+        step = steps[number]
+        total += discount * float(step.reward)
+        discount *= geometry.gamma
+        after = step.after
+        if step.terminated:
+            discount = 0.0
+        if step.terminated or step.truncated:
+            break
+    return Batch(steps[row].obs, steps[row].action, total, after, discount, 1.0)
+
+
+class Store:
+    """A ring in host memory with its books, less the programs around it."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+        self.ledger = Ledger(geometry, NEEDS)
+        like = World(geometry.spec, geometry.lanes, 0).collect(1)
+        shapes = ring_shapes(geometry, like, geometry.lanes)
+        self.ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
+
+    def take(self, trajectory: Trajectory) -> None:
+        """As `HostReplay.take`."""
+        head = self.ledger.head
+        piece, finals, numbers, room = self.ledger.take(trajectory)
+        if room > len(self.ring.finals):
+            finals_now = self.ledger.moved(self.ring.finals, room, numbers.start)
+            self.ring = self.ring._replace(finals=finals_now)
+        _insert(self.geometry, self.ring, head, piece)
+        for number, final in zip(numbers, finals, strict=True):
+            self.ring.finals[number % len(self.ring.finals)] = final
+
+    def cut(self, world: World, lane: int) -> None:
+        """The lane's episode is lost."""
+        self.ring = self.ledger.cut(self.ring, lane, *world.restart(lane))
+
+
+def grid(geometry: Geometry, head: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every row and lane that can be sampled."""
+    first, count = geometry.window(head)
+    row, lane = np.meshgrid(
+        np.arange(first, first + count), np.arange(geometry.lanes), indexing="ij"
+    )
+    return row.reshape(-1).astype(np.int32), lane.reshape(-1).astype(np.int32)
+
+
+def plain(geometry: Geometry, found: Gathered) -> Batch:
+    """The batch, made by NumPy."""
+    powers = geometry.gamma ** np.arange(geometry.n_step)
+    counted = np.arange(geometry.n_step) < found.steps[:, None]
+    rewards = (found.rewards * powers * counted).sum(-1).astype(np.float32)
+    discounts = np.where(found.terminated, 0, geometry.gamma ** found.steps.astype(np.float64))
+
+    def whole(obs: np.ndarray) -> np.ndarray:
+        if geometry.spec.stack == 1:
+            return obs
+        return np.moveaxis(obs, 1, 3).reshape(len(obs), *geometry.spec.shape)
+
+    return Batch(
+        whole(found.obs), found.actions, rewards, whole(found.next_obs),
+        discounts.astype(np.float32), found.weights,
+    )  # fmt: skip
+
+
+def assert_right(world: World, geometry: Geometry, ring: Ring, head: int) -> None:
+    """Every transition that can be sampled is what happened."""
+    row, lane = grid(geometry, head)
+    batch = plain(geometry, gather(np, geometry, ring, head, row, lane))
+    compare(world, geometry, batch, head, row, lane)
+
+
+def compare(
+    world: World, geometry: Geometry, batch: Batch, head: int, row: np.ndarray, lane: np.ndarray
+) -> None:
+    """Each of a batch's transitions against the list of all steps."""
+    assert batch.rewards.dtype == batch.discounts.dtype == batch.weights.dtype == np.float32
+    assert batch.obs.dtype == batch.next_obs.dtype == geometry.spec.dtype
+    for i, (r, n) in enumerate(zip(row.tolist(), lane.tolist(), strict=True)):
+        right = wanted(world, geometry, head, r, n)
+        np.testing.assert_array_equal(batch.obs[i], right.obs, err_msg=f"obs of {r}, {n}")
+        np.testing.assert_array_equal(batch.actions[i], right.actions)
+        assert batch.rewards[i] == pytest.approx(right.rewards, rel=1e-5, abs=1e-6)
+        assert batch.discounts[i] == pytest.approx(right.discounts, rel=1e-6)
+        assert batch.weights[i] == 1
+        if right.discounts:  # after a terminal nothing is looked at
+            np.testing.assert_array_equal(batch.next_obs[i], right.next_obs, err_msg=f"{r}, {n}")
