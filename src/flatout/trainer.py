@@ -212,11 +212,13 @@ class Trainer:
 
     def _done(self) -> str:
         """Why the run has ended, or an empty string."""
-        mean, goal = self.progress.return_mean_100, self.config.run.stop_at_return
+        goal = self.config.run.stop_at_return
         if self.progress.steps >= self.config.run.steps:
             return "steps"
-        if goal is not None and mean is not None and mean >= goal:
-            return "return"
+        if goal is not None:
+            mean = self.progress.return_mean_100
+            if mean is not None and mean >= goal:
+                return "return"
         return "callback" if self._stopped else ""
 
     def _account(self, metrics: Metrics) -> Any:
@@ -234,8 +236,8 @@ class Trainer:
             with self._spans.span("log"):
                 self._episodes.log(metrics.episodes, progress)
         wall = self._wall()
-        mean = progress.return_mean_100
         goals = {*self.config.run.threshold, self.config.run.stop_at_return} - {None}
+        mean = progress.return_mean_100 if goals else None
         for goal in goals:
             key = str(float(goal))  # type: ignore[arg-type]
             if mean is not None and mean >= goal and key not in progress.reached:  # type: ignore[operator]
