@@ -18,8 +18,8 @@ outputs that it reaches, borders included, computed at once and then added up.""
 def product(x: jax.Array, weight: jax.Array) -> jax.Array:
     """``x[M, K] @ weight[K, N]`` for many rows and few columns.
 
-    Its gradient by the weight is computed transposed, ``[N, K]``: with M far above K and N a CPU
-    takes half the time for it.
+    Its gradient by the weight is computed with the narrower of the two long matrices on the left,
+    as ``[K, N]`` or ``[N, K]``: a CPU turns the left one around, and takes half the time for it.
     """
     return x @ weight
 
@@ -30,8 +30,12 @@ def _product_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[
 
 def _product_backward(kept: tuple[Any, Any], grad: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, weight = kept
-    by_weight = jax.lax.dot_general(grad, x, (((0,), (0,)), ((), ())))
-    return grad @ weight.T, jax.lax.optimization_barrier(by_weight).T  # else XLA turns it back
+    rows = (((0,), (0,)), ((), ()))
+    if x.shape[1] <= grad.shape[1]:
+        by_weight = jax.lax.dot_general(x, grad, rows)
+    else:  # behind a barrier, as XLA turns it back otherwise
+        by_weight = jax.lax.optimization_barrier(jax.lax.dot_general(grad, x, rows)).T
+    return grad @ weight.T, by_weight
 
 
 product.defvjp(_product_forward, _product_backward)
