@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ import safetensors
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
+from flatout import durable
 from flatout.errors import CheckpointError, FlatoutError
 from flatout.segments import Reference, SavedRows, SegmentStore
 from flatout.types import Snapshot
@@ -74,27 +74,15 @@ def rebuild(names: Any, shapes: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     return jax.tree.map(pick, names, shapes)
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Write and sync one file."""
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file so that it is the old one or the new one, never a part.
 
     Raises:
         FlatoutError: it cannot be written; the old one is intact.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        write_file(temporary, content)
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
+        durable.replace(path, content)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise FlatoutError(f"cannot write {path}: {error.strerror}.") from error
 
 
@@ -125,14 +113,14 @@ def save(
         text = json.dumps(data | {"digest": _digest(data)})
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        write_file(temporary / ARRAYS, tensors)
-        write_file(temporary / DATA, text.encode())
-        _sync_folder(temporary)
+        durable.write_file(temporary / ARRAYS, tensors)
+        durable.write_file(temporary / DATA, text.encode())
+        durable.sync_folder(temporary)
         old = folder / f".{final.name}.old"
         if final.exists():  # the same step again, after a resume; `recover` knows both names
             final.rename(old)
         temporary.rename(final)
-        _sync_folder(folder)
+        durable.sync_folder(folder)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -302,11 +290,3 @@ def _digest(data: Mapping[str, Any]) -> str:
 
 def _step(path: Path) -> int:
     return int(path.name.removeprefix("step_"))
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,7 +9,6 @@ synced and renamed, and never changed. What a checkpoint refers to it holds by S
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ import safetensors
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
+from flatout import durable
 from flatout.errors import CheckpointError
 from flatout.types import RowSource
 
@@ -90,16 +90,7 @@ class SegmentStore:
         digest = hashlib.sha256(content).hexdigest()
         name = f"rows-{first:012d}-{end:012d}-{digest[:8]}.safetensors"
         self._folder.mkdir(parents=True, exist_ok=True)
-        temporary = self._folder / f".{name}.tmp"
-        try:
-            with open(temporary, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._folder / name)
-        except OSError:
-            temporary.unlink(missing_ok=True)  # it would take the room that is missing
-            raise
+        durable.replace(self._folder / name, content)
         return {"file": name, "first": first, "end": end, "sha256": digest, "bytes": len(content)}
 
 

@@ -6,6 +6,7 @@ Networks speak actions in -1..1 per component; environments get them scaled to t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -68,6 +69,20 @@ def step_noise(key: jax.Array, env: jax.Array, step: jax.Array, size: int) -> No
     """The draws of one step of one environment."""
     drawn = 2.0 * uniforms(key, env, step, 2 * size) - 1.0
     return Noise(drawn[:size], math.sqrt(2.0) * jax.lax.erf_inv(drawn[size:]))
+
+
+def warm_up(learning_starts: int) -> Callable[[Any, jax.Array], tuple[Any, dict[str, jax.Array]]]:
+    """The `advance` of algorithms whose actions are random for so many environment steps.
+
+    Their states have `step`, and `epsilon`: 1 while actions are random, 0 from then on.
+    """
+
+    def advance(state: Any, taken: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
+        step = state.step + taken
+        epsilon = (step < learning_starts).astype(jnp.float32)
+        return state._replace(epsilon=epsilon, step=step), {}
+
+    return advance
 
 
 class Trunk(eqx.Module):

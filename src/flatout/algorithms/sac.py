@@ -23,6 +23,7 @@ from flatout.algorithms.continuous import (
     smallest,
     split,
     step_noise,
+    warm_up,
 )
 from flatout.algorithms.optimiser import Optimiser, polyak, schedule
 from flatout.config import NetworkConfig
@@ -161,11 +162,6 @@ def sac(
         action = jax.lax.cond(params.epsilon > 0, lambda _: draw.uniform, run, None)
         return bounds.to_environment(action), carry, {}
 
-    def advance(state: State, taken: jax.Array) -> tuple[State, dict[str, jax.Array]]:
-        step = state.step + taken
-        epsilon = (step < config.learning_starts).astype(jnp.float32)
-        return state._replace(epsilon=epsilon, step=step), {}
-
     def update(
         state: State, batch: Batch, key: jax.Array
     ) -> tuple[State, dict[str, jax.Array], jax.Array]:
@@ -246,5 +242,5 @@ def sac(
         episodes=None,
         metrics=METRICS,
         replay=needs,
-        advance=advance,
+        advance=warm_up(config.learning_starts),
     )

@@ -22,6 +22,7 @@ from flatout.algorithms.continuous import (
     smallest,
     split,
     step_noise,
+    warm_up,
 )
 from flatout.algorithms.optimiser import Optimiser, polyak, schedule
 from flatout.config import NetworkConfig
@@ -141,11 +142,6 @@ def td3(
         action = jax.lax.cond(params.epsilon > 0, lambda _: draw.uniform, run, None)
         return bounds.to_environment(action), carry, {}
 
-    def advance(state: State, taken: jax.Array) -> tuple[State, dict[str, jax.Array]]:
-        step = state.step + taken
-        epsilon = (step < config.learning_starts).astype(jnp.float32)
-        return state._replace(epsilon=epsilon, step=step), {}
-
     def update(
         state: State, batch: Batch, key: jax.Array
     ) -> tuple[State, dict[str, jax.Array], jax.Array]:
@@ -217,5 +213,5 @@ def td3(
         episodes=None,
         metrics=METRICS,
         replay=needs,
-        advance=advance,
+        advance=warm_up(config.learning_starts),
     )
