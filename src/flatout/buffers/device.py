@@ -21,9 +21,7 @@ from flatout.buffers.sampling import (
     Priorities,
     arrive,
     draw,
-    leaves,
     no_priorities,
-    rebuilt,
     reprioritise,
 )
 from flatout.types import RowSource, Trajectory
@@ -178,11 +176,7 @@ class DeviceReplay:
 
     def state(self, held: Held) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
         """Counters and priorities; the rows themselves are read from the device."""
-        arrays = dict(self._ledger.next_row(held.ring))
-        if held.priorities is not None:
-            arrays["priorities"] = leaves(self._geometry, held.priorities)
-            arrays["largest"] = np.asarray(held.priorities.largest)
-        return arrays, self._ledger.state(), self._ledger.source(held.ring)
+        return self._ledger.saved(held.ring, held.priorities)
 
     def restore(
         self, arrays: dict[str, np.ndarray], data: dict[str, Any], rows: RowSource | None
@@ -190,10 +184,7 @@ class DeviceReplay:
         """Take over such a state; returns what is held."""
         ring = self._ledger.restore(self.held().ring, arrays, data, rows)
         self._finals = len(ring.finals)
-        priorities = None
-        if self._needs.alpha is not None:
-            priorities = rebuilt(self._geometry, arrays["priorities"], arrays["largest"])
-        return Held(ring, priorities)
+        return Held(ring, self._ledger.priorities(arrays))
 
     def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, held: Held) -> Any:
         """The lane's newest step was its episode's last."""

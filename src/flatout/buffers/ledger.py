@@ -12,6 +12,7 @@ import numpy as np
 
 from flatout.algorithms.base import ReplayNeeds
 from flatout.buffers.ring import MAX_AGE, Geometry, Piece, Ring
+from flatout.buffers.sampling import Priorities, leaves, rebuilt
 from flatout.errors import CheckpointError
 from flatout.types import RowSource, Trajectory
 
@@ -124,6 +125,22 @@ class Ledger:
     def source(self, ring: Ring) -> RowSource:
         """The rows, to be read where they lie."""
         return _Rows(self._geometry, ring, self.head)
+
+    def saved(
+        self, ring: Ring, priorities: Priorities | None
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource]:
+        """What a buffer keeps (`Buffer.state`)."""
+        arrays = self.next_row(ring)
+        if priorities is not None:
+            arrays["priorities"] = leaves(self._geometry, priorities)
+            arrays["largest"] = np.asarray(priorities.largest)
+        return arrays, self.state(), self.source(ring)
+
+    def priorities(self, arrays: dict[str, np.ndarray]) -> Priorities | None:
+        """Saved priorities (NumPy); None where sampling is uniform."""
+        if self._needs.alpha is None:
+            return None
+        return rebuilt(self._geometry, arrays["priorities"], arrays["largest"])
 
     def restore(
         self, ring: Ring, arrays: dict[str, np.ndarray], data: dict[str, Any],

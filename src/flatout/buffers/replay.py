@@ -21,9 +21,7 @@ from flatout.buffers.sampling import (
     Priorities,
     arrive,
     draw,
-    leaves,
     no_priorities,
-    rebuilt,
     reprioritise,
 )
 from flatout.types import Device, RowSource, Trajectory
@@ -173,11 +171,7 @@ class HostReplay:
 
     def state(self, held: Any) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
         """Counters and priorities; the rows themselves are read where they lie."""
-        arrays = dict(self._ledger.next_row(self._ring))
-        if self._priorities is not None:
-            arrays["priorities"] = leaves(self._geometry, self._priorities)
-            arrays["largest"] = np.asarray(self._priorities.largest)
-        return arrays, self._ledger.state(), self._ledger.source(self._ring)
+        return self._ledger.saved(self._ring, self._priorities)
 
     def restore(
         self, arrays: dict[str, np.ndarray], data: dict[str, Any], rows: RowSource | None
@@ -186,9 +180,7 @@ class HostReplay:
         self._ring = self._ledger.restore(self._ring, arrays, data, rows)
         if self._priorities is not None:
             (where,) = self._priorities.tree.devices()
-            self._priorities = jax.device_put(
-                rebuilt(self._geometry, arrays["priorities"], arrays["largest"]), where
-            )
+            self._priorities = jax.device_put(self._ledger.priorities(arrays), where)
         return ()
 
     def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, held: Any) -> Any:
