@@ -16,12 +16,13 @@ import scipy.special
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.extend.random import threefry_2x32
 
 from flatout import networks as nets
 from flatout.algorithms.base import Algorithm, raw_key, wrap_key
 from flatout.algorithms.distributions import distribution
 from flatout.algorithms.ppo import ppo
-from flatout.algorithms.randomness import uniforms
+from flatout.algorithms.randomness import hashes, uniforms
 from flatout.config import NetworkConfig
 from flatout.convolution import convolve
 from flatout.errors import UsageError
@@ -249,6 +250,15 @@ def test_noise_is_a_function_of_key_environment_and_step(action: ActionSpec) -> 
     assert len(np.unique(block.reshape(21, -1), axis=0)) == 21  # none is used twice
     other = algorithm.noise(wrap_key(raw_key(4, 2)), 0, 0)
     assert not np.array_equal(other, block[0, 0])
+
+
+@property_test
+@given(st.lists(seeds, min_size=2, max_size=2), st.lists(seeds, min_size=2, max_size=8))
+def test_hashes_are_those_of_the_librarys_generator(key: list[int], counters: list[int]) -> None:
+    words, first = np.array(key, np.uint32), np.array(counters, np.uint32)
+    second = first[::-1].copy()
+    ours = np.concatenate(hashes(words, first, second))
+    assert np.array_equal(ours, threefry_2x32(words, np.concatenate([first, second])))
 
 
 def test_acting_does_not_depend_on_which_steps_came_before() -> None:

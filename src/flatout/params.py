@@ -71,6 +71,8 @@ class Policy:
         self._act = program.lower(params, obs, draws, np.int32(0)).compile()
         drawing = jax.jit(self._draw, in_shardings=on, out_shardings=on)
         self._draws = drawing.lower(self._key, np.int32(0)).compile()
+        # Already where they are wanted: handing over a number at each step is not free.
+        self._offsets = [jax.device_put(np.int32(i), self.device) for i in range(NOISE_BLOCK)]
 
     def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
         """Take over parameters as `Bundle` packs them; arrays that are here already stay."""
@@ -97,7 +99,7 @@ class Policy:
             offset = step % NOISE_BLOCK
             self._noise_start = step - offset
             self._noise_block = self._draws(self._key, np.int32(self._noise_start))
-        return np.asarray(self._act(self._params, obs, self._noise_block, np.int32(offset)))
+        return np.asarray(self._act(self._params, obs, self._noise_block, self._offsets[offset]))
 
     def greedy(self, obs: np.ndarray) -> np.ndarray:
         """Act without noise: the distribution's mode. Arguments and result as `act`."""

@@ -11,7 +11,30 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.random import threefry_2x32
+
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+PARITY = 0x1BD11BDA
+
+
+def hashes(key: jax.Array, first: jax.Array, second: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Threefry-2x32 with 20 rounds of the counters (first, second), as two words each.
+
+    The same numbers as `jax.extend.random.threefry_2x32`, which on a CPU is a loop of small
+    kernels; written out it is a single one.
+
+    Args:
+        key: raw key data, uint32 ``[2]``.
+        first, second: uint32 of one shape.
+    """
+    schedule = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(PARITY))
+    a, b = first + schedule[0], second + schedule[1]
+    for turn in range(5):
+        for rotation in ROTATIONS[turn % 2]:
+            a = a + b
+            b = (b << rotation | b >> (32 - rotation)) ^ a
+        a = a + schedule[(turn + 1) % 3]
+        b = b + schedule[(turn + 2) % 3] + np.uint32(turn + 1)
+    return a, b
 
 
 def uniforms(key: jax.Array, env: jax.Array, step: jax.Array, count: int) -> jax.Array:
@@ -29,7 +52,7 @@ def uniforms(key: jax.Array, env: jax.Array, step: jax.Array, count: int) -> jax
     blocks = -(-count // 2)
     first = jnp.asarray(env, jnp.uint32) * np.uint32(blocks) + jnp.arange(blocks, dtype=jnp.uint32)
     second = jnp.broadcast_to(jnp.asarray(step, jnp.uint32), (blocks,))
-    bits = threefry_2x32(jax.random.key_data(key), jnp.concatenate([first, second]))[:count]
+    bits = jnp.concatenate(hashes(jax.random.key_data(key), first, second))[:count]
     # The middles of 2^23 equal cells: neither 0 nor 1, whose logarithms are infinite.
     return ((bits >> 9).astype(jnp.float32) + 0.5) * np.float32(2.0**-23)
 

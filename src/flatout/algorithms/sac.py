@@ -26,6 +26,7 @@ from flatout.algorithms.continuous import (
     warm_up,
 )
 from flatout.algorithms.optimiser import Optimiser, polyak, schedule
+from flatout.algorithms.randomness import normals
 from flatout.config import NetworkConfig
 from flatout.hyper import SACConfig, entropy_coefficient, linear
 from flatout.networks import Draw, FanIn, Network
@@ -168,7 +169,8 @@ def sac(
         x, next_x = observe(obs_spec, batch.obs), observe(obs_spec, batch.next_obs)
         action = bounds.from_environment(batch.actions)
         rows = x.shape[0]
-        drawn = jax.random.normal(jax.random.fold_in(key, state.updates), (2, rows, bounds.size))
+        drawn = normals(key, jnp.zeros((), jnp.int32), state.updates, 2 * rows * bounds.size)
+        drawn = drawn.reshape(2, rows, bounds.size)
         ent_coef = jnp.exp(state.log_ent)
         rate = schedule(learning_rate, state.step, total_steps)
 

@@ -25,6 +25,7 @@ from flatout.algorithms.continuous import (
     warm_up,
 )
 from flatout.algorithms.optimiser import Optimiser, polyak, schedule
+from flatout.algorithms.randomness import normals
 from flatout.config import NetworkConfig
 from flatout.hyper import DDPGConfig, TD3Config, linear
 from flatout.networks import Draw, FanIn, Network
@@ -149,7 +150,8 @@ def td3(
         action = bounds.from_environment(batch.actions)
         next_action = means(state.target_actor, next_x)
         if spread:
-            drawn = jax.random.normal(jax.random.fold_in(key, state.updates), next_action.shape)
+            zero = jnp.zeros((), jnp.int32)
+            drawn = normals(key, zero, state.updates, next_action.size).reshape(next_action.shape)
             drawn = jnp.clip(spread * drawn, -reach, reach)
             next_action = jnp.clip(next_action + drawn, -1.0, 1.0)
         bootstrap = smallest(q(state.target_critics, next_x, next_action))

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.random import threefry_2x32
 
+from flatout.algorithms.randomness import hashes
 from flatout.buffers.ring import Geometry
 from flatout.types import Array
 
@@ -58,8 +58,7 @@ def bits(key: jax.Array, update: jax.Array, count: int) -> tuple[jax.Array, jax.
         count: how many.
     """
     first = jnp.full((count,), update, jnp.uint32)
-    words = threefry_2x32(key, jnp.concatenate([first, jnp.arange(count, dtype=jnp.uint32)]))
-    return words[:count], words[count:]
+    return hashes(key, first, jnp.arange(count, dtype=jnp.uint32))
 
 
 def draw(
