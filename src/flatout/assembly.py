@@ -13,7 +13,7 @@ from flatout.config import TrainConfig
 from flatout.envs.task import Task, open_task
 from flatout.errors import UsageError
 from flatout.hardware import Hardware, inventory, resolve_placement
-from flatout.placement import CPU, Placement, refuse_unavailable
+from flatout.placement import CPU, Placement, refuse_unavailable, shares, with_workers
 from flatout.spans import Spans
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 INIT, LEARN, ACT, REPLAY = 0, 1, 2, 3
 """The run's independent random streams."""
-
-RESEED_AFTER = 1000
-"""Steps of an Atari game between seeded starts, each of which takes as long as some 250 steps."""
 
 
 def horizon(config: TrainConfig, limit: int | None) -> int:
@@ -164,13 +161,14 @@ def assemble(
             images=task.obs_spec.is_image, soft=config.run.soft_placement,
         )  # fmt: skip
         refuse_unavailable(placement)
+        placement = with_workers(placement, config.env.envs, hardware.cores)
         if hardware.unused_gpu_warning:
             notes.append(hardware.unused_gpu_warning)
         notes += backend.start(placement)
         for note in notes:
             announce(note)
         return _compile(
-            config, task, placement, hardware, notes, spans, network, discardable, announce
+            config, task, placement, hardware, notes, spans, source, network, discardable, announce
         )
     except BaseException:
         task.close()
@@ -184,6 +182,7 @@ def _compile(
     hardware: Hardware,
     notes: list[str],
     spans: Spans,
+    source: Any,
     network: Network | None,
     discardable: Callable[[], AbstractContextManager[Any]],
     announce: Callable[[str], None],
@@ -193,35 +192,45 @@ def _compile(
     from flatout.evaluate import Evaluator
     from flatout.learner import Learner
     from flatout.memory import Expectation, size_mb
-    from flatout.params import Policy
-    from flatout.samplers.inline import InlineSampler
+    from flatout.samplers.make import Acting, Needs, hire, make_sampler
+    from flatout.schedules.overlapped import OverlappedSchedule
     from flatout.schedules.serial import SerialSchedule
 
     seed, count = config.run.seed, config.env.envs
-    acting = backend.device(placement.act[0])
     learning = backend.device(placement.learn[0])
     algorithm = build_algorithm(config, task, network)
-    masked = algorithm.episodes is not None
-    policy = Policy(algorithm, task.obs_spec, count, acting, raw_key(seed, ACT))
-    chunks = final_chunks(algorithm.horizon, task.limit)
-    replayed = algorithm.replay is not None
+    acting = Acting(
+        shares(placement, count), algorithm, task, raw_key(seed, ACT), backend.device
+    )  # fmt: skip
+    needs = Needs(
+        algorithm.horizon, algorithm.episodes, final_chunks(algorithm.horizon, task.limit),
+        algorithm.replay is not None, slots=placement.lag + 1,
+    )  # fmt: skip
     shapes = trajectory_shapes(
-        algorithm.horizon, count, task.obs_spec, policy.layout, masked, chunks, replayed
-    )
+        needs.horizon, count, task.obs_spec, acting.policies[0].layout,
+        needs.episodes is not None, needs.chunks, needs.replayed,
+    )  # fmt: skip
     buffer = build_buffer(config, task, algorithm, placement, shapes)
     expectation = Expectation(size_mb(algorithm.shapes), size_mb(shapes), buffer.memory_mb())
     expectation.check(placement, hardware)  # before a long compilation
-    learner = Learner(algorithm, buffer, learning, raw_key(seed, INIT), raw_key(seed, LEARN), spans)
+    # A learner in a thread of its own has spans of its own.
+    learners = Spans() if placement.schedule == "overlapped" else spans
+    learner = Learner(
+        algorithm, buffer, learning, raw_key(seed, INIT), raw_key(seed, LEARN), learners
+    )
     with ExitStack() as undo:  # whatever fails on the way leaves no environment open
+        crew = None
+        if placement.sampler == "processes":
+            crew = hire(config, task, acting.rounds, needs, source, announce)
+            undo.callback(crew.close)
         evaluator = None
         if config.run.eval_every:
-            evaluator = Evaluator(algorithm, task, config.run.eval_episodes, seed, acting)
+            device = backend.device(placement.act[0])
+            evaluator = Evaluator(algorithm, task, config.run.eval_episodes, seed, device)
             undo.callback(evaluator.close)
         with spans.span("compile"), ThreadPoolExecutor(3) as pool:
-            jobs = [
-                pool.submit(learner.compile_update, shapes),
-                pool.submit(policy.compile),
-            ]
+            jobs = [pool.submit(learner.compile_update, shapes)]
+            jobs += [pool.submit(policy.compile) for policy in acting.policies]
             if evaluator is not None:
                 jobs.append(pool.submit(evaluator.policy.compile))
             program, *_ = [job.result() for job in jobs]
@@ -233,15 +242,15 @@ def _compile(
             0.0 if workspace is None else workspace.temp_size_in_bytes / 2**20,
         )
         announce(expectation.check(placement, hardware))
-        # Environments that wait for the others between episodes need every one seeded.
-        envs = task.open(count, seed, reseed_after=0 if algorithm.episodes else RESEED_AFTER)
-        undo.callback(envs.close)
-        sampler = InlineSampler(
-            envs, policy, task.obs_spec, algorithm.horizon, algorithm.episodes, chunks, spans,
-            replayed=replayed, life_loss=config.env.terminal_on_life_loss,
-            sign=config.env.clip_reward,
-        )  # fmt: skip
-        schedule = SerialSchedule(sampler, policy, learner, spans, discardable, algorithm.advanced)
+        sampler = make_sampler(config, task, acting, needs, spans, crew)
+        undo.callback(sampler.close)
+        flow = (sampler, acting.policies, learner, spans, discardable, algorithm.advanced)
+        if placement.schedule == "overlapped":
+            schedule: Schedule = OverlappedSchedule(*flow, lag=placement.lag)
+        else:
+            schedule = SerialSchedule(*flow)
         expected = {str(d): round(mb, 1) for d, mb in expectation.by_device(placement).items()}
+        if crew is not None:
+            task.close()  # what was made to look at is not stepped here
         undo.pop_all()
         return Parts(placement, hardware, algorithm, schedule, evaluator, expected, notes)

@@ -69,6 +69,8 @@ class RunConfig:
     """cpu, gpu, cpu+gpu, auto, or KEY=VALUE pairs such as 'act=cpu learn=gpu:0 memory=0.5'."""
     soft_placement: bool = False
     """Where a named device is missing, run on what is there and say so."""
+    worker_timeout: float = 60.0
+    """Seconds after which an actor process that has not finished a step is restarted."""
     run_dir: str | None = None
     """Folder of the run; by default runs/ALGORITHM-ENV-SEED-TIME."""
     checkpoint_every: int | None = None
@@ -117,9 +119,9 @@ class TrainConfig:
 
 RESUMABLE = frozenset(
     {
-        "placement", "soft_placement", "steps", "run_dir", "checkpoint_every", "keep_checkpoints",
-        "stop_at_return", "threshold", "log_every", "tensorboard", "wandb", "trace", "quiet",
-        "json",
+        "placement", "soft_placement", "worker_timeout", "steps", "run_dir", "checkpoint_every",
+        "keep_checkpoints", "stop_at_return", "threshold", "log_every", "tensorboard", "wandb",
+        "trace", "quiet", "json",
     }
 )  # fmt: skip
 """The settings that a resumed run may change: placement, steps, logging and stopping."""
@@ -156,6 +158,7 @@ def validate(config: TrainConfig) -> None:
         "checkpoint_every", run.checkpoint_every, "0 or more",
     )  # fmt: skip
     need(run.keep_checkpoints >= 1, "keep_checkpoints", run.keep_checkpoints, "at least 1")
+    need(run.worker_timeout > 0, "worker_timeout", run.worker_timeout, "above 0")
     need(run.eval_every >= 0, "eval_every", run.eval_every, "0 or more")
     need(run.eval_episodes >= 1, "eval_episodes", run.eval_episodes, "at least 1")
     need(run.log_every >= 1, "log_every", run.log_every, "at least 1")

@@ -44,11 +44,11 @@ class Policy:
         self._key = key
         self.device = device
         self._bundle = Bundle(algorithm.actor(algorithm.shapes))
-        self._noise_start = -1
-        self._noise_block: Any = None
+        self._noise: dict[int, tuple[int, Any]] = {}  # by first environment: first step, block
         self._params: tuple[jax.Array, ...] = ()
         self.version = -1
-        draws = None if key is None else jax.eval_shape(self._draw, key, np.int32(0))
+        zero = np.int32(0)
+        draws = None if key is None else jax.eval_shape(self._draw, key, zero, zero)
         draw = None if draws is None else jax.tree.map(lambda s: _row(s), draws)
         params = self._bundle.shapes
         outputs = jax.eval_shape(self._outputs, params, self._obs, draw)
@@ -70,7 +70,7 @@ class Policy:
         program = jax.jit(self._explore, in_shardings=on, out_shardings=on)
         self._act = program.lower(params, obs, draws, np.int32(0)).compile()
         drawing = jax.jit(self._draw, in_shardings=on, out_shardings=on)
-        self._draws = drawing.lower(self._key, np.int32(0)).compile()
+        self._draws = drawing.lower(self._key, np.int32(0), np.int32(0)).compile()
         # Already where they are wanted: handing over a number at each step is not free.
         self._offsets = [jax.device_put(np.int32(i), self.device) for i in range(NOISE_BLOCK)]
 
@@ -83,23 +83,30 @@ class Policy:
             self._params = bundle
             self.version = version
 
-    def act(self, obs: np.ndarray, step: int) -> np.ndarray:
+    def act(self, obs: np.ndarray, step: int, first: int = 0) -> np.ndarray:
         """Act for all environments, waiting for the result.
 
         Args:
             obs: ``[N, ...]`` raw observations.
             step: the environments' own step number, from the run's start.
+            first: the number of the first environment, from which noise is drawn.
 
         Returns:
             One packed row ``[words]`` uint32; `layout` reads it.
         """
-        offset = step - self._noise_start
-        if self._noise_start < 0 or not 0 <= offset < NOISE_BLOCK:
+        return np.asarray(self.begin(obs, step, first))
+
+    def begin(self, obs: np.ndarray, step: int, first: int = 0) -> jax.Array:
+        """`act` without waiting where the device computes beside this thread."""
+        start, block = self._noise.get(first, (-1, None))
+        offset = step - start
+        if start < 0 or not 0 <= offset < NOISE_BLOCK:
             # Blocks start at the same steps whenever the run was resumed.
             offset = step % NOISE_BLOCK
-            self._noise_start = step - offset
-            self._noise_block = self._draws(self._key, np.int32(self._noise_start))
-        return np.asarray(self._act(self._params, obs, self._noise_block, self._offsets[offset]))
+            start = step - offset
+            block = self._draws(self._key, np.int32(start), np.int32(first))
+            self._noise[first] = (start, block)
+        return self._act(self._params, obs, block, self._offsets[offset])
 
     def greedy(self, obs: np.ndarray) -> np.ndarray:
         """Act without noise: the distribution's mode. Arguments and result as `act`."""
@@ -119,11 +126,11 @@ class Policy:
     def _greedy(self, params: Any, obs: jax.Array) -> jax.Array:
         return OutputLayout.pack(self._outputs(params, obs, None))
 
-    def _draw(self, key: jax.Array, first: jax.Array) -> Any:
-        """Noise ``[NOISE_BLOCK, N, ...]`` for the steps from `first` on."""
+    def _draw(self, key: jax.Array, start: jax.Array, first: jax.Array) -> Any:
+        """Noise ``[NOISE_BLOCK, N, ...]`` for the steps from `start` on."""
         stream = wrap_key(key)
-        envs = jnp.arange(self._num_envs)
-        steps = first + jnp.arange(NOISE_BLOCK)
+        envs = first + jnp.arange(self._num_envs)
+        steps = start + jnp.arange(NOISE_BLOCK)
         one = self._algorithm.noise
         over_envs = jax.vmap(one, in_axes=(None, 0, None))
         return jax.vmap(over_envs, in_axes=(None, None, 0))(stream, envs, steps)

@@ -7,7 +7,7 @@ act=cpu learn=gpu:0 replay=cpu sampler=inline schedule=serial memory=0.5
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, cast
 
 from flatout.errors import UsageError, nearest
@@ -164,6 +164,77 @@ def parse(text: str) -> Placement:
     )
 
 
+HALVES = 2
+"""Groups for each acting device: one steps while the other's actions are computed."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Environments whose actions one device chooses in one call.
+
+    Attributes:
+        device: the acting device.
+        workers: first environment and number of environments of each process that steps them; of
+            this process with ``sampler=inline``.
+    """
+
+    device: DeviceName
+    workers: tuple[tuple[int, int], ...]
+
+    @property
+    def first(self) -> int:
+        """The number of the first environment."""
+        return self.workers[0][0]
+
+    @property
+    def count(self) -> int:
+        """How many environments it has."""
+        return sum(count for _, count in self.workers)
+
+
+def with_workers(placement: Placement, num_envs: int, cores: int) -> Placement:
+    """The placement with its number of workers: by default as many as there are cores, where the
+    environments can be divided so.
+
+    Raises:
+        UsageError: workers x environments are not the run's environments.
+    """
+    if placement.sampler != "processes":
+        return placement
+    if placement.workers is None:
+        most = min(max(cores, 1), num_envs)
+        count = next(n for n in range(most, 0, -1) if num_envs % n == 0)
+        return replace(placement, workers=(count, num_envs // count))
+    count, each = placement.workers
+    if count * each != num_envs:
+        raise UsageError(
+            f"--placement: workers={count}x{each} are {count * each} environments, but --envs is "
+            f"{num_envs}; leave one of the two out, or make them agree."
+        )
+    return placement
+
+
+def shares(placement: Placement, num_envs: int) -> list[list[Share]]:
+    """The groups that act together, by the order in which they take turns.
+
+    Every acting device has two groups where there are enough workers. A run with
+    ``sampler=inline`` has one group.
+    """
+    devices = placement.act
+    if placement.workers is None:
+        return [[Share(devices[0], ((0, num_envs),))]]
+    workers, each = placement.workers
+    groups = min(workers, HALVES * len(devices))
+    rounds: list[list[Share]] = []
+    for group in range(groups):
+        if group % len(devices) == 0:
+            rounds.append([])
+        first, end = group * workers // groups, (group + 1) * workers // groups
+        mine = tuple((worker * each, each) for worker in range(first, end))
+        rounds[-1].append(Share(devices[group % len(devices)], mine))
+    return rounds
+
+
 def refuse_unavailable(placement: Placement) -> None:
     """Refuse, by name, the parts of the text form whose engines this version does not have.
 
@@ -171,9 +242,7 @@ def refuse_unavailable(placement: Placement) -> None:
         UsageError: naming the key and what can be written instead.
     """
     wanted = {
-        "sampler": (placement.sampler, "inline"),
         "inference": (placement.inference, "central"),
-        "schedule": (placement.schedule, "serial"),
         "params": (placement.params, "replicated"),
     }
     for key, (value, available) in wanted.items():
@@ -182,12 +251,20 @@ def refuse_unavailable(placement: Placement) -> None:
                 f"--placement: {key}={value} is not available in this version; "
                 f"use {key}={available} (the default)."
             )
+    for key, value, others in (
+        ("sampler", "device", "inline or processes"), ("schedule", "fused", "serial or overlapped")
+    ):  # fmt: skip
+        if getattr(placement, key) == value:
+            raise UsageError(
+                f"--placement: {key}={value} is not available in this version; use {key}={others}."
+            )
     if placement.replay == "gpu" and placement.learn[0].kind != "gpu":
         raise UsageError(
             f"--placement: replay=gpu needs learn=gpu:0, but learn={_join(placement.learn)}; "
             "replay=device keeps it in the learning device's memory, replay=cpu in the host's."
         )
-    for key, devices in (("act", placement.act), ("learn", placement.learn)):
+    several = (("act", placement.act),) if placement.sampler == "inline" else ()
+    for key, devices in (*several, ("learn", placement.learn)):
         if len(devices) > 1:
             raise UsageError(
                 f"--placement: {key}={_join(devices)} names {len(devices)} devices, but this "

@@ -21,6 +21,7 @@ from flatout.config import (
 )
 from flatout.errors import UsageError, nearest
 from flatout.hyper import DEFAULTS, HYPER
+from flatout.placement import parse
 
 
 def parts_of(algorithm: str) -> tuple[type, ...]:
@@ -66,6 +67,9 @@ def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
             if name not in known:
                 raise UsageError(f"unknown setting {name!r}.{nearest(name, known)}")
             values[name] = value
+        if "placement" in layer and "envs" not in layer:
+            # workers=8x16 says how many environments there are.
+            values |= _environments(layer["placement"])
     built: list[Any] = []
     for cls in classes:
         chosen: dict[str, Any] = {}
@@ -74,6 +78,14 @@ def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
                 chosen[spec.name] = _coerce(spec.name, str(spec.type), values[spec.name])
         built.append(cls(**chosen))
     return TrainConfig(algorithm, *built)
+
+
+def _environments(placement: Any) -> dict[str, int]:
+    """The number of environments that a placement's workers step, where it names any."""
+    if not isinstance(placement, str) or "workers=" not in placement:
+        return {}
+    workers = parse(placement).workers
+    return {} if workers is None else {"envs": workers[0] * workers[1]}
 
 
 def _coerce(name: str, kind: str, value: Any) -> Any:

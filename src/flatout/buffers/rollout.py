@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -28,14 +28,17 @@ def trajectory_shapes(
     chunks: int,
     replayed: bool = False,
 ) -> Trajectory:
-    """The shapes and dtypes of a trajectory, without allocating it."""
+    """The shapes and dtypes of a trajectory, without allocating it.
+
+    `layout` may be that of some of the environments.
+    """
     import jax
 
     def each(dtype: str, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
 
     outputs = {
-        name: each(dtype.str, horizon, *shape)
+        name: each(dtype.str, horizon, num_envs, *shape[1:])
         for name, (_, _, shape, dtype) in layout.fields.items()
     }
     flags = each("bool", horizon, num_envs)
@@ -58,17 +61,20 @@ class RolloutBuffer:
     """Arrays for T steps of N environments, reused by every trajectory.
 
     `obs` has a row more than steps: row ``t + 1`` is what step ``t`` returned, and the last row
-    is the next trajectory's first. What `act` returned is kept as it came, one packed row a step.
+    is the next trajectory's first. What `act` returned is kept as it came, for each group of
+    environments that it acted for one packed row a step: `outputs`, ``[T, words]`` each.
 
     Args:
         horizon: T.
         num_envs: N.
         spec: one observation.
-        layout: how a packed row of `act`'s outputs reads.
+        layouts: how a packed row of `act`'s outputs reads, by group in the environments' order.
         masked: keep which steps count.
         chunks: room for final observations, in units of N.
         replayed: say which steps ended an episode.
         sign: keep only the sign of rewards.
+        obs, rewards: zeroed arrays ``[T + 1, N, ...]`` and ``[T, N]`` to use, which other
+            processes may write to; made here by default.
     """
 
     def __init__(
@@ -76,17 +82,22 @@ class RolloutBuffer:
         horizon: int,
         num_envs: int,
         spec: ObservationSpec,
-        layout: OutputLayout,
+        layouts: Sequence[OutputLayout],
         masked: bool,
         chunks: int,
         replayed: bool = False,
         sign: bool = False,
+        obs: np.ndarray | None = None,
+        rewards: np.ndarray | None = None,
     ) -> None:
-        self._layout = layout
+        self._layouts = list(layouts)
         self._num_envs = num_envs
-        self.obs = np.zeros((horizon + 1, num_envs, *spec.shape), spec.dtype)
-        self.outputs = np.zeros((horizon, layout.words), np.uint32)
-        self.rewards = np.zeros((horizon, num_envs), np.float32)
+        if obs is None:
+            obs = np.zeros((horizon + 1, num_envs, *spec.shape), spec.dtype)
+        if rewards is None:
+            rewards = np.zeros((horizon, num_envs), np.float32)
+        self.obs, self.rewards = obs, rewards
+        self.outputs = [np.zeros((horizon, layout.words), np.uint32) for layout in layouts]
         self.terminated = np.zeros((horizon, num_envs), np.bool_)
         self.truncated = np.zeros((horizon, num_envs), np.bool_)
         self.valid = np.zeros((horizon, num_envs), np.bool_) if masked else None
@@ -125,7 +136,7 @@ class RolloutBuffer:
         if self._final_index:
             final_obs[: len(self._final_obs)] = self._final_obs
             final_index[: len(self._final_index)] = self._final_index
-        outputs = self._layout.read(self.outputs)
+        outputs = self.read()
         actions = outputs.pop("action")
         return Trajectory(
             obs=self.obs[:-1],
@@ -140,6 +151,15 @@ class RolloutBuffer:
             valid=self.valid,
             ended=self.ended,
         )
+
+    def read(self) -> dict[str, np.ndarray]:
+        """What `act` returned, ``[T, N, ...]`` by name."""
+        parts = [
+            layout.read(rows) for layout, rows in zip(self._layouts, self.outputs, strict=True)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return {name: np.concatenate([part[name] for part in parts], 1) for name in parts[0]}
 
     def check(self, blame: Callable[[int, int, str], Exception]) -> None:
         """Refuse observations or rewards that are not finite.

@@ -39,6 +39,9 @@ class AtariEnvs:
         stream: `TRAINING` or `EVALUATION`.
         reseed_after: steps after the last seeded start from which on the next episode is seeded
             again; 0 seeds every episode.
+        first: the number of the first of them among the run's: seeds and messages name that.
+        threads: in which they step, where the environment's settings do not say; 0 takes as many
+            as there are cores.
 
     Raises:
         UsageError: an unknown game or impossible settings.
@@ -51,9 +54,12 @@ class AtariEnvs:
         seed: int,
         stream: int = TRAINING,
         reseed_after: int = 0,
+        first: int = 0,
+        threads: int = 0,
     ) -> None:
+        self._first = first
         settings = vector_settings(config)
-        settings["num_threads"] = settings["num_threads"] or min(count, _cores())
+        settings["num_threads"] = settings["num_threads"] or threads or min(count, _cores())
         self._name = config.env
         self._num_actions = atari_specs(config)[1].n
         self._seed = seed
@@ -131,7 +137,7 @@ class AtariEnvs:
 
     def finished(self, env: int) -> Episode:
         """The episode that `ended` is being told of."""
-        return Episode(env, self.returns[env], self.lengths[env])
+        return Episode(self._first + env, self.returns[env], self.lengths[env])
 
     def replay_all(
         self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: np.ndarray
@@ -186,7 +192,7 @@ class AtariEnvs:
 
     def failure(self, env: int, error: BaseException, call: str) -> EnvironmentFailure:
         """The sentence for an exception out of ale-py; env -1 where it may be any."""
-        which = f"environment {env}" if env >= 0 else "an environment"
+        which = f"environment {self._first + env}" if env >= 0 else "an environment"
         return EnvironmentFailure(
             f"{which} ({self._name}) raised {type(error).__name__} in {call}: {one_line(error)}."
         )
@@ -221,7 +227,7 @@ class AtariEnvs:
         return self.since[env] >= self._reseed_after
 
     def _seed_of(self, env: int, number: int) -> int:
-        return episode_seed(self._seed, self._stream, env, number)
+        return episode_seed(self._seed, self._stream, self._first + env, number)
 
     def _put_back(self, envs: list[int]) -> None:
         """Return those that strayed to the start of their episodes."""

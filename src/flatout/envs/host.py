@@ -40,6 +40,7 @@ class HostEnvs:
         action_spec: how actions are handed to them.
         seed: the run's seed.
         stream: `TRAINING` or `EVALUATION`.
+        first: the number of the first of them among the run's: seeds and messages name that.
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class HostEnvs:
         action_spec: ActionSpec,
         seed: int,
         stream: int = TRAINING,
+        first: int = 0,
     ) -> None:
+        self._first = first
         self._envs = list(envs)
         self._steps = [env.step for env in self._envs]
         self._name = name
@@ -74,7 +77,7 @@ class HostEnvs:
     def reset(self, env: int, out: np.ndarray, episode: int | None = None) -> None:
         """Start an episode of one environment (by default the next) and write its observation."""
         number = self.episode[env] + 1 if episode is None else episode
-        seed = episode_seed(self._seed, self._stream, env, number)
+        seed = episode_seed(self._seed, self._stream, self._first + env, number)
         try:
             obs, info = self._envs[env].reset(seed=seed)
         except (Exception, SystemExit) as error:  # a user's environment may raise anything
@@ -132,14 +135,14 @@ class HostEnvs:
         except (Exception, SystemExit) as error:  # a user's environment may raise anything
             if not isinstance(reward, float) and _raised_here(error):
                 raise EnvironmentFailure(
-                    f"environment {env} ({self._name}) returned reward {_short(reward)} from "
+                    f"{self._which(env)} returned reward {_short(reward)} from "
                     "step; a reward is one number."
                 ) from error
             raise self.failure(env, error, "step") from error
 
     def finished(self, env: int) -> Episode:
         """The episode that `ended` is being told of."""
-        return Episode(env, self.returns[env], self.lengths[env])
+        return Episode(self._first + env, self.returns[env], self.lengths[env])
 
     def replay(self, env: int, episode: int, actions: np.ndarray, out: np.ndarray) -> bool:
         """Reproduce an episode up to now from its number and its actions.
@@ -193,14 +196,16 @@ class HostEnvs:
             if call == "reset":
                 what = "2 values (observation, info)"
             return EnvironmentFailure(
-                f"environment {env} ({self._name}) returned from {call} what is not {what}: "
-                f"{one_line(error)}."
+                f"{self._which(env)} returned from {call} what is not {what}: {one_line(error)}."
             )
         frame = traceback.extract_tb(error.__traceback__)[-1]
         return EnvironmentFailure(
-            f"environment {env} ({self._name}) raised {type(error).__name__} in {call}: "
+            f"{self._which(env)} raised {type(error).__name__} in {call}: "
             f"{one_line(error)} ({frame.filename}:{frame.lineno})."
         )
+
+    def _which(self, env: int) -> str:
+        return f"environment {self._first + env} ({self._name})"
 
     def blame(self, step: int, env: int, what: str) -> EnvironmentFailure:
         """The sentence for a value that no environment may return; step -1 is before the first."""
@@ -210,7 +215,7 @@ class HostEnvs:
         array = np.asarray(obs)
         if array.shape != self._spec.shape or array.dtype.kind not in "fiub":
             raise EnvironmentFailure(
-                f"environment {env} ({self._name}) returned an observation of shape "
+                f"{self._which(env)} returned an observation of shape "
                 f"{array.shape} and type {array.dtype} from {call}; its observation_space says "
                 f"{self._spec.shape} {self._spec.dtype}."
             )

@@ -43,7 +43,15 @@ class Task:
         """What to call it in messages."""
         return self.config.env
 
-    def open(self, count: int, seed: int, stream: int = TRAINING, reseed_after: int = 0) -> Envs:
+    def open(
+        self,
+        count: int,
+        seed: int,
+        stream: int = TRAINING,
+        reseed_after: int = 0,
+        first: int = 0,
+        threads: int = 0,
+    ) -> Envs:
         """`count` environments, whose episodes are numbered and seeded.
 
         Args:
@@ -51,6 +59,8 @@ class Task:
             seed: the run's seed.
             stream: `TRAINING` or `EVALUATION`.
             reseed_after: see `AtariEnvs`; other environments are seeded at every episode.
+            first: the number of the first of them among the run's.
+            threads: that step games together; 0 takes as many as there are cores.
 
         Raises:
             UsageError, EnvironmentFailure: they cannot be made.
@@ -58,7 +68,7 @@ class Task:
         if self.vectorised:
             from flatout.envs.atari import AtariEnvs
 
-            return AtariEnvs(self.config, count, seed, stream, reseed_after)
+            return AtariEnvs(self.config, count, seed, stream, reseed_after, first, threads)
         made = [self.first] if self.first is not None else []
         self.first = None
         try:
@@ -68,7 +78,7 @@ class Task:
             for env in made:
                 close_quietly(env)
             raise
-        return HostEnvs(made, self.name, self.obs_spec, self.action_spec, seed, stream)
+        return HostEnvs(made, self.name, self.obs_spec, self.action_spec, seed, stream, first)
 
     def close(self) -> None:
         """Close the environment that was made to look at, if it was never opened."""

@@ -4,21 +4,40 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
+
 from flatout.types import Episode, Trajectory
+
+Restart = tuple[int, np.ndarray, np.ndarray]
+"""An environment that began anew out of turn: its number, its last observation, the new first."""
 
 
 class Sampler(Protocol):
-    """Produces trajectories with the parameters that its policy holds."""
+    """Produces trajectories with the parameters that its policies hold.
+
+    Attributes:
+        episodes: that ended within the last trajectory.
+        restarted: in the last `restore`, or in the last trajectory's first step.
+    """
 
     episodes: list[Episode]
-    """The episodes that ended within the last trajectory."""
+    restarted: list[Restart]
+
+    @property
+    def steps_collected(self) -> int:
+        """Environment steps in the last trajectory, summed over environments."""
+        ...
+
+    def start(self) -> None:
+        """Reset every environment."""
+        ...
 
     def collect(self) -> Trajectory:
-        """One trajectory; its arrays are valid until the next call."""
+        """One trajectory; its arrays are valid until its buffer is used again."""
         ...
 
     def commit(self) -> None:
-        """The trajectory was learned from: `state` moves on to its end."""
+        """The trajectory will be learned from: `state` moves on to its end."""
         ...
 
     def state(self) -> dict[str, Any]:

@@ -1,0 +1,294 @@
+"""Actor processes as their parent sees them: started, told, waited for, restarted, ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from flatout.errors import EnvironmentFailure
+from flatout.samplers.shared_memory import Arena, Channel, Closed, Late
+from flatout.samplers.worker import COMMAND, DONE, Job
+
+PROGRAM = "from flatout.samplers.worker import main; main()"
+
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+"""What workers get as 1 where the user said nothing: each has a core, not all of them."""
+
+STARTUP_S = 120.0
+"""How long a worker may take to import, and to make its environments."""
+
+MAX_RESTARTS = 5
+"""Of all a run's workers together; a program that fails more often should be looked at."""
+
+GRACE_S = 2.0
+"""How long workers have to close their environments at the end."""
+
+
+class WorkerLost(Exception):  # noqa: N818 - an event that the run may survive
+    """A worker died, raised or stuck.
+
+    Attributes:
+        worker: which.
+        reason: a clause that goes on after "worker 3".
+        details: the traceback, where there is one.
+    """
+
+    def __init__(self, worker: Worker, reason: str, details: str = "") -> None:
+        super().__init__(reason)
+        self.worker, self.reason, self.details = worker, reason, details
+
+
+class Worker:
+    """One actor process and the channel to it.
+
+    Args:
+        job: what it steps.
+        patience: seconds after which a step that is not done is stuck.
+    """
+
+    def __init__(self, job: Job, patience: float) -> None:
+        self.job = job
+        self._patience = patience
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._lifeline = -1
+        self._killed = 0  # out-of-memory kills that the kernel had counted before it started
+
+    def start(self) -> None:
+        """Start the process; `ready` waits until its environments are made."""
+        channel, theirs = Channel.pair()
+        ends, lifeline = os.pipe()
+        arena = self.job.arena[0]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", PROGRAM, str(theirs.fileno()), str(ends)],
+                pass_fds=(theirs.fileno(), ends, arena),
+                stdin=subprocess.DEVNULL,
+                env=_variables(),
+            )
+        except BaseException:
+            channel.close()
+            os.close(lifeline)
+            raise
+        finally:
+            theirs.close()
+            os.close(ends)
+        self._channel, self._lifeline = channel, lifeline
+        self._killed = out_of_memory_kills()
+        channel.send_long(cloudpickle.dumps(self.job))
+
+    def ready(self) -> None:
+        """Wait until the worker has made its environments.
+
+        Raises:
+            WorkerLost: it could not.
+        """
+        assert self._channel is not None
+        self._channel.patience(STARTUP_S)
+        self.wait()
+        self._channel.patience(self._patience)
+
+    @property
+    def lanes(self) -> slice:
+        """Its environments among the run's."""
+        return slice(self.job.first, self.job.first + self.job.count)
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, or None where there is none."""
+        return None if self._process is None else self._process.pid
+
+    def tell(self, command: int, flag: int, slot: int, number: int, more: Any = None) -> None:
+        """Send a command.
+
+        Raises:
+            WorkerLost: the worker is gone.
+        """
+        assert self._channel is not None
+        try:
+            self._channel.send(COMMAND.pack(command, flag, slot, number))
+            if more is not None:
+                self._channel.send_long(cloudpickle.dumps(more))
+        except Closed:
+            raise self._post_mortem() from None
+
+    def wait(self, size: int = 0) -> bytes:
+        """Wait until the command is done; returns the reply's `size` bytes.
+
+        Raises:
+            WorkerLost: it died, raised something, or takes too long.
+        """
+        assert self._channel is not None
+        try:
+            reply = self._channel.receive(1)
+            if reply == DONE:
+                return self._channel.receive(size) if size else b""
+            text = self._channel.receive_long().decode()
+            details = self._channel.receive_long().decode()
+        except Late:
+            self.kill()
+            raise WorkerLost(
+                self,
+                f"did not finish a step within {self._patience:g} s (--worker-timeout) and was "
+                "killed",
+            ) from None
+        except Closed:
+            raise self._post_mortem() from None
+        self.kill()
+        raise WorkerLost(self, f"failed: {text}", details)
+
+    def kill(self) -> None:
+        """End the process at once, and leave nothing of it."""
+        self.let_go()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        self._cut_lifeline()
+
+    def close(self, deadline: float) -> None:
+        """Let the process close its environments, until `deadline` (`time.monotonic`)."""
+        self.let_go()
+        if self._process is not None:
+            try:
+                self._process.wait(max(deadline - time.monotonic(), 0.0))
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+        self._cut_lifeline()
+
+    def _cut_lifeline(self) -> None:
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def let_go(self) -> None:
+        """Close the channel, upon which the process closes its environments and ends."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _post_mortem(self) -> WorkerLost:
+        """Why a process whose channel has closed is gone."""
+        process = self._process
+        assert process is not None
+        try:
+            code = process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return WorkerLost(self, "closed its channel but went on; it was killed")
+        self.kill()
+        if code == -signal.SIGKILL and out_of_memory_kills() > self._killed:
+            return WorkerLost(self, "was killed by the kernel because memory ran out")
+        if code == -signal.SIGKILL:
+            return WorkerLost(
+                self, "was killed by SIGKILL (as the kernel does when memory runs out)"
+            )
+        if code < 0:
+            return WorkerLost(self, f"died of {signal.Signals(-code).name}")
+        return WorkerLost(self, f"ended by itself with exit code {code}")
+
+
+def out_of_memory_kills() -> int:
+    """How often the kernel has killed a process for memory since it started, 0 where unknown."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def _variables() -> dict[str, str]:
+    """The environment variables of a worker."""
+    own = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    own |= {name: "1" for name in ONE_THREAD if name not in os.environ}
+    return {**os.environ, **own, "JAX_PLATFORMS": "cpu"}  # no device is opened by an environment
+
+
+class Crew:
+    """All workers of a run, and how many restarts they have left.
+
+    Args:
+        workers: in the environments' order.
+        arena: what they and this process share.
+        report: receives a sentence for each worker that was lost.
+    """
+
+    def __init__(
+        self, workers: Sequence[Worker], arena: Arena, report: Callable[[str], None]
+    ) -> None:
+        self.workers = list(workers)
+        self.arena = arena
+        self.restarts = 0
+        self._report = report
+
+    def start(self) -> None:
+        """Start all processes at once."""
+        try:
+            for worker in self.workers:
+                worker.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def wait(self) -> None:
+        """Wait until all have made their environments.
+
+        Raises:
+            EnvironmentFailure: one could not.
+        """
+        try:
+            for worker in self.workers:
+                worker.ready()
+        except WorkerLost as lost:
+            raise self.failure(lost) from None
+
+    def restart(self, lost: WorkerLost) -> None:
+        """Start a lost worker again.
+
+        Raises:
+            EnvironmentFailure: it cannot be started, or there were too many restarts already.
+        """
+        worker = lost.worker
+        while True:
+            if self.restarts >= MAX_RESTARTS:
+                raise self.failure(lost) from None
+            self.restarts += 1
+            self._report(
+                f"worker {self.workers.index(worker)} {lost.reason}; its "
+                f"{worker.job.count} environments begin new episodes "
+                f"(restart {self.restarts} of at most {MAX_RESTARTS})"
+            )
+            try:
+                worker.start()
+                worker.ready()
+                return
+            except WorkerLost as again:
+                lost = again
+
+    def failure(self, lost: WorkerLost) -> EnvironmentFailure:
+        """The sentence for a worker that is given up, with its traceback."""
+        worker = lost.worker
+        number, first = self.workers.index(worker), worker.job.first
+        which = f"worker {number} (environments {first} to {first + worker.job.count - 1})"
+        often = f" and there were {self.restarts} restarts already" if self.restarts else ""
+        details = f"\n{lost.details.rstrip()}" if lost.details else ""
+        return EnvironmentFailure(f"{which} {lost.reason.rstrip('.')}{often}.{details}")
+
+    def close(self) -> None:
+        """End all processes."""
+        for worker in self.workers:
+            worker.let_go()
+        deadline = time.monotonic() + GRACE_S
+        for worker in self.workers:
+            worker.close(deadline)
+        self.arena.close()

@@ -1,0 +1,114 @@
+"""What a sampler keeps of episodes beside trajectories: mean values, and actions to replay."""
+
+from __future__ import annotations
+
+import numpy as np
+
+MAX_REPLAYED_STEPS = 200_000
+"""Episodes longer than this restart on resume instead of being replayed."""
+
+
+class EpisodeValues:
+    """Means over episodes of the largest action value at each acting step."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._sums = np.zeros((num_envs, 2))  # of values, and how many
+        self._next = self._sums
+
+    def collect(self, rows: np.ndarray, ends: list[tuple[int, int]]) -> list[float]:
+        """Add a trajectory's values.
+
+        Args:
+            rows: ``[T, N]``, NaN where the network did not run.
+            ends: row and environment of each episode's end, in order.
+
+        Returns:
+            The mean of each ended episode, NaN where the network never ran.
+        """
+        seen = ~np.isnan(rows)
+        parts = np.stack([np.where(seen, rows, 0.0), seen], -1)
+        means, self._next = [], self._sums.copy()
+        if not ends:
+            self._next += parts.sum(0)
+            return means
+        start = [0] * rows.shape[1]
+        for row, env in ends:
+            total, count = self._next[env] + parts[start[env] : row + 1, env].sum(0)
+            means.append(float(total / count) if count else float("nan"))
+            self._next[env], start[env] = 0.0, row + 1
+        for env, row in enumerate(start):
+            self._next[env] += parts[row:, env].sum(0)
+        return means
+
+    def commit(self) -> None:
+        """Make the last trajectory part of the past."""
+        self._sums = self._next
+
+    def state(self) -> list[list[float]]:
+        """JSON-compatible sums and counts."""
+        return self._sums.tolist()
+
+    def restore(self, state: list[list[float]]) -> None:
+        """Take over such a state."""
+        self._sums = np.array(state, np.float64).reshape(self._sums.shape)
+
+
+class ActionLog:
+    """The actions of every environment's current episode, kept as whole trajectories' blocks."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._blocks: list[np.ndarray] = []  # each [t, N, ...]
+        self._first = 0  # row number of the first block's first row
+        self._next = 0
+        self._starts = [0] * num_envs
+
+    def cut(self, env: int) -> None:
+        """An environment's episode begins with the next trajectory."""
+        self._starts[env] = self._next
+
+    def append(self, actions: np.ndarray, starts: list[int]) -> None:
+        """Add a trajectory's actions ``[t, N, ...]``.
+
+        Args:
+            actions: as the policy gave them.
+            starts: for each environment the row from which on its actions are needed, 0 where that
+                lies before this trajectory.
+        """
+        for env, start in enumerate(starts):
+            if start:
+                self._starts[env] = self._next + start
+        self._blocks.append(actions)
+        self._next += len(actions)
+        oldest = max(min(self._starts), self._next - MAX_REPLAYED_STEPS)
+        while self._blocks and self._first + len(self._blocks[0]) <= oldest:
+            self._first += len(self._blocks.pop(0))
+
+    def current(self) -> list[np.ndarray | None]:
+        """Each environment's actions since its episode began; None where no longer kept."""
+        if not self._blocks:
+            return [self.empty() for _ in self._starts]
+        rows = np.concatenate(self._blocks)
+        return [
+            None if start < self._first else rows[start - self._first :, env]
+            for env, start in enumerate(self._starts)
+        ]
+
+    def empty(self) -> np.ndarray:
+        """No actions."""
+        return self._blocks[0][:0, 0] if self._blocks else np.zeros((0,), np.int32)
+
+    def restore(self, actions: list[np.ndarray]) -> None:
+        """Take over each environment's actions since its episode began."""
+        longest = max(len(one) for one in actions)
+        self._first, self._next = 0, longest
+        self._starts = [longest - len(one) for one in actions]
+        self._blocks = []
+        if longest:
+            shape = next(one.shape[1:] for one in actions if len(one))
+            block = np.zeros((longest, len(actions), *shape), next(
+                one.dtype for one in actions if len(one)
+            ))  # fmt: skip
+            for env, one in enumerate(actions):
+                if len(one):
+                    block[longest - len(one) :, env] = one
+            self._blocks.append(block)

@@ -1,0 +1,164 @@
+"""Memory and a channel that processes share without names: both go with their last descriptor."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import socket
+import struct
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from flatout.errors import FlatoutError, one_line
+
+Fields = dict[str, tuple[tuple[int, ...], str]]
+"""What an arena holds: shape and dtype by name."""
+
+ALIGNMENT = 64
+"""Bytes to which every array is aligned: a cache line, and what XLA takes without copying."""
+
+LENGTH = struct.Struct("<Q")
+
+
+def aligned(size: int) -> int:
+    """`size` rounded up to the alignment."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class Arena:
+    """Zeroed arrays in memory that other processes map too.
+
+    Args:
+        fields: what it holds; all processes must name the same.
+        descriptor: of an arena that another process made; None makes one.
+    """
+
+    def __init__(self, fields: Fields, descriptor: int | None = None) -> None:
+        places: dict[str, int] = {}
+        size = 0
+        for name, (shape, dtype) in fields.items():
+            places[name] = size
+            size += aligned(math.prod(shape) * np.dtype(dtype).itemsize)
+        self.size = max(size, ALIGNMENT)
+        self.descriptor = _memory(self.size) if descriptor is None else descriptor
+        memory = mmap.mmap(self.descriptor, self.size)
+        self.arrays = {
+            name: np.ndarray(shape, dtype, memory, places[name])
+            for name, (shape, dtype) in fields.items()
+        }
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.arrays[name]
+
+    def close(self) -> None:
+        """Give back the descriptor; the memory goes when the last array in it does."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+        self.arrays = {}
+
+
+def _memory(size: int) -> int:
+    """A descriptor of that much memory without a name."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("flatout", os.MFD_CLOEXEC)
+    else:
+        descriptor, name = tempfile.mkstemp()
+        os.unlink(name)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, size)  # fails here, not with a bus error later
+        else:
+            os.ftruncate(descriptor, size)
+    except OSError as error:
+        os.close(descriptor)
+        raise FlatoutError(
+            f"there is no room for {size / 2**20:,.0f} MiB of memory shared with the actor "
+            f"processes ({one_line(error)}); lower --envs or --n-steps."
+        ) from error
+    return descriptor
+
+
+class Closed(Exception):  # noqa: N818 - an event, not a defect
+    """The other side is gone."""
+
+
+class Late(Exception):  # noqa: N818 - an event, not a defect
+    """Nothing came in time."""
+
+
+class Channel:
+    """Bytes both ways between two processes; a side that dies is noticed by the other.
+
+    Args:
+        end: one end of a socket pair.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    @staticmethod
+    def pair() -> tuple[Channel, socket.socket]:
+        """A channel, and the other end, to be given to another process."""
+        ours, theirs = socket.socketpair()
+        return Channel(ours), theirs
+
+    def patience(self, seconds: float | None) -> None:
+        """How long `receive` waits; None waits for ever."""
+        whole = 0 if seconds is None else int(seconds)
+        part = 0 if seconds is None else max(int((seconds - whole) * 1e6), int(not whole))
+        wait = struct.pack("ll", whole, part)  # in the kernel: no second call to poll
+        self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+
+    def send(self, data: bytes) -> None:
+        """Send all of it.
+
+        Raises:
+            Closed: the other side is gone.
+        """
+        try:
+            self._end.sendall(data)
+        except OSError as error:
+            raise Closed from error
+
+    def receive(self, size: int) -> bytes:
+        """Exactly so many bytes.
+
+        Raises:
+            Closed: the other side is gone.
+            Late: they did not come in time.
+        """
+        try:
+            data = self._end.recv(size)
+            while data and len(data) < size:
+                more = self._end.recv(size - len(data))
+                data = data + more if more else b""
+        except BlockingIOError as error:
+            raise Late from error
+        except OSError as error:
+            raise Closed from error
+        if not data:
+            raise Closed
+        return data
+
+    def send_long(self, data: bytes) -> None:
+        """Send bytes with their length in front."""
+        self.send(LENGTH.pack(len(data)))
+        self.send(data)
+
+    def receive_long(self) -> bytes:
+        """What `send_long` sent."""
+        (size,) = LENGTH.unpack(self.receive(LENGTH.size))
+        return self.receive(size) if size else b""
+
+    def close(self) -> None:
+        """Close this end."""
+        self._end.close()
+
+
+def fields_of(**fields: tuple[tuple[int, ...], Any]) -> Fields:
+    """Fields with their dtypes as text, as they travel between processes."""
+    return {name: (tuple(shape), np.dtype(dtype).str) for name, (shape, dtype) in fields.items()}

@@ -1,0 +1,156 @@
+"""Collect the next trajectories while learning from this one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from flatout.errors import Interrupt
+from flatout.learner import Learner
+from flatout.params import Policy
+from flatout.samplers.base import Sampler
+from flatout.schedules.flow import Flow, Pending
+from flatout.spans import Spans
+from flatout.types import Metrics, Snapshot
+
+PUBLISHED = "published/"
+"""What parameters that still act are named after in snapshots."""
+
+
+class OverlappedSchedule(Flow):
+    """Trajectory k is collected with version max(0, k - lag), while earlier ones are learned from.
+
+    This thread collects, another learns: on a CPU the dispatches of one thread run in order, so
+    that acting would wait for learning. Which parameters act in which trajectory depends on the
+    numbers alone, never on the time that anything takes.
+
+    Args:
+        sampler: collects; it needs lag + 1 buffers.
+        policies: hold the published parameters.
+        learner: learns; its spans are its thread's own.
+        spans: where this thread's time goes.
+        discardable: a context in which work may be interrupted and thrown away; learning may not.
+        always: the metrics that mean something also where no update was made.
+        lag: versions that acting may be behind, at least 1.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        policies: Sequence[Policy],
+        learner: Learner,
+        spans: Spans,
+        discardable: Callable[[], AbstractContextManager[Any]],
+        always: tuple[str, ...] = (),
+        lag: int = 1,
+    ) -> None:
+        super().__init__(sampler, policies, learner, spans, discardable, always)
+        self._lag = lag
+        self._collected = 0  # trajectories
+        self._bundles: dict[int, tuple[Any, ...]] = {}  # by version, those that still act
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
+        self._learned = time.perf_counter()  # when the last learning ended
+
+    def start(self) -> None:
+        """Draw the initial parameters and reset the environments."""
+        super().start()
+        self._bundles = {0: self._kept()}
+
+    def adopt(self, arrays: dict[str, np.ndarray]) -> None:
+        """See `Flow.adopt`."""
+        super().adopt(arrays)
+        self._bundles = {self._version: self._kept()}
+
+    def advance(self, n: int) -> list[Metrics]:
+        """Learn from the next `n` trajectories, collecting meanwhile."""
+        return [self._one() for _ in range(n)]
+
+    def snapshot(self) -> Snapshot:
+        """All state at the last iteration's boundary, waiting trajectories included."""
+        snapshot = super().snapshot()
+        for version, bundle in self._bundles.items():
+            for index, array in enumerate(bundle):
+                snapshot.arrays[f"{PUBLISHED}{version}/{index}"] = np.asarray(array)
+        snapshot.data["published"] = {str(v): len(bundle) for v, bundle in self._bundles.items()}
+        return snapshot
+
+    def restore(self, snapshot: Snapshot) -> list[str]:
+        """Take over such a state, also a serial schedule's."""
+        notes = super().restore(snapshot)
+        self._collected = self._version + len(self._pending)
+        self._bundles = {
+            int(version): tuple(
+                snapshot.arrays[f"{PUBLISHED}{version}/{index}"] for index in range(count)
+            )
+            for version, count in snapshot.data.get("published", {}).items()
+        }
+        self._bundles[self._version] = self._kept()
+        return notes
+
+    def close(self) -> None:
+        """Close the environments and end every process and thread."""
+        self._thread.shutdown()
+        super().close()
+
+    def _one(self) -> Metrics:
+        if not self._pending:
+            self._gather()
+        taken = self._pending.popleft()
+        queued = time.perf_counter() - taken.ready
+        job = self._thread.submit(self._learn, taken)
+        try:
+            # With lag 1 always the next one; with more, as many as learning leaves time for.
+            while self._collected <= self._version + self._lag and not (
+                self._pending and job.done()
+            ):
+                self._gather()
+        except Interrupt:
+            pass  # what is being learned from is booked first; the next collection raises again
+        finally:
+            begin = time.perf_counter()
+            with self._spans.span("wait"):
+                wait([job])
+            waited = time.perf_counter() - begin
+        values = job.result()
+        self._version += 1
+        self._bundles[self._version] = self._kept()
+        oldest = self._acting(self._collected)
+        self._bundles = {v: bundle for v, bundle in self._bundles.items() if v >= oldest}
+        values |= {
+            "policy_lag": float(self._version - 1 - taken.version),
+            "queue_s": queued,
+            "sampler_wait_s": waited,
+        }
+        return self._metrics(values, taken)
+
+    def _gather(self) -> None:
+        """Collect the next trajectory with the version that its number says."""
+        version = self._acting(self._collected)
+        self._publish(self._bundles[version], version)
+        one = self._collect(version)
+        self._sampler.commit()
+        one.ready = time.perf_counter()
+        self._pending.append(one)
+        self._collected += 1
+
+    def _acting(self, trajectory: int) -> int:
+        """The version that acts in a trajectory; after a resume the oldest that was kept."""
+        return max(trajectory - self._lag, min(self._bundles))
+
+    def _learn(self, taken: Pending) -> dict[str, float]:
+        begin = time.perf_counter()
+        values = super()._learn(taken)
+        values |= {"learner_wait_s": begin - self._learned, "learn_s": time.perf_counter() - begin}
+        self._learned = time.perf_counter()
+        return values
+
+    def _kept(self) -> tuple[Any, ...]:
+        """The newest parameters, out of reach of the next update, which reuses their memory."""
+        vector, *large = self.params
+        return (vector, *(jnp.copy(array) for array in large))
