@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -36,3 +40,77 @@ class Sleepy(gym.Env[np.ndarray, np.int64]):
 
 def sleepy(seconds: float = 0.02) -> gym.Env[Any, Any]:
     return Sleepy(seconds)
+
+
+class Faulty(gym.Env[np.ndarray, np.int64]):
+    """Counts its steps, and once does something terrible in one of them.
+
+    Observations are (seed, episode's step); rewards are the step's number.
+
+    Args:
+        fault: what it does.
+        at: steps of this object after which it does that.
+        folder: where a file says that it was done already; without one it is done every time.
+        length: of an episode, which is cut.
+    """
+
+    def __init__(self, fault: str, at: int, folder: str | None = None, length: int = 1000) -> None:
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.action_space = gym.spaces.Discrete(2)
+        self._fault, self._at, self._folder, self._length = fault, at, folder, length
+        self._steps = self._step = self._seed = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._seed, self._step = (seed or 0) % 100_003, 0
+        return self._observe(), {}
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        self._steps += 1
+        if self._steps == self._at and self._first():
+            FAULTS[self._fault]()
+        return self._observe(), float(self._step), False, self._step >= self._length, {}
+
+    def _first(self) -> bool:
+        if self._folder is None:
+            return True
+        try:
+            (Path(self._folder) / "done").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def _observe(self) -> np.ndarray:
+        return np.array([self._seed, self._step], np.float64)
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+def _raise() -> None:
+    raise RuntimeError("the physics exploded")
+
+
+def _no_jax() -> None:
+    loaded = sorted(name for name in ("jax", "equinox", "optax") if name in sys.modules)
+    if loaded:
+        raise RuntimeError(f"a worker imported {loaded}")
+
+
+FAULTS = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "exit": lambda: os._exit(3),
+    "raise": _raise,
+    "sleep": lambda: time.sleep(1e6),
+    "spin": _spin,
+    "allocate": lambda: bytearray(1 << 60),
+    "close": lambda: os.closerange(3, 1000),
+    "none": lambda: None,
+    "look": _no_jax,
+}

@@ -1,0 +1,259 @@
+"""Actor processes: the same trajectories as in this process, and nothing hangs or stays."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import psutil
+import pytest
+
+from flatout import EnvironmentFailure, UsageError, backend
+from flatout.algorithms.base import raw_key
+from flatout.assembly import build_algorithm
+from flatout.buffers.rollout import final_chunks
+from flatout.envs.task import open_task
+from flatout.packing import Bundle
+from flatout.placement import parse, shares, with_workers
+from flatout.samplers.central import CentralSampler
+from flatout.samplers.make import Acting, Needs, hire, make_sampler
+from flatout.settings import resolve
+from flatout.spans import Spans
+from flatout.types import Trajectory
+from tests.fault_envs import Faulty
+
+PROCESSES = "sampler=processes workers=2x2"
+
+
+@contextmanager
+def sampler(
+    placement: str = PROCESSES,
+    source: Any = None,
+    algorithm: str = "ppo",
+    *,
+    inline: bool = False,
+    notes: list[str] | None = None,
+    timeout: float = 60.0,
+    envs: int = 4,
+    **settings: Any,
+) -> Iterator[CentralSampler]:
+    """A sampler with untrained parameters; `inline` steps the same groups in this process."""
+    own = {"n_steps": 16, "batch_size": 16} if algorithm == "ppo" else {}
+    own |= {"env": "CartPole-v1", "envs": envs, "worker_timeout": timeout}
+    config = resolve(algorithm, own | settings)
+    task = open_task(config.env, source)
+    pure = build_algorithm(config, task, None)
+    rounds = shares(with_workers(parse(placement), envs, 2), envs)
+    acting = Acting(rounds, pure, task, raw_key(0, 2), backend.device)
+    bundle = Bundle(pure.actor(pure.shapes)).pack_host(pure.actor(pure.init(raw_key(0, 0))))
+    for policy in acting.policies:
+        policy.compile()
+        policy.publish(jax.device_put(bundle, policy.device), 0, Spans())
+    chunks = final_chunks(pure.horizon, task.limit)
+    needs = Needs(pure.horizon, pure.episodes, chunks, pure.replay is not None)
+    said = [] if notes is None else notes
+    crew = None if inline else hire(config, task, rounds, needs, source, said.append)
+    try:
+        made = make_sampler(config, task, acting, needs, Spans(), crew)
+    except BaseException:
+        if crew is not None:
+            crew.close()
+        raise
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+        task.close()
+
+
+def copied(trajectory: Trajectory) -> Trajectory:
+    return jax.tree.map(np.array, trajectory)
+
+
+def collected(made: CentralSampler, count: int) -> list[Trajectory]:
+    found = []
+    for _ in range(count):
+        found.append(copied(made.collect()))
+        made.commit()
+    return found
+
+
+def assert_same(left: list[Trajectory], right: list[Trajectory]) -> None:
+    for one, other in zip(left, right, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def faulty(fault: str, at: int, folder: Path | None = None, length: int = 1000) -> Any:
+    return functools.partial(Faulty, fault, at, None if folder is None else str(folder), length)
+
+
+def descriptors() -> set[str]:
+    """What this process has open, by kind: memory, sockets, pipes."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            found.append(os.readlink(entry))
+        except FileNotFoundError:
+            continue
+    return {name for name in found if name.startswith(("socket:", "pipe:", "/memfd:"))}
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Every test ends with the processes and descriptors with which it began."""
+    before, open_before = children(), descriptors()
+    yield
+    gc.collect()  # a mapping goes with the last array in it
+    assert children() <= before
+    assert descriptors() <= open_before
+
+
+TASKS: list[dict[str, Any]] = [
+    {},
+    {"env": "Pendulum-v1", "algorithm": "sac", "learning_starts": 8, "train_freq": 32},
+    {"env": "flatout/Snake-v0", "algorithm": "dqn", "train_freq": 64, "network": "grid"},
+    {"rollout_episodes": 2, "env_kwargs": {"max_episode_steps": 20}, "batch_size": 160},
+    {"env": "ALE/Breakout-v5", "algorithm": "dqn", "train_freq": 64, "terminal_on_life_loss": True},
+]
+
+
+@pytest.mark.parametrize("settings", TASKS, ids=["ppo", "sac", "images", "episodes", "atari"])
+def test_processes_and_this_process_collect_the_same(settings: dict[str, Any]) -> None:
+    with sampler(**settings) as there, sampler(inline=True, **settings) as here:
+        for _ in range(8):
+            ours, theirs = copied(here.collect()), copied(there.collect())
+            assert_same([ours], [theirs])
+            assert here.episodes == there.episodes or here.episodes
+            assert [e[:3] for e in here.episodes] == [e[:3] for e in there.episodes]
+            here.commit()
+            there.commit()
+            state, other = here.state(), there.state()
+            assert state["episode"] == other["episode"]
+            np.testing.assert_array_equal(state["obs"], other["obs"])
+
+
+@pytest.mark.parametrize("to_inline", [True, False])
+def test_a_state_moves_between_processes_and_this_process(to_inline: bool) -> None:
+    with sampler() as first:
+        collected(first, 3)
+        state = first.state()
+        expected = collected(first, 3)
+    with sampler(inline=to_inline) as second:
+        assert second.restore(state) == []
+        assert_same(expected, collected(second, 3))
+
+
+def test_groups_that_do_not_divide_evenly_are_all_there() -> None:
+    with sampler("sampler=processes workers=3x2", envs=6) as made:
+        trajectory = collected(made, 1)[0]
+    assert trajectory.rewards.shape == (16, 6)
+    assert (trajectory.rewards == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("kill", "SIGKILL"),
+        ("segfault", "SIGSEGV"),
+        ("exit", "exit code 3"),
+        ("raise", "the physics exploded"),
+        ("sleep", "--worker-timeout"),
+        ("spin", "--worker-timeout"),
+        ("allocate", "MemoryError"),
+        ("close", "worker"),
+    ],
+)
+@pytest.mark.parametrize("at", [1, 7, 17])
+def test_a_lost_worker_begins_new_episodes(fault: str, words: str, at: int, tmp_path: Path) -> None:
+    notes: list[str] = []
+    with sampler(source=faulty(fault, at, tmp_path), notes=notes, timeout=1.0) as made:
+        before = made.state()["episode"]
+        trajectories = collected(made, 2)
+        after = made.state()["episode"]
+        restarted, lost = made.restarted, made.lost
+    assert len(notes) == 1
+    assert words in notes[0]
+    assert "worker" in notes[0]
+    assert lost == 2  # of the worker's two environments
+    changed = [env for env in range(4) if before[env] != after[env]]
+    assert changed in ([0, 1], [2, 3])
+    joined = jax.tree.map(lambda *rows: np.concatenate(rows), *(t.obs for t in trajectories))
+    steps = joined[..., 1]  # [2T, N], the number of each observation's step in its episode
+    for env in range(4):
+        expected = np.arange(32.0)
+        if env in changed:  # the step that was lost is the new episode's first
+            expected = np.concatenate([np.arange(at - 1.0), np.arange(32.0 - at + 1)])
+        np.testing.assert_array_equal(steps[:, env], expected)
+        cut = np.argwhere(np.concatenate([t.truncated for t in trajectories])[:, env]).ravel()
+        if env in changed and at not in (1, 17):
+            assert cut.tolist() == [at - 2]
+        else:
+            assert cut.tolist() == []
+    if at == 7:  # what the episode's end bootstraps from is what was seen last
+        first = trajectories[0]
+        index = {int(i): obs for i, obs in zip(first.final_index, first.final_obs, strict=True)}
+        for env in changed:
+            assert index[(at - 2) * 4 + env][1] == at - 1
+    if at == 17:
+        assert sorted(env for env, _, _ in restarted) == changed
+        for env, last, new in restarted:
+            assert (last[1], new[1]) == (16, 0)
+            assert env in changed
+
+
+def test_a_worker_that_always_fails_ends_the_run_with_its_traceback() -> None:
+    notes: list[str] = []
+    with (
+        pytest.raises(EnvironmentFailure, match="the physics exploded") as failure,
+        sampler(source=faulty("raise", 3), notes=notes) as made,
+    ):
+        collected(made, 2)
+    assert "fault_envs.py" in str(failure.value)
+    assert "5 restarts" in str(failure.value)
+    assert len(notes) == 5
+
+
+def test_workers_import_no_learning_libraries() -> None:
+    with sampler(source=faulty("look", 2)) as made:
+        collected(made, 1)
+        assert made.lost == 0
+
+
+def test_an_environment_that_cannot_be_made_is_a_failure_at_once() -> None:
+    parent = os.getpid()
+
+    def only_here(**kwargs: Any) -> Faulty:
+        if os.getpid() != parent:
+            raise RuntimeError("no licence")
+        return Faulty("none", 0)
+
+    with pytest.raises(EnvironmentFailure, match="no licence"), sampler(source=only_here):
+        pass
+
+
+def test_one_environment_object_is_refused() -> None:
+    env = Faulty("none", 0)
+    with pytest.raises(UsageError, match="several processes"), sampler(source=env):
+        pass
+
+
+def test_workers_that_hang_are_gone_soon_after_the_end() -> None:
+    begin = time.monotonic()
+    with sampler(source=faulty("spin", 3), timeout=600.0) as made:
+        for group in made._groups:
+            group.lanes.send(0, 0, np.zeros(2, np.int32), None)
+        time.sleep(0.2)
+    assert time.monotonic() - begin < 30
