@@ -245,7 +245,9 @@ class Trainer:
         self._display.update(progress, metrics.values, wall)
         if self._callback is None:
             return None
-        return self._callback(progress, {f"train/{k}": v for k, v in metrics.values.items()})
+        return self._callback(
+            progress, {key(name): value for name, value in metrics.values.items()}
+        )
 
     def _evaluate(self, parts: Parts) -> None:
         assert parts.evaluator is not None
@@ -294,7 +296,7 @@ class Trainer:
             row["rollout/return_max_100"] = float(np.max(progress.returns))
             row["rollout/length_mean_100"] = float(np.mean(progress.lengths))
         for name, (total, count) in progress.pending.items():
-            row[f"train/{name}"] = total / count
+            row[key(name)] = total / count
         if progress.last_eval is not None:
             names = ("eval/return_mean", "eval/return_std", "eval/length_mean")
             row |= dict(zip(names, progress.last_eval, strict=True))
@@ -364,6 +366,11 @@ class Trainer:
         """Environment steps per second of this process, after its start-up."""
         elapsed = time.time() - self._started - self._startup_s
         return (self.progress.steps - self._steps_before) / max(elapsed, 1e-9)
+
+
+def key(name: str) -> str:
+    """What a learner's or a schedule's value is called in a row of metrics."""
+    return name if "/" in name else f"train/{name}"
 
 
 def _next(steps: int, every: int) -> int:

@@ -55,7 +55,7 @@ class OverlappedSchedule(Flow):
         self._collected = 0  # trajectories
         self._bundles: dict[int, tuple[Any, ...]] = {}  # by version, those that still act
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
-        self._learned = time.perf_counter()  # when the last learning ended
+        self._idle_since = time.perf_counter()  # when the last learning ended
 
     def start(self) -> None:
         """Draw the initial parameters and reset the environments."""
@@ -124,8 +124,8 @@ class OverlappedSchedule(Flow):
         self._bundles = {v: bundle for v, bundle in self._bundles.items() if v >= oldest}
         values |= {
             "policy_lag": float(self._version - 1 - taken.version),
-            "queue_s": queued,
-            "sampler_wait_s": waited,
+            "time/queue_s": queued,
+            "time/sampler_wait_s": waited,
         }
         return self._metrics(values, taken)
 
@@ -146,8 +146,11 @@ class OverlappedSchedule(Flow):
     def _learn(self, taken: Pending) -> dict[str, float]:
         begin = time.perf_counter()
         values = super()._learn(taken)
-        values |= {"learner_wait_s": begin - self._learned, "learn_s": time.perf_counter() - begin}
-        self._learned = time.perf_counter()
+        values |= {
+            "time/learner_wait_s": begin - self._idle_since,
+            "time/learn_s": time.perf_counter() - begin,
+        }
+        self._idle_since = time.perf_counter()
         return values
 
     def _kept(self) -> tuple[Any, ...]:

@@ -1,0 +1,201 @@
+"""The overlapped schedule: which parameters act where depends on numbers alone, never on time."""
+
+from __future__ import annotations
+
+import copy
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import jax
+import numpy as np
+import pytest
+
+from flatout import FlatoutError
+from flatout.assembly import Parts, assemble
+from flatout.schedules.overlapped import OverlappedSchedule
+from flatout.settings import resolve
+from flatout.spans import Spans
+from tests.kills import kill_at_random_times
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ppo": {"n_steps": 16, "batch_size": 32, "n_epochs": 2},
+    "dqn": {"train_freq": 16, "gradient_steps": 4, "learning_starts": 32, "buffer_size": 256},
+    "sac": {"env": "Pendulum-v1", "train_freq": 8, "gradient_steps": 2, "learning_starts": 16,
+            "buffer_size": 256, "hidden": [16]},
+}  # fmt: skip
+
+
+@contextmanager
+def parts(algorithm: str, placement: str, source: Any = None, **settings: Any) -> Iterator[Parts]:
+    own = {"env": "CartPole-v1", "envs": 4, "steps": 10_000, "placement": placement}
+    config = resolve(algorithm, own | SETTINGS[algorithm] | settings)
+    made = assemble(config, Spans(), source=source)
+    try:
+        made.schedule.start()
+        yield made
+    finally:
+        made.close()
+
+
+def learned(made: Parts) -> Any:
+    return jax.tree.map(np.array, made.schedule._learner.host_state())
+
+
+def by_hand(algorithm: str, lag: int, iterations: int) -> Any:
+    """Trajectory k collected with version max(0, k - lag), in one thread, in a plain order."""
+    with parts(algorithm, "cpu") as made:
+        flow: Any = made.schedule
+        sampler, learner = flow._sampler, flow._learner
+        bundles = [jax.tree.map(np.array, learner.bundle)]
+        waiting: list[Any] = []
+        collected = 0
+        for iteration in range(iterations):
+            while collected <= iteration + lag:
+                version = max(0, collected - lag)
+                flow._publish(jax.device_put(bundles[version]), version)
+                waiting.append(jax.tree.map(np.array, sampler.collect()))
+                sampler.commit()
+                collected += 1
+            learner.update(waiting.pop(0))
+            bundles.append(jax.tree.map(np.array, learner.bundle))
+        return learned(made)
+
+
+class Dawdling(gym.Wrapper[Any, Any, Any, Any]):
+    """Takes its time, differently long at each step."""
+
+    def __init__(self, env: gym.Env[Any, Any], seed: int) -> None:
+        super().__init__(env)
+        self._random = random.Random(seed)
+
+    def step(self, action: Any) -> Any:
+        time.sleep(self._random.choice((0.0, 0.0, 0.0, 0.003)))
+        return super().step(action)
+
+
+@pytest.mark.parametrize("algorithm", list(SETTINGS))
+@pytest.mark.parametrize("lag", [1, 2, 3])
+def test_timing_changes_nothing(algorithm: str, lag: int) -> None:
+    iterations = 12
+    expected = by_hand(algorithm, lag, iterations)
+    env = SETTINGS[algorithm].get("env", "CartPole-v1")
+    for slow_env, slow_learner in ((False, False), (True, False), (False, True), (True, True)):
+        source = (lambda **k: Dawdling(gym.make(env, **k), lag)) if slow_env else None
+        with parts(algorithm, f"schedule=overlapped lag={lag}", source) as made:
+            flow: Any = made.schedule
+            update, delays = flow._learner.update, random.Random(lag)
+
+            def dawdle(trajectory: Any) -> Any:
+                time.sleep(delays.choice((0.0, 0.02)))  # noqa: B023
+                return update(trajectory)  # noqa: B023
+
+            if slow_learner:
+                flow._learner.update = dawdle
+            history = flow.advance(iterations)
+            jax.tree.map(np.testing.assert_array_equal, expected, learned(made))
+        lags = [metrics.values["policy_lag"] for metrics in history if metrics.updates]
+        assert all(0 <= one <= lag for one in lags)
+        assert lags[-1] == lag
+
+
+def test_a_lag_of_zero_is_serial_and_overlap_needs_one(flatout: Any) -> None:
+    with parts("ppo", "cpu") as made:
+        made.schedule.advance(4)
+        serial = learned(made)
+    jax.tree.map(np.testing.assert_array_equal, serial, by_hand("ppo", 0, 4))
+    result = flatout(
+        "train", "ppo", "--env", "CartPole-v1", "--placement", "schedule=overlapped lag=0"
+    )
+    assert result.code == 2
+    assert "lag" in result.message
+
+
+def test_collecting_and_learning_happen_at_the_same_time() -> None:
+    """Learning waits for a step of the next trajectory: one after the other would never end."""
+    stepped = threading.Event()
+
+    class Telling(gym.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            stepped.set()
+            return super().step(action)
+
+    def source(**kwargs: Any) -> Any:
+        return Telling(gym.make("CartPole-v1", **kwargs))
+
+    with parts("ppo", "schedule=overlapped", source, envs=2) as made:
+        flow: Any = made.schedule
+        update = flow._learner.update
+        met: list[bool] = []
+
+        def meet(trajectory: Any) -> Any:
+            stepped.clear()
+            met.append(stepped.wait(20))
+            return update(trajectory)
+
+        flow.advance(1)
+        flow._learner.update = meet
+        flow.advance(3)
+    assert met == [True] * 3
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+def test_a_snapshot_goes_on_as_if_nothing_had_been(lag: int) -> None:
+    placement = f"schedule=overlapped lag={lag}"
+    with parts("ppo", placement) as made:
+        made.schedule.advance(5)
+        saved = copy.deepcopy(made.schedule.snapshot())
+        made.schedule.advance(6)
+        expected = learned(made)
+    with parts("ppo", placement) as made:
+        made.schedule.restore(saved)
+        made.schedule.advance(6)
+        jax.tree.map(np.testing.assert_array_equal, expected, learned(made))
+    with parts("ppo", "cpu") as made:  # what waits is learned from first
+        made.schedule.restore(saved)
+        first = made.schedule.advance(3)
+        assert sum(metrics.steps for metrics in first) == 3 * 64
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("ppo", "--n-steps", "32", "--batch-size", "64", "--steps", "20000"),
+        ("dqn", "--train-freq", "32", "--gradient-steps", "4", "--steps", "12000",
+         "--learning-starts", "200", "--buffer-size", "600"),
+    ],
+    ids=["ppo", "dqn"],
+)  # fmt: skip
+def test_killed_at_random_times_and_resumed_is_bit_equal(
+    flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    common = (
+        "--env", "CartPole-v1", "--envs", "4", "--checkpoint-every", "256", "--no-tensorboard",
+        "--quiet", "--placement", "schedule=overlapped lag=2",
+    )  # fmt: skip
+    kill_at_random_times(("train", *flags, *common), 2, random.Random(flags[0]), tmp_path)
+
+
+def test_a_learner_that_raises_ends_the_run() -> None:
+    with parts("ppo", "schedule=overlapped") as made:
+        flow: Any = made.schedule
+        flow.advance(1)
+
+        def fail(trajectory: Any) -> Any:
+            raise FlatoutError("learning diverged")
+
+        flow._learner.update = fail
+        with pytest.raises(FlatoutError, match="diverged"):
+            flow.advance(2)
+
+
+def test_the_schedule_is_what_the_placement_says() -> None:
+    with parts("ppo", "schedule=overlapped lag=2") as made:
+        assert isinstance(made.schedule, OverlappedSchedule)
+        assert str(made.placement) == "act=cpu schedule=overlapped lag=2"
