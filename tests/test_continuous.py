@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from flatout import UsageError
 from flatout.algorithms.base import Algorithm, raw_key, wrap_key
 from flatout.algorithms.continuous import Bounds
+from flatout.algorithms.randomness import normals
 from flatout.algorithms.sac import sac
 from flatout.algorithms.td3 import td3
 from flatout.config import NetworkConfig
@@ -136,7 +137,7 @@ def reference_update(
     action = (x.actions - MIDDLE) / HALF
     next_action = np.tanh(forward(nets["target_actor"][0], x.next_obs))
     if twin:
-        noise = jax.random.normal(jax.random.fold_in(wrap_key(KEY), t - 1), (B, A))
+        noise = normals(wrap_key(KEY), jnp.int32(0), jnp.int32(t - 1), B * A).reshape(B, A)
         reach = hyper.target_noise_clip
         smooth = np.clip(hyper.target_policy_noise * np.asarray(noise), -reach, reach)
         assert 0 < (np.abs(smooth) == reach).sum() < smooth.size  # some are clipped

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from flatout import DDPG, SAC, TD3, CheckpointError
 from flatout.algorithms.base import raw_key, wrap_key
+from flatout.algorithms.randomness import normals
 from flatout.algorithms.sac import LOG_STD, squashed
 from flatout.hyper import SACConfig
 from flatout.networks import NatureCNN
@@ -122,7 +124,7 @@ def reference_update(
     nets: Nets, log_ent: Any, x: Batch, t: int, hyper: SACConfig, optimisers: list[ByHand]
 ) -> tuple[Nets, Any, dict[str, float], np.ndarray]:
     """Haarnoja et al. (2018b), algorithm 1, in Stable-Baselines3's order: critics, then actor."""
-    drawn = jax.random.normal(jax.random.fold_in(wrap_key(KEY), t - 1), (2, B, A))
+    drawn = normals(wrap_key(KEY), jnp.int32(0), jnp.int32(t - 1), 2 * B * A).reshape(2, B, A)
     drawn = np.asarray(drawn, np.float64)
     critic, actor, temperature = optimisers
     ent_coef = float(np.exp(log_ent))

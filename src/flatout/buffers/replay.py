@@ -86,14 +86,13 @@ class HostReplay:
                 self._reprioritise_all, self._priorities, drawn, drawn,
                 drawn.astype(np.float32), np.int32(0), donate=(0,),
             )  # fmt: skip
-        self._blank = self._gather(np.zeros((2, self._most, self._needs.batch_size), np.int32))
-        self._blank = jax.tree.map(lambda leaf: leaf[: self._chunk], self._blank)
+        first = self._gather(np.zeros((2, self._chunk, self._needs.batch_size), np.int32))
+        self._batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), first)
         self.metrics = (*algorithm.advanced, *algorithm.metrics, "updates")
 
     def inputs(self, trajectory: Trajectory) -> Any:
         """The shapes of a dispatch's batches and counters."""
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), self._blank)
-        return shapes, jax.ShapeDtypeStruct((2,), np.int32)
+        return self._batches, jax.ShapeDtypeStruct((2,), np.int32)
 
     def held(self) -> Any:
         """Nothing lives in device memory."""
@@ -112,8 +111,10 @@ class HostReplay:
         if self._priorities is not None:
             self._priorities = self._arrive(self._priorities, np.int32(head))
         count, steps = ledger.due, piece.rewards.size
-        if not count:
-            yield self._blank, np.array([0, steps], np.int32)
+        if (
+            not count
+        ):  # a program of its own: what does not change in a loop, XLA computes before it
+            yield (), np.array([0, steps], np.int32)
             return
         beta = np.float32(ledger.beta)
         counters = np.array([made, ledger.head], np.int32)
@@ -130,10 +131,13 @@ class HostReplay:
     def learn(
         self, state: Any, held: Any, inputs: Any, key: jax.Array
     ) -> tuple[Any, Any, Scalars, Any]:
-        """All of a dispatch's updates, one batch after the other."""
+        """All of a dispatch's updates, one batch after the other; none without batches."""
         batches, counters = inputs
         algorithm, geometry = self._algorithm, self._geometry
         state, said = _advance(algorithm, state, counters[STEPS])
+        zeros = jnp.zeros((len(algorithm.metrics),), jnp.float32)
+        if batches == ():
+            return state, held, said | averages(algorithm, zeros, counters[COUNT]), ()
 
         def body(u: jax.Array, carry: Any) -> Any:
             state, totals, errors = carry
@@ -141,7 +145,6 @@ class HostReplay:
             state, totals, error = one_update(algorithm, geometry, state, totals, batch, key)
             return state, totals, errors.at[u].set(error)
 
-        zeros = jnp.zeros((len(algorithm.metrics),), jnp.float32)
         errors = jnp.zeros((self._chunk, self._needs.batch_size), jnp.float32)
         count = counters[COUNT]
         state, totals, errors = jax.lax.fori_loop(0, count, body, (state, zeros, errors))
