@@ -19,9 +19,10 @@ from flatout.errors import (
 from flatout.placement import Placement
 
 if TYPE_CHECKING:
-    from flatout.api import DDPG, DQN, PPO, SAC, TD3
+    from flatout.api import A2C, DDPG, DQN, PPO, SAC, TD3, Genetic
 
 __all__ = [
+    "A2C",
     "DDPG",
     "DQN",
     "PPO",
@@ -30,6 +31,7 @@ __all__ = [
     "CheckpointError",
     "EnvironmentFailure",
     "FlatoutError",
+    "Genetic",
     "Placement",
     "UsageError",
 ]
@@ -37,7 +39,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load agents on first use: `import flatout` stays quick and JAX unstarted."""
-    if name in ("DDPG", "DQN", "PPO", "SAC", "TD3"):
+    if name in ("A2C", "DDPG", "DQN", "Genetic", "PPO", "SAC", "TD3"):
         from flatout import api
 
         return getattr(api, name)

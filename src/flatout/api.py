@@ -27,7 +27,7 @@ from flatout.trainer import Callback, Trainer
 
 
 class Agent:
-    """What every algorithm's agent can do; use `PPO`, `DQN`, `DDPG`, `TD3` or `SAC`.
+    """What every algorithm's agent can do; use `PPO`, `A2C`, `DQN`, `DDPG`, `TD3` or `SAC`.
 
     Args:
         env: a Gymnasium id, ``"module:factory"``, an environment object (for one environment), or
@@ -309,6 +309,18 @@ class PPO(Agent):
     algorithm = "ppo"
 
 
+class A2C(Agent):
+    """Advantage actor-critic (Mnih et al., 2016); Stable-Baselines3's defaults."""
+
+    algorithm = "a2c"
+
+
+class Genetic(Agent):
+    """A genetic algorithm over networks (Such et al., 2017), one member per environment."""
+
+    algorithm = "genetic"
+
+
 class DQN(Agent):
     """Deep Q-learning (Mnih et al., 2015), double, dueling, n-step, prioritised as options."""
 
@@ -333,7 +345,9 @@ class SAC(Agent):
     algorithm = "sac"
 
 
-AGENTS: dict[str, type[Agent]] = {agent.algorithm: agent for agent in (PPO, DQN, DDPG, TD3, SAC)}
+AGENTS: dict[str, type[Agent]] = {
+    agent.algorithm: agent for agent in (PPO, A2C, DQN, DDPG, TD3, SAC, Genetic)
+}
 
 
 def load_any(path: Path, prefer: str = "best") -> tuple[Agent, Path]:

@@ -20,6 +20,7 @@ from flatout.errors import UsageError, nearest
 from flatout.hyper import HYPER
 from flatout.settings import (
     build,
+    environments,
     load_preset,
     load_toml,
     parse_kwargs,
@@ -190,9 +191,12 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
     default = arguments(base.env, base.network, base.hyper, base.run)
     parsed = parse(arguments, f"flatout train {algorithm}", argv, default)
     kwargs = {**base.env.env_kwargs, **parse_kwargs(pairs)}
+    own = replace(parsed.environment, env_kwargs=kwargs)
+    if not any(argument.partition("=")[0] == "--envs" for argument in argv):
+        own = replace(own, **environments(parsed.run.placement))
     built = TrainConfig(
         algorithm,
-        replace(parsed.environment, env_kwargs=kwargs),
+        own,
         parsed.network,
         parsed.hyper,
         parsed.run,

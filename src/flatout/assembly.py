@@ -28,21 +28,24 @@ INIT, LEARN, ACT, REPLAY = 0, 1, 2, 3
 
 
 def horizon(config: TrainConfig, limit: int | None) -> int:
-    """T, steps per environment and trajectory.
+    """T, steps per environment and trajectory (the most, where it is of whole episodes).
 
     Raises:
         UsageError: whole episodes are wanted of an environment without a time limit, or their
             padded rollout does not divide into minibatches.
     """
     hyper = config.hyper
-    if hyper.rollout_episodes is None:
+    if hyper.rollout_episodes is None or (config.algorithm == "genetic" and hyper.n_steps):
         return hyper.n_steps
     if limit is None:
         raise UsageError(
             f"--rollout-episodes needs an environment with a time limit, which {config.env.env} "
             "has not; pass --env-kwargs max_episode_steps=N."
+            + (" Or say with --n-steps how many." if config.algorithm == "genetic" else "")
         )
     steps = hyper.rollout_episodes * limit
+    if config.algorithm == "genetic":
+        return steps
     rows = steps * config.env.envs
     if hyper.batch_size > rows or rows % hyper.batch_size:
         raise UsageError(
@@ -55,15 +58,23 @@ def horizon(config: TrainConfig, limit: int | None) -> int:
 
 def build_algorithm(config: TrainConfig, task: Task, network: Network | None) -> Algorithm:
     """The algorithm's pure functions for this task."""
-    from flatout.algorithms import dqn, ppo, sac, td3
+    from flatout.algorithms import a2c, dqn, genetic, ppo, sac, td3
 
     common: dict[str, Any] = {
         "num_envs": config.env.envs, "total_steps": config.run.steps, "network": network,
     }  # fmt: skip
     settings = (config.hyper, config.network, task.obs_spec, task.action_spec)
-    if config.algorithm == "ppo":
-        return ppo.ppo(*settings, horizon=horizon(config, task.limit), **common)
-    build = {"dqn": dqn.dqn, "ddpg": td3.td3, "td3": td3.td3, "sac": sac.sac}
+    padded: dict[str, Any] = {"ppo": ppo.ppo, "genetic": genetic.genetic}
+    if config.algorithm in padded:
+        steps = horizon(config, task.limit)
+        return padded[config.algorithm](*settings, horizon=steps, **common)
+    build: dict[str, Any] = {
+        "a2c": a2c.a2c,
+        "dqn": dqn.dqn,
+        "ddpg": td3.td3,
+        "td3": td3.td3,
+        "sac": sac.sac,
+    }
     return build[config.algorithm](*settings, **common)
 
 
@@ -88,7 +99,7 @@ def build_buffer(
 
     needs = algorithm.replay
     if needs is None:
-        kept = config.hyper.replay_trajectories
+        kept = getattr(config.hyper, "replay_trajectories", 1)
         return Fresh(algorithm) if kept == 1 else TrajectoryReplay(algorithm, kept, shapes)
     lanes = config.env.envs
     rows = max(needs.buffer_size // lanes, algorithm.horizon)

@@ -62,6 +62,54 @@ class PPOConfig:
 
 
 @dataclass(frozen=True)
+class A2CConfig:
+    """Advantage actor-critic (Mnih et al., 2016); Stable-Baselines3's defaults."""
+
+    learning_rate: float | str = 7e-4
+    """The optimiser's step size; lin_0.001 falls to 0 over the run."""
+    n_steps: int = 5
+    """Steps per environment and rollout; each rollout is one update."""
+    gamma: float = 0.99
+    """Discount per step."""
+    gae_lambda: float = 1.0
+    """Lambda of generalised advantage estimation."""
+    targets: Literal["returns", "next_reward"] = "returns"
+    """What values learn: returns; or next_reward, whether a reward follows before the episode's
+    end (1) or not (0), the advantage being what that exceeds the value by."""
+    normalize_advantage: bool = False
+    """Centre and scale advantages in each update."""
+    ent_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    vf_coef: float = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: float | None = 0.5
+    """Largest norm of a gradient; None does not clip."""
+    optimizer: Literal["rms", "adam"] = "rms"
+    """rms (RMSProp, decay 0.99) or adam."""
+    log_std_init: float = 0.0
+    """Initial log standard deviation of continuous actions."""
+    normalize_observation: bool = False
+    """Scale observations by running mean and variance (frozen within a rollout)."""
+    normalize_reward: bool = False
+    """Scale rewards by the running deviation of the discounted return."""
+
+
+@dataclass(frozen=True)
+class GeneticConfig:
+    """A genetic algorithm without crossover (Such et al., 2017); each environment has a member."""
+
+    rollout_episodes: int = 1
+    """Episodes that each member plays in a generation; their mean return is its fitness."""
+    n_steps: int | None = None
+    """The most steps of a member in a generation; by default as many as the environment's time
+    limit allows."""
+    elites: int = 4
+    """Best members that stay as they are; the others become noisy copies of them."""
+    noise: float | str = 0.05
+    """Standard deviation of the noise on parameters; lin_0.1_0.01 falls over the run."""
+
+
+@dataclass(frozen=True)
 class ReplayConfig:
     """What every algorithm that learns from replayed transitions shares."""
 
@@ -159,15 +207,18 @@ class SACConfig(ReplayConfig):
 
 
 HYPER: dict[str, type] = {
-    "ppo": PPOConfig, "dqn": DQNConfig, "ddpg": DDPGConfig, "td3": TD3Config, "sac": SACConfig,
+    "ppo": PPOConfig, "a2c": A2CConfig, "dqn": DQNConfig, "ddpg": DDPGConfig, "td3": TD3Config,
+    "sac": SACConfig, "genetic": GeneticConfig,
 }  # fmt: skip
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "ppo": {},
+    "a2c": {},
     "dqn": {"activation": "relu"},
     "ddpg": {"hidden": (400, 300), "activation": "relu"},
     "td3": {"hidden": (400, 300), "activation": "relu"},
     "sac": {"hidden": (256, 256), "activation": "relu"},
+    "genetic": {"envs": 32},
 }
 """Settings of other components whose defaults depend on the algorithm."""
 
@@ -237,6 +288,7 @@ def check(hyper: Any, envs: int) -> None:
         for name in (
             "n_steps", "batch_size", "n_epochs", "train_freq", "gradient_steps", "buffer_size",
             "target_update_interval", "policy_delay", "rollout_episodes", "replay_trajectories",
+            "elites",
         )
     }  # fmt: skip
     rules |= {
@@ -267,15 +319,22 @@ def check(hyper: Any, envs: int) -> None:
         if spec.name in rules and value is not None:
             possible, what = rules[spec.name]
             need(possible(value), spec.name, value, what)
-    for name in ("learning_rate", "clip_range", "priority_beta"):
+    for name in ("learning_rate", "clip_range", "priority_beta", "noise"):
         if not hasattr(hyper, name):
             continue
         ends = linear(name, getattr(hyper, name))
         ok = all(math.isfinite(end) and end >= 0 for end in ends)
         ok = ok and (ends[0] > 0 or name == "priority_beta")
         need(ok, name, getattr(hyper, name), "it must be above 0")
+    if isinstance(hyper, PPOConfig | A2CConfig):
+        need(hyper.ent_coef >= 0, "ent_coef", hyper.ent_coef, "it must not be negative")
     if isinstance(hyper, PPOConfig):
         _check_ppo(hyper, envs)
+    if isinstance(hyper, A2CConfig):
+        need(
+            not (hyper.normalize_advantage and hyper.n_steps * envs < 2), "n_steps", hyper.n_steps,
+            "advantage normalisation needs at least 2 transitions",
+        )  # fmt: skip
     if isinstance(hyper, SACConfig):
         entropy_coefficient(hyper.ent_coef)
     if isinstance(hyper, ReplayConfig):
@@ -287,7 +346,6 @@ def check(hyper: Any, envs: int) -> None:
 
 
 def _check_ppo(hyper: PPOConfig, envs: int) -> None:
-    need(hyper.ent_coef >= 0, "ent_coef", hyper.ent_coef, "it must not be negative")
     if hyper.rollout_episodes is not None:
         return
     envs *= hyper.replay_trajectories

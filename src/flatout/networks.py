@@ -208,6 +208,28 @@ class Grid(eqx.Module):
         return self.dense(x)
 
 
+class WideGrid(eqx.Module):
+    """A small board as an image: conv 100@4x4 and 200@3x3 without padding, dense 200."""
+
+    convolutions: tuple[Conv, ...]
+    dense: Linear
+
+    def __init__(self, draw: Draw, shape: tuple[int, ...]) -> None:
+        rows, columns, channels = shape
+        if min(rows, columns) < 6:
+            raise UsageError(
+                f"network = wide_grid needs boards of at least 6x6, not {rows}x{columns}; use "
+                "network = grid."
+            )
+        self.convolutions = (Conv(draw, channels, 100, 4), Conv(draw, 100, 200, 3))
+        self.dense = Linear(draw, (rows - 5) * (columns - 5) * 200, 200, math.sqrt(2))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for layer in self.convolutions:
+            x = jax.nn.relu(layer(x))
+        return jax.nn.relu(self.dense(x.reshape(*x.shape[:-3], -1)))
+
+
 class OneHot(eqx.Module):
     """A small board without convolutions: cell values one-hot, then dense layers."""
 
@@ -247,7 +269,7 @@ def over_batch(torso: Torso, x: jax.Array) -> jax.Array:
     return torso(x) if type(torso) in BATCHED else jax.vmap(torso)(x)
 
 
-BATCHED = (MLP, NatureCNN, Grid, OneHot)
+BATCHED = (MLP, NatureCNN, Grid, WideGrid, OneHot)
 
 
 def make_torso(
@@ -288,6 +310,8 @@ def make_torso(
         )
     if kind in ("nature", "nature_same"):
         return NatureCNN(draw, spec.shape, "VALID" if kind == "nature" else "SAME")
+    if kind == "wide_grid":
+        return WideGrid(draw, spec.shape)
     if spec.high is None or spec.high > 31:
         raise UsageError(
             f"network = {kind} needs whole-number cells of 0 to at most 31, but this observation's "

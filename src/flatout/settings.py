@@ -69,7 +69,7 @@ def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
             values[name] = value
         if "placement" in layer and "envs" not in layer:
             # workers=8x16 says how many environments there are.
-            values |= _environments(layer["placement"])
+            values |= environments(layer["placement"])
     built: list[Any] = []
     for cls in classes:
         chosen: dict[str, Any] = {}
@@ -80,7 +80,7 @@ def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
     return TrainConfig(algorithm, *built)
 
 
-def _environments(placement: Any) -> dict[str, int]:
+def environments(placement: Any) -> dict[str, int]:
     """The number of environments that a placement's workers step, where it names any."""
     if not isinstance(placement, str) or "workers=" not in placement:
         return {}

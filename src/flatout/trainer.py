@@ -246,7 +246,7 @@ class Trainer:
         if self._callback is None:
             return None
         return self._callback(
-            progress, {key(name): value for name, value in metrics.values.items()}
+            progress, {metric(name): value for name, value in metrics.values.items()}
         )
 
     def _evaluate(self, parts: Parts) -> None:
@@ -296,7 +296,7 @@ class Trainer:
             row["rollout/return_max_100"] = float(np.max(progress.returns))
             row["rollout/length_mean_100"] = float(np.mean(progress.lengths))
         for name, (total, count) in progress.pending.items():
-            row[key(name)] = total / count
+            row[metric(name)] = total / count
         if progress.last_eval is not None:
             names = ("eval/return_mean", "eval/return_std", "eval/length_mean")
             row |= dict(zip(names, progress.last_eval, strict=True))
@@ -368,7 +368,7 @@ class Trainer:
         return (self.progress.steps - self._steps_before) / max(elapsed, 1e-9)
 
 
-def key(name: str) -> str:
+def metric(name: str) -> str:
     """What a learner's or a schedule's value is called in a row of metrics."""
     return name if "/" in name else f"train/{name}"
 

@@ -40,6 +40,7 @@ def centred_rmsprop(decay: float = 0.95, eps: float = 0.01) -> optax.GradientTra
 
 KINDS = {
     "adam": lambda: optax.scale_by_adam(),
+    "rms": lambda: optax.scale_by_rms(decay=0.99, eps=1e-5, eps_in_sqrt=False),
     "rmsprop": centred_rmsprop,
     "nesterov": lambda: optax.trace(decay=0.95, nesterov=True),
 }

@@ -6,7 +6,7 @@ All epochs and minibatches of a trajectory are one scan, so that the learner dis
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,66 +14,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flatout.algorithms.actor_critic import Actor, Networks, build_networks, policy, value
+from flatout.algorithms.actor_critic import Networks, policy, value
 from flatout.algorithms.base import Algorithm, shapes_of
-from flatout.algorithms.distributions import distribution
-from flatout.algorithms.returns import (
-    RunningMoments,
-    centre,
-    discounted_returns,
-    explained_variance,
-    generalised_advantages,
-    initial_moments,
-    mean,
-    normalise,
-    update_moments,
-)
+from flatout.algorithms.on_policy import Batch, OnPolicy, State
+from flatout.algorithms.returns import centre, mean
 from flatout.algorithms.shuffle import permutations
 from flatout.config import NetworkConfig
 from flatout.errors import UsageError
 from flatout.hyper import PPOConfig, linear
-from flatout.networks import Grid, Network, OneHot
+from flatout.networks import Network
 from flatout.packing import Packing
-from flatout.types import ActionSpec, Array, ContinuousSpec, ObservationSpec, Trajectory
+from flatout.types import ActionSpec, ObservationSpec, Trajectory
 
 AVERAGED = (
     "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm", "updates",
 )  # fmt: skip
 METRICS = (*AVERAGED[:-1], "explained_variance", "learning_rate", "clip_range", "updates")
-
-
-class ActorParams(NamedTuple):
-    """What acting needs: the actor's arrays and the observation statistics of its version."""
-
-    actor: Actor
-    moments: RunningMoments | None
-
-
-class State(NamedTuple):
-    """Everything that learning changes.
-
-    `step` counts environment steps learned from (int32), `iteration` trajectories.
-    """
-
-    networks: Networks
-    optimiser: optax.OptState
-    obs_moments: RunningMoments | None
-    reward_moments: RunningMoments | None
-    reward_sums: Array
-    step: Array
-    iteration: Array
-
-
-class _Batch(NamedTuple):
-    """Flattened transitions; `weight` is 1 where a step counts, or None where all do."""
-
-    obs: jax.Array
-    sample: jax.Array
-    log_prob: jax.Array
-    value: jax.Array
-    advantage: jax.Array
-    target: jax.Array
-    weight: jax.Array | None
 
 
 def ppo(
@@ -102,71 +58,30 @@ def ppo(
     Raises:
         UsageError: a network that does not fit the spaces.
     """
-    dist = distribution(action_spec)
-    log_std = config.log_std_init if isinstance(action_spec, ContinuousSpec) else None
-
-    def build(rng: np.random.Generator | None) -> Networks:
-        return build_networks(rng, obs_spec, network_config, network, dist, log_std)
-
-    arrays, static = eqx.partition(build(None), eqx.is_array)
-    if config.normalize_observation and isinstance(arrays.actor.torso, Grid | OneHot):
-        raise UsageError(
-            "normalize_observation = true does not go with boards of one-hot cells; turn it off, "
-            "or use network = mlp."
-        )
+    replayed = config.replay_trajectories > 1
+    masked = config.rollout_episodes is not None or replayed
+    base = OnPolicy(
+        config, network_config, obs_spec, action_spec,
+        num_envs=num_envs, masked=masked, network=network,
+    )  # fmt: skip
+    arrays, static, dist = base.arrays, base.static, base.dist
     packing = Packing(arrays)
     steps = _optimiser(config)
     learning_rate = linear("learning_rate", config.learning_rate)
     clip_range = linear("clip_range", config.clip_range)
     critic_ratio = (config.critic_learning_rate or learning_rate[0]) / learning_rate[0]
     rates = _rates(arrays, critic_ratio) if critic_ratio != 1.0 else None
-    replayed = config.replay_trajectories > 1
-    masked = config.rollout_episodes is not None or replayed
     if replayed and (config.normalize_observation or config.normalize_reward):
         raise UsageError(
             "replay_trajectories does not go with normalize_observation or normalize_reward: "
             "their statistics would count each step several times."
         )
 
-    def init(key: np.ndarray) -> State:
-        return fresh(eqx.filter(build(np.random.default_rng(key)), eqx.is_array))
-
-    def fresh(networks: Networks) -> State:
-        networks = jax.tree.map(np.asarray, networks)
-        moments = initial_moments(obs_spec.shape) if config.normalize_observation else None
-        scaled = config.normalize_reward
-        return State(
-            networks=networks,
-            optimiser=_initial(steps, packing.size),
-            obs_moments=moments,
-            reward_moments=initial_moments(()) if scaled else None,
-            reward_sums=np.zeros((num_envs,), np.float32) if scaled else None,
-            step=np.zeros((), np.int32),
-            iteration=np.zeros((), np.int32),
-        )
-
-    def observe(obs: jax.Array, moments: RunningMoments | None) -> jax.Array:
-        x = obs.astype(jnp.float32)
-        if obs_spec.high is not None:
-            x = x / obs_spec.high
-        return x if moments is None else normalise(x, moments)
-
-    def act(
-        params: ActorParams, obs: jax.Array, carry: Any, draw: jax.Array | None
-    ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
-        actor = eqx.combine(params.actor, static.actor)
-        x, _ = policy(actor, observe(obs, params.moments))
-        sample = dist.sample(x, actor.extra, draw)
-        extras = {"log_prob": dist.log_prob(x, actor.extra, sample)}
-        if isinstance(action_spec, ContinuousSpec):
-            extras["sample"] = sample  # as drawn; the environment gets it clipped
-        return dist.to_environment(sample), carry, extras
-
-    def actor(state: State) -> ActorParams:
-        return ActorParams(state.networks.actor, state.obs_moments)
+    def optimiser() -> optax.OptState:
+        return _initial(steps, packing.size)
 
     def loss(
-        networks: Networks, batch: _Batch, clip: jax.Array
+        networks: Networks, batch: Batch, clip: jax.Array
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         networks = eqx.combine(networks, static)
         x, hidden = policy(networks.actor, batch.obs)
@@ -195,64 +110,10 @@ def ppo(
             "clip_fraction": average((jnp.abs(ratio - 1) > clip).astype(jnp.float32)),
         }
 
-    def prepare(state: State, trajectory: Trajectory) -> tuple[State, _Batch, jax.Array]:
-        """Advantages and targets for a trajectory; the normalisers move on for the next one."""
-        shape = trajectory.rewards.shape
-        done = jnp.logical_or(trajectory.terminated, trajectory.truncated)
-        weight = None
-        if masked:
-            assert trajectory.valid is not None
-            done = jnp.logical_or(done, ~trajectory.valid)
-            weight = trajectory.valid.astype(jnp.float32).reshape(-1)
-        rewards = trajectory.rewards
-        reward_moments, sums = state.reward_moments, state.reward_sums
-        if reward_moments is not None:
-            sums, after = discounted_returns(sums, rewards, done, config.gamma)
-            reward_moments = update_moments(reward_moments, after.reshape(-1), weight)
-            scale = jax.lax.rsqrt(reward_moments.var + 1e-8)
-            rewards = jnp.clip(rewards * scale, -10.0, 10.0)
-        networks = eqx.combine(state.networks, static)
-        flat_obs = trajectory.obs.reshape(-1, *obs_spec.shape)
-        seen = jnp.concatenate([flat_obs, trajectory.last_obs, trajectory.final_obs])
-        x = observe(seen, state.obs_moments)
-        v_t, v_tp1 = _values_around(value(networks, x), trajectory)
-        x = x[: len(flat_obs)]
-        if masked:  # padding holds whatever an earlier trajectory left there
-            rewards = jnp.where(trajectory.valid, rewards, 0.0)
-            v_t = jnp.where(trajectory.valid, v_t, 0.0)
-            v_tp1 = jnp.where(trajectory.valid, v_tp1, 0.0)
-        advantages = generalised_advantages(
-            rewards, v_t, v_tp1, trajectory.terminated, done, config.gamma, config.gae_lambda
-        )
-        sample = trajectory.extras.get("sample", trajectory.actions)
-        batch = _Batch(
-            obs=x,
-            sample=sample.reshape(-1, *sample.shape[2:]),
-            log_prob=trajectory.extras["log_prob"].reshape(-1),
-            value=v_t.reshape(-1),
-            advantage=advantages.reshape(-1),
-            target=(advantages + v_t).reshape(-1),
-            weight=weight,
-        )
-        counted = shape[0] * shape[1]
-        if masked:  # of replayed trajectories the newest are the first lanes
-            counted = trajectory.valid[:, :num_envs].sum().astype(jnp.int32)
-        obs_moments = state.obs_moments
-        if obs_moments is not None:
-            obs_moments = update_moments(obs_moments, flat_obs.astype(jnp.float32), weight)
-        state = state._replace(
-            obs_moments=obs_moments,
-            reward_moments=reward_moments,
-            reward_sums=sums,
-            step=state.step + counted,
-            iteration=state.iteration + 1,
-        )
-        return state, batch, explained_variance(batch.value, batch.target, batch.weight)
-
     def update(
         state: State, trajectory: Trajectory, key: jax.Array
     ) -> tuple[State, dict[str, jax.Array], None]:
-        state, batch, explained = prepare(state, trajectory)
+        state, batch, explained = base.prepare(state, trajectory)
         # Rows are all transitions; counted after this trajectory, as Stable-Baselines3 does.
         done = jnp.minimum(state.step / total_steps, 1.0)
         rate = learning_rate[0] + (learning_rate[1] - learning_rate[0]) * done
@@ -311,12 +172,12 @@ def ppo(
 
     return Algorithm(
         name="ppo",
-        init=init,
-        shapes=shapes_of(fresh(arrays)),
+        init=base.initial(optimiser),
+        shapes=shapes_of(base.fresh(arrays, optimiser())),
         noise=dist.noise,
-        act=act,
+        act=base.act,
         update=update,
-        actor=actor,
+        actor=base.actor,
         horizon=horizon,
         episodes=config.rollout_episodes,
         metrics=METRICS,
@@ -342,19 +203,3 @@ def _rates(networks: Networks, critic_ratio: float) -> np.ndarray:
     actor = sum(Packing(networks.actor).sizes)
     critic = sum(Packing(networks.critic).sizes)
     return np.repeat(np.asarray([1.0, critic_ratio], np.float32), [actor, critic])
-
-
-def _values_around(values: jax.Array, trajectory: Trajectory) -> tuple[jax.Array, jax.Array]:
-    """Values ``[T, N]`` before and after each step, final observations' at truncations.
-
-    Args:
-        values: of all observations, then the last, then the final ones, ``[T * N + N + C]``.
-        trajectory: says where final observations belong.
-    """
-    shape = trajectory.rewards.shape
-    steps = shape[0] * shape[1]
-    v_t = values[:steps].reshape(shape)
-    v_tp1 = values[shape[1] : steps + shape[1]]
-    finals = values[steps + shape[1] :]
-    v_tp1 = v_tp1.at[trajectory.final_index].set(finals, mode="drop")
-    return v_t, v_tp1.reshape(shape)

@@ -53,6 +53,36 @@ def generalised_advantages(
     return advantages
 
 
+def next_reward_targets(
+    r_t: jax.Array, v_tp1: jax.Array, terminated_t: jax.Array, done_t: jax.Array
+) -> jax.Array:
+    """1 for each step from which a reward follows before the episode ends, else 0.
+
+    Where the trajectory or a time limit cuts an episode, the value after it stands for what is
+    not known: values are chances of a reward here.
+
+    Args:
+        r_t: rewards ``[T, N]``.
+        v_tp1: values ``[T, N]`` after each step, as for `generalised_advantages`.
+        terminated_t: ``[T, N]`` bool.
+        done_t: ``[T, N]`` bool, terminated or truncated.
+
+    Returns:
+        Targets ``[T, N]``.
+    """
+    after = jnp.where(terminated_t, 0.0, jnp.clip(v_tp1, 0.0, 1.0))
+
+    def backward(
+        target_tp1: jax.Array, at_t: tuple[jax.Array, jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        r, unknown, done = at_t
+        target = jnp.where(r > 0, 1.0, jnp.where(done, unknown, target_tp1))
+        return target, target
+
+    _, targets = jax.lax.scan(backward, after[-1], (r_t, after, done_t), reverse=True)
+    return targets
+
+
 class RunningMoments(NamedTuple):
     """Mean and variance of everything seen so far, per component ``[...]``; `total` is a scalar."""
 

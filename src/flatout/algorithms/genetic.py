@@ -1,0 +1,153 @@
+"""A genetic algorithm over networks: play, keep the best, fill up with noisy copies of them.
+
+As Such et al. (2017) without crossover: each member of the population plays in an environment of
+its own, and its fitness is the mean return of its episodes. Acting is without noise; what differs
+between members are their parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flatout.algorithms.actor_critic import Actor, build_networks, policy
+from flatout.algorithms.base import Algorithm, shapes_of
+from flatout.algorithms.distributions import distribution
+from flatout.algorithms.optimiser import schedule
+from flatout.algorithms.randomness import normals
+from flatout.config import NetworkConfig
+from flatout.errors import UsageError
+from flatout.hyper import GeneticConfig, linear
+from flatout.networks import Network
+from flatout.packing import Packing
+from flatout.types import ActionSpec, Array, ContinuousSpec, ObservationSpec, Trajectory
+
+METRICS = ("fitness_mean", "fitness_max", "fitness_elite", "noise", "updates")
+
+
+class State(NamedTuple):
+    """Everything that learning changes.
+
+    Attributes:
+        members: the actors' arrays with a leading axis P; the elites of the last generation come
+            first, the best of them at 0.
+        step: environment steps, int32.
+        iteration: generations, int32.
+    """
+
+    members: Actor
+    step: Array
+    iteration: Array
+
+
+def genetic(
+    config: GeneticConfig,
+    network_config: NetworkConfig,
+    obs_spec: ObservationSpec,
+    action_spec: ActionSpec,
+    *,
+    num_envs: int,
+    horizon: int,
+    total_steps: int,
+    network: Network | None = None,
+) -> Algorithm:
+    """Build the genetic algorithm's pure functions.
+
+    Args:
+        config: hyper-parameters.
+        network_config: the torso's settings.
+        obs_spec: one environment's observation.
+        action_spec: one environment's action.
+        num_envs: P, members of the population, each with an environment.
+        horizon: T, the most steps of an environment in one generation.
+        total_steps: environment steps of the whole run, over which the noise's schedule runs.
+        network: a custom torso, or None for the configured one.
+
+    Raises:
+        UsageError: a network that does not fit, or more elites than members.
+    """
+    if config.elites >= num_envs:
+        raise UsageError(
+            f"elites = {config.elites} of a population of --envs {num_envs} leaves no room for new "
+            "members; each environment has one member."
+        )
+    dist = distribution(action_spec)
+    log_std = 0.0 if isinstance(action_spec, ContinuousSpec) else None
+    noise_std = linear("noise", config.noise)
+
+    def build(rng: np.random.Generator | None) -> Actor:
+        return build_networks(rng, obs_spec, network_config, network, dist, log_std).actor
+
+    arrays, static = eqx.partition(build(None), eqx.is_array)
+    packing = Packing(arrays)
+
+    def init(key: np.ndarray) -> State:
+        rng = np.random.default_rng(key)
+        members = [eqx.filter(build(rng), eqx.is_array) for _ in range(num_envs)]
+        return fresh(jax.tree.map(lambda *leaves: np.stack(leaves), *members))
+
+    def fresh(members: Actor) -> State:
+        zero = np.zeros((), np.int32)
+        return State(jax.tree.map(np.asarray, members), zero, zero.copy())
+
+    def observe(obs: jax.Array) -> jax.Array:
+        x = obs.astype(jnp.float32)
+        return x if obs_spec.high is None else x / obs_spec.high
+
+    def one(member: Actor, obs: jax.Array) -> jax.Array:
+        actor = eqx.combine(member, static)
+        x, _ = policy(actor, observe(obs))
+        return dist.to_environment(dist.sample(x, actor.extra, None))
+
+    def act(
+        params: Actor, obs: jax.Array, carry: Any, draw: jax.Array | None
+    ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
+        if draw is None:  # the best plays everywhere
+            return one(jax.tree.map(lambda leaf: leaf[0], params), obs), carry, {}
+        count = obs.shape[0]  # environments, and so members, are neighbours in every group
+        own = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, draw[0], count), params)
+        return jax.vmap(lambda member, row: one(member, row[None])[0])(own, obs), carry, {}
+
+    def update(
+        state: State, trajectory: Trajectory, key: jax.Array
+    ) -> tuple[State, dict[str, jax.Array], None]:
+        assert trajectory.valid is not None
+        played = jnp.where(trajectory.valid, trajectory.rewards, 0.0).sum(0)
+        fitness = played / config.rollout_episodes
+        step = state.step + trajectory.valid.sum().astype(jnp.int32)
+        std = schedule(noise_std, step, total_steps)
+        elites = jnp.argsort(-fitness)[: config.elites]
+        # Children are noisy copies of the elites in turn.
+        children = num_envs - config.elites
+        parents = jnp.concatenate([elites, elites[jnp.arange(children) % config.elites]])
+        kicks = normals(key, jnp.zeros((), jnp.int32), state.iteration, children * packing.size)
+        kicks = jnp.concatenate(
+            [jnp.zeros((config.elites, packing.size)), std * kicks.reshape(children, -1)]
+        )
+        moved = jax.vmap(packing.unpack)(kicks)
+        members = jax.tree.map(lambda leaf, kick: leaf[parents] + kick, state.members, moved)
+        metrics = {
+            "fitness_mean": fitness.mean(),
+            "fitness_max": fitness.max(),
+            "fitness_elite": fitness[elites].mean(),
+            "noise": std,
+            "updates": jnp.ones(()),
+        }
+        return State(members, step, state.iteration + 1), metrics, None
+
+    return Algorithm(
+        name="genetic",
+        init=init,
+        shapes=shapes_of(fresh(jax.tree.map(lambda leaf: np.stack([leaf] * num_envs), arrays))),
+        noise=lambda key, env, step: jnp.asarray(env, jnp.int32),
+        act=act,
+        update=update,
+        actor=lambda state: state.members,
+        horizon=horizon,
+        episodes=config.rollout_episodes,
+        metrics=METRICS,
+    )
