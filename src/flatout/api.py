@@ -20,7 +20,7 @@ from flatout.evaluate import Evaluation, Evaluator, record
 from flatout.networks import Network
 from flatout.packing import Bundle
 from flatout.params import Policy
-from flatout.runfolder import RunFolder
+from flatout.runfolder import RunFolder, load_config
 from flatout.settings import resolve, with_run
 from flatout.spans import Spans
 from flatout.trainer import Callback, Trainer
@@ -200,6 +200,16 @@ class Agent:
         specs = task.obs_spec, task.action_spec
         return record(policy, task.make, task.name, specs, seed, path)
 
+    @property
+    def task(self) -> Task:
+        """The environment's spaces, and how to make it."""
+        return self._task_specs()
+
+    @property
+    def policy(self) -> Policy:
+        """Greedy acting for one environment."""
+        return self._policy(1, True)
+
     def save(self, path: str | Path) -> Path:
         """Write the agent, its optimiser included, as one safetensors file.
 
@@ -362,6 +372,23 @@ def load_any(path: Path, prefer: str = "best") -> tuple[Agent, Path]:
     arrays, metadata = checkpoint.load_agent(file)
     config = saved_config(metadata, file)
     return AGENTS[config.algorithm]._restored(arrays, metadata, file, None, None), file
+
+
+def load_newest(path: Path) -> tuple[Agent, Path]:
+    """An agent from a run's newest parameters, also while the run goes on.
+
+    Raises:
+        UsageError, CheckpointError: there is none, or it is corrupt.
+    """
+    final = path / "params.safetensors"
+    saved = checkpoint.checkpoints(path / "checkpoints") if path.is_dir() else []
+    if not saved or final.is_file():
+        return load_any(path, prefer="final")
+    file = saved[-1]
+    _, snapshot = checkpoint.load(file)
+    config = load_config(path)
+    metadata = {"config": {"algorithm": config.algorithm, "settings": config.flat()}}
+    return AGENTS[config.algorithm]._restored(snapshot.arrays, metadata, file, None, None), file
 
 
 def _name(env: Any) -> tuple[str | None, Any]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flatout.buffers.base import Buffer
     from flatout.evaluate import Evaluator
     from flatout.networks import Network
+    from flatout.params import Publisher
     from flatout.schedules.base import Schedule
 
 INIT, LEARN, ACT, REPLAY = 0, 1, 2, 3
@@ -232,16 +233,20 @@ def _compile(
     with ExitStack() as undo:  # whatever fails on the way leaves no environment open
         crew = None
         if placement.sampler == "processes":
-            crew = hire(config, task, acting.rounds, needs, source, announce)
+            crew = hire(
+                config, task, acting, needs, announce, source=source, network=network,
+                local=placement.inference == "local",
+            )  # fmt: skip
             undo.callback(crew.close)
         evaluator = None
         if config.run.eval_every:
             device = backend.device(placement.act[0])
             evaluator = Evaluator(algorithm, task, config.run.eval_episodes, seed, device)
             undo.callback(evaluator.close)
+        compiled = [] if crew is not None and crew.local else acting.policies  # else in workers
         with spans.span("compile"), ThreadPoolExecutor(3) as pool:
             jobs = [pool.submit(learner.compile_update, shapes)]
-            jobs += [pool.submit(policy.compile) for policy in acting.policies]
+            jobs += [pool.submit(policy.compile) for policy in compiled]
             if evaluator is not None:
                 jobs.append(pool.submit(evaluator.policy.compile))
             program, *_ = [job.result() for job in jobs]
@@ -255,7 +260,10 @@ def _compile(
         announce(expectation.check(placement, hardware))
         sampler = make_sampler(config, task, acting, needs, spans, crew)
         undo.callback(sampler.close)
-        flow = (sampler, acting.policies, learner, spans, discardable, algorithm.advanced)
+        publishers: list[Publisher] = list(acting.policies)
+        if crew is not None and crew.local:
+            publishers = [acting.remote(crew)]
+        flow = (sampler, publishers, learner, spans, discardable, algorithm.advanced)
         if placement.schedule == "overlapped":
             schedule: Schedule = OverlappedSchedule(*flow, lag=placement.lag)
         else:

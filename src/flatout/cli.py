@@ -1,4 +1,4 @@
-"""The command line: `train`, `eval` and `devices`. Heavy imports wait until they are needed."""
+"""The command line: `train`, `eval`, `watch`, `devices`. Heavy imports wait for their need."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ commands:
                       flatout train ppo --preset cartpole-ppo
                       flatout train --resume RUN_DIR
   eval RUN_DIR      play greedy episodes with a trained agent (--episodes 20, --video out.gif)
+  watch RUN_DIR     see the agent play in the terminal, also while it learns (--gif out.gif)
   devices           what this machine has, who uses it, and what a run would use
 
 presets: {presets}
@@ -55,6 +56,22 @@ class EvalArguments:
 
 
 @dataclass(frozen=True)
+class WatchArguments:
+    """See a trained agent play in the terminal."""
+
+    episodes: int = 3
+    """How many."""
+    fps: float | None = None
+    """Frames per second; by default the environment's own."""
+    seed: int | None = None
+    """Seed of the episodes; by default the run's own evaluation episodes."""
+    gif: str | None = None
+    """Write one episode as an animated GIF instead."""
+    checkpoint: str = "newest"
+    """newest (also of a run that goes on), best (by evaluation) or final."""
+
+
+@dataclass(frozen=True)
 class DevicesArguments:
     """What this machine has, who uses it, and what a run would use."""
 
@@ -69,7 +86,7 @@ def dispatch(argv: list[str]) -> int:
         FlatoutError: anything that the user can mend.
     """
     commands: dict[str, Callable[[list[str]], int]] = {
-        "train": _train, "eval": _eval, "devices": _devices,
+        "train": _train, "eval": _eval, "watch": _watch, "devices": _devices,
     }  # fmt: skip
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(HELP.format(algorithms=", ".join(ALGORITHMS), presets=", ".join(presets())))
@@ -166,8 +183,7 @@ def _eval(argv: list[str]) -> int:
     arguments: EvalArguments = parse(EvalArguments, "flatout eval RUN_DIR", argv, EvalArguments())
     if path is None:
         raise UsageError("eval needs a run folder or a saved agent: flatout eval RUN_DIR.")
-    if arguments.video is not None and not arguments.video.lower().endswith(".gif"):
-        raise UsageError(f"--video {arguments.video}: videos are animated GIFs; name a .gif file.")
+    _need_gif("--video", arguments.video)
     if arguments.checkpoint not in ("best", "final"):
         raise UsageError(
             f"--checkpoint {arguments.checkpoint} is neither best nor final."
@@ -202,6 +218,49 @@ def _eval(argv: list[str]) -> int:
     if arguments.video is not None:
         print(f"video: {arguments.video}")
     return 0
+
+
+def _watch(argv: list[str]) -> int:
+    path = argv.pop(0) if argv and not argv[0].startswith("-") else None
+    chosen: WatchArguments = parse(WatchArguments, "flatout watch RUN_DIR", argv, WatchArguments())
+    if path is None:
+        raise UsageError("watch needs a run folder or a saved agent: flatout watch RUN_DIR.")
+    _need_gif("--gif", chosen.gif)
+    if chosen.episodes < 1:
+        raise UsageError(f"--episodes {chosen.episodes} is impossible: at least 1.")
+    if chosen.fps is not None and not 0 < chosen.fps <= 1000:
+        raise UsageError(f"--fps {chosen.fps:g} is impossible: it lies above 0 and up to 1000.")
+    if chosen.checkpoint not in ("newest", "best", "final"):
+        raise UsageError(
+            f"--checkpoint {chosen.checkpoint} is none of newest, best and final."
+            f"{nearest(chosen.checkpoint, ['newest', 'best', 'final'])}"
+        )
+    from rich.console import Console
+
+    from flatout.api import Agent, load_any, load_newest
+    from flatout.watch import watch
+
+    def newest() -> tuple[Agent, Path]:
+        if chosen.checkpoint == "newest":
+            return load_newest(Path(path))
+        return load_any(Path(path), prefer=chosen.checkpoint)
+
+    if chosen.gif is not None:
+        total = newest()[0].record(Path(chosen.gif), seed=chosen.seed)
+        print(f"{chosen.gif}: one episode, return {total:g}")
+        return 0
+    try:
+        returns = watch(newest, chosen.episodes, chosen.fps, chosen.seed, Console())
+    except KeyboardInterrupt:
+        return 130
+    if len(returns) > 1:
+        print(f"mean return of {len(returns)} episodes: {sum(returns) / len(returns):g}")
+    return 0
+
+
+def _need_gif(flag: str, path: str | None) -> None:
+    if path is not None and not path.lower().endswith(".gif"):
+        raise UsageError(f"{flag} {path}: videos are animated GIFs; name a .gif file.")
 
 
 def _devices(argv: list[str]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,14 @@ from flatout.types import Device, ObservationSpec
 NOISE_BLOCK = 128
 """Steps whose noise is drawn in one dispatch. Only speed depends on it: each draw is a pure
 function of (seed, environment, step)."""
+
+
+class Publisher(Protocol):
+    """Takes published parameters to where acting happens."""
+
+    def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
+        """Take over parameters as `Bundle` packs them."""
+        ...
 
 
 class Policy:

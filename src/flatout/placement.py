@@ -217,13 +217,16 @@ def with_workers(placement: Placement, num_envs: int, cores: int) -> Placement:
 def shares(placement: Placement, num_envs: int) -> list[list[Share]]:
     """The groups that act together, by the order in which they take turns.
 
-    Every acting device has two groups where there are enough workers. A run with
-    ``sampler=inline`` has one group.
+    A run with ``sampler=inline`` has one group; with ``inference=local`` each worker is one, on the
+    CPU; else every acting device has two where there are enough workers.
     """
     devices = placement.act
     if placement.workers is None:
         return [[Share(devices[0], ((0, num_envs),))]]
     workers, each = placement.workers
+    if placement.inference == "local":
+        own = [Share(CPU, ((worker * each, each),)) for worker in range(workers)]
+        return [own]
     groups = min(workers, HALVES * len(devices))
     rounds: list[list[Share]] = []
     for group in range(groups):
@@ -242,7 +245,6 @@ def refuse_unavailable(placement: Placement) -> None:
         UsageError: naming the key and what can be written instead.
     """
     wanted = {
-        "inference": (placement.inference, "central"),
         "params": (placement.params, "replicated"),
     }
     for key, (value, available) in wanted.items():
@@ -263,6 +265,8 @@ def refuse_unavailable(placement: Placement) -> None:
             f"--placement: replay=gpu needs learn=gpu:0, but learn={_join(placement.learn)}; "
             "replay=device keeps it in the learning device's memory, replay=cpu in the host's."
         )
+    if placement.inference == "local" and placement.sampler != "processes":
+        raise UsageError("--placement: inference=local needs sampler=processes.")
     several = (("act", placement.act),) if placement.sampler == "inline" else ()
     for key, devices in (*several, ("learn", placement.learn)):
         if len(devices) > 1:

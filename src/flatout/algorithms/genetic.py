@@ -106,7 +106,7 @@ def genetic(
     def act(
         params: Actor, obs: jax.Array, carry: Any, draw: jax.Array | None
     ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
-        if draw is None:  # the best plays everywhere
+        if draw is None or obs.shape[0] > num_envs:  # the best plays everywhere
             return one(jax.tree.map(lambda leaf: leaf[0], params), obs), carry, {}
         count = obs.shape[0]  # environments, and so members, are neighbours in every group
         own = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, draw[0], count), params)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -73,8 +73,8 @@ class RolloutBuffer:
         chunks: room for final observations, in units of N.
         replayed: say which steps ended an episode.
         sign: keep only the sign of rewards.
-        obs, rewards: zeroed arrays ``[T + 1, N, ...]`` and ``[T, N]`` to use, which other
-            processes may write to; made here by default.
+        shared: zeroed arrays to use instead of new ones, which other processes may write to, by
+            attribute; `outputs` is ``[groups, T, words]``.
     """
 
     def __init__(
@@ -87,21 +87,26 @@ class RolloutBuffer:
         chunks: int,
         replayed: bool = False,
         sign: bool = False,
-        obs: np.ndarray | None = None,
-        rewards: np.ndarray | None = None,
+        shared: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self._layouts = list(layouts)
         self._num_envs = num_envs
-        if obs is None:
-            obs = np.zeros((horizon + 1, num_envs, *spec.shape), spec.dtype)
-        if rewards is None:
-            rewards = np.zeros((horizon, num_envs), np.float32)
-        self.obs, self.rewards = obs, rewards
-        self.outputs = [np.zeros((horizon, layout.words), np.uint32) for layout in layouts]
-        self.terminated = np.zeros((horizon, num_envs), np.bool_)
-        self.truncated = np.zeros((horizon, num_envs), np.bool_)
-        self.valid = np.zeros((horizon, num_envs), np.bool_) if masked else None
-        self.ended = np.zeros((horizon, num_envs), np.bool_) if replayed else None
+        flags = ((horizon, num_envs), "bool")
+        given = shared or {}
+
+        def array(name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+            return given[name] if name in given else np.zeros(shape, dtype)
+
+        self.obs = array("obs", (horizon + 1, num_envs, *spec.shape), spec.dtype)
+        self.rewards = array("rewards", (horizon, num_envs), "float32")
+        self.terminated = array("terminated", *flags)
+        self.truncated = array("truncated", *flags)
+        self.valid = array("valid", *flags) if masked else None
+        self.ended = array("ended", *flags) if replayed else None
+        if "outputs" in given:
+            self.outputs = list(given["outputs"])
+        else:
+            self.outputs = [np.zeros((horizon, layout.words), np.uint32) for layout in layouts]
         self._sign = sign
         self.chunks = chunks
         self._final_obs: list[np.ndarray] = []
@@ -115,6 +120,10 @@ class RolloutBuffer:
             self.valid.fill(False)
         if self.ended is not None:
             self.ended.fill(False)
+        self.forget()
+
+    def forget(self) -> None:
+        """Keep no final observations; the rest is written by other processes."""
         self._final_obs.clear()
         self._final_index.clear()
 

@@ -24,6 +24,8 @@ class Group:
     Args:
         lanes: the environments.
         policy: acts for them.
+        first: the number of the first environment in the run, from which noise is drawn, where
+            the lanes' own number says only where they lie in the arrays.
 
     Attributes:
         columns: the environments among the run's.
@@ -34,8 +36,9 @@ class Group:
         stepping: a step was begun and not yet waited for.
     """
 
-    def __init__(self, lanes: Lanes, policy: Policy) -> None:
+    def __init__(self, lanes: Lanes, policy: Policy, first: int | None = None) -> None:
         self.lanes, self.policy = lanes, policy
+        self.first = lanes.first if first is None else first
         self.columns = slice(lanes.first, lanes.first + lanes.num_envs)
         self.begin(0)
 
@@ -102,13 +105,25 @@ class CentralSampler:
                 group.lanes.reset_all()
         self._mark()
 
-    def collect(self) -> Trajectory:
+    def begin(self, slot: int, episodes: Sequence[int], steps: int) -> None:
+        """Start the given episodes, `steps` after the run's start; the next trajectory goes into
+        that slot."""
+        for group in self._groups:
+            for env in range(group.lanes.num_envs):
+                group.lanes.reset(env, episodes[group.lanes.first + env], slot)
+        self.steps, self._slot, self._row = steps, slot, 0
+        self._mark()
+
+    def collect(self, slot: int | None = None) -> Trajectory:
         """Collect one trajectory with the policies' parameters.
+
+        Args:
+            slot: where to, by default the next one.
 
         Raises:
             EnvironmentFailure: an environment raised or returned nonsense.
         """
-        buffer = self._next_buffer()
+        buffer = self._next_buffer(slot)
         self.episodes, self._ends, self.restarted = [], [], []
         for group in self._groups:
             group.begin(self._wanted)
@@ -149,6 +164,21 @@ class CentralSampler:
             self._values.commit()
         self.steps += rows
         self._mark()
+
+    @property
+    def rows(self) -> int:
+        """Steps of the last trajectory (fewer than T where all whole episodes ended before)."""
+        return self._rows
+
+    @property
+    def ends(self) -> list[int]:
+        """The rows at which `episodes` ended."""
+        return [row for row, _, lost in self._ends if not lost]
+
+    @property
+    def begun(self) -> list[int]:
+        """The numbers of the environments' episodes now."""
+        return [number for group in self._groups for number in group.lanes.books().episode]
 
     @property
     def steps_collected(self) -> int:
@@ -215,7 +245,7 @@ class CentralSampler:
         """Choose a round's actions and begin its steps."""
         obs, step = buffer.obs[t], self.steps + t
         chosen = [
-            (group, group.policy.begin(obs[group.columns], step, group.lanes.first))
+            (group, group.policy.begin(obs[group.columns], step, group.first))
             for group in groups
             if group.active != []
         ]
@@ -280,16 +310,16 @@ class CentralSampler:
                 buffer.truncated[t - 1, number] = True
                 buffer.keep_final(t - 1, number, last_obs)
                 self._ends.append((t - 1, number, True))
-        row = group.policy.act(buffer.obs[t, group.columns], self.steps + t, lanes.first)
+        row = group.policy.act(buffer.obs[t, group.columns], self.steps + t, group.first)
         buffer.outputs[self._groups.index(group)][t] = row
         lanes.again(group.policy.layout.action(row))
 
     # --- Between trajectories -----------------------------------------------------------------
 
-    def _next_buffer(self) -> RolloutBuffer:
+    def _next_buffer(self, slot: int | None) -> RolloutBuffer:
         """The next trajectory's arrays, its first observations in them."""
         before = self._buffers[self._slot]
-        self._slot = (self._slot + 1) % len(self._buffers)
+        self._slot = (self._slot + 1) % len(self._buffers) if slot is None else slot
         buffer = self._buffers[self._slot]
         if self._row or buffer is not before:
             buffer.obs[0] = before.obs[self._row]

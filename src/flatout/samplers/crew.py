@@ -120,6 +120,18 @@ class Worker:
         except Closed:
             raise self._post_mortem() from None
 
+    def more(self) -> bytes:
+        """A further part of the reply, with its length in front.
+
+        Raises:
+            WorkerLost: it died meanwhile.
+        """
+        assert self._channel is not None
+        try:
+            return self._channel.receive_long()
+        except (Closed, Late):
+            raise self._post_mortem() from None
+
     def wait(self, size: int = 0) -> bytes:
         """Wait until the command is done; returns the reply's `size` bytes.
 
@@ -228,6 +240,7 @@ class Crew:
     ) -> None:
         self.workers = list(workers)
         self.arena = arena
+        self.local = any(worker.job.local is not None for worker in workers)  # they act, too
         self.restarts = 0
         self._report = report
 

@@ -96,8 +96,8 @@ class Lanes(Protocol):
         """The counters now."""
         ...
 
-    def reset(self, env: int, episode: int) -> None:
-        """Start one episode; its observation goes to row 0 of the first slot."""
+    def reset(self, env: int, episode: int, slot: int = 0) -> None:
+        """Start one episode; its observation goes to row 0 of a slot."""
         ...
 
     def replay_all(
@@ -160,8 +160,8 @@ class HostLanes:
         envs = self._envs
         return Books(list(envs.episode), list(envs.origin), list(envs.since))
 
-    def reset(self, env: int, episode: int) -> None:
-        self._envs.reset(env, self._obs[0][0], episode)
+    def reset(self, env: int, episode: int, slot: int = 0) -> None:
+        self._envs.reset(env, self._obs[slot][0], episode)
 
     def replay_all(
         self, origins: Sequence[int], actions: Sequence[np.ndarray | None]

@@ -10,20 +10,24 @@ from typing import TYPE_CHECKING, Any
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.envs.host import TRAINING
 from flatout.errors import UsageError
+from flatout.packing import Bundle
 from flatout.params import Policy
 from flatout.placement import DeviceName, Share
+from flatout.samplers.base import Sampler
 from flatout.samplers.central import CentralSampler, Group
 from flatout.samplers.crew import Crew, Worker
 from flatout.samplers.lanes import HostLanes, Lanes
+from flatout.samplers.local import LocalSampler, Remote
 from flatout.samplers.processes import WorkerLanes, arena_fields
-from flatout.samplers.shared_memory import Arena
-from flatout.samplers.worker import Job
+from flatout.samplers.shared_memory import Arena, Fields, fields_of
+from flatout.samplers.worker import PARAMS, SHARED, Job, Local
 from flatout.spans import Spans
 
 if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
     from flatout.config import TrainConfig
     from flatout.envs.task import Task
+    from flatout.networks import Network
 
 
 class Acting:
@@ -35,6 +39,10 @@ class Acting:
         task: the environment.
         key: raw key data of the acting stream.
         device: from a device's name to the device.
+
+    Attributes:
+        ordered: the groups in the order of their environments.
+        bundle: how an actor's parameters are packed.
     """
 
     def __init__(
@@ -46,8 +54,11 @@ class Acting:
         device: Callable[[DeviceName], Any],
     ) -> None:
         self.rounds = rounds
+        self.ordered = sorted((s for groups in rounds for s in groups), key=lambda s: s.first)
+        self.bundle = Bundle(algorithm.actor(algorithm.shapes))
+        self._remote: Remote | None = None
         self._policies: dict[tuple[DeviceName, int], Policy] = {}
-        for share in (share for groups in rounds for share in groups):
+        for share in self.ordered:
             where = (share.device, share.count)
             if where not in self._policies:
                 self._policies[where] = Policy(
@@ -58,6 +69,11 @@ class Acting:
     def policies(self) -> list[Policy]:
         """Each once."""
         return list(self._policies.values())
+
+    def remote(self, crew: Crew) -> Remote:
+        """What stands for the policies of a crew that acts by itself."""
+        self._remote = self._remote or Remote(crew)
+        return self._remote
 
     def policy(self, share: Share) -> Policy:
         """The policy of a group."""
@@ -88,18 +104,20 @@ RESEED_AFTER = 1000
 
 
 def hire(
-    config: TrainConfig, task: Task, rounds: Sequence[Sequence[Share]], needs: Needs, source: Any,
-    report: Callable[[str], None],
+    config: TrainConfig, task: Task, acting: Acting, needs: Needs, report: Callable[[str], None],
+    *, source: Any = None, network: Network | None = None, local: bool = False,
 ) -> Crew:  # fmt: skip
     """Start the actor processes; they make their environments while this process goes on.
 
     Args:
         config: the run's settings.
         task: the environment.
-        rounds: the groups (`shares`).
+        acting: whose groups they step; with `local`, each worker's own.
         needs: of the run.
-        source: a function that makes one environment, instead of the configured id.
         report: receives sentences about workers that are lost.
+        source: a function that makes one environment, instead of the configured id.
+        network: a custom torso, or None.
+        local: workers act by themselves.
 
     Raises:
         UsageError: the environment cannot be made in another process.
@@ -110,16 +128,19 @@ def hire(
             "one, or use sampler=inline."
         )
     num_envs = config.env.envs
-    fields = arena_fields(needs.slots, needs.horizon, num_envs, task.obs_spec, task.action_spec)
+    if local:
+        fields = trajectory_fields(needs, num_envs, task, acting)
+    else:
+        fields = arena_fields(needs.slots, needs.horizon, num_envs, task.obs_spec, task.action_spec)
     arena = Arena(fields)
     common = Job(
         registered=registered(config.env.env) if source is None else None, config=config.env,
         source=source, first=0, count=0, seed=config.run.seed, reseed_after=reseed_after(needs),
-        arena=(arena.descriptor, fields),
+        arena=(arena.descriptor, fields), local=Local(config, needs, network) if local else None,
     )  # fmt: skip
     jobs = [
         replace(common, first=first, count=count)
-        for share in sorted((s for groups in rounds for s in groups), key=lambda s: s.first)
+        for share in acting.ordered
         for first, count in share.workers
     ]
     crew = Crew([Worker(job, config.run.worker_timeout) for job in jobs], arena, report)
@@ -127,28 +148,59 @@ def hire(
     return crew
 
 
+def trajectory_fields(needs: Needs, num_envs: int, task: Task, acting: Acting) -> Fields:
+    """What a run shares with actor processes that act by themselves: whole trajectories, and the
+    parameters that act."""
+    rows = (needs.slots, needs.horizon, num_envs)
+    spec = task.obs_spec
+    shapes: dict[str, Any] = {
+        "obs": ((needs.slots, needs.horizon + 1, num_envs, *spec.shape), spec.dtype),
+        "rewards": (rows, "float32"),
+        "terminated": (rows, "bool"),
+        "truncated": (rows, "bool"),
+    }
+    if needs.episodes is not None:
+        shapes["valid"] = (rows, "bool")
+    if needs.replayed:
+        shapes["ended"] = (rows, "bool")
+    for share in acting.ordered:
+        words = acting.policy(share).layout.words
+        shapes[f"outputs/{share.first}"] = ((needs.slots, needs.horizon, words), "uint32")
+    for index, array in enumerate(acting.bundle.shapes):
+        shapes[f"{PARAMS}{index}"] = (array.shape, array.dtype)
+    return fields_of(**shapes)
+
+
 def make_sampler(
-    config: TrainConfig, task: Task, acting: Acting, needs: Needs, spans: Spans, crew: Crew | None
-) -> CentralSampler:
+    config: TrainConfig, task: Task, acting: Acting, needs: Needs, spans: Spans,
+    crew: Crew | None = None,
+) -> Sampler:  # fmt: skip
     """The sampler, its environments open (with a crew: once all workers are ready).
 
     Raises:
         UsageError, EnvironmentFailure: the environments cannot be made.
     """
     num_envs = config.env.envs
-    groups = [share for groups in acting.rounds for share in groups]
-    layouts = [acting.policy(s).layout for s in sorted(groups, key=lambda share: share.first)]
+    layouts = [acting.policy(share).layout for share in acting.ordered]
 
     def buffer(slot: int) -> RolloutBuffer:
-        shared = () if crew is None else (crew.arena["obs"][slot], crew.arena["rewards"][slot])
+        shared: dict[str, Any] = {}
+        if crew is not None:
+            shared = {name: crew.arena[name][slot] for name in SHARED if name in crew.arena}
+            if crew.local:
+                shared["outputs"] = [
+                    crew.arena[f"outputs/{share.first}"][slot] for share in acting.ordered
+                ]
         return RolloutBuffer(
             needs.horizon, num_envs, task.obs_spec, layouts, needs.episodes is not None,
-            needs.chunks, needs.replayed, config.env.clip_reward, *shared,
+            needs.chunks, needs.replayed, config.env.clip_reward, shared,
         )  # fmt: skip
 
     buffers = [buffer(slot) for slot in range(needs.slots)]
     if crew is not None:
         crew.wait()
+        if crew.local:
+            return LocalSampler(crew, buffers, acting.remote(crew), task.name, spans)
 
     def lanes(share: Share) -> Lanes:
         if crew is None:

@@ -129,12 +129,12 @@ class WorkerLanes:
         since, episode, origin = self._books.T.tolist()
         return Books(episode, origin, since)
 
-    def reset(self, env: int, episode: int) -> None:
+    def reset(self, env: int, episode: int, slot: int = 0) -> None:
         worker = next(w for w in self._workers if env in range(self.num_envs)[self._own(w)])
         episodes: list[int | None] = [None] * self.num_envs
         episodes[env] = episode
         with self._final():
-            self._begin([worker], 0, 0, episodes)
+            self._begin([worker], slot, 0, episodes)
 
     def replay_all(
         self, origins: Sequence[int], actions: Sequence[np.ndarray | None]

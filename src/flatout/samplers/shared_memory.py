@@ -50,6 +50,9 @@ class Arena:
             for name, (shape, dtype) in fields.items()
         }
 
+    def __contains__(self, name: str) -> bool:
+        return name in self.arrays
+
     def __getitem__(self, name: str) -> np.ndarray:
         return self.arrays[name]
 
@@ -146,8 +149,7 @@ class Channel:
 
     def send_long(self, data: bytes) -> None:
         """Send bytes with their length in front."""
-        self.send(LENGTH.pack(len(data)))
-        self.send(data)
+        self.send(long(data))
 
     def receive_long(self) -> bytes:
         """What `send_long` sent."""
@@ -157,6 +159,11 @@ class Channel:
     def close(self) -> None:
         """Close this end."""
         self._end.close()
+
+
+def long(data: bytes) -> bytes:
+    """Bytes with their length in front, as `Channel.receive_long` takes them."""
+    return LENGTH.pack(len(data)) + data
 
 
 def fields_of(**fields: tuple[tuple[int, ...], Any]) -> Fields:

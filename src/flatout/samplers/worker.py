@@ -1,6 +1,7 @@
 """An actor process: steps its share of the environments in memory that it shares with the parent.
 
-Started by `flatout.samplers.crew` with two descriptors. It imports no JAX. Commands come over
+Started by `flatout.samplers.crew` with two descriptors. Without inference of its own it imports no
+JAX. Commands come over
 the channel that it inherits; observations, rewards and actions lie in the arena. It ends when the
 parent's end of the channel closes, however the parent ended.
 """
@@ -14,22 +15,33 @@ import struct
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flatout.errors import FlatoutError, one_line
-from flatout.samplers.shared_memory import Arena, Channel, Closed, Fields
+from flatout.samplers.shared_memory import Arena, Channel, Closed, Fields, long
 
 if TYPE_CHECKING:
-    from flatout.config import EnvConfig
+    from flatout.config import EnvConfig, TrainConfig
     from flatout.envs.base import Envs
 
 COMMAND = struct.Struct("<BBiq")
 """Which command, a flag, a slot, a number."""
 
 STEP, RESET, REPLAY = range(3)
+START, COLLECT, COMMIT, STATE, RESTORE = range(3, 8)
+WITH_MORE = frozenset({RESET, REPLAY, START, RESTORE})
+"""Commands that something follows."""
+
+SHARED = ("obs", "rewards", "terminated", "truncated", "valid", "ended")
+"""The arrays of a trajectory, of which the arena holds those that workers write."""
+
+PARAMS = "params/"
+"""What the actor's parameters are named after in the arena."""
+
 DONE, FAILED = b"d", b"f"
 """Replies: it is done; it failed, with a sentence and a traceback, and the process ends."""
 
@@ -38,6 +50,21 @@ SINCE, EPISODE, ORIGIN = range(3)
 
 TERMINATED, TRUNCATED, LIFE_LOST, ENDED = 1, 2, 4, 8
 """Bits of an environment's flags after a step."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """What a worker needs that acts by itself.
+
+    Attributes:
+        config: the run's settings.
+        needs: of the run (`samplers.make.Needs`).
+        network: a custom torso, or None.
+    """
+
+    config: TrainConfig
+    needs: Any
+    network: Any
 
 
 @dataclass(frozen=True)
@@ -53,6 +80,7 @@ class Job:
         seed: the run's seed.
         reseed_after: see `AtariEnvs`.
         arena: the shared memory's descriptor and fields.
+        local: how it acts by itself; None where its actions come from the parent.
     """
 
     registered: Any
@@ -63,10 +91,11 @@ class Job:
     seed: int
     reseed_after: int
     arena: tuple[int, Fields]
+    local: Local | None = None
 
 
-class Actor:
-    """The worker's environments and its part of the arena.
+class Stepper:
+    """Steps the worker's environments with actions from the parent.
 
     Args:
         envs: steps them.
@@ -132,13 +161,9 @@ class Actor:
 
 def open_envs(job: Job) -> Envs:
     """The job's environments."""
-    import gymnasium
-
     from flatout.envs.host import TRAINING
     from flatout.envs.task import open_task
 
-    if job.registered is not None:
-        gymnasium.registry.setdefault(job.registered.id, job.registered)
     task = open_task(job.config, job.source)
     return task.open(job.count, job.seed, TRAINING, job.reseed_after, job.first, threads=1)
 
@@ -147,33 +172,71 @@ def serve(channel: Channel) -> None:
     """Take the job, then do what the parent says until its end closes."""
     import cloudpickle  # from the parent, over a channel that it alone holds
 
-    actor: Actor | None = None
-    while True:
-        try:
-            if actor is None:
-                job = cloudpickle.loads(channel.receive_long())
-                assert isinstance(job, Job)
-                actor = Actor(open_envs(job), Arena(job.arena[1], job.arena[0]), job.first)
-                channel.send(DONE)
+    try:
+        job: Job = cloudpickle.loads(channel.receive_long())
+        arena = Arena(job.arena[1], job.arena[0])
+        if job.registered is not None:
+            import gymnasium
+
+            gymnasium.registry.setdefault(job.registered.id, job.registered)
+        answer = _stepper(job, arena) if job.local is None else _actor(job, arena)
+        channel.send(DONE)
+        while True:
             command, flag, slot, number = COMMAND.unpack(channel.receive(COMMAND.size))
-            if command == STEP:
-                actor.step(slot, number, bool(flag))
-                channel.send(DONE)
-            elif command == RESET:
-                actor.reset(slot, number, cloudpickle.loads(channel.receive_long()))
-                channel.send(DONE)
-            elif command == REPLAY:
-                reproduced = actor.replay(slot, *cloudpickle.loads(channel.receive_long()))
-                channel.send(DONE + bytes(reproduced))
-        except Closed:
-            return
-        except BaseException as error:  # whatever a user's environment raises
-            own = isinstance(error, FlatoutError)
-            text = str(error) if own else f"{type(error).__name__}: {one_line(error)}"
-            channel.send(FAILED)
-            channel.send_long(text.encode())
-            channel.send_long("".join(traceback.format_exception(error)).encode())
-            return
+            more = cloudpickle.loads(channel.receive_long()) if command in WITH_MORE else None
+            for part in answer(command, flag, slot, number, more):
+                channel.send(part)
+    except Closed:
+        return
+    except BaseException as error:  # whatever a user's environment raises
+        own = isinstance(error, FlatoutError)
+        text = str(error) if own else f"{type(error).__name__}: {one_line(error)}"
+        channel.send(FAILED)
+        channel.send_long(text.encode())
+        channel.send_long("".join(traceback.format_exception(error)).encode())
+
+
+Answer = Callable[[int, int, int, int, Any], Iterable[bytes]]
+"""``(command, flag, slot, number, more)`` to the reply's parts."""
+
+
+def _stepper(job: Job, arena: Arena) -> Answer:
+    stepper = Stepper(open_envs(job), arena, job.first)
+
+    def answer(command: int, flag: int, slot: int, number: int, more: Any) -> Iterable[bytes]:
+        if command == STEP:
+            stepper.step(slot, number, bool(flag))
+        elif command == RESET:
+            stepper.reset(slot, number, more)
+        elif command == REPLAY:
+            return (DONE + bytes(stepper.replay(slot, *more)),)
+        return (DONE,)
+
+    return answer
+
+
+def _actor(job: Job, arena: Arena) -> Answer:
+    import cloudpickle
+
+    from flatout.samplers.actor import LocalActor
+
+    actor = LocalActor(job, arena)
+
+    def answer(command: int, flag: int, slot: int, number: int, more: Any) -> Iterable[bytes]:
+        if command == COLLECT:
+            said, finals = actor.collect(slot, number)
+            return (DONE, long(said), long(finals))
+        if command == START:
+            actor.start(slot, more, number)
+        elif command == COMMIT:
+            actor.commit()
+        elif command == STATE:
+            return (DONE, long(cloudpickle.dumps(actor.state())))
+        elif command == RESTORE:
+            return (DONE, long(cloudpickle.dumps(actor.restore(more))))
+        return (DONE,)
+
+    return answer
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from flatout.checkpoint import PREFIX, leaf_names, named_leaves, rebuild
 from flatout.learner import Learner
-from flatout.params import Policy
+from flatout.params import Publisher
 from flatout.samplers.base import Restart, Sampler
 from flatout.spans import Spans
 from flatout.types import Episode, Metrics, Snapshot, Trajectory
@@ -109,7 +109,7 @@ class Flow:
     def __init__(
         self,
         sampler: Sampler,
-        policies: Sequence[Policy],
+        policies: Sequence[Publisher],
         learner: Learner,
         spans: Spans,
         discardable: Callable[[], AbstractContextManager[Any]],

@@ -13,7 +13,7 @@ import numpy as np
 
 from flatout.errors import Interrupt
 from flatout.learner import Learner
-from flatout.params import Policy
+from flatout.params import Publisher
 from flatout.samplers.base import Sampler
 from flatout.schedules.flow import Flow, Pending
 from flatout.spans import Spans
@@ -43,7 +43,7 @@ class OverlappedSchedule(Flow):
     def __init__(
         self,
         sampler: Sampler,
-        policies: Sequence[Policy],
+        policies: Sequence[Publisher],
         learner: Learner,
         spans: Spans,
         discardable: Callable[[], AbstractContextManager[Any]],

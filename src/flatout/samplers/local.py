@@ -1,0 +1,241 @@
+"""Actor processes that act by themselves, each with its own copy of the actor on its CPU.
+
+The parent writes the parameters into shared memory and says "collect"; each worker acts and steps
+for a whole trajectory. Workers load JAX for that: docs/placement.md says what it costs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from flatout.buffers.rollout import RolloutBuffer
+from flatout.envs.base import blamed
+from flatout.errors import CheckpointError
+from flatout.samplers.base import Restart
+from flatout.samplers.crew import Crew, Worker, WorkerLost
+from flatout.samplers.worker import COLLECT, COMMIT, PARAMS, RESTORE, START, STATE
+from flatout.spans import Spans
+from flatout.types import Episode, Trajectory
+
+
+class Remote:
+    """Stands for the workers' policies: publishing writes into the arena.
+
+    Args:
+        crew: the workers.
+    """
+
+    def __init__(self, crew: Crew) -> None:
+        names = [name for name in crew.arena.arrays if name.startswith(PARAMS)]
+        self._arrays = [crew.arena[name] for name in names]
+        self.version = -1
+
+    def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
+        """See `Policy.publish`; workers take the parameters with their next trajectory."""
+        with spans.span("publish"):
+            for array, new in zip(self._arrays, bundle, strict=True):
+                array[...] = np.asarray(new)
+            self.version = version
+
+
+class LocalSampler:
+    """Collects with the actors that live in the workers.
+
+    Args:
+        crew: the workers.
+        buffers: the arrays of trajectories, in the crew's arena.
+        remote: knows which version was published last.
+        name: of the environment, for messages.
+        spans: where the time goes.
+    """
+
+    def __init__(
+        self, crew: Crew, buffers: Sequence[RolloutBuffer], remote: Remote, name: str, spans: Spans
+    ) -> None:
+        self._crew, self._remote, self._name, self._spans = crew, remote, name, spans
+        self._workers = crew.workers
+        self._buffers = list(buffers)
+        self.num_envs = sum(worker.job.count for worker in self._workers)
+        self._slot = self._rows = self._steps = 0
+        self._begun = np.zeros(self.num_envs, np.int64)  # each environment's episode
+        self._newest: np.ndarray | None = None  # observations after the last trajectory
+        self._busy: list[Worker] = []  # told to collect, not yet heard of
+        self.episodes: list[Episode] = []
+        self.restarted: list[Restart] = []
+        self.lost = 0
+        """Environments that were ever lost with their processes."""
+
+    def start(self) -> None:
+        """Reset every environment."""
+        with self._final():
+            for worker in self._workers:
+                self._start(worker, 0)
+            for worker in self._workers:
+                worker.wait()
+
+    def collect(self) -> Trajectory:
+        """Collect one trajectory with the published parameters.
+
+        Raises:
+            EnvironmentFailure: an environment failed too often, or returned nonsense.
+        """
+        slot = self._slot = (self._slot + 1) % len(self._buffers)
+        buffer = self._buffers[slot]
+        buffer.forget()
+        self.restarted = []
+        ends: list[tuple[int, Episode]] = []
+        rows = 0
+        with self._spans.span("wait"):
+            self._busy = list(self._workers)
+            told = {worker: self._tell(worker, slot) for worker in self._workers}
+            for worker in self._workers:
+                lost = told[worker]
+                while True:
+                    if lost is not None:
+                        lost = self._again(lost, slot)
+                        continue
+                    try:
+                        worker.wait()
+                        said, finals = json.loads(worker.more()), worker.more()
+                        break
+                    except WorkerLost as gone:
+                        lost = gone
+                self._busy.remove(worker)
+                rows = max(rows, said["rows"])
+                ends += [(row, Episode(*episode)) for row, episode in said["episodes"]]
+                self._keep(worker, buffer, said["finals"], finals)
+                self._begun[worker.lanes] = said["begun"]
+        ends.sort(key=lambda end: (end[0], end[1].env))
+        self.episodes = [episode for _, episode in ends]
+        buffer.check(lambda step, env, what: blamed(self._name, step, env, what))
+        self._rows = rows
+        self._newest = buffer.obs[rows].copy()
+        trajectory = buffer.trajectory()
+        for other in self._buffers:
+            other.chunks = buffer.chunks
+        return trajectory
+
+    def commit(self) -> None:
+        """Make the last trajectory part of the past; until then `state` is the one before it."""
+        with self._final():
+            for worker in self._workers:
+                worker.tell(COMMIT, 0, 0, 0)
+            for worker in self._workers:
+                worker.wait()
+        self._steps += self._rows
+
+    @property
+    def steps_collected(self) -> int:
+        """Environment steps in the last trajectory, summed over environments."""
+        valid = self._buffers[self._slot].valid
+        return self._rows * self.num_envs if valid is None else int(valid.sum())
+
+    def state(self) -> dict[str, Any]:
+        """The workers' states (`CentralSampler.state`), joined."""
+        with self._final():
+            for worker in self._busy:  # a trajectory was interrupted: let it come to its end
+                worker.wait()
+                worker.more()
+                worker.more()
+            self._busy = []
+            for worker in self._workers:
+                worker.tell(STATE, 0, 0, 0)
+            states: list[dict[str, Any]] = []
+            for worker in self._workers:
+                worker.wait()
+                states.append(cloudpickle.loads(worker.more()))
+        joined = {name: states[0][name] for name in ("steps", "chunks")}
+        for name in ("episode", "origin", "actions", *(n for n in ("values",) if n in states[0])):
+            joined[name] = [one for state in states for one in state[name]]
+        joined["obs"] = np.concatenate([state["obs"] for state in states])
+        return joined
+
+    def restore(self, state: dict[str, Any]) -> list[str]:
+        """Replay every environment's current episode, each in its worker."""
+        if len(state["episode"]) != self.num_envs:
+            raise CheckpointError(
+                f"it was saved with {len(state['episode'])} environments, not {self.num_envs}."
+            )
+        notes: list[str] = []
+        self.restarted = []
+        with self._final():
+            for worker in self._workers:
+                own = {
+                    name: value if name in ("steps", "chunks") else value[worker.lanes]
+                    for name, value in state.items()
+                }
+                worker.tell(RESTORE, 0, 0, 0, own)
+            for worker in self._workers:
+                worker.wait()
+                said, restarted = cloudpickle.loads(worker.more())
+                notes += said
+                first = worker.job.first
+                self.restarted += [(first + env, last, new) for env, last, new in restarted]
+        self._steps, self._slot = int(state["steps"]), 0
+        self._begun[:] = state["episode"]
+        self._newest = np.array(state["obs"])
+        for env, _, new in self.restarted:
+            self._newest[env] = new
+            self._begun[env] += 1
+        for buffer in self._buffers:
+            buffer.chunks = int(state["chunks"])
+        return notes
+
+    def close(self) -> None:
+        """End the processes."""
+        self._crew.close()
+
+    # --- Inside -------------------------------------------------------------------------------
+
+    def _start(self, worker: Worker, slot: int) -> None:
+        worker.tell(START, 0, slot, self._steps, self._begun[worker.lanes].tolist())
+
+    def _tell(self, worker: Worker, slot: int) -> WorkerLost | None:
+        try:
+            worker.tell(COLLECT, 0, slot, self._remote.version)
+        except WorkerLost as lost:
+            return lost
+        return None
+
+    def _again(self, lost: WorkerLost, slot: int) -> WorkerLost | None:
+        """Start a lost worker again with new episodes, and let it collect from there."""
+        worker = lost.worker
+        self._crew.restart(lost)
+        self.lost += worker.job.count
+        lanes = worker.lanes
+        self._begun[lanes] += 1
+        try:
+            self._start(worker, slot)
+            worker.wait()
+        except WorkerLost as again:
+            return again
+        first = self._buffers[slot].obs[0]
+        gone = set(range(lanes.start, lanes.stop))
+        self.restarted = [one for one in self.restarted if one[0] not in gone]
+        if self._newest is not None:
+            self.restarted += [(env, self._newest[env], first[env].copy()) for env in sorted(gone)]
+        return self._tell(worker, slot)
+
+    @staticmethod
+    def _keep(worker: Worker, buffer: RolloutBuffer, places: list[int], data: bytes) -> None:
+        """Final observations; `places` are ``t * E + env`` within the worker."""
+        shape, dtype = buffer.obs.shape[2:], buffer.obs.dtype
+        for place, obs in zip(
+            places, np.frombuffer(data, dtype).reshape(len(places), *shape), strict=True
+        ):
+            t, env = divmod(place, worker.job.count)
+            buffer.keep_final(t, worker.job.first + env, obs)
+
+    @contextmanager
+    def _final(self) -> Iterator[None]:
+        """Where what was learned could not be kept together a lost worker ends the run."""
+        try:
+            yield
+        except WorkerLost as lost:
+            raise self._crew.failure(lost) from None
