@@ -21,9 +21,8 @@ from flatout.algorithms.base import raw_key
 from flatout.assembly import build_algorithm
 from flatout.buffers.rollout import final_chunks
 from flatout.envs.task import open_task
-from flatout.packing import Bundle
 from flatout.placement import parse, shares, with_workers
-from flatout.samplers.central import CentralSampler
+from flatout.samplers import crew
 from flatout.samplers.make import Acting, Needs, hire, make_sampler
 from flatout.settings import resolve
 from flatout.spans import Spans
@@ -31,6 +30,7 @@ from flatout.types import Trajectory
 from tests.fault_envs import Faulty
 
 PROCESSES = "sampler=processes workers=2x2"
+LOCAL = f"{PROCESSES} inference=local"
 
 
 @contextmanager
@@ -44,28 +44,33 @@ def sampler(
     timeout: float = 60.0,
     envs: int = 4,
     **settings: Any,
-) -> Iterator[CentralSampler]:
+) -> Iterator[Any]:
     """A sampler with untrained parameters; `inline` steps the same groups in this process."""
     own = {"n_steps": 16, "batch_size": 16} if algorithm == "ppo" else {}
     own |= {"env": "CartPole-v1", "envs": envs, "worker_timeout": timeout}
     config = resolve(algorithm, own | settings)
     task = open_task(config.env, source)
     pure = build_algorithm(config, task, None)
-    rounds = shares(with_workers(parse(placement), envs, 2), envs)
-    acting = Acting(rounds, pure, task, raw_key(0, 2), backend.device)
-    bundle = Bundle(pure.actor(pure.shapes)).pack_host(pure.actor(pure.init(raw_key(0, 0))))
+    where = with_workers(parse(placement), envs, 2)
+    acting = Acting(shares(where, envs), pure, task, raw_key(0, 2), backend.device)
+    bundle = acting.bundle.pack_host(pure.actor(pure.init(raw_key(0, 0))))
     for policy in acting.policies:
         policy.compile()
         policy.publish(jax.device_put(bundle, policy.device), 0, Spans())
     chunks = final_chunks(pure.horizon, task.limit)
     needs = Needs(pure.horizon, pure.episodes, chunks, pure.replay is not None)
     said = [] if notes is None else notes
-    crew = None if inline else hire(config, task, rounds, needs, source, said.append)
+    local = where.inference == "local"
+    hired = None
+    if not inline:
+        hired = hire(config, task, acting, needs, said.append, source=source, local=local)
+        if local:
+            acting.remote(hired).publish(bundle, 0, Spans())
     try:
-        made = make_sampler(config, task, acting, needs, Spans(), crew)
+        made = make_sampler(config, task, acting, needs, Spans(), hired)
     except BaseException:
-        if crew is not None:
-            crew.close()
+        if hired is not None:
+            hired.close()
         raise
     try:
         made.start()
@@ -79,7 +84,7 @@ def copied(trajectory: Trajectory) -> Trajectory:
     return jax.tree.map(np.array, trajectory)
 
 
-def collected(made: CentralSampler, count: int) -> list[Trajectory]:
+def collected(made: Any, count: int) -> list[Trajectory]:
     found = []
     for _ in range(count):
         found.append(copied(made.collect()))
@@ -130,13 +135,22 @@ TASKS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("settings", TASKS, ids=["ppo", "sac", "images", "episodes", "atari"])
-def test_processes_and_this_process_collect_the_same(settings: dict[str, Any]) -> None:
-    with sampler(**settings) as there, sampler(inline=True, **settings) as here:
+@pytest.mark.parametrize(
+    ("placement", "settings"),
+    [*((PROCESSES, task) for task in TASKS), (LOCAL, TASKS[0]), (LOCAL, TASKS[3])],
+    ids=["ppo", "sac", "images", "episodes", "atari", "ppo-local", "episodes-local"],
+)
+def test_processes_and_this_process_collect_the_same(
+    placement: str, settings: dict[str, Any]
+) -> None:
+    """Central or local acting: in the same groups the same to the last bit."""
+    with (
+        sampler(placement, **settings) as there,
+        sampler(placement, inline=True, **settings) as here,
+    ):
         for _ in range(8):
             ours, theirs = copied(here.collect()), copied(there.collect())
             assert_same([ours], [theirs])
-            assert here.episodes == there.episodes or here.episodes
             assert [e[:3] for e in here.episodes] == [e[:3] for e in there.episodes]
             here.commit()
             there.commit()
@@ -145,13 +159,15 @@ def test_processes_and_this_process_collect_the_same(settings: dict[str, Any]) -
             np.testing.assert_array_equal(state["obs"], other["obs"])
 
 
-@pytest.mark.parametrize("to_inline", [True, False])
-def test_a_state_moves_between_processes_and_this_process(to_inline: bool) -> None:
-    with sampler() as first:
+@pytest.mark.parametrize(
+    ("placement", "to_inline"), [(PROCESSES, True), (PROCESSES, False), (LOCAL, True)]
+)
+def test_a_state_moves_between_processes_and_this_process(placement: str, to_inline: bool) -> None:
+    with sampler(placement) as first:
         collected(first, 3)
         state = first.state()
         expected = collected(first, 3)
-    with sampler(inline=to_inline) as second:
+    with sampler(placement, inline=to_inline) as second:
         assert second.restore(state) == []
         assert_same(expected, collected(second, 3))
 
@@ -214,16 +230,45 @@ def test_a_lost_worker_begins_new_episodes(fault: str, words: str, at: int, tmp_
             assert env in changed
 
 
-def test_a_worker_that_always_fails_ends_the_run_with_its_traceback() -> None:
+@pytest.mark.parametrize(("fault", "at"), [("kill", 7), ("sleep", 17)])
+def test_a_lost_worker_that_acts_by_itself_collects_its_trajectory_again(
+    fault: str, at: int, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    source = faulty(fault, at, tmp_path)
+    with sampler(LOCAL, source, notes=notes, timeout=3.0) as made:
+        before = made.state()["episode"]
+        first = collected(made, 1)[0]
+        restarted = made.restarted
+        second = collected(made, 1)[0]
+        restarted = restarted + made.restarted
+        after = made.state()["episode"]
+    assert len(notes) == 1
+    changed = [env for env in range(4) if before[env] != after[env]]
+    assert changed in ([0, 1], [2, 3])
+    for env in range(4):
+        anew = env in changed and at > 16
+        np.testing.assert_array_equal(first.obs[:, env, 1], np.arange(16))
+        np.testing.assert_array_equal(second.obs[:, env, 1], np.arange(16) + 16 * (not anew))
+    expected = changed if at > 16 else []  # nothing was learned from before the first
+    assert sorted(env for env, _, _ in restarted) == expected
+    assert all((last[1], new[1]) == (16, 0) for _, last, new in restarted)
+
+
+@pytest.mark.parametrize(("placement", "restarts"), [(PROCESSES, 5), (LOCAL, 1)])
+def test_a_worker_that_always_fails_ends_the_run_with_its_traceback(
+    placement: str, restarts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "MAX_RESTARTS", restarts)
     notes: list[str] = []
     with (
         pytest.raises(EnvironmentFailure, match="the physics exploded") as failure,
-        sampler(source=faulty("raise", 3), notes=notes) as made,
+        sampler(placement, faulty("raise", 3), notes=notes) as made,
     ):
         collected(made, 2)
     assert "fault_envs.py" in str(failure.value)
-    assert "5 restarts" in str(failure.value)
-    assert len(notes) == 5
+    assert f"{restarts} restarts" in str(failure.value)
+    assert len(notes) == restarts
 
 
 def test_workers_import_no_learning_libraries() -> None:

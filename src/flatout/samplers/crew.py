@@ -293,7 +293,7 @@ class Crew:
         worker = lost.worker
         number, first = self.workers.index(worker), worker.job.first
         which = f"worker {number} (environments {first} to {first + worker.job.count - 1})"
-        often = f" and there were {self.restarts} restarts already" if self.restarts else ""
+        often = f", after {self.restarts} restarts" if self.restarts else ""
         details = f"\n{lost.details.rstrip()}" if lost.details else ""
         return EnvironmentFailure(f"{which} {lost.reason.rstrip('.')}{often}.{details}")
 

@@ -90,7 +90,7 @@ class LocalSampler:
         buffer.forget()
         self.restarted = []
         ends: list[tuple[int, Episode]] = []
-        rows = 0
+        rows: dict[Worker, int] = {}
         with self._spans.span("wait"):
             self._busy = list(self._workers)
             told = {worker: self._tell(worker, slot) for worker in self._workers}
@@ -107,15 +107,17 @@ class LocalSampler:
                     except WorkerLost as gone:
                         lost = gone
                 self._busy.remove(worker)
-                rows = max(rows, said["rows"])
+                rows[worker] = said["rows"]
                 ends += [(row, Episode(*episode)) for row, episode in said["episodes"]]
                 self._keep(worker, buffer, said["finals"], finals)
                 self._begun[worker.lanes] = said["begun"]
         ends.sort(key=lambda end: (end[0], end[1].env))
         self.episodes = [episode for _, episode in ends]
         buffer.check(lambda step, env, what: blamed(self._name, step, env, what))
-        self._rows = rows
-        self._newest = buffer.obs[rows].copy()
+        self._rows = most = max(rows.values())
+        for worker, own in rows.items():  # the others' last observations stay what they are
+            buffer.obs[most, worker.lanes] = buffer.obs[own, worker.lanes]
+        self._newest = buffer.obs[most].copy()
         trajectory = buffer.trajectory()
         for other in self._buffers:
             other.chunks = buffer.chunks
