@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from flatout import checkpoint
-from flatout.agentfile import find_agent, save_parameters, saved_config
+from flatout.agentfile import AGENT_FILES, find_agent, save_parameters, saved_config
 from flatout.assembly import build_algorithm
 from flatout.checkpoint import PREFIX
 from flatout.envs.host import to_environment
@@ -20,7 +20,7 @@ from flatout.evaluate import Evaluation, Evaluator, record
 from flatout.networks import Network
 from flatout.packing import Bundle
 from flatout.params import Policy
-from flatout.runfolder import RunFolder
+from flatout.runfolder import RunFolder, load_config
 from flatout.settings import resolve, with_run
 from flatout.spans import Spans
 from flatout.trainer import Callback, Trainer
@@ -336,18 +336,32 @@ class SAC(Agent):
 AGENTS: dict[str, type[Agent]] = {agent.algorithm: agent for agent in (PPO, DQN, DDPG, TD3, SAC)}
 
 
-def load_any(path: Path, prefer: str = "best") -> tuple[Agent, Path]:
+def load_any(path: Path, prefer: str = "best", env: str | None = None) -> tuple[Agent, Path]:
     """An agent of whatever algorithm, and the file that it came from.
+
+    Args:
+        path: a saved agent or a run folder.
+        prefer: ``best`` or ``final``; a run that has neither yet gives its newest checkpoint.
+        env: the environment, where the saved one's module is not to be trusted by itself.
 
     Raises:
         UsageError, CheckpointError: there is none, or it is corrupt.
     """
+    saved = checkpoint.checkpoints(path / "checkpoints") if path.is_dir() else []
+    if saved and not any((path / name).is_file() for name in AGENT_FILES):
+        _, snapshot = checkpoint.load(saved[-1])
+        config = load_config(path, env)
+        metadata: dict[str, Any] = {
+            "config": {"algorithm": config.algorithm, "settings": config.flat()}
+        }
+        kind = AGENTS[config.algorithm]
+        return kind._restored(snapshot.arrays, metadata, saved[-1], env, None), saved[-1]
     file = find_agent(path)
     if prefer == "final" and path.is_dir() and (path / "params.safetensors").is_file():
         file = path / "params.safetensors"
     arrays, metadata = checkpoint.load_agent(file)
     config = saved_config(metadata, file)
-    return AGENTS[config.algorithm]._restored(arrays, metadata, file, None, None), file
+    return AGENTS[config.algorithm]._restored(arrays, metadata, file, env, None), file
 
 
 def _name(env: Any) -> tuple[str | None, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flatout import backend
@@ -71,8 +71,9 @@ def build_algorithm(config: TrainConfig, task: Task, network: Network | None) ->
 
 
 def build_buffer(
-    config: TrainConfig, task: Task, algorithm: Algorithm, placement: Placement, shapes: Any
-) -> Buffer:
+    config: TrainConfig, task: Task, algorithm: Algorithm, placement: Placement, shapes: Any,
+    expect: Callable[[tuple[float, float]], None],
+) -> Buffer:  # fmt: skip
     """What lies between trajectories and updates, where the placement wants it.
 
     Args:
@@ -81,6 +82,8 @@ def build_buffer(
         algorithm: learns from it.
         placement: where replay lives.
         shapes: of trajectories.
+        expect: is told before anything large is allocated how many MiB that will be in host
+            memory and in the learning device's; refuses what cannot be.
     """
     from flatout.algorithms.base import raw_key
     from flatout.buffers.device import DeviceReplay
@@ -88,14 +91,20 @@ def build_buffer(
     from flatout.buffers.replay import HostReplay
     from flatout.buffers.ring import Geometry
     from flatout.buffers.trajectories import TrajectoryReplay
+    from flatout.memory import replay_mb
 
     needs = algorithm.replay
     if needs is None:
         kept = config.hyper.replay_trajectories
-        return Fresh(algorithm) if kept == 1 else TrajectoryReplay(algorithm, kept, shapes)
+        if kept == 1:
+            return Fresh(algorithm)
+        trajectories = TrajectoryReplay(algorithm, kept, shapes)
+        expect(trajectories.memory_mb())
+        return trajectories
     lanes = config.env.envs
     rows = max(needs.buffer_size // lanes, algorithm.horizon)
     geometry = Geometry(task.obs_spec, lanes, rows, needs.n_step, needs.gamma)
+    expect(replay_mb(geometry, needs, shapes, placement))
     key = raw_key(config.run.seed, REPLAY)
     if placement.replay_on_device:
         cuts = rows * lanes // (task.limit or 64) + lanes
@@ -167,6 +176,12 @@ def assemble(
         if hardware.unused_gpu_warning:
             notes.append(hardware.unused_gpu_warning)
         notes += backend.start(placement)
+        starts = getattr(config.hyper, "learning_starts", 0)
+        if starts >= config.run.steps:
+            notes.append(
+                f"nothing will be learned: learning_starts is {starts:,}, and the run has only "
+                f"{config.run.steps:,} steps"
+            )
         for note in notes:
             announce(note)
         return _compile(
@@ -208,9 +223,16 @@ def _compile(
     shapes = trajectory_shapes(
         algorithm.horizon, count, task.obs_spec, policy.layout, masked, chunks, replayed
     )
-    buffer = build_buffer(config, task, algorithm, placement, shapes)
-    expectation = Expectation(size_mb(algorithm.shapes), size_mb(shapes), buffer.memory_mb())
-    expectation.check(placement, hardware)  # before a long compilation
+    expectation = Expectation(size_mb(algorithm.shapes), size_mb(shapes))
+
+    def expect(replay: tuple[float, float]) -> None:
+        nonlocal expectation
+        expectation = replace(expectation, replay=replay)
+        expectation.check(placement, hardware)
+
+    expect((0.0, 0.0))
+    with spans.span("compile"):  # its own small programs
+        buffer = build_buffer(config, task, algorithm, placement, shapes, expect)
     learner = Learner(algorithm, buffer, learning, raw_key(seed, INIT), raw_key(seed, LEARN), spans)
     with ExitStack() as undo:  # whatever fails on the way leaves no environment open
         evaluator = None
@@ -226,12 +248,8 @@ def _compile(
                 jobs.append(pool.submit(evaluator.policy.compile))
             program, *_ = [job.result() for job in jobs]
         workspace = program.memory_analysis()
-        expectation = Expectation(
-            expectation.state,
-            expectation.trajectory,
-            expectation.replay,
-            0.0 if workspace is None else workspace.temp_size_in_bytes / 2**20,
-        )
+        temporary = 0.0 if workspace is None else workspace.temp_size_in_bytes / 2**20
+        expectation = replace(expectation, workspace=temporary)
         announce(expectation.check(placement, hardware))
         # Environments that wait for the others between episodes need every one seeded.
         envs = task.open(count, seed, reseed_after=0 if algorithm.episodes else RESEED_AFTER)

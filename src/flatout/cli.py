@@ -49,7 +49,10 @@ class EvalArguments:
     video: str | None = None
     """Also write one episode as an animated GIF."""
     checkpoint: str = "best"
-    """best (by evaluation; the final parameters where none was made) or final."""
+    """best (by evaluation; the final parameters where none was made; else the newest checkpoint's)
+    or final."""
+    env: str | None = None
+    """The environment once more, where it is module:factory of another folder or package."""
     json: bool = False
     """Print the result as JSON, alone on stdout."""
 
@@ -175,7 +178,7 @@ def _eval(argv: list[str]) -> int:
         )
     from flatout.api import load_any
 
-    agent, file = load_any(Path(path), prefer=arguments.checkpoint)
+    agent, file = load_any(Path(path), arguments.checkpoint, arguments.env)
     result = agent.evaluate(arguments.episodes, seed=arguments.seed)
     shown = {
         "agent": str(file),

@@ -128,6 +128,11 @@ def advice(summary: dict[str, Any]) -> str:
             "the environment's own code is the largest part: profile its step, or "
             "flatout devices to see what else this machine has"
         )
+    if largest == "learn" and summary["algorithm"] != "ppo":
+        return (
+            "gradient steps are the largest part: fewer --gradient-steps for each --train-freq "
+            "(or --n-steps) means fewer of them (and changes what is learned: compare returns)"
+        )
     if largest == "learn":
         return (
             "gradient steps are the largest part: a larger --batch-size or fewer --n-epochs means "

@@ -202,6 +202,8 @@ class InlineSampler:
                 restored.append(np.asarray(actions))
                 continue
             envs.reset(env, obs, episodes[env] + 1)
+            if self._values is not None:
+                self._values.forget(env)
             self.restarted.append((env, np.array(state["obs"][env]), obs[env].copy()))
             restored.append(self._log.empty())
             reason = (
@@ -265,6 +267,10 @@ class EpisodeValues:
     def commit(self) -> None:
         """Make the last trajectory part of the past."""
         self._sums = self._next
+
+    def forget(self, env: int) -> None:
+        """An environment began anew."""
+        self._sums[env] = 0.0
 
     def state(self) -> list[list[float]]:
         """JSON-compatible sums and counts."""
