@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import jax
 import numpy as np
 import pytest
 
+from flatout.assembly import assemble
 from flatout.config import EnvConfig
 from flatout.envs.base import Envs
 from flatout.envs.cropped import gray_crop
@@ -19,6 +21,8 @@ from flatout.envs.make import episode_limit, factory, specs
 from flatout.envs.task import open_task
 from flatout.envs.trust import refuse_foreign
 from flatout.errors import EnvironmentFailure, UsageError
+from flatout.settings import resolve
+from flatout.spans import Spans
 from flatout.types import DiscreteSpec, ObservationSpec
 
 pytest.importorskip("ale_py", reason="Atari needs ale-py")
@@ -345,3 +349,33 @@ def test_cropped_input_skips_two_to_four_frames() -> None:
     for _ in range(60):
         frames.append(env.step(0)[-1]["episode_frame_number"])
     assert set(np.diff(frames)) == {2, 3, 4}
+
+
+def test_lost_lives_and_signs_reach_the_learner_and_raw_returns_the_log() -> None:
+    settings = {
+        "env": "ALE/MsPacman-v5", "envs": 2, "network": "mlp", "train_freq": 800, "batch_size": 8,
+        "buffer_size": 1600, "learning_starts": 100_000, "terminal_on_life_loss": True,
+        "clip_reward": True, "steps": 100_000,
+    }  # fmt: skip
+    parts = assemble(resolve("dqn", settings), Spans())
+    try:
+        flow: Any = parts.schedule
+        update, seen = flow._learner.update, list[Any]()
+
+        def look(trajectory: Any) -> Any:
+            seen.append(jax.tree.map(np.array, trajectory))
+            return update(trajectory)
+
+        flow._learner.update = look
+        flow.start()
+        episodes = [one for metrics in flow.advance(4) for one in metrics.episodes]
+    finally:
+        parts.close()
+    terminated = np.concatenate([one.terminated for one in seen])
+    ended = np.concatenate([one.ended for one in seen])
+    rewards = np.concatenate([one.rewards for one in seen])
+    assert (terminated & ~ended).sum() >= 4, "lives were lost"
+    assert ended.sum() == len(episodes) > 0
+    assert (terminated & ended).sum() == ended.sum(), "a lost game ends with its last life"
+    assert set(np.unique(rewards)) == {0.0, 1.0}
+    assert min(episode.episode_return for episode in episodes) >= 10.0

@@ -11,10 +11,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
+from gymnasium import spaces
 
-from flatout import checkpoint
+from flatout import UsageError, checkpoint
+from flatout.envs.make import specs
+from tests.bad_envs import Good
 from tests.conftest import TINY, Result
 
 ROOT = Path(__file__).parent.parent
@@ -281,3 +285,44 @@ def test_run_folder_in_use(flatout: Cli, tmp_path: Path) -> None:
         process.wait()
     step, _ = checkpoint.load(checkpoint.latest(tmp_path))
     assert step % 64 == 0
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--sticky-actions", "0.5"), ("--frame-skip", "2"), ("--terminal-on-life-loss",)],
+)
+def test_flags_for_atari_alone(flatout: Cli, flags: tuple[str, ...]) -> None:
+    result = flatout("train", "dqn", "--env", "CartPole-v1", *flags)
+    sentence(result, 2, f"{flags[0]}|ALE/|CartPole-v1|--env-kwargs")
+
+
+@pytest.mark.parametrize(
+    "flags", [(), ("--prioritized",), ("--placement", "act=cpu replay=device")]
+)
+def test_a_replay_larger_than_memory_is_refused_with_numbers(
+    flatout: Cli, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    result = flatout(
+        "train", "dqn", "--env", "CartPole-v1", "--buffer-size", "2e9", "--quiet", "--run-dir",
+        tmp_path / "run", *flags,
+    )  # fmt: skip
+    sentence(result, 1, "MiB|replay|--buffer-size")
+
+
+def test_numbers_that_do_not_fit_are_kept_as_floats() -> None:
+    class Far(Good):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = spaces.Box(-(10**12), 10**12, (2,), np.int64)
+
+    assert specs(Far(), "far")[0].dtype == "float32"
+
+
+def test_channels_first_is_refused() -> None:
+    class Planes(Good):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = spaces.Box(0, 255, (3, 60, 80), np.uint8)
+
+    with pytest.raises(UsageError, match=r"channels first.*moveaxis"):
+        specs(Planes(), "planes")

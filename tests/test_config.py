@@ -99,6 +99,96 @@ def test_layers_merge_as_dicts_do_and_settings_survive_json(layers: list[dict[st
     assert resolve("ppo", json.loads(json.dumps(flat))) == config
 
 
+SOURCES: dict[str, dict[str, Any]] = {
+    # Mnih et al. (2015), extended data table 1; steps are agent steps.
+    "breakout-dqn": {
+        "batch_size": 32,
+        "buffer_size": 1_000_000,
+        "frame_stack": None,
+        "gamma": 0.99,
+        "train_freq": 4,
+        "gradient_steps": 1,
+        "target_update_interval": 40_000,
+        "optimizer": "rmsprop",
+        "learning_rate": 0.00025,
+        "exploration_initial_eps": 1.0,
+        "exploration_final_eps": 0.1,
+        "exploration_steps": 1_000_000,
+        "learning_starts": 50_000,
+        "noop_max": 30,
+        "loss": "huber",
+        "sticky_actions": 0.0,
+        "clip_reward": True,
+    },
+    # A tutorial's: counted in its iterations (steps), its training steps being one in 4.
+    "breakout-dqn-w1": {
+        "batch_size": 64,
+        "buffer_size": 500_000,
+        "frame_stack": 3,
+        "gamma": 0.99,
+        "train_freq": 4,
+        "gradient_steps": 1,
+        "target_update_interval": 40_000,
+        "optimizer": "nesterov",
+        "learning_rate": 0.001,
+        "exploration_initial_eps": 1.0,
+        "exploration_final_eps": 0.1,
+        "exploration_steps": 8_000_000,
+        "learning_starts": 10_000,
+        "steps": 16_000_000,
+        "loss": "mse",
+        "network": "nature_same",
+    },
+    # A teaching program's: noise of 0.01 on actions of -2 to 2 is 0.005 of half their range.
+    "pendulum-ddpg-w2": {
+        "hidden": (64, 64),
+        "learning_rate": 0.0005,
+        "critic_learning_rate": 0.005,
+        "buffer_size": 10_000,
+        "learning_starts": 1_000,
+        "batch_size": 64,
+        "gamma": 0.98,
+        "tau": 0.005,
+        "action_noise": 0.005,
+        "steps": 200 * 200,
+    },
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_presets_are_what_their_sources_state(name: str) -> None:
+    preset = load_preset(name)
+    flat = resolve(preset["algorithm"], preset).flat()
+    assert {key: flat[key] for key in SOURCES[name]} == SOURCES[name]
+
+
+# Stable-Baselines3 2.9's defaults, by its own documentation.
+PEERS: dict[str, dict[str, Any]] = {
+    "dqn": {"learning_rate": 1e-4, "buffer_size": 1_000_000, "learning_starts": 100,
+            "batch_size": 32, "tau": 1.0, "gamma": 0.99, "train_freq": 4, "gradient_steps": 1,
+            "target_update_interval": 10_000, "exploration_fraction": 0.1,
+            "exploration_initial_eps": 1.0, "exploration_final_eps": 0.05, "max_grad_norm": 10.0,
+            "hidden": (64, 64), "activation": "relu"},
+    "sac": {"learning_rate": 3e-4, "buffer_size": 1_000_000, "learning_starts": 100,
+            "batch_size": 256, "tau": 0.005, "gamma": 0.99, "train_freq": 1, "gradient_steps": 1,
+            "ent_coef": "auto", "target_update_interval": 1, "hidden": (256, 256),
+            "activation": "relu"},
+    "td3": {"learning_rate": 1e-3, "buffer_size": 1_000_000, "learning_starts": 100,
+            "batch_size": 256, "tau": 0.005, "gamma": 0.99, "train_freq": 1, "gradient_steps": 1,
+            "policy_delay": 2, "target_policy_noise": 0.2, "target_noise_clip": 0.5,
+            "hidden": (400, 300), "activation": "relu"},
+    "ddpg": {"learning_rate": 1e-3, "buffer_size": 1_000_000, "learning_starts": 100,
+             "batch_size": 256, "tau": 0.005, "gamma": 0.99, "train_freq": 1,
+             "gradient_steps": 1, "hidden": (400, 300), "activation": "relu"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", PEERS)
+def test_defaults_are_the_fields(algorithm: str) -> None:
+    flat = resolve(algorithm).flat()
+    assert {key: flat[key] for key in PEERS[algorithm]} == PEERS[algorithm]
+
+
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_is_possible(name: str) -> None:
     preset = load_preset(name)
@@ -272,9 +362,11 @@ def test_the_suggested_batch_is_possible() -> None:
 
 def test_replay_holds_what_is_collected_at_once() -> None:
     for name in ("envs", "train_freq"):
-        message = refusal({"buffer_size": 7, name: 8}, algorithm="dqn")
+        message = refusal({"buffer_size": 7, "batch_size": 4, name: 8}, algorithm="dqn")
         assert message.startswith("buffer_size = 7 is impossible: at least 8")
-        resolve("dqn", {"buffer_size": 8, name: 8})
+        resolve("dqn", {"buffer_size": 8, "batch_size": 8, name: 8})
+    message = refusal({"buffer_size": 31, "batch_size": 32}, algorithm="dqn")
+    assert message == "batch_size = 32 is impossible: at most buffer_size 31."
 
 
 def test_flags_set_the_settings_of_their_algorithm() -> None:

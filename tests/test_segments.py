@@ -294,6 +294,31 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     run.assert_right(run.restored(checkpoint.load(path)[1]))
 
 
+@pytest.mark.parametrize("piece", [1, 2, 3])
+def test_a_disk_that_fills_up_on_the_way_keeps_no_orphans(
+    piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = saved_run(tmp_path)
+    run.collect(4, 4)
+    before = files(tmp_path / "replay")
+    monkeypatch.setattr(segments, "PIECE", 1)  # every row is a piece
+    write, written = SegmentStore._write, list[int]()
+
+    def full(*arguments: Any) -> Any:
+        written.append(1)
+        if len(written) == piece:
+            raise OSError(28, "No space left on device")
+        return write(*arguments)
+
+    monkeypatch.setattr(SegmentStore, "_write", full)
+    with pytest.raises(Exception, match="No space left on device"):
+        checkpoint.save(tmp_path / "checkpoints", 15, run.snapshot(), 3, run.disk)
+    assert files(tmp_path / "replay") == before
+    (tmp_path / "replay" / "rows-orphan.safetensors").write_bytes(b"left by a kill")
+    checkpoint.remove_unused(tmp_path / "checkpoints", run.disk)
+    assert files(tmp_path / "replay") == before
+
+
 def test_a_restored_ring_goes_on_as_the_original(tmp_path: Path) -> None:
     run = Run(tmp_path, geometry(image(3)))
     run.collect(5, 5, 5, 5)

@@ -109,7 +109,7 @@ def test_what_it_takes_is_said_beforehand() -> None:
     shapes = shapes_of(collect(world, 3, False))
     buffer = TrajectoryReplay(ALGORITHM, 3, shapes)
     (found,) = buffer.take(collect(world, 3, False), ())
-    assert shapes_of(found) == buffer.inputs(shapes)
+    assert [shapes_of(found)] == buffer.inputs(shapes)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(found)) / 2**20
     assert buffer.memory_mb() == (size, 0.0)
     assert buffer.facts() == {"replay_fill": pytest.approx(1 / 3), "replay_mb": size}

@@ -31,8 +31,8 @@ def main(argv: list[str] | None = None) -> int:
               "the network's size, or raise memory=", file=sys.stderr)  # fmt: skip
         return 1
     except MemoryError:
-        print("flatout: out of memory; lower --envs, --n-steps or the network's size",
-              file=sys.stderr)  # fmt: skip
+        print("flatout: out of memory; lower --envs, --buffer-size (--n-steps for ppo) or the "
+              "network's size", file=sys.stderr)  # fmt: skip
         return 1
 
 

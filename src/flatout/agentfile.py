@@ -12,6 +12,10 @@ from flatout.config import TrainConfig
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.settings import resolve
 
+FINAL = "params.safetensors"
+AGENT_FILES = ("best.safetensors", FINAL)
+"""A run folder's saved agents: the best by evaluation, and the final one."""
+
 
 def save_parameters(
     path: Path,
@@ -73,9 +77,7 @@ def find_agent(path: Path) -> Path:
         return path
     if not path.exists():
         raise UsageError(f"{path} does not exist.")
-    for name in ("best.safetensors", "params.safetensors"):
+    for name in AGENT_FILES:
         if (path / name).is_file():
             return path / name
-    raise UsageError(
-        f"{path} holds neither best.safetensors nor params.safetensors; the run has not ended yet."
-    )
+    raise UsageError(f"{path} holds neither {' nor '.join(AGENT_FILES)}, and no checkpoint.")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from flatout import checkpoint
-from flatout.agentfile import find_agent, save_parameters, saved_config
+from flatout.agentfile import AGENT_FILES, FINAL, find_agent, save_parameters, saved_config
 from flatout.assembly import build_algorithm
 from flatout.checkpoint import PREFIX
 from flatout.envs.host import to_environment
@@ -360,35 +360,34 @@ AGENTS: dict[str, type[Agent]] = {
 }
 
 
-def load_any(path: Path, prefer: str = "best") -> tuple[Agent, Path]:
+def load_any(path: Path, prefer: str = "best", env: str | None = None) -> tuple[Agent, Path]:
     """An agent of whatever algorithm, and the file that it came from.
 
+    Args:
+        path: a saved agent or a run folder.
+        prefer: ``best``, ``final``, or ``newest``, which may be a checkpoint's of a run that goes
+            on. A run that has neither of the others yet gives that, too.
+        env: the environment, where the saved one's module is not to be trusted by itself.
+
     Raises:
         UsageError, CheckpointError: there is none, or it is corrupt.
     """
+    saved = checkpoint.checkpoints(path / "checkpoints") if path.is_dir() else []
+    there = [name for name in AGENT_FILES if (path / name).is_file()]
+    if saved and (not there or (prefer == "newest" and FINAL not in there)):
+        _, snapshot = checkpoint.load(saved[-1])
+        config = load_config(path, env)
+        metadata: dict[str, Any] = {
+            "config": {"algorithm": config.algorithm, "settings": config.flat()}
+        }
+        kind = AGENTS[config.algorithm]
+        return kind._restored(snapshot.arrays, metadata, saved[-1], env, None), saved[-1]
     file = find_agent(path)
-    if prefer == "final" and path.is_dir() and (path / "params.safetensors").is_file():
-        file = path / "params.safetensors"
+    if prefer != "best" and FINAL in there:
+        file = path / FINAL
     arrays, metadata = checkpoint.load_agent(file)
     config = saved_config(metadata, file)
-    return AGENTS[config.algorithm]._restored(arrays, metadata, file, None, None), file
-
-
-def load_newest(path: Path) -> tuple[Agent, Path]:
-    """An agent from a run's newest parameters, also while the run goes on.
-
-    Raises:
-        UsageError, CheckpointError: there is none, or it is corrupt.
-    """
-    final = path / "params.safetensors"
-    saved = checkpoint.checkpoints(path / "checkpoints") if path.is_dir() else []
-    if not saved or final.is_file():
-        return load_any(path, prefer="final")
-    file = saved[-1]
-    _, snapshot = checkpoint.load(file)
-    config = load_config(path)
-    metadata = {"config": {"algorithm": config.algorithm, "settings": config.flat()}}
-    return AGENTS[config.algorithm]._restored(snapshot.arrays, metadata, file, None, None), file
+    return AGENTS[config.algorithm]._restored(arrays, metadata, file, env, None), file
 
 
 def _name(env: Any) -> tuple[str | None, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from dataclasses import field, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -59,6 +60,7 @@ def parse(cls: type, prog: str, argv: list[str], default: Any) -> Any:
     """
     import tyro
 
+    argv = [_whole(argument) for argument in argv]
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -78,6 +80,15 @@ def parse(cls: type, prog: str, argv: list[str], default: Any) -> Any:
             f"{prog} does not know {unknown[0]!r}.{nearest(unknown[0].partition('=')[0], names)}"
         )
     return parsed
+
+
+def _whole(argument: str) -> str:
+    """1e6 as 1000000, so that whole numbers may be written so, too."""
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}", argument):
+        number = float(argument)
+        if number == int(number) < 2**53:
+            return str(int(number))
+    return argument
 
 
 def _names(cls: type) -> list[str]:
@@ -165,7 +176,8 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
         for flag, value in (("--preset", preset), ("--config", file)):
             if value is not None:
                 raise UsageError(f"{flag} cannot change what --resume goes on with.")
-        saved = load_config(Path(resumed))
+        again, _ = _take(list(argv), "--env")
+        saved = load_config(Path(resumed), again)
         layers.append(saved.flat() | {"run_dir": resumed})
         # How the run reports is asked anew each time.
         layers.append({"quiet": False, "json": False, "trace": False})

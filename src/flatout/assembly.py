@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flatout import backend
@@ -80,8 +80,9 @@ def build_algorithm(config: TrainConfig, task: Task, network: Network | None) ->
 
 
 def build_buffer(
-    config: TrainConfig, task: Task, algorithm: Algorithm, placement: Placement, shapes: Any
-) -> Buffer:
+    config: TrainConfig, task: Task, algorithm: Algorithm, placement: Placement, shapes: Any,
+    expect: Callable[[tuple[float, float]], None],
+) -> Buffer:  # fmt: skip
     """What lies between trajectories and updates, where the placement wants it.
 
     Args:
@@ -90,6 +91,8 @@ def build_buffer(
         algorithm: learns from it.
         placement: where replay lives.
         shapes: of trajectories.
+        expect: is told before anything large is allocated how many MiB that will be in host
+            memory and in the learning device's; refuses what cannot be.
     """
     from flatout.algorithms.base import raw_key
     from flatout.buffers.device import DeviceReplay
@@ -97,14 +100,20 @@ def build_buffer(
     from flatout.buffers.replay import HostReplay
     from flatout.buffers.ring import Geometry
     from flatout.buffers.trajectories import TrajectoryReplay
+    from flatout.memory import replay_mb
 
     needs = algorithm.replay
     if needs is None:
         kept = getattr(config.hyper, "replay_trajectories", 1)
-        return Fresh(algorithm) if kept == 1 else TrajectoryReplay(algorithm, kept, shapes)
+        if kept == 1:
+            return Fresh(algorithm)
+        trajectories = TrajectoryReplay(algorithm, kept, shapes)
+        expect(trajectories.memory_mb())
+        return trajectories
     lanes = config.env.envs
     rows = max(needs.buffer_size // lanes, algorithm.horizon)
     geometry = Geometry(task.obs_spec, lanes, rows, needs.n_step, needs.gamma)
+    expect(replay_mb(geometry, needs, shapes, placement))
     key = raw_key(config.run.seed, REPLAY)
     if placement.replay_on_device:
         cuts = rows * lanes // (task.limit or 64) + lanes
@@ -177,6 +186,12 @@ def assemble(
         if hardware.unused_gpu_warning:
             notes.append(hardware.unused_gpu_warning)
         notes += backend.start(placement)
+        starts = getattr(config.hyper, "learning_starts", 0)
+        if starts >= config.run.steps:
+            notes.append(
+                f"nothing will be learned: learning_starts is {starts:,}, and the run has only "
+                f"{config.run.steps:,} steps"
+            )
         for note in notes:
             announce(note)
         return _compile(
@@ -222,9 +237,16 @@ def _compile(
         needs.horizon, count, task.obs_spec, acting.policies[0].layout,
         needs.episodes is not None, needs.chunks, needs.replayed,
     )  # fmt: skip
-    buffer = build_buffer(config, task, algorithm, placement, shapes)
-    expectation = Expectation(size_mb(algorithm.shapes), size_mb(shapes), buffer.memory_mb())
-    expectation.check(placement, hardware)  # before a long compilation
+    expectation = Expectation(size_mb(algorithm.shapes), needs.slots * size_mb(shapes))
+
+    def expect(replay: tuple[float, float]) -> None:
+        nonlocal expectation
+        expectation = replace(expectation, replay=replay)
+        expectation.check(placement, hardware)
+
+    expect((0.0, 0.0))
+    with spans.span("compile"):  # its own small programs
+        buffer = build_buffer(config, task, algorithm, placement, shapes, expect)
     # A learner in a thread of its own has spans of its own.
     learners = Spans() if placement.schedule == "overlapped" else spans
     learner = Learner(
@@ -251,12 +273,8 @@ def _compile(
                 jobs.append(pool.submit(evaluator.policy.compile))
             program, *_ = [job.result() for job in jobs]
         workspace = program.memory_analysis()
-        expectation = Expectation(
-            expectation.state,
-            expectation.trajectory,
-            expectation.replay,
-            0.0 if workspace is None else workspace.temp_size_in_bytes / 2**20,
-        )
+        temporary = 0.0 if workspace is None else workspace.temp_size_in_bytes / 2**20
+        expectation = replace(expectation, workspace=temporary)
         announce(expectation.check(placement, hardware))
         sampler = make_sampler(config, task, acting, needs, spans, crew)
         undo.callback(sampler.close)

@@ -22,7 +22,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
 from flatout import durable
-from flatout.errors import CheckpointError, FlatoutError
+from flatout.errors import CheckpointError, DamagedError, FlatoutError
 from flatout.segments import Reference, SavedRows, SegmentStore
 from flatout.types import Snapshot
 
@@ -135,9 +135,14 @@ def save(
             surplus.rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
     if snapshot.rows is not None and store is not None:
-        with suppress(CheckpointError):  # where one cannot be read, everything stays
-            store.keep_only(one for path in checkpoints(folder) for one in references(path))
+        remove_unused(folder, store)
     return final
+
+
+def remove_unused(folder: Path, store: SegmentStore) -> None:
+    """Remove the replay segments that no checkpoint refers to."""
+    with suppress(CheckpointError):  # where one cannot be read, everything stays
+        store.keep_only([one for path in checkpoints(folder) for one in references(path)])
 
 
 def references(path: Path) -> list[Reference]:
@@ -174,6 +179,10 @@ def reading(path: Path) -> Iterator[None]:
     """Turns what a checkpoint's contents cause into a sentence that names it."""
     try:
         yield
+    except DamagedError as error:
+        raise CheckpointError(
+            f"the checkpoint {path} is damaged: {error}{_way_out(path)}"
+        ) from error
     except CheckpointError as error:
         raise CheckpointError(f"the checkpoint {path} does not fit this run: {error}") from error
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
@@ -195,8 +204,7 @@ def load(path: Path) -> tuple[int, Snapshot]:
     Raises:
         CheckpointError: it is incomplete, changed, or of another format.
     """
-    earlier = [one for one in checkpoints(path.parent) if one < path]
-    hint = f" Remove that folder to go on from step {_step(earlier[-1]):,}." if earlier else ""
+    hint = _way_out(path)
     try:
         tensors = (path / ARRAYS).read_bytes()
         data = json.loads((path / DATA).read_bytes())
@@ -229,6 +237,12 @@ def load(path: Path) -> tuple[int, Snapshot]:
         ) from error
     except (ValueError, TypeError, RecursionError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"the checkpoint {path} is corrupt: {error}.{hint}") from error
+
+
+def _way_out(path: Path) -> str:
+    """What to do about a damaged checkpoint, where there is an earlier one."""
+    earlier = [one for one in checkpoints(path.parent) if one < path]
+    return f" Remove that folder to go on from step {_step(earlier[-1]):,}." if earlier else ""
 
 
 def latest(run_dir: Path) -> Path:

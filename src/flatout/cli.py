@@ -50,7 +50,10 @@ class EvalArguments:
     video: str | None = None
     """Also write one episode as an animated GIF."""
     checkpoint: str = "best"
-    """best (by evaluation; the final parameters where none was made) or final."""
+    """best (by evaluation; the final parameters where none was made; else the newest checkpoint's)
+    or final."""
+    env: str | None = None
+    """The environment once more, where it is module:factory of another folder or package."""
     json: bool = False
     """Print the result as JSON, alone on stdout."""
 
@@ -69,6 +72,8 @@ class WatchArguments:
     """Write one episode as an animated GIF instead."""
     checkpoint: str = "newest"
     """newest (also of a run that goes on), best (by evaluation) or final."""
+    env: str | None = None
+    """The environment once more, where it is module:factory of another folder or package."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +196,7 @@ def _eval(argv: list[str]) -> int:
         )
     from flatout.api import load_any
 
-    agent, file = load_any(Path(path), prefer=arguments.checkpoint)
+    agent, file = load_any(Path(path), arguments.checkpoint, arguments.env)
     result = agent.evaluate(arguments.episodes, seed=arguments.seed)
     shown = {
         "agent": str(file),
@@ -237,13 +242,11 @@ def _watch(argv: list[str]) -> int:
         )
     from rich.console import Console
 
-    from flatout.api import Agent, load_any, load_newest
+    from flatout.api import Agent, load_any
     from flatout.watch import watch
 
     def newest() -> tuple[Agent, Path]:
-        if chosen.checkpoint == "newest":
-            return load_newest(Path(path))
-        return load_any(Path(path), prefer=chosen.checkpoint)
+        return load_any(Path(path), chosen.checkpoint, chosen.env)
 
     if chosen.gif is not None:
         total = newest()[0].record(Path(chosen.gif), seed=chosen.seed)

@@ -143,7 +143,7 @@ def validate(config: TrainConfig) -> None:
                     need(math.isfinite(number), spec.name, value, "it must be a finite number")
     need(env.envs >= 1, "envs", env.envs, "at least 1 environment")
     stack = env.frame_stack
-    need(stack is None or 1 <= stack <= 1024, "frame_stack", stack, "it lies in 1 to 1024")
+    need(stack is None or 1 <= stack <= 256, "frame_stack", stack, "it lies in 1 to 256")
     need(env.resize is None or env.resize >= 1, "resize", env.resize, "at least 1")
     need(env.frame_skip >= 1, "frame_skip", env.frame_skip, "at least 1")
     need(0 <= env.sticky_actions <= 1, "sticky_actions", env.sticky_actions, "it lies in 0 to 1")

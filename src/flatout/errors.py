@@ -31,6 +31,10 @@ class CheckpointError(FlatoutError):
     """A checkpoint or saved agent is missing, truncated, corrupt, or belongs to something else."""
 
 
+class DamagedError(CheckpointError):
+    """What was saved is not what lies on disk any more."""
+
+
 class Interrupt(BaseException):
     """SIGINT or SIGTERM while it is safe to stop.
 

@@ -46,7 +46,8 @@ class PPOConfig:
     target_kl: float | None = None
     """Stop a rollout's updates once the approximate KL divergence passes 1.5 times this."""
     critic_learning_rate: float | None = None
-    """A step size of its own for the critic; None uses learning_rate."""
+    """A step size of its own for the critic, which falls in the same proportion; None uses
+    learning_rate."""
     log_std_init: float = 0.0
     """Initial log standard deviation of continuous actions."""
     adam_eps: float = 1e-5
@@ -164,7 +165,8 @@ class DQNConfig(ReplayConfig):
     double: bool = False
     """Choose the next action with the online network (van Hasselt et al., 2016)."""
     dueling: bool = False
-    """A value and an advantage stream (Wang et al., 2016)."""
+    """A value and an advantage head on the last hidden layer (after Wang et al., 2016, whose
+    streams have hidden layers of their own)."""
     loss: Literal["huber", "mse"] = "huber"
     """Of the temporal difference; huber is quadratic up to 1."""
     optimizer: Literal["adam", "rmsprop", "nesterov"] = "adam"
@@ -177,7 +179,8 @@ class DDPGConfig(ReplayConfig):
 
     learning_rate: float | str = 1e-3
     critic_learning_rate: float | None = None
-    """A step size of its own for the critic; None uses learning_rate."""
+    """A step size of its own for the critic, which falls in the same proportion; None uses
+    learning_rate."""
     action_noise: float = 0.0
     """Standard deviation of Gaussian exploration, as a share of half the action's range."""
 
@@ -199,7 +202,8 @@ class SACConfig(ReplayConfig):
     """Soft actor-critic (Haarnoja et al., 2018); Stable-Baselines3's defaults."""
 
     critic_learning_rate: float | None = None
-    """A step size of its own for the critics; None uses learning_rate."""
+    """A step size of its own for the critics, which falls in the same proportion; None uses
+    learning_rate."""
     ent_coef: float | str = "auto"
     """Weight of the entropy; auto learns it from 1, auto_0.1 learns it from 0.1."""
     target_entropy: float | None = None
@@ -256,9 +260,10 @@ def entropy_coefficient(value: float | str) -> tuple[float, bool]:
         start = 1.0 if text == "auto" else float(text.removeprefix("auto_"))
     except ValueError:
         start = math.nan
-    if not start > 0 or not math.isfinite(start):
+    if not math.isfinite(start) or start < 0 or (learned and not start):
         raise UsageError(
-            f"ent_coef = {value!r} is neither a number above 0 nor auto or auto_START."
+            f"ent_coef = {value!r} is neither a number of 0 or more nor auto or auto_START with a "
+            "start above 0."
         )
     return start, learned
 
@@ -342,6 +347,10 @@ def check(hyper: Any, envs: int) -> None:
         need(
             hyper.buffer_size >= least, "buffer_size", hyper.buffer_size,
             f"at least {least}, what train_freq {hyper.train_freq} and envs {envs} collect at once",
+        )  # fmt: skip
+        need(
+            hyper.batch_size <= hyper.buffer_size, "batch_size", hyper.batch_size,
+            f"at most buffer_size {hyper.buffer_size}",
         )  # fmt: skip
 
 

@@ -57,13 +57,18 @@ class Learner:
         self._programs: dict[Any, Any] = {}
 
     def compile_update(self, trajectory: Trajectory) -> Any:
-        """Compile the update for trajectories of these shapes, or find it compiled.
+        """Compile what is dispatched for trajectories of these shapes, or find it compiled.
+
+        Returns:
+            The program with updates.
 
         Args:
             trajectory: arrays, or `jax.ShapeDtypeStruct` in their place.
         """
         held = self._held if self._held is not None else self._buffer.held()
-        return self._compile(shapes_of(held), self._buffer.inputs(trajectory))
+        wanted = self._buffer.inputs(trajectory)
+        programs = [self._compile(shapes_of(held), inputs) for inputs in wanted]
+        return programs[0]
 
     def _compile(self, held: Any, inputs: Any) -> Any:
         signature = _signature((held, inputs))

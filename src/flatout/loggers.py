@@ -54,7 +54,9 @@ class JsonLines:
             FlatoutError: the disk is full.
         """
         clean = {name: value if math.isfinite(value) else None for name, value in row.items()}
-        self._guard(lambda: self._file.write(json.dumps({"step": step} | clean).encode() + b"\n"))
+        line = json.dumps({"step": step} | clean).encode() + b"\n"
+        self._guard(lambda: self._file.write(line))
+        self._guard(self._file.flush)  # whoever follows the file sees each row at once
 
     def sync(self) -> int:
         """Bring every row to disk; returns the file's length in bytes."""
@@ -121,9 +123,8 @@ class EpisodeLog:
         means = {name: total / count for name, (total, count) in progress.since_episode.items()}
         progress.since_episode.clear()
         number = progress.episodes - len(episodes)
-        row: dict[str, float] = {}
         for episode in episodes:
-            row = {
+            row: dict[str, float] = {
                 "return": episode.episode_return, "length": episode.length, "env": episode.env,
                 "q_max": episode.q_max,
             }  # fmt: skip
@@ -132,9 +133,9 @@ class EpisodeLog:
                     row[name] = means[name]
             self._lines.log({"episode": number} | row, progress.steps)
             number += 1
-        if self._board is not None:
-            last = {f"episode/{name}": value for name, value in row.items() if name != "env"}
-            self._board.log(last, progress.steps)
+            if self._board is not None:
+                shown = {f"episode/{name}": value for name, value in row.items() if name != "env"}
+                self._board.log(shown, progress.steps)
 
     def sync(self) -> int:
         """Bring every row to disk; returns the file's length in bytes."""

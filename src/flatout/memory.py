@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 
+from flatout.algorithms.base import ReplayNeeds
+from flatout.buffers.ring import Geometry, ring_bytes, ring_shapes
+from flatout.buffers.sampling import leaves_of
 from flatout.errors import FlatoutError
 from flatout.hardware import Hardware, MiB
 from flatout.placement import DeviceName, Placement
+from flatout.types import Trajectory
 
 CUDA_CONTEXT_MB = 600
 """What a CUDA context and its libraries take before anything is computed."""
@@ -21,6 +26,29 @@ def size_mb(tree: Any) -> float:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)) / MiB
 
 
+def replay_mb(
+    geometry: Geometry, needs: ReplayNeeds, trajectory: Trajectory, placement: Placement
+) -> tuple[float, float]:
+    """MiB that replay will take in host memory, and in the learning device's.
+
+    Args:
+        geometry: the ring's sizes.
+        needs: what the algorithm asks of it.
+        trajectory: the shapes of trajectories.
+        placement: where it lives.
+    """
+    ring = ring_bytes(ring_shapes(geometry, trajectory, geometry.lanes))
+    tree = 0 if needs.alpha is None else 8 * leaves_of(geometry)
+    if placement.replay_on_device:
+        return 0.0, (ring + tree) / MiB
+    spec = geometry.spec
+    batches = needs.most(geometry.lanes) * needs.batch_size * 2 * math.prod(spec.shape)
+    batches *= np.dtype(spec.dtype).itemsize
+    # On a CPU the compiled update reads them where they lie.
+    copied = batches if placement.learn[0].kind == "gpu" else 0
+    return (ring + tree + batches) / MiB, copied / MiB
+
+
 @dataclass(frozen=True)
 class Expectation:
     """Memory that one run takes, in MiB.
@@ -28,7 +56,8 @@ class Expectation:
     Attributes:
         state: parameters, optimiser and statistics.
         trajectory: one trajectory.
-        replay: replayed experience, in host memory and in the learning device's.
+        replay: replayed experience and the batches of one dispatch, in host memory and in the
+            learning device's.
         workspace: the update's own intermediate values (0 until it is compiled).
     """
 

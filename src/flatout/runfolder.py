@@ -78,6 +78,14 @@ class RunFolder:
         """The final parameters."""
         return self.path / "params.safetensors"
 
+    @property
+    def ended(self) -> bool:
+        """Whether a run came to its end here (and was not interrupted)."""
+        try:
+            return json.loads((self.path / "summary.json").read_bytes())["ended"] != "signal"
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
     def write_json(self, name: str, value: dict[str, Any]) -> None:
         """Write one JSON file, complete or not at all.
 
@@ -116,8 +124,12 @@ def default_folder(config: TrainConfig) -> Path:
     return path
 
 
-def load_config(run_dir: Path) -> TrainConfig:
+def load_config(run_dir: Path, trusted: str | None = None) -> TrainConfig:
     """The resolved settings of a run.
+
+    Args:
+        run_dir: the run's folder.
+        trusted: an environment that the user named: it may come from anywhere.
 
     Raises:
         UsageError: there is no run.
@@ -135,5 +147,6 @@ def load_config(run_dir: Path) -> TrainConfig:
         why = str(error)
         end = "" if why.endswith((".", "?")) else "."
         raise CheckpointError(f"{path} is corrupt: {why}{end}") from error
-    refuse_foreign(config.env.env, path)
+    if config.env.env != trusted:
+        refuse_foreign(config.env.env, path)
     return config

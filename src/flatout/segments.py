@@ -20,7 +20,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
 from flatout import durable
-from flatout.errors import CheckpointError
+from flatout.errors import CheckpointError, DamagedError
 from flatout.types import RowSource
 
 SMALL = 8 << 20
@@ -58,10 +58,17 @@ class SegmentStore:
         begin = kept[-1]["end"] if kept else first
         if kept and kept[-1]["bytes"] < SMALL and begin < end:
             begin = max(kept.pop()["first"], first)
-        while begin < end:
-            stop = min(begin + self._rows_in_a_piece(rows, begin, end), end)
-            kept.append(self._write(rows.read(begin, stop), begin, stop))
-            begin = stop
+        written: list[Reference] = []
+        try:
+            while begin < end:
+                stop = min(begin + self._rows_in_a_piece(rows, begin, end), end)
+                written.append(self._write(rows.read(begin, stop), begin, stop))
+                begin = stop
+        except OSError:
+            for one in written:  # nobody refers to them, and the disk is full
+                (self._folder / one["file"]).unlink(missing_ok=True)
+            raise
+        kept += written
         self._newest = kept
         return list(kept)
 
@@ -144,12 +151,12 @@ class SavedRows:
         try:
             content = path.read_bytes()
             if hashlib.sha256(content).hexdigest() != reference["sha256"]:
-                raise CheckpointError(f"{path} is not what was saved.")
+                raise DamagedError(f"{path} is not what was saved.")
             arrays = load_tensors(content)
         except OSError as error:
-            raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
+            raise DamagedError(f"{path} cannot be read: {error.strerror}.") from error
         except safetensors.SafetensorError as error:
-            raise CheckpointError(f"{path} is corrupt: {error}.") from error
+            raise DamagedError(f"{path} is corrupt: {error}.") from error
         self._open = (name, arrays)
         return arrays
 

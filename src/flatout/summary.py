@@ -104,7 +104,7 @@ PHASE_WORDS = {
 def advice(summary: dict[str, Any]) -> str:
     """One thing to try next, from where the time went; no figure is promised."""
     phases: dict[str, float] = summary["phases"]
-    working = {name: phases[name] for name in ("env", "act", "learn", "eval", "checkpoint")}
+    working = {name: phases[name] for name in ("env", "act", "learn", "wait", "eval", "checkpoint")}
     largest = max(working, key=lambda name: working[name])
     goals: dict[str, Any] = summary["steps_to_return"]
     missed = [goal for goal, steps in goals.items() if steps is None]
@@ -123,10 +123,22 @@ def advice(summary: dict[str, Any]) -> str:
             f"choosing actions is the largest part and costs nearly the same for more "
             f"environments: --envs {2 * summary['envs']} shares each call among twice as many"
         )
+    if largest == "wait" and "overlapped" not in summary["placement"]:
+        return (
+            "waiting for the actor processes is the largest part: schedule=overlapped learns "
+            "meanwhile, and more workers help where cores are idle"
+        )
+    if largest == "wait":
+        return "the schedule waits: time/sampler_wait_s and time/learner_wait_s say who for whom"
     if largest == "env":
         return (
             "the environment's own code is the largest part: profile its step, or "
             "flatout devices to see what else this machine has"
+        )
+    if largest == "learn" and summary["algorithm"] != "ppo":
+        return (
+            "gradient steps are the largest part: fewer --gradient-steps for each --train-freq "
+            "(or --n-steps) means fewer of them (and changes what is learned: compare returns)"
         )
     if largest == "learn":
         return (

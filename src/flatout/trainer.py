@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from flatout import checkpoint
 from flatout.agentfile import save_parameters
 from flatout.assembly import Parts, assemble
 from flatout.config import TrainConfig
-from flatout.errors import Interrupt
+from flatout.errors import EnvironmentFailure, FlatoutError, Interrupt
 from flatout.evaluate import Evaluation
 from flatout.interrupts import Interrupts
 from flatout.loggers import EpisodeLog, JsonLines, Logger, TensorBoard, Wandb
@@ -112,6 +112,10 @@ class Trainer:
             except Interrupt as stop:
                 self.interrupted = stop.signum
                 self._display.note("stopping: saving the last iteration's boundary")
+            except EnvironmentFailure:  # while collecting: what was learned before is whole
+                with suppress(FlatoutError):
+                    self._save(parts)
+                raise
             return self._finish(parts, loggers)
 
     @property
@@ -133,6 +137,11 @@ class Trainer:
             _, saved = checkpoint.load(path)
             with checkpoint.reading(path):
                 self.progress = Progress.from_json(saved.data["progress"])
+            if self._folder.ended and self.progress.steps >= self.config.run.steps:
+                self._display.note(
+                    f"the run has made all of its {self.progress.steps:,} steps; to go on, name a "
+                    f"larger total: --steps {2 * self.config.run.steps}"
+                )
         parts = assemble(
             self.config, self._spans, source=self._source, network=self._network,
             discardable=self._interrupts.discardable, announce=self._display.note,
@@ -148,6 +157,7 @@ class Trainer:
                 notes = parts.schedule.restore(saved)
                 if self._store is not None:
                     self._store.resume(checkpoint.references(path))
+                    checkpoint.remove_unused(path.parent, self._store)
             for note in notes:
                 parts.notes.append(note)
                 self._display.note(note)

@@ -58,6 +58,13 @@ class Bounds:
         return (action - self.middle) / self.half
 
 
+class ActorParams(NamedTuple):
+    """What acting needs: the actor and the probability of a random action (warm-up)."""
+
+    actor: Any
+    epsilon: Array
+
+
 class Noise(NamedTuple):
     """One step's draws: a uniform action in -1..1 ``[A]`` and standard normals ``[A]``."""
 

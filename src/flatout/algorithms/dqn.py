@@ -15,6 +15,7 @@ import numpy as np
 import optax
 
 from flatout.algorithms.base import Algorithm, replay_needs, shapes_of
+from flatout.algorithms.continuous import observe
 from flatout.algorithms.optimiser import Optimiser, polyak, schedule
 from flatout.algorithms.randomness import uniforms
 from flatout.config import NetworkConfig
@@ -124,10 +125,7 @@ def dqn(
         )
 
     def values(online: QNetwork, obs: jax.Array) -> jax.Array:
-        x = obs.astype(jnp.float32)
-        if obs_spec.high is not None:
-            x = x * np.float32(1.0 / obs_spec.high)
-        return eqx.combine(online, static)(x)
+        return eqx.combine(online, static)(observe(obs_spec, obs))
 
     def noise(key: jax.Array, env: jax.Array, step: jax.Array) -> Noise:
         drawn = uniforms(key, env, step, 2)
@@ -158,10 +156,11 @@ def dqn(
         start, end = config.exploration_initial_eps, config.exploration_final_eps
         epsilon = jnp.where(step < config.learning_starts, 1.0, start + (end - start) * done)
         epsilon = epsilon.astype(jnp.float32)
+        # As many moves as intervals were crossed; the online network is the same for all of them.
+        moves = step // interval - state.step // interval
+        share = 1.0 if config.tau == 1.0 else 1.0 - (1.0 - config.tau) ** moves
         target = jax.lax.cond(
-            step // interval > state.step // interval,
-            lambda: polyak(state.target, state.network, config.tau),
-            lambda: state.target,
+            moves > 0, lambda: polyak(state.target, state.network, share), lambda: state.target
         )
         return state._replace(target=target, epsilon=epsilon, step=step), {"epsilon": epsilon}
 

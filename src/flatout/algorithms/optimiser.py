@@ -85,9 +85,9 @@ class Optimiser:
         return jax.tree.map(lambda p, m: p - m.astype(p.dtype), params, moved), state, norm
 
 
-def polyak(target: Any, online: Any, tau: float) -> Any:
+def polyak(target: Any, online: Any, tau: jax.Array | float) -> Any:
     """The target moved by a share `tau` towards the online parameters."""
-    if tau == 1.0:
+    if isinstance(tau, float) and tau == 1.0:
         return online
     return jax.tree.map(lambda t, p: (1.0 - tau) * t + tau * p, target, online)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from flatout.algorithms.base import Algorithm, replay_needs, shapes_of
 from flatout.algorithms.continuous import (
+    ActorParams,
     Bounds,
     Noise,
     action_values,
@@ -38,13 +39,6 @@ METRICS = (
 )  # fmt: skip
 LOG_STD = (-20.0, 2.0)
 """Between which log standard deviations are cut."""
-
-
-class ActorParams(NamedTuple):
-    """What acting needs: the actor and the probability of a random action (warm-up)."""
-
-    actor: Any
-    epsilon: Array
 
 
 class State(NamedTuple):
@@ -135,7 +129,7 @@ def sac(
             actor=actor,
             critics=critics,
             target_critics=jax.tree.map(np.copy, critics),
-            log_ent=np.asarray(math.log(start), np.float32),
+            log_ent=np.asarray(math.log(start) if start else -np.inf, np.float32),
             actor_optimiser=actor_steps.init(),
             critic_optimiser=critic_steps.init(),
             ent_optimiser=ent_steps.init() if learned else None,

@@ -14,6 +14,7 @@ import numpy as np
 
 from flatout.algorithms.base import Algorithm, replay_needs, shapes_of
 from flatout.algorithms.continuous import (
+    ActorParams,
     Bounds,
     Noise,
     action_values,
@@ -32,13 +33,6 @@ from flatout.networks import Draw, FanIn, Network
 from flatout.types import ActionSpec, Array, Batch, ObservationSpec
 
 METRICS = ("actor_loss", "critic_loss", "td_error", "q_mean", "grad_norm", "learning_rate")
-
-
-class ActorParams(NamedTuple):
-    """What acting needs: the actor and the probability of a random action (warm-up)."""
-
-    actor: Any
-    epsilon: Array
 
 
 class State(NamedTuple):

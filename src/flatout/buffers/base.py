@@ -23,8 +23,9 @@ class Buffer(Protocol):
     metrics: tuple[str, ...]
     """The names of the scalars that `learn` returns."""
 
-    def inputs(self, trajectory: Trajectory) -> Any:
-        """The shapes of what `learn` is given for trajectories of such shapes."""
+    def inputs(self, trajectory: Trajectory) -> list[Any]:
+        """The shapes of what `learn` is given for trajectories of such shapes; the first are those
+        of dispatches with updates."""
         ...
 
     def held(self) -> Any:
@@ -42,7 +43,7 @@ class Buffer(Protocol):
         ...
 
     def refresh(self, feedback: Any) -> None:
-        """Take in what `learn` fed back, once per dispatch."""
+        """Take in what `learn` fed back, once per trajectory's updates."""
         ...
 
     def facts(self) -> dict[str, float]:

@@ -15,7 +15,7 @@ import numpy as np
 from flatout.algorithms.base import Algorithm
 from flatout.buffers.base import Scalars
 from flatout.buffers.ledger import Ledger
-from flatout.buffers.replay import COUNT, HEAD, MADE, STEPS, averages, one_update
+from flatout.buffers.replay import COUNT, STEPS, averages, one_update
 from flatout.buffers.ring import Geometry, Piece, Ring, gather, ring_bytes, ring_shapes
 from flatout.buffers.sampling import (
     Priorities,
@@ -25,6 +25,9 @@ from flatout.buffers.sampling import (
     reprioritise,
 )
 from flatout.types import RowSource, Trajectory
+
+HEAD, MADE = 2, 3
+"""Further counters of a dispatch: rows in the ring, updates made before."""
 
 
 class Held(NamedTuple):
@@ -70,13 +73,13 @@ class DeviceReplay:
         self._needs = algorithm.replay
         self._geometry = geometry
         self._key = key
-        self._ledger = Ledger(geometry, self._needs)
+        self._ledger = Ledger(geometry, self._needs, cuts)
         self._shapes = ring_shapes(geometry, trajectory, max(cuts, geometry.lanes))
         self._finals = self._shapes.finals.shape[0]  # room for final observations
         self._before = 0  # how many there were when room was last made
         self.metrics = (*algorithm.advanced, *algorithm.metrics, "updates")
 
-    def inputs(self, trajectory: Trajectory) -> Any:
+    def inputs(self, trajectory: Trajectory) -> list[Any]:
         """The shapes of what a dispatch brings."""
         rows, lanes = trajectory.rewards.shape
         ring = self._shapes
@@ -88,13 +91,14 @@ class DeviceReplay:
 
         piece = Piece(*(each(name) for name in Piece._fields))
         room = trajectory.final_obs.shape[0]
-        return Arrival(
+        arrival = Arrival(
             piece,
             jax.ShapeDtypeStruct((room, *frame), ring.finals.dtype),
             jax.ShapeDtypeStruct((room,), np.int32),
             jax.ShapeDtypeStruct((4,), np.int32),
             jax.ShapeDtypeStruct((), np.float32),
         )
+        return [arrival]
 
     def held(self) -> Any:
         """An empty ring."""
@@ -108,7 +112,8 @@ class DeviceReplay:
         head, made = ledger.head, ledger.made
         piece, finals, numbers, room = ledger.take(trajectory)
         if room > self._finals:
-            self._finals, self._before = room, numbers.start
+            self._resize(room)
+            self._before = numbers.start
         space = len(trajectory.final_index)
         frames = np.zeros((space, *self._shapes.finals.shape[1:]), self._shapes.finals.dtype)
         places = np.full((space,), self._finals, np.int32)
@@ -117,6 +122,12 @@ class DeviceReplay:
         counters = np.zeros(4, np.int32)
         counters[[COUNT, STEPS, HEAD, MADE]] = ledger.due, piece.rewards.size, head, made
         yield Arrival(piece, frames, places, counters, np.float32(ledger.beta))
+
+    def _resize(self, room: int) -> None:
+        old = self._shapes.finals
+        self._finals = room
+        finals = jax.ShapeDtypeStruct((room, *old.shape[1:]), old.dtype)
+        self._shapes = self._shapes._replace(finals=finals)
 
     def grown(self, held: Held) -> Held:
         """What is held, with room for the final observations that `take` found."""
@@ -183,14 +194,14 @@ class DeviceReplay:
     ) -> Any:
         """Take over such a state; returns what is held."""
         ring = self._ledger.restore(self.held().ring, arrays, data, rows)
-        self._finals = len(ring.finals)
+        self._resize(len(ring.finals))
         return Held(ring, self._ledger.priorities(arrays))
 
     def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, held: Held) -> Any:
         """The lane's newest step was its episode's last."""
         ring = Ring(*(np.array(array) for array in held.ring))
         ring = self._ledger.cut(ring, env, final_obs, first_obs)
-        self._finals = len(ring.finals)
+        self._resize(len(ring.finals))
         return held._replace(ring=ring)
 
 

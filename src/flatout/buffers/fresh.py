@@ -20,9 +20,9 @@ class Fresh:
         self._algorithm = algorithm
         self.metrics = algorithm.metrics
 
-    def inputs(self, trajectory: Trajectory) -> Any:
+    def inputs(self, trajectory: Trajectory) -> list[Any]:
         """The trajectory's own shapes."""
-        return shapes_of(trajectory)
+        return [shapes_of(trajectory)]
 
     def held(self) -> Any:
         """Nothing lives in device memory."""

@@ -25,6 +25,7 @@ class Ledger:
     Args:
         geometry: the ring's sizes.
         needs: what the algorithm asks for.
+        room: final observations that the ring can hold at first, at least one a lane.
 
     Attributes:
         head: rows ever taken in.
@@ -32,7 +33,7 @@ class Ledger:
         due: updates that the newest trajectory pays for.
     """
 
-    def __init__(self, geometry: Geometry, needs: ReplayNeeds) -> None:
+    def __init__(self, geometry: Geometry, needs: ReplayNeeds, room: int = 0) -> None:
         self._geometry = geometry
         self._needs = needs
         self.head = 0
@@ -41,7 +42,7 @@ class Ledger:
         self._age = np.zeros((geometry.lanes,), np.uint8)
         self._finals = 0  # final observations ever taken in
         self._cuts: deque[int] = deque()  # the rows whose final observations are still needed
-        self._room = geometry.lanes  # final observations that the ring can hold
+        self._room = max(room, geometry.lanes)  # final observations that the ring can hold
 
     @property
     def beta(self) -> float:
@@ -151,7 +152,7 @@ class Ledger:
         if rows is None:
             raise CheckpointError("it holds no replayed experience.")
         self.head, self._finals = int(data["head"]), int(data["finals"])
-        self._room = int(data["room"])
+        self._room = max(int(data["room"]), self._room)
         self.made = self._needs.due(self.head * geometry.lanes)
         self._age = np.array(arrays["age"], np.uint8)
         if self._age.shape != (geometry.lanes,) or self.head < 0:

@@ -26,9 +26,8 @@ from flatout.buffers.sampling import (
 )
 from flatout.types import Device, RowSource, Trajectory
 
-COUNT, STEPS, HEAD, MADE = range(4)
-"""What a dispatch's counters are: updates to make, environment steps taken, rows in the ring,
-updates made before."""
+COUNT, STEPS = range(2)
+"""What a dispatch's first counters are: updates to make, environment steps taken."""
 
 
 class HostReplay:
@@ -90,9 +89,10 @@ class HostReplay:
         self._batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), first)
         self.metrics = (*algorithm.advanced, *algorithm.metrics, "updates")
 
-    def inputs(self, trajectory: Trajectory) -> Any:
-        """The shapes of a dispatch's batches and counters."""
-        return self._batches, jax.ShapeDtypeStruct((2,), np.int32)
+    def inputs(self, trajectory: Trajectory) -> list[Any]:
+        """The shapes of a dispatch's batches and counters, and of one without updates."""
+        counters = jax.ShapeDtypeStruct((2,), np.int32)
+        return [(self._batches, counters), ((), counters)]
 
     def held(self) -> Any:
         """Nothing lives in device memory."""
@@ -134,7 +134,8 @@ class HostReplay:
         """All of a dispatch's updates, one batch after the other; none without batches."""
         batches, counters = inputs
         algorithm, geometry = self._algorithm, self._geometry
-        state, said = _advance(algorithm, state, counters[STEPS])
+        assert algorithm.advance is not None
+        state, said = algorithm.advance(state, counters[STEPS])
         zeros = jnp.zeros((len(algorithm.metrics),), jnp.float32)
         if batches == ():
             return state, held, said | averages(algorithm, zeros, counters[COUNT]), ()
@@ -233,11 +234,6 @@ def averages(algorithm: Algorithm, totals: jax.Array, count: jax.Array) -> Scala
     means = totals / jnp.maximum(count, 1)
     scalars = dict(zip(algorithm.metrics, means, strict=True))
     return scalars | {"updates": count.astype(jnp.float32)}
-
-
-def _advance(algorithm: Algorithm, state: Any, steps: jax.Array) -> tuple[Any, Scalars]:
-    assert algorithm.advance is not None
-    return algorithm.advance(state, steps)
 
 
 def _rows(array: np.ndarray, start: int, size: int, axis: int = 1) -> np.ndarray:

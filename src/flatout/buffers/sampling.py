@@ -94,12 +94,16 @@ def draw(
     tree = priorities.tree
     share = ((word >> 9).astype(jnp.float32) + 0.5) * np.float32(2.0**-23)
     target = (jnp.arange(count) + share) * (tree[1] / count)
-    node = jnp.ones((count,), jnp.int32)
-    for _ in range(leaves_of(geometry).bit_length() - 1):
+
+    def descend(_: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        node, target = carry
         left, right = tree[2 * node], tree[2 * node + 1]
         go = (target >= left) & (right > 0)  # never into an empty half, whatever the rounding
-        target = jnp.where(go, target - left, target)
-        node = 2 * node + go
+        return 2 * node + go, jnp.where(go, target - left, target)
+
+    # A loop: written out, it takes a quarter of a minute to compile.
+    depth = leaves_of(geometry).bit_length() - 1
+    node, _ = jax.lax.fori_loop(0, depth, descend, (jnp.ones((count,), jnp.int32), target))
     place = node - leaves_of(geometry)
     chance = tree[node] / tree[1]
     size = (rows * geometry.lanes).astype(jnp.float32)

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import jax
 import numpy as np
 
-from flatout.algorithms.base import Algorithm
+from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.buffers.fresh import Fresh
 from flatout.errors import CheckpointError
 from flatout.types import RowSource, Trajectory
@@ -35,11 +34,9 @@ class TrajectoryReplay(Fresh):
         self._count = 0  # trajectories ever taken in
         self._all = self._zeros(trajectory)
 
-    def inputs(self, trajectory: Trajectory) -> Any:
+    def inputs(self, trajectory: Trajectory) -> list[Any]:
         """The shapes of all K trajectories as one."""
-        return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self._zeros(trajectory)
-        )
+        return [shapes_of(self._zeros(trajectory))]
 
     def take(self, trajectory: Trajectory, held: Any) -> Iterator[Any]:
         """Add the newest; the oldest of K + 1 falls out."""

@@ -155,6 +155,10 @@ def _prepare(env: gym.Env[Any, Any], config: EnvConfig) -> gym.Env[Any, Any]:
     """Apply the wanted preparation with Gymnasium's own wrappers."""
     space = env.observation_space
     image = isinstance(space, gym.spaces.Box) and len(space.shape) == 3
+    if config.grayscale and isinstance(space, gym.spaces.Box) and space.shape[2:] not in ((), (3,)):
+        raise UsageError(
+            f"--grayscale needs images with 3 channels, but {config.env} observes {_kind(space)}."
+        )
     if (config.grayscale or config.resize) and not image:
         raise UsageError(
             f"--grayscale and --resize need image observations, but {config.env} observes "
@@ -227,6 +231,13 @@ def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObservationSpec, ActionSpe
             f"{name} observes a Box of shape {observation.shape}; Flatout takes vectors [D] and "
             "images [rows, columns, channels]."
         )
+    first, *others = observation.shape
+    if others and first in (1, 3, 4) and min(others) >= 16:
+        raise UsageError(
+            f"{name} observes images of shape {observation.shape}, channels first; Flatout takes "
+            "[rows, columns, channels]: wrap it in gymnasium.wrappers.TransformObservation with "
+            "numpy.moveaxis(obs, 0, -1)."
+        )
     kind = observation.dtype.kind if observation.dtype is not None else "f"
     stack = 1
     if isinstance(env, MergedStack) and len(observation.shape) == 3:
@@ -234,7 +245,9 @@ def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObservationSpec, ActionSpe
     if kind in "ui":
         high = int(observation.high.max())
         fits = kind == "u" and observation.dtype == np.uint8
-        dtype = "uint8" if fits else "int32"
+        least = int(observation.low.min())
+        dtype = "int32" if least >= -(2**31) and high < 2**31 else "float32"
+        dtype = "uint8" if fits else dtype
         obs_spec = ObservationSpec(observation.shape, dtype, high if fits else None, stack)
     else:
         obs_spec = ObservationSpec(observation.shape, "float32", None, stack)

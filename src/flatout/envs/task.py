@@ -12,7 +12,11 @@ from flatout.envs.ale import atari_specs, is_atari
 from flatout.envs.base import Envs
 from flatout.envs.host import TRAINING, HostEnvs
 from flatout.envs.make import Factory, close_quietly, episode_limit, factory, specs
+from flatout.errors import UsageError
 from flatout.types import ActionSpec, ObservationSpec
+
+ALE_ONLY = ("frame_skip", "sticky_actions", "noop_max", "terminal_on_life_loss")
+"""Settings that other environments have nothing for."""
 
 
 @dataclass
@@ -100,6 +104,13 @@ def open_task(config: EnvConfig, source: Any = None) -> Task:
     make = factory(config, source)
     if source is None and is_atari(config.env):
         return Task(config, make, *atari_specs(config), vectorised=True)
+    for name in ALE_ONLY:
+        value = getattr(config, name)
+        if value != getattr(EnvConfig, name):
+            raise UsageError(
+                f"--{name.replace('_', '-')} {value} is for ALE/ ids only, which {config.env} is "
+                "not: leave it out, or pass the environment its own settings with --env-kwargs."
+            )
     env = make()
     try:
         obs_spec, action_spec = specs(env, config.env)

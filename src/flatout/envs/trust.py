@@ -38,6 +38,6 @@ def refuse_foreign(env: str, file: Path) -> None:
                 return
     raise CheckpointError(
         f"{file} names the environment {env}, which lies outside of this folder and is not called "
-        "because a file says so; work in the folder that holds its module, or pass env= to "
-        "PPO.load."
+        f"because a file says so; say --env {env} as well (in Python env=), or work in the folder "
+        "that holds its module."
     )

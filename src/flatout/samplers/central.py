@@ -223,6 +223,8 @@ class CentralSampler:
                     restored.append(np.asarray(actions))
                     continue
                 lanes.reset(env, episode + 1)
+                if self._values is not None:
+                    self._values.forget(number)
                 self.restarted.append((number, np.array(state["obs"][number]), obs[number].copy()))
                 restored.append(self._log.empty())
                 reason = (

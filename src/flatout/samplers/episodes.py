@@ -44,6 +44,10 @@ class EpisodeValues:
         """Make the last trajectory part of the past."""
         self._sums = self._next
 
+    def forget(self, env: int) -> None:
+        """An environment began anew."""
+        self._sums[env] = 0.0
+
     def state(self) -> list[list[float]]:
         """JSON-compatible sums and counts."""
         return self._sums.tolist()
