@@ -1,0 +1,118 @@
+"""The genetic algorithm: who acts where, who survives, and that it learns."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flatout import Genetic, UsageError
+from flatout.algorithms.base import Algorithm, raw_key, wrap_key
+from flatout.algorithms.genetic import genetic
+from flatout.config import NetworkConfig
+from flatout.hyper import GeneticConfig
+from flatout.types import ContinuousSpec, DiscreteSpec, ObservationSpec, Trajectory
+
+P, T, OBS = 6, 5, ObservationSpec((3,), "float32")
+
+
+@functools.cache
+def agent(action: Any = DiscreteSpec(4), **hyper: Any) -> Algorithm:  # noqa: B008 - frozen
+    config = GeneticConfig(**{"elites": 2, "noise": 0.1} | hyper)
+    network = NetworkConfig(hidden=(8,))
+    return genetic(config, network, OBS, action, num_envs=P, horizon=T, total_steps=600)
+
+
+def played(fitness: list[float], valid: np.ndarray | None = None) -> Trajectory:
+    """A trajectory in which environment p gains ``fitness[p]`` in its first step."""
+    rewards = np.full((T, P), 100.0, np.float32)  # what is not valid must not count
+    valid = np.zeros((T, P), np.bool_) if valid is None else valid
+    valid[0] = True
+    rewards[0] = fitness
+    flags = np.zeros((T, P), np.bool_)
+    return Trajectory(
+        obs=np.zeros((T, P, 3), np.float32), actions=np.zeros((T, P), np.int32), rewards=rewards,
+        terminated=flags, truncated=flags, last_obs=np.zeros((P, 3), np.float32),
+        final_obs=np.zeros((P, 3), np.float32), final_index=np.full((P,), T * P, np.int32),
+        extras={}, valid=valid,
+    )  # fmt: skip
+
+
+def member(members: Any, index: int) -> list[np.ndarray]:
+    return [np.asarray(leaf[index]) for leaf in jax.tree.leaves(members)]
+
+
+@pytest.mark.parametrize(
+    "action", [DiscreteSpec(4), ContinuousSpec((2,), (-1.0, -2.0), (1.0, 2.0))]
+)
+@pytest.mark.parametrize(("first", "count"), [(0, P), (0, 3), (3, 3), (2, 1)])
+def test_each_environment_is_played_by_its_member(action: Any, first: int, count: int) -> None:
+    algorithm = agent(action)
+    members = algorithm.init(raw_key(3, 0)).members
+    obs = np.random.default_rng(0).normal(size=(count, 3)).astype(np.float32)
+    noise = jnp.arange(first, first + count)
+    found = algorithm.act(members, obs, (), noise)[0]
+    for row in range(count):
+        alone = jax.tree.map(lambda leaf: leaf[first + row][None], members)  # noqa: B023
+        expected = algorithm.act(alone, obs[row : row + 1], (), None)[0][0]
+        np.testing.assert_allclose(found[row], expected, rtol=1e-5)
+    best = algorithm.act(members, obs, (), None)[0]
+    zeroth = algorithm.act(jax.tree.map(lambda leaf: leaf[:1], members), obs, (), None)[0]
+    np.testing.assert_array_equal(best, zeroth)
+
+
+def test_the_best_stay_and_the_others_become_noisy_copies_of_them() -> None:
+    algorithm = agent(rollout_episodes=2)
+    state = algorithm.init(raw_key(3, 0))
+    fitness = [1.0, 9.0, 3.0, 8.0, 0.0, 2.0]
+    after, metrics, _ = algorithm.update(state, played(fitness), wrap_key(raw_key(0, 1)))
+    for place, before in enumerate((1, 3)):
+        for new, old in zip(
+            member(after.members, place), member(state.members, before), strict=True
+        ):
+            np.testing.assert_array_equal(new, old)
+    kicks = []
+    for place in range(2, P):
+        parent = (1, 3)[place % 2]
+        pairs = zip(member(after.members, place), member(state.members, parent), strict=True)
+        kicks.append(np.concatenate([(new - old).ravel() for new, old in pairs]))
+    assert 0.08 < np.std(kicks) < 0.12
+    assert abs(np.corrcoef(kicks)[0, 1]) < 0.3, "each copy has noise of its own"
+    assert {name: float(value) for name, value in metrics.items()} == pytest.approx(
+        {
+            "fitness_mean": 23 / 12,
+            "fitness_max": 4.5,
+            "fitness_elite": 4.25,
+            "noise": 0.1,
+            "updates": 1,
+        }
+    )
+    assert int(after.step) == P
+
+
+def test_generations_differ_and_are_reproduced() -> None:
+    algorithm = agent()
+    state = algorithm.init(raw_key(3, 0))
+    key = wrap_key(raw_key(0, 1))
+    one = algorithm.update(state, played([0.0] * P), key)[0]
+    again = algorithm.update(state, played([0.0] * P), key)[0]
+    later = algorithm.update(state._replace(iteration=np.int32(1)), played([0.0] * P), key)[0]
+    for place in range(P):
+        assert all(map(np.array_equal, member(one.members, place), member(again.members, place)))
+    assert not all(map(np.array_equal, member(one.members, 5), member(later.members, 5)))
+
+
+def test_cartpole_is_learned_by_parameters_alone() -> None:
+    agent = Genetic("CartPole-v1", envs=16, elites=3, noise=0.3, seed=1).learn(60_000)
+    assert agent.evaluate(10).return_mean > 100
+
+
+def test_there_must_be_room_for_new_members() -> None:
+    with pytest.raises(UsageError, match="elites = 6 of a population"):
+        agent(elites=P)
+    with pytest.raises(UsageError, match="--n-steps"):
+        Genetic("flatout/Snake-v0").learn(1000)

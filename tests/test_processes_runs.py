@@ -1,0 +1,183 @@
+"""Whole runs with actor processes: from the command line, over devices, killed, and from Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import psutil
+import pytest
+
+from flatout import PPO, checkpoint
+from flatout.placement import parse, shares, with_workers
+from tests.conftest import Result
+from tests.kills import finish, spawn, wait_for
+
+Cli = Callable[..., Result]
+SMALL = (
+    "--env",
+    "CartPole-v1",
+    "--n-steps",
+    "16",
+    "--batch-size",
+    "32",
+    "--steps",
+    "512",
+    "--quiet",
+)
+
+
+def final(run: Path) -> dict[str, np.ndarray]:
+    return checkpoint.load(checkpoint.latest(run))[1].arrays
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    left, right = final(one), final(other)
+    assert left.keys() == right.keys()
+    return [name for name in left if not np.array_equal(left[name], right[name])]
+
+
+def test_one_group_is_bit_equal_to_the_inline_sampler(flatout: Cli, tmp_path: Path) -> None:
+    """One worker has one group: the same batches, and so the same bits, as without processes."""
+    placements = ("cpu", "sampler=processes workers=1x4")
+    for number, placement in enumerate(placements):
+        flags = ("--envs", 4, "--placement", placement, "--run-dir", tmp_path / str(number))
+        assert flatout("train", "ppo", *SMALL, *flags).code == 0
+    assert differences(tmp_path / "0", tmp_path / "1") == []
+
+
+def test_several_acting_devices_are_bit_equal_to_one(flatout: Cli, tmp_path: Path) -> None:
+    """Which device acts changes nothing, as long as the groups are the same."""
+    for number, act in enumerate(("cpu,cpu:1", "cpu:2,cpu:3")):
+        placement = f"act={act} learn=cpu sampler=processes workers=4x2"
+        flags = ("--placement", placement, "--run-dir", tmp_path / str(number), "--json")
+        result = flatout("train", "ppo", *SMALL, *flags)
+        assert result.code == 0, result.err
+        assert json.loads(result.out)["envs"] == 8
+    assert differences(tmp_path / "0", tmp_path / "1") == []
+
+
+def test_groups_are_halves_for_each_device() -> None:
+    place = with_workers(parse("act=gpu:0,gpu:1 sampler=processes workers=8x2"), 16, 4)
+    rounds = [[(str(s.device), s.first, s.count) for s in groups] for groups in shares(place, 16)]
+    assert rounds == [
+        [("gpu:0", 0, 4), ("gpu:1", 4, 4)],
+        [("gpu:0", 8, 4), ("gpu:1", 12, 4)],
+    ]
+    place = with_workers(parse("sampler=processes"), 12, 5)
+    assert place.workers == (4, 3), "as many as there are cores and divide the environments"
+    assert [[s.count for s in groups] for groups in shares(place, 12)] == [[6], [6]]
+    (one,) = shares(parse("cpu"), 7)
+    assert [s.count for s in one] == [7]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--placement", "sampler=processes workers=2x4", "--envs", "6"), "--envs is 6"),
+        (("--placement", "inference=local"), "inference=local needs sampler=processes"),
+        (("--placement", "sampler=device"), "sampler=device is not available"),
+        (("--placement", "schedule=fused"), "schedule=fused is not available"),
+        (("--placement", "act=cpu,cpu:1"), "this version uses one"),
+        (("--worker-timeout", "0"), "worker_timeout"),
+    ],
+)
+def test_what_cannot_be_is_refused(flatout: Cli, flags: tuple[str, ...], words: str) -> None:
+    result = flatout("train", "ppo", "--env", "CartPole-v1", *flags)
+    assert result.code == 2
+    assert words in result.message
+
+
+def sleepy(run: Path, *more: str) -> subprocess.Popen[str]:
+    return spawn(
+        "train", "ppo", "--env", "tests.fault_envs:sleepy", "--env-kwargs", "seconds=0.01",
+        "--placement", "sampler=processes workers=2x2", "--n-steps", "16", "--batch-size", "32",
+        "--steps", "100000", "--checkpoint-every", "64", "--run-dir", str(run), "--quiet", *more,
+    )  # fmt: skip
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_worker_outlives_its_parent(how: signal.Signals, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = sleepy(run)
+    wait_for(lambda: (run / "checkpoints").exists() or process.poll() is not None, 60)
+    workers = workers_of(process)
+    assert len(workers) == 2
+    os.kill(process.pid, how)
+    result = finish(process)
+    assert result.code == (-9 if how == signal.SIGKILL else 128 + how)
+    wait_for(lambda: not any(worker.is_running() for worker in workers), 10)
+    resumed = flatout_resume(run)
+    assert resumed.code == 0, resumed.err
+
+
+def flatout_resume(run: Path) -> Result:
+    steps = json.loads((checkpoint.latest(run) / "state.json").read_text())["step"]
+    return finish(spawn("train", "--resume", str(run), "--steps", str(steps + 64), "--quiet"))
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_replaced_and_the_run_says_so(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = sleepy(run, "--steps", "1024", "--json")
+    wait_for(lambda: (run / "checkpoints").exists() or process.poll() is not None, 60)
+    os.kill(workers_of(process)[0].pid, signal.SIGKILL)
+    result = finish(process)
+    assert result.code == 0, result.err
+    notes = json.loads(result.out)["notes"]
+    assert any("SIGKILL" in note and "begin new episodes" in note for note in notes), notes
+
+
+def test_a_function_of_a_script_reaches_the_workers(tmp_path: Path) -> None:
+    """Classes and ids of `__main__`, which workers cannot import, go there as they are."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        """
+import gymnasium as gym
+from flatout import PPO
+
+class Mine(gym.wrappers.TimeLimit):
+    pass
+
+gym.register("Mine-v0", entry_point=lambda **k: Mine(gym.make("CartPole-v1", **k), 20))
+for env in (lambda **k: Mine(gym.make("CartPole-v1", **k), 20), "Mine-v0"):
+    agent = PPO(env, n_steps=8, batch_size=16, placement="sampler=processes workers=2x2")
+    agent.learn(64)
+print("done")
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, timeout=120,
+        env=os.environ,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "done\n"
+
+
+def test_what_workers_print_does_not_reach_the_output(tmp_path: Path) -> None:
+    class Chatty(gym.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            print("step", flush=True)
+            return super().step(action)
+
+    code = PPO(
+        lambda **k: Chatty(gym.make("CartPole-v1", **k)), n_steps=4, batch_size=8,
+        placement="sampler=processes workers=1x2",
+    )  # fmt: skip
+    begin = time.monotonic()
+    code.learn(16)
+    assert time.monotonic() - begin < 60

@@ -1,0 +1,104 @@
+"""`flatout watch`: agents at play, in text, in pictures, and of runs that go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from flatout import DQN
+from flatout.watch import picture, play, watch
+from tests.conftest import Result
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("watched") / "run"
+    agent = DQN(
+        "flatout/Snake-v0", envs=2, network="onehot", hidden=[8], buffer_size=200, batch_size=8,
+        run_dir=str(folder),
+    )  # fmt: skip
+    agent.learn(400)
+    return folder
+
+
+def test_snake_is_seen_in_the_terminal(flatout: Cli, run: Path) -> None:
+    result = flatout("watch", run, "--episodes", 2, "--fps", 1000)
+    assert result.code == 0, result.err
+    for words in ("┌─", "@", "episode 2 of 2", "mean return of 2 episodes"):
+        assert words in result.out
+
+
+def test_frames_follow_the_game(run: Path) -> None:
+    agent = DQN.load(run)
+    frames = list(play(agent, 0, None))
+    assert frames[0][2:] == (0.0, 0)
+    assert [steps for *_, steps in frames[1:]] == list(range(1, len(frames)))
+    same = [frame for frame, *_ in play(agent, 0, None)]
+    assert same == [frame for frame, *_ in frames]
+    assert [frame for frame, *_ in play(agent, 1, None)] != same
+
+
+def test_a_terminal_shows_every_frame(run: Path) -> None:
+    agent = DQN.load(run)
+    console = Console(force_terminal=True, width=60, height=30, record=True)
+    with console.capture() as said:
+        returns = watch(lambda: (agent, run), 1, 1000.0, None, console)
+    assert len(returns) == 1
+    assert said.get().count("step ") >= len(list(play(agent, 0, None))) - 1
+
+
+def test_pictures_become_half_blocks_that_fit() -> None:
+    console = Console(width=40, height=24)
+    frame = np.zeros((210, 160, 3), np.uint8)
+    frame[:, 80:] = (255, 0, 0)
+    text: Any = picture(frame, console)
+    lines = text.plain.rstrip("\n").split("\n")
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 40
+    assert len(lines) * 2 / len(lines[0]) == pytest.approx(210 / 160, rel=0.1)
+    styles = {str(span.style) for span in text.spans}
+    assert styles == {"rgb(0,0,0) on rgb(0,0,0)", "rgb(255,0,0) on rgb(255,0,0)"}
+
+
+def test_a_gif_is_written(flatout: Cli, run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "snake.gif"
+    result = flatout("watch", run, "--gif", path)
+    assert result.code == 0, result.err
+    with Image.open(path) as image:
+        assert image.format == "GIF"
+        assert image.size == (352, 352)
+
+
+def test_a_run_that_goes_on_shows_its_newest_checkpoint(flatout: Cli, run: Path) -> None:
+    (run / "params.safetensors").rename(run / "away")
+    try:
+        result = flatout("watch", run, "--episodes", 1, "--fps", 1000)
+    finally:
+        (run / "away").rename(run / "params.safetensors")
+    assert result.code == 0, result.err
+    assert "step_" in result.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ((), "RUN_DIR"),
+        (("RUN", "--gif", "a.mp4"), "--gif a.mp4"),
+        (("RUN", "--episodes", "0"), "--episodes 0"),
+        (("RUN", "--fps", "-1"), "--fps -1"),
+        (("RUN", "--checkpoint", "newst"), "newest"),
+        (("nowhere",), "nowhere does not exist"),
+    ],
+)
+def test_what_is_wrong_is_said(flatout: Cli, run: Path, flags: tuple[str, ...], words: str) -> None:
+    result = flatout("watch", *(str(run) if flag == "RUN" else flag for flag in flags))
+    assert result.code == 2
+    assert words in result.message
