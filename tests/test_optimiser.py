@@ -38,7 +38,8 @@ class ByHand:
     """One optimiser in float64, a leaf at a time, from the formulas of its paper.
 
     adam: Kingma and Ba (2015), algorithm 1. rmsprop: Graves (2013), equations 38 to 40, with the
-    constants of Mnih et al. (2015). nesterov: Sutskever et al. (2013) as PyTorch writes it.
+    constants of Mnih et al. (2015). rms: Tieleman and Hinton (2012) as PyTorch writes it. nesterov:
+    Sutskever et al. (2013) as PyTorch writes it.
     """
 
     def __init__(self, kind: str = "adam", max_grad_norm: float | None = None) -> None:
@@ -67,6 +68,9 @@ class ByHand:
         elif self.kind == "rmsprop":
             m, v = 0.95 * m + 0.05 * g, 0.95 * v + 0.05 * g**2
             direction = g / np.sqrt(v - m**2 + 0.01)
+        elif self.kind == "rms":
+            v = 0.99 * v + 0.01 * g**2
+            direction = g / (np.sqrt(v) + 1e-5)
         else:
             m = 0.95 * m + g
             direction = g + 0.95 * m

@@ -117,31 +117,32 @@ def test_a_lag_of_zero_is_serial_and_overlap_needs_one(flatout: Any) -> None:
 
 
 def test_collecting_and_learning_happen_at_the_same_time() -> None:
-    """Learning waits for a step of the next trajectory: one after the other would never end."""
-    stepped = threading.Event()
+    """Each update meets the next trajectory's first step: one after the other would never end."""
+    meeting = threading.Barrier(2, timeout=60)
+    steps, meets = [0], [False]
 
-    class Telling(gym.Wrapper[Any, Any, Any, Any]):
+    class Meeting(gym.Wrapper[Any, Any, Any, Any]):
         def step(self, action: Any) -> Any:
-            stepped.set()
+            if meets[0] and steps[0] % 16 == 0:
+                meeting.wait()
+            steps[0] += 1
             return super().step(action)
 
-    def source(**kwargs: Any) -> Any:
-        return Telling(gym.make("CartPole-v1", **kwargs))
-
-    with parts("ppo", "schedule=overlapped", source, envs=2) as made:
+    with parts("ppo", "schedule=overlapped", lambda **k: Meeting(gym.make("CartPole-v1", **k)),
+               envs=1, batch_size=16) as made:  # fmt: skip
         flow: Any = made.schedule
         update = flow._learner.update
-        met: list[bool] = []
+        flow.advance(1)
+        meets[0] = True
 
         def meet(trajectory: Any) -> Any:
-            stepped.clear()
-            met.append(stepped.wait(20))
+            meeting.wait()
             return update(trajectory)
 
-        flow.advance(1)
         flow._learner.update = meet
         flow.advance(3)
-    assert met == [True] * 3
+        meets[0] = False
+    assert steps[0] == 5 * 16
 
 
 @pytest.mark.parametrize("lag", [1, 2])

@@ -255,8 +255,13 @@ def _compile(
     with ExitStack() as undo:  # whatever fails on the way leaves no environment open
         crew = None
         if placement.sampler == "processes":
+
+            def report(note: str) -> None:
+                notes.append(note)
+                announce(note)
+
             crew = hire(
-                config, task, acting, needs, announce, source=source, network=network,
+                config, task, acting, needs, report, source=source, network=network,
                 local=placement.inference == "local",
             )  # fmt: skip
             undo.callback(crew.close)

@@ -98,9 +98,9 @@ class LocalActor:
         }
         return json.dumps(said).encode(), trajectory.final_obs[used].tobytes()
 
-    def commit(self) -> None:
+    def commit(self, steps: int) -> None:
         """See `CentralSampler.commit`."""
-        self._sampler.commit()
+        self._sampler.commit(steps)
 
     def state(self) -> dict[str, Any]:
         """See `CentralSampler.state`."""

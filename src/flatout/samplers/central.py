@@ -153,8 +153,13 @@ class CentralSampler:
             self._waited.clear()
         return self._trajectory(buffer)
 
-    def commit(self) -> None:
-        """Make the last trajectory part of the past; until then `state` is the one before it."""
+    def commit(self, steps: int | None = None) -> None:
+        """Make the last trajectory part of the past; until then `state` is the one before it.
+
+        Args:
+            steps: of each environment since the run's start, where others' trajectories were
+                longer than these.
+        """
         rows = self._rows
         for env, *_ in self.restarted:
             self._log.cut(env)
@@ -162,7 +167,7 @@ class CentralSampler:
         self._log.append(actions.copy(), self._starts)
         if self._values is not None:
             self._values.commit()
-        self.steps += rows
+        self.steps = self.steps + rows if steps is None else steps
         self._mark()
 
     @property

@@ -90,6 +90,7 @@ class LocalSampler:
         buffer.forget()
         self.restarted = []
         ends: list[tuple[int, Episode]] = []
+        cuts: list[tuple[int, int, np.ndarray]] = []
         rows: dict[Worker, int] = {}
         with self._spans.span("wait"):
             self._busy = list(self._workers)
@@ -109,10 +110,12 @@ class LocalSampler:
                 self._busy.remove(worker)
                 rows[worker] = said["rows"]
                 ends += [(row, Episode(*episode)) for row, episode in said["episodes"]]
-                self._keep(worker, buffer, said["finals"], finals)
+                cuts += self._finals(worker, said["finals"], finals)
                 self._begun[worker.lanes] = said["begun"]
         ends.sort(key=lambda end: (end[0], end[1].env))
         self.episodes = [episode for _, episode in ends]
+        for t, env, obs in sorted(cuts, key=lambda cut: cut[:2]):
+            buffer.keep_final(t, env, obs)
         buffer.check(lambda step, env, what: blamed(self._name, step, env, what))
         self._rows = most = max(rows.values())
         for worker, own in rows.items():  # the others' last observations stay what they are
@@ -125,12 +128,12 @@ class LocalSampler:
 
     def commit(self) -> None:
         """Make the last trajectory part of the past; until then `state` is the one before it."""
+        self._steps += self._rows
         with self._final():
             for worker in self._workers:
-                worker.tell(COMMIT, 0, 0, 0)
+                worker.tell(COMMIT, 0, 0, self._steps)
             for worker in self._workers:
                 worker.wait()
-        self._steps += self._rows
 
     @property
     def steps_collected(self) -> int:
@@ -224,15 +227,17 @@ class LocalSampler:
             self.restarted += [(env, self._newest[env], first[env].copy()) for env in sorted(gone)]
         return self._tell(worker, slot)
 
-    @staticmethod
-    def _keep(worker: Worker, buffer: RolloutBuffer, places: list[int], data: bytes) -> None:
-        """Final observations; `places` are ``t * E + env`` within the worker."""
-        shape, dtype = buffer.obs.shape[2:], buffer.obs.dtype
-        for place, obs in zip(
-            places, np.frombuffer(data, dtype).reshape(len(places), *shape), strict=True
-        ):
-            t, env = divmod(place, worker.job.count)
-            buffer.keep_final(t, worker.job.first + env, obs)
+    def _finals(
+        self, worker: Worker, places: list[int], data: bytes
+    ) -> list[tuple[int, int, np.ndarray]]:
+        """Step, environment and observation; `places` are ``t * E + env`` within the worker."""
+        obs = self._buffers[0].obs
+        found = np.frombuffer(data, obs.dtype).reshape(len(places), *obs.shape[2:])
+        each, first = worker.job.count, worker.job.first
+        return [
+            (place // each, first + place % each, one)
+            for place, one in zip(places, found, strict=True)
+        ]
 
     @contextmanager
     def _final(self) -> Iterator[None]:

@@ -50,7 +50,7 @@ def arena_fields(
         flags=((num_envs,), "uint8"),
         finals=((num_envs, *obs_spec.shape), obs_spec.dtype),
         returns=((num_envs,), "float64"),
-        ended=((num_envs,), "int64"),
+        lengths=((num_envs,), "int64"),
         books=((num_envs, 3), "int64"),
     )
 
@@ -75,7 +75,7 @@ class WorkerLanes:
         self._obs = arena["obs"][:, :, lanes]
         self._actions, self._active = arena["actions"][lanes], arena["active"][lanes]
         self._flags, self._finals = arena["flags"][lanes], arena["finals"][lanes]
-        self._returns, self._lengths = arena["returns"][lanes], arena["ended"][lanes]
+        self._returns, self._lengths = arena["returns"][lanes], arena["lengths"][lanes]
         self._books = arena["books"][lanes]
         self._begun = (0, 0, False)
         self._waiting: list[Worker] = []

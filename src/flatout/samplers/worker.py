@@ -112,7 +112,7 @@ class Stepper:
         self._active = arena["active"][lanes]
         self._flags = arena["flags"][lanes]
         self._finals = arena["finals"][lanes]
-        self._ended = arena["ended"][lanes]
+        self._lengths = arena["lengths"][lanes]
         self._books = arena["books"][lanes]
         self._returns = arena["returns"][lanes]
 
@@ -149,7 +149,7 @@ class Stepper:
         self._finals[env] = final
         episode = self._envs.finished(env)
         self._returns[env] = episode.episode_return
-        self._ended[env] = episode.length
+        self._lengths[env] = episode.length
 
     def _publish(self, all_books: bool) -> None:
         envs = self._envs
@@ -229,7 +229,7 @@ def _actor(job: Job, arena: Arena) -> Answer:
         if command == START:
             actor.start(slot, more, number)
         elif command == COMMIT:
-            actor.commit()
+            actor.commit(number)
         elif command == STATE:
             return (DONE, long(cloudpickle.dumps(actor.state())))
         elif command == RESTORE:
