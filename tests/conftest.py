@@ -34,6 +34,12 @@ class Result:
         return lines[0].removeprefix("flatout: ")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: two processes that share files end at the same time."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture
 def flatout(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     """Run the command line in this process: ``flatout("train", "ppo", ...) -> Result``."""
