@@ -24,7 +24,7 @@ train: install
 	@$(BIN)/flatout train ppo --preset cartpole-ppo
 
 test: install .venv/.developing
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: install .venv/.developing
 	$(BIN)/ruff check src tests benchmarks examples tools

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -15,6 +16,8 @@ import pytest
 
 from flatout import checkpoint
 from flatout.envs.make import factory  # noqa: F401 - imported early: its time is not a test's
+from flatout.errors import Interrupt
+from flatout.interrupts import Interrupts
 from tests.conftest import TINY, Result
 from tests.kills import assert_same, final_state, finish, kill_at_random_times, spawn, wait_for
 
@@ -114,6 +117,27 @@ def test_a_signal_while_starting_ends_cleanly(delay: float, tmp_path: Path) -> N
     result = finish(process, 20)
     assert result.code == 130
     assert "Traceback" not in result.err
+
+
+def test_a_signal_while_garbage_is_collected_is_not_lost(capfd: pytest.CaptureFixture[str]) -> None:
+    """What is raised in a callback of the collector goes nowhere: the signal comes again."""
+
+    def callback(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and not sent:
+            sent.append(1)
+            signal.raise_signal(signal.SIGTERM)
+
+    sent: list[int] = []
+    with Interrupts() as interrupts, pytest.raises(Interrupt), interrupts.discardable():  # noqa: PT012
+        gc.callbacks.append(callback)
+        try:
+            gc.collect()
+        finally:
+            gc.callbacks.remove(callback)
+        assert sent
+        time.sleep(10)
+    assert interrupts.signum == signal.SIGTERM
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_second_signal_ends_an_environment_that_hangs(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ class Interrupts:
         self.signum: int | None = None
         self._inside = 0
         self._previous: dict[int, Any] = {}
+        self._unraisable = sys.unraisablehook
 
     @property
     def installed(self) -> bool:
@@ -37,6 +39,8 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             for signum in SIGNALS:
                 self._previous[signum] = signal.signal(signum, self._handle)
+            self._unraisable = sys.unraisablehook
+            sys.unraisablehook = self._swallowed
         return self
 
     def __exit__(
@@ -47,6 +51,8 @@ class Interrupts:
     ) -> None:
         for signum, handler in self._previous.items():
             signal.signal(signum, handler)
+        if self._previous:
+            sys.unraisablehook = self._unraisable
         self._previous.clear()
 
     @contextmanager
@@ -67,6 +73,18 @@ class Interrupts:
         """
         if self.signum is not None:
             raise Interrupt(self.signum)
+
+    def _swallowed(self, what: sys.UnraisableHookArgs) -> None:
+        """An exception that nobody can catch: a signal that came while garbage was collected, say,
+        comes again a moment later."""
+        error = what.exc_value
+        if not isinstance(error, Interrupt):
+            self._unraisable(what)
+            return
+        self.signum = None
+        again = threading.Timer(0.01, os.kill, (os.getpid(), error.signum))
+        again.daemon = True
+        again.start()
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.signum is not None:
