@@ -16,6 +16,7 @@ import numpy as np
 
 from flatout.algorithms.actor_critic import Actor, build_networks, policy
 from flatout.algorithms.base import Algorithm, shapes_of
+from flatout.algorithms.continuous import observe
 from flatout.algorithms.distributions import distribution
 from flatout.algorithms.optimiser import schedule
 from flatout.algorithms.randomness import normals
@@ -94,13 +95,9 @@ def genetic(
         zero = np.zeros((), np.int32)
         return State(jax.tree.map(np.asarray, members), zero, zero.copy())
 
-    def observe(obs: jax.Array) -> jax.Array:
-        x = obs.astype(jnp.float32)
-        return x if obs_spec.high is None else x / obs_spec.high
-
     def one(member: Actor, obs: jax.Array) -> jax.Array:
         actor = eqx.combine(member, static)
-        x, _ = policy(actor, observe(obs))
+        x, _ = policy(actor, observe(obs_spec, obs))
         return dist.to_environment(dist.sample(x, actor.extra, None))
 
     def act(

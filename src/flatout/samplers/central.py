@@ -29,6 +29,7 @@ class Group:
 
     Attributes:
         columns: the environments among the run's.
+        index: its place among the groups, in the order of their environments.
         active: those that play on in this trajectory, by their numbers within the lanes; None is
             all of them.
         left: episodes that each still plays in this trajectory.
@@ -40,6 +41,7 @@ class Group:
         self.lanes, self.policy = lanes, policy
         self.first = lanes.first if first is None else first
         self.columns = slice(lanes.first, lanes.first + lanes.num_envs)
+        self.index = 0
         self.begin(0)
 
     def begin(self, episodes: int) -> None:
@@ -77,6 +79,8 @@ class CentralSampler:
         self._rounds = [list(groups) for groups in rounds]
         every = [group for groups in rounds for group in groups]
         self._groups = sorted(every, key=lambda group: group.lanes.first)
+        for index, group in enumerate(self._groups):
+            group.index = index
         self._buffers = list(buffers)
         self._horizon = horizon
         self._wanted = episodes or 0
@@ -258,7 +262,7 @@ class CentralSampler:
         ]
         for group, outputs in chosen:
             row = np.asarray(outputs)  # waits for the device
-            buffer.outputs[self._groups.index(group)][t] = row
+            buffer.outputs[group.index][t] = row
             if group.active is not None:  # the others' observations stay what they are
                 buffer.obs[t + 1, group.columns] = obs[group.columns]
             if buffer.valid is not None:
@@ -318,7 +322,7 @@ class CentralSampler:
                 buffer.keep_final(t - 1, number, last_obs)
                 self._ends.append((t - 1, number, True))
         row = group.policy.act(buffer.obs[t, group.columns], self.steps + t, group.first)
-        buffer.outputs[self._groups.index(group)][t] = row
+        buffer.outputs[group.index][t] = row
         lanes.again(group.policy.layout.action(row))
 
     # --- Between trajectories -----------------------------------------------------------------
