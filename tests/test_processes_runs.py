@@ -114,7 +114,9 @@ def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
 def test_no_worker_outlives_its_parent(how: signal.Signals, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = sleepy(run)
-    wait_for(lambda: (run / "checkpoints").exists() or process.poll() is not None, 60)
+    wait_for(
+        lambda: bool(checkpoint.checkpoints(run / "checkpoints")) or process.poll() is not None, 60
+    )
     workers = workers_of(process)
     assert len(workers) == 2
     os.kill(process.pid, how)
@@ -134,7 +136,9 @@ def flatout_resume(run: Path) -> Result:
 def test_a_killed_worker_is_replaced_and_the_run_says_so(tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = sleepy(run, "--steps", "1024", "--json")
-    wait_for(lambda: (run / "checkpoints").exists() or process.poll() is not None, 60)
+    wait_for(
+        lambda: bool(checkpoint.checkpoints(run / "checkpoints")) or process.poll() is not None, 60
+    )
     os.kill(workers_of(process)[0].pid, signal.SIGKILL)
     result = finish(process)
     assert result.code == 0, result.err

@@ -29,7 +29,7 @@ VARIANTS = {
               "mlp", "--learning-starts", "40", "--train-freq", "8", "--checkpoint-every", "16",
               "--terminal-on-life-loss", "--clip-reward"),
 }  # fmt: skip
-KILLS = {"dqn": 5, "prioritised": 4, "sac": 4, "snake": 4, "atari": 4}
+KILLS = {"dqn": 4, "prioritised": 3, "sac": 3, "snake": 3, "atari": 3}
 LONGEST = {"atari": 2.5, "snake": 2.0}
 """Seconds that a process trains at most before it is killed, where 0.8 is too little."""
 

@@ -205,13 +205,15 @@ def plain(geometry: Geometry, found: Gathered) -> Batch:
     rewards = (found.rewards * powers * counted).sum(-1).astype(np.float32)
     discounts = np.where(found.terminated, 0, geometry.gamma ** found.steps.astype(np.float64))
 
-    def whole(obs: np.ndarray) -> np.ndarray:
-        if geometry.spec.stack == 1:
-            return obs
-        return np.moveaxis(obs, 1, 3).reshape(len(obs), *geometry.spec.shape)
+    depth = geometry.spec.stack
+
+    def whole(frames: np.ndarray) -> np.ndarray:
+        if depth == 1:
+            return frames[:, 0]
+        return np.moveaxis(frames, 1, 3).reshape(len(frames), *geometry.spec.shape)
 
     return Batch(
-        whole(found.obs), found.actions, rewards, whole(found.next_obs),
+        whole(found.frames[:, :depth]), found.actions, rewards, whole(found.frames[:, -depth:]),
         discounts.astype(np.float32), found.weights,
     )  # fmt: skip
 

@@ -125,7 +125,8 @@ class Gathered(NamedTuple):
     """Transitions as a ring gives them; `merge` makes a batch of them.
 
     Attributes:
-        obs, next_obs: stacks of frames ``[..., S, H, W, c]`` where S > 1, plain observations else.
+        frames: ``[..., W, *frame]``: the first S are the observation's, the last S the next one's.
+            A single step's two observations share all but one of theirs, so that W is S + 1.
         actions: ``[...]`` or ``[..., A]``.
         rewards: ``[..., n]``; those of the first `steps` count.
         steps: int32 ``[...]``, how many steps were taken, 1 to n.
@@ -133,10 +134,9 @@ class Gathered(NamedTuple):
         weights: ``[...]``, ones.
     """
 
-    obs: Array
+    frames: Array
     actions: Array
     rewards: Array
-    next_obs: Array
     steps: Array
     terminated: Array
     weights: Array
@@ -168,11 +168,17 @@ def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, lane:
         terminated = xp.where(going, at(ring.terminated, row + k), terminated)
         truncated = xp.where(going, at(ring.truncated, row + k), truncated)
         going = going & ~(terminated | truncated)
+    depth = geometry.spec.stack
+    frames = _frames(xp, geometry, ring, row + steps - 1, lane, range(1 - depth, 2))
+    frames = _ended(xp, geometry, ring, frames, row + steps - 1, lane, truncated)
+    if geometry.n_step > 1:
+        first = _frames(xp, geometry, ring, row, lane, range(1 - depth, 1))
+        axis = row.ndim
+        frames = xp.concatenate([first, _slice(frames, axis, 1, None)], axis=axis)
     return Gathered(
-        obs=_observation(xp, geometry, ring, row, lane),
+        frames=frames,
         actions=at(ring.actions, row),
         rewards=xp.stack(rewards, axis=-1),
-        next_obs=_after(xp, geometry, ring, row + steps - 1, lane, truncated),
         steps=steps,
         terminated=terminated,
         weights=xp.ones(row.shape, np.float32),
@@ -191,57 +197,57 @@ def merge(geometry: Geometry, found: Gathered) -> Batch:
     rewards = (found.rewards * jnp.asarray(factors)[found.steps - 1]).sum(-1)
     discounts = jnp.asarray(ahead)[jnp.where(found.terminated, n, found.steps - 1)]
 
-    def stacked(obs: jax.Array) -> jax.Array:
-        if geometry.spec.stack == 1:
-            return obs
-        return jnp.moveaxis(obs, 1, 3).reshape(obs.shape[0], *geometry.spec.shape)
+    depth, shape = geometry.spec.stack, (len(rewards), *geometry.spec.shape)
+
+    def stacked(frames: jax.Array) -> jax.Array:
+        return frames[:, 0] if depth == 1 else jnp.moveaxis(frames, 1, 3).reshape(shape)
 
     return Batch(
-        stacked(found.obs), found.actions, rewards, stacked(found.next_obs), discounts,
-        found.weights,
+        stacked(found.frames[:, :depth]), found.actions, rewards, stacked(found.frames[:, -depth:]),
+        discounts, found.weights,
     )  # fmt: skip
 
 
-def _observation(xp: Any, geometry: Geometry, ring: Ring, row: Array, lane: Array) -> Array:
-    """The observations of rows."""
-    if geometry.spec.stack > 1:
-        return _stack(xp, geometry, ring, row, lane)
-    number = row % geometry.length * geometry.lanes + lane
-    return xp.take(ring.frames, number, axis=0, mode="clip")
-
-
-def _after(
-    xp: Any, geometry: Geometry, ring: Ring, row: Array, lane: Array, truncated: Array
-) -> Array:
-    """The observations after rows; of a truncated episode, that which it ended with."""
-    after = _observation(xp, geometry, ring, row + 1, lane)
+def _ended(
+    xp: Any, geometry: Geometry, ring: Ring, frames: Array, row: Array, lane: Array,
+    truncated: Array,
+) -> Array:  # fmt: skip
+    """Frames up to the ones after rows; of truncated episodes, up to that which they ended with."""
     if xp is np and not truncated.any():
-        return after
+        return frames
     slot = xp.take(ring.slot, row % geometry.length * geometry.lanes + lane, axis=0, mode="clip")
-    final = xp.take(ring.finals, slot % len(ring.finals), axis=0, mode="clip")
-    if geometry.spec.stack > 1:
-        # Its stack: the last frames that were seen, then the final one.
-        axis = row.ndim
-        older = _slice(_stack(xp, geometry, ring, row, lane), axis, 1, None)
-        final = xp.concatenate([older, xp.expand_dims(final, axis)], axis=axis)
-    cut = truncated.reshape(truncated.shape + (1,) * (after.ndim - truncated.ndim))
-    return xp.where(cut, final, after)
+    if xp is np:
+        frames[truncated, -1] = ring.finals[slot[truncated] % len(ring.finals)]
+        return frames
+    axis = row.ndim
+    final = xp.expand_dims(xp.take(ring.finals, slot % len(ring.finals), axis=0, mode="clip"), axis)
+    cut = truncated.reshape(truncated.shape + (1,) * (frames.ndim - axis))
+    last = xp.where(cut, final, _slice(frames, axis, -1, None))
+    return xp.concatenate([_slice(frames, axis, None, -1), last], axis=axis)
 
 
 def _slice(array: Array, axis: int, start: int | None, stop: int | None) -> Array:
     return array[(slice(None),) * axis + (slice(start, stop),)]
 
 
-def _stack(xp: Any, geometry: Geometry, ring: Ring, row: Array, lane: Array) -> Array:
-    """The S frames ``[..., S, H, W, c]`` of observations, oldest first."""
-    lanes, length, depth = geometry.lanes, geometry.length, geometry.spec.stack
+def _frames(
+    xp: Any, geometry: Geometry, ring: Ring, row: Array, lane: Array, offsets: range
+) -> Array:
+    """The frames ``[..., len(offsets), *frame]`` so many rows after given ones.
+
+    Where an episode began later than that, its first frame again, or zeros (`stack_pad`).
+    """
+    lanes, length = geometry.lanes, geometry.length
+    ahead = np.asarray(offsets, np.int32)
+    if geometry.spec.stack == 1:
+        number = (row[..., None] + ahead) % length * lanes + lane[..., None]
+        return xp.take(ring.frames, number, axis=0, mode="clip")
     age = xp.take(ring.age, row % length * lanes + lane, axis=0, mode="clip").astype(np.int32)
-    back = xp.arange(depth - 1, -1, -1, dtype=np.int32)
-    reach = xp.minimum(back, age[..., None])
-    number = (row[..., None] - reach) % length * lanes + lane[..., None]
+    start = -age[..., None]
+    number = (row[..., None] + xp.maximum(ahead, start)) % length * lanes + lane[..., None]
     frames = xp.take(ring.frames, number, axis=0, mode="clip")
     if geometry.spec.stack_pad == "zeros":
-        there = back <= age[..., None]
+        there = ahead >= start
         if xp is np:
             frames[~there] = 0  # few: most samples are far from a start
             return frames
