@@ -2,10 +2,9 @@
 
 - ``cartpole``: environment steps until the last 100 returns have a mean of 475 (within 100,000).
 - ``pendulum``: 100,000 steps, then 100 greedy episodes with the final parameters.
-- ``snake``: the mean score of the last 100 episodes at ten points of the run.
 
-A tier says how many steps Snake gets and, for ``quick``, after how many minutes it ends: a run that
-would last longer is not started, or killed. What is missing then, the same command adds next time.
+It ends after 15 minutes (``--minutes``): a run that would last longer is not started, or killed.
+What is missing then, the same command adds next time.
 """
 
 from __future__ import annotations
@@ -33,21 +32,11 @@ from harness import (
 )
 from report import mean_std, provenance, spread, table, write_section
 
+NAME = "learning"
 GOAL = "475"
 EVAL_EPISODES = 100
 POINTS = 10
 MEAN_KEY = "rollout/return_mean_100"
-
-
-@dataclass(frozen=True)
-class Tier:
-    """How much is run: Snake's steps, and minutes after which the tier ends."""
-
-    snake_steps: int
-    minutes: float
-
-
-TIERS = {"quick": Tier(1_000_000, 15.0), "long": Tier(5_000_000, float("inf"))}
 
 
 @dataclass(frozen=True)
@@ -87,7 +76,7 @@ def evaluated(train: Command, result: Row) -> Row:
 
 
 def curve(train: Command, result: Row) -> Row:
-    """Add the mean of the last 100 scores at ten points, as ``[steps, mean]``.
+    """Add the mean of the last 100 scores at ten points, as ``[steps, mean, seconds]``.
 
     Raises:
         BenchmarkError: the run's metrics do not hold it.
@@ -95,14 +84,18 @@ def curve(train: Command, result: Row) -> Row:
     assert train.run_dir is not None
     text = (train.run_dir / "metrics.jsonl").read_text()
     rows = [json.loads(line) for line in text.splitlines()]
-    known = [(row["step"], row[MEAN_KEY]) for row in rows if row.get(MEAN_KEY) is not None]
+    known = [
+        (row["step"], row[MEAN_KEY], row["time/wall_s"])
+        for row in rows
+        if row.get(MEAN_KEY) is not None
+    ]
     points = []
     for index in range(1, POINTS + 1):
         wanted = result["steps"] * index // POINTS
         reached = [point for point in known if point[0] >= wanted] or known[-1:]
         if not reached:
             raise BenchmarkError(f"{train.run_dir.name}: no {MEAN_KEY} in its metrics.jsonl.")
-        points.append([wanted, reached[0][1]])
+        points.append([wanted, *reached[0][1:]])
     return result | {"curve": points}
 
 
@@ -154,7 +147,7 @@ def show_curve(what: str, preset: str) -> Callable[[Sequence[Row]], str]:
         curves = [row["result"]["curve"] for row in rows]
         body = []
         for point in zip(*curves, strict=True):
-            scores = [score for _, score in point]
+            scores = [score for _, score, _ in point]
             body.append(
                 [f"{point[0][0]:,}", mean_std(scores, 2), *(f"{score:.2f}" for score in scores)]
             )
@@ -171,7 +164,7 @@ def show_curve(what: str, preset: str) -> Callable[[Sequence[Row]], str]:
     return show
 
 
-def tasks(tier: Tier) -> dict[str, Task]:
+def tasks() -> dict[str, Task]:
     """The tasks in the order in which they run."""
     cartpole = ("--preset", "cartpole-ppo", "--threshold", GOAL, "--stop-at-return", GOAL)
     return {
@@ -179,21 +172,13 @@ def tasks(tier: Tier) -> dict[str, Task]:
         "pendulum": Task(
             ("--preset", "pendulum-ppo", "--steps", "100000"), evaluated, show_pendulum
         ),
-        "snake": Task(
-            ("--preset", "snake-ppo", "--steps", str(tier.snake_steps)),
-            curve,
-            show_curve("Snake 10x10", "snake-ppo"),
-        ),
     }
 
 
 def benchmark(args: argparse.Namespace) -> None:
-    """Run what is missing, task by task, and write the tier's section."""
-    tier = TIERS[args.tier]
-    minutes = tier.minutes if args.minutes is None else args.minutes
-    name = f"learning_{args.tier}"
-    done = run_tasks(args, name, tasks(tier), minutes)
-    write_section(args, name, section(args, tier, done))
+    """Run what is missing, task by task, and write the section."""
+    done = run_tasks(args, NAME, tasks(), args.minutes)
+    write_section(args, NAME, section(args, done))
 
 
 def run_tasks(
@@ -246,21 +231,19 @@ def run_tasks(
     return done
 
 
-def section(args: argparse.Namespace, tier: Tier, done: dict[str, list[Row]]) -> str:
-    """The Markdown of one tier."""
+def section(args: argparse.Namespace, done: dict[str, list[Row]]) -> str:
+    """The Markdown of this benchmark."""
     parts = []
     for label, rows in done.items():
         missing = args.seeds - len(rows)
         note = f"\n\n**{missing} of {args.seeds} seeds still missing.**" if missing else ""
-        parts.append((tasks(tier)[label].show(rows) if rows else f"{label}:") + note)
+        parts.append((tasks()[label].show(rows) if rows else f"{label}:") + note)
     shown = "\n\n".join(parts)
-    return f"## What is learned ({args.tier} tier)\n\n{provenance(args, done)}\n\n{shown}\n"
+    return f"## What is learned\n\n{provenance(args, done)}\n\n{shown}\n"
 
 
 if __name__ == "__main__":
     options = parser(__doc__, seeds=5)
-    options.add_argument("--tier", choices=tuple(TIERS), default="quick")
-    options.add_argument("--only", nargs="+", choices=("cartpole", "pendulum", "snake"))
-    options.add_argument("--minutes", type=float, default=None, help="end after this many minutes")
-    options.set_defaults(timeout=7 * 86_400.0)  # the long tier's runs of Snake take hours
+    options.add_argument("--only", nargs="+", choices=tuple(tasks()))
+    options.add_argument("--minutes", type=float, default=15.0, help="end after this many minutes")
     main(benchmark, options.parse_args())

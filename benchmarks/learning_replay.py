@@ -4,8 +4,8 @@
   own, with the best checkpoint by those evaluations.
 - ``pendulum-*``: DDPG, TD3 and SAC, 20,000 steps, then 100 greedy episodes with the final
   parameters, beside what RL Baselines3 Zoo states for the same number of steps.
-- ``snake``, ``breakout`` (long tier): DQN, the mean score of the last 100 episodes along the run;
-  Breakout only as far as this machine gets.
+- ``breakout`` (long tier): DQN, the mean score of the last 100 episodes along the run, as far as
+  this machine gets.
 - ``halfcheetah-*``, ``hopper-*`` (long tier): SAC and TD3 for a few steps, Flatout and
   Stable-Baselines3 with the same settings, 20 greedy episodes each.
 
@@ -174,10 +174,6 @@ def tasks(args: argparse.Namespace, tier: Tier) -> dict[str, Task]:
     if not tier.long:
         return found
     found |= mujoco(args)
-    found["snake"] = Task(
-        ("--preset", "snake-dqn", "--steps", str(args.snake_steps)), curve,
-        show_curve("Snake 10x10, DQN", "snake-dqn"), algorithm="dqn",
-    )  # fmt: skip
     fall = str(args.breakout_steps // 4)  # the preset's own lasts longer than this whole run
     found["breakout"] = Task(
         (
@@ -244,7 +240,6 @@ if __name__ == "__main__":
     add("--only", nargs="+", default=None, help="names of tasks, such as pendulum-sac")
     add("--minutes", type=float, default=None, help="end after this many minutes")
     add("--mujoco-steps", type=int, default=20_000, help="long tier: HalfCheetah's and Hopper's")
-    add("--snake-steps", type=int, default=500_000, help="long tier: Snake's")
     add("--breakout-steps", type=int, default=400_000, help="long tier: Breakout's, one seed")
     add("--peer-threads", type=int, default=0, help="PyTorch's threads (0: its default)")
     options.set_defaults(timeout=7 * 86_400.0)

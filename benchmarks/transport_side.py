@@ -13,6 +13,8 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -64,11 +66,12 @@ def flatout_rates(args: argparse.Namespace) -> list[float]:
     from flatout.settings import resolve
 
     source = functools.partial(Empty, args.obs)
-    config = resolve("ppo", {"env": "empty", "envs": args.envs, "n_steps": ROWS, "batch_size": 1})
+    config = resolve("ppo", {"env": "empty", "envs": args.envs, "n_steps": ROWS})
     task = open_task(config.env, source)
     each = args.envs // args.workers
     share = Share(CPU, tuple((worker * each, each) for worker in range(args.workers)))
-    crew = hire(config, task, [[share]], Needs(ROWS, None, 1, False), source, print)
+    acting: Any = SimpleNamespace(ordered=[share])  # nothing acts
+    crew = hire(config, task, acting, Needs(ROWS, None, 1, False), print, source=source)
     try:
         crew.wait()
         lanes = WorkerLanes(crew, crew.workers, "empty")

@@ -23,11 +23,13 @@ from flatout.algorithms.base import Algorithm, raw_key, wrap_key
 from flatout.algorithms.distributions import distribution
 from flatout.algorithms.ppo import ppo
 from flatout.algorithms.randomness import hashes, uniforms
+from flatout.boards import Centred, Grid, WideGrid
 from flatout.config import NetworkConfig
 from flatout.convolution import convolve
 from flatout.errors import UsageError
 from flatout.hyper import PPOConfig
-from flatout.networks import MLP, FanIn, Grid, Linear, NatureCNN, make_torso, orthogonal
+from flatout.layers import MLP, FanIn, Linear, orthogonal
+from flatout.networks import NatureCNN, make_torso
 from flatout.packing import Bundle
 from flatout.params import NOISE_BLOCK, Policy
 from flatout.spans import Spans
@@ -167,6 +169,8 @@ class Scaled(MLP):
         (MLP(FanIn(rng()), 6, (), "tanh"), (6,)),
         (Grid(FanIn(rng()), (4, 3, 2), 2, (5,), "relu"), (4, 3, 2)),
         (nets.OneHot(FanIn(rng()), (4, 3, 2), 2, (5,), "relu"), (4, 3, 2)),
+        (Centred(FanIn(rng()), (4, 3, 1), 3, (5,), "relu"), (4, 3, 1)),
+        (WideGrid(FanIn(rng()), (6, 7, 1)), (6, 7, 1)),
         (NatureCNN(FanIn(rng()), (36, 40, 1)), (36, 40, 1)),
         (eqx.nn.Lambda(lambda x: x / jnp.linalg.norm(x)), (6,)),
         (Scaled(FanIn(rng()), 6, (5,), "tanh"), (6,)),
@@ -310,6 +314,16 @@ def test_images_that_are_too_small_for_nature_are_refused_with_the_least_size() 
         ("grid", VECTOR, r"grid needs image observations.*\[4\]"),
         ("grid", PIXELS, "0 to at most 31.* 255"),
         ("onehot", PIXELS, "onehot needs whole-number.* 255"),
+        (
+            "centred",
+            ObservationSpec((6, 6, 2), "uint8", 3),
+            "one board of cells 0.* 2 of cells 0 to 3",
+        ),
+        (
+            "centred",
+            ObservationSpec((6, 6, 1), "uint8", 1),
+            "one board of cells 0.* 1 of cells 0 to 1",
+        ),
         ("nature_same", VECTOR, r"nature_same needs image observations.*\[4\]"),
         ("grid", ObservationSpec((6, 6, 1), "float32"), "0 to at most 31.* None"),
     ],
@@ -317,6 +331,28 @@ def test_images_that_are_too_small_for_nature_are_refused_with_the_least_size() 
 def test_torsos_that_do_not_fit_are_refused(network: Any, spec: ObservationSpec, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         agent(spec, network=network)
+
+
+@property_test
+@given(rows=st.integers(1, 6), columns=st.integers(1, 6), high=st.integers(2, 5), seed=seeds)
+def test_a_centred_board_is_the_board_as_its_head_sees_it(
+    rows: int, columns: int, high: int, seed: int
+) -> None:
+    dice = np.random.default_rng(seed)
+    cells = dice.choice([0, *range(2, high + 1)], (rows, columns))
+    head = int(dice.integers(rows)), int(dice.integers(columns))
+    cells[head] = 1
+    seen: list[int] = []  # what lies at each distance from the head; beyond the board: high + 1
+    for down in range(1 - rows, rows):
+        for right in range(1 - columns, columns):
+            at = head[0] + down, head[1] + right
+            inside = 0 <= at[0] < rows and 0 <= at[1] < columns
+            seen.append(int(cells[at]) if inside else high + 1)
+    planes = np.equal.outer(seen, np.arange(2, high + 2)).astype(np.float32).reshape(-1)
+    torso = Centred(FanIn(np.random.default_rng(0)), (rows, columns, 1), high, (7,), "tanh")
+    board = (cells[..., None] / high).astype(np.float32)
+    wanted = np.tanh(torso.dense.layers[0](planes))
+    np.testing.assert_allclose(torso(board[None])[0], wanted, atol=1e-5)
 
 
 class Counted(eqx.Module):

@@ -145,6 +145,23 @@ def test_collecting_and_learning_happen_at_the_same_time() -> None:
     assert steps[0] == 5 * 16
 
 
+def test_the_flow_says_who_waited_for_whom() -> None:
+    with parts("ppo", "schedule=overlapped") as made:
+        flow: Any = made.schedule
+        update = flow._learner.update
+
+        def slowly(trajectory: Any) -> Any:
+            time.sleep(0.3)
+            return update(trajectory)
+
+        flow._learner.update = slowly
+        flow.advance(4)
+        facts = flow.facts()
+    assert facts["policy_lag"] == 3 / 4  # the first trajectory's actions are of the version learned
+    assert facts["sampler_wait_s"] > 0.6 > facts["learner_wait_s"]
+    assert facts["environments_lost"] == 0
+
+
 @pytest.mark.parametrize("lag", [1, 2])
 def test_a_snapshot_goes_on_as_if_nothing_had_been(lag: int) -> None:
     placement = f"schedule=overlapped lag={lag}"

@@ -142,7 +142,9 @@ def test_a_killed_worker_is_replaced_and_the_run_says_so(tmp_path: Path) -> None
     os.kill(workers_of(process)[0].pid, signal.SIGKILL)
     result = finish(process)
     assert result.code == 0, result.err
-    notes = json.loads(result.out)["notes"]
+    summary = json.loads(result.out)
+    notes = summary["notes"]
+    assert summary["flow"]["environments_lost"] == 2
     assert any("SIGKILL" in note and "begin new episodes" in note for note in notes), notes
 
 

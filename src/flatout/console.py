@@ -22,7 +22,7 @@ from rich.text import Text
 
 from flatout.config import TrainConfig
 from flatout.progress import Progress
-from flatout.summary import PHASE_WORDS, advice
+from flatout.summary import PHASE_WORDS, advice, flow_words
 
 REDRAW_S = 0.25
 PLAIN_S = 5.0
@@ -157,6 +157,8 @@ def report(summary: dict[str, Any], console: Console) -> None:
         if share >= 0.005:
             bar = "█" * max(1, round(share * 40))
             console.print(f"  {share:6.1%}  {PHASE_WORDS[name]:34} [cyan]{bar}[/cyan]")
+    for words in flow_words(summary["flow"]):
+        console.print(f"  {words}", soft_wrap=not console.is_terminal)
     console.print(
         Text("NEXT  ", style="bold").append(advice(summary), style="not bold"),
         soft_wrap=not console.is_terminal,

@@ -77,6 +77,7 @@ def summarise(
         "time_to_return_s": {key: at and at[1] for key, at in reached.items()},
         "steps_to_return": {key: at and int(at[0]) for key, at in reached.items()},
         "phases": spans.phases(facts.this_wall_s),
+        "flow": parts.schedule.facts(),
         "peak_rss_mb": peak_rss_mb(),
         "memory_expected_mb": parts.memory_mb,
         "notes": parts.notes,
@@ -99,6 +100,20 @@ PHASE_WORDS = {
     "compile": "compiling",
     "other": "start-up, imports and the rest",
 }
+
+
+def flow_words(flow: dict[str, float]) -> list[str]:
+    """Sentences about who waited for whom, and what was lost."""
+    said: list[str] = []
+    if "policy_lag" in flow:
+        said.append(
+            f"collecting waited {flow['sampler_wait_s']:.1f} s for learning, learning "
+            f"{flow['learner_wait_s']:.1f} s for collecting; a trajectory waited "
+            f"{flow['queue_s']:.3f} s; policy lag {flow['policy_lag']:.2f}"
+        )
+    if lost := int(flow["environments_lost"]):
+        said.append(f"{lost} environments were lost with their processes and began new episodes")
+    return said
 
 
 def advice(summary: dict[str, Any]) -> str:

@@ -10,7 +10,8 @@ import numpy as np
 
 from flatout.algorithms.distributions import Distribution
 from flatout.config import NetworkConfig
-from flatout.networks import Linear, Network, Torso, features, make_torso, over_batch
+from flatout.layers import Linear
+from flatout.networks import Network, Torso, features, make_torso, over_batch
 from flatout.types import Array, ObservationSpec
 
 

@@ -18,7 +18,8 @@ from flatout.algorithms.distributions import inwards
 from flatout.algorithms.randomness import uniforms
 from flatout.config import NetworkConfig
 from flatout.errors import UsageError
-from flatout.networks import MLP, Draw, Linear, Network, Torso, features, make_torso, over_batch
+from flatout.layers import MLP, Draw, Linear
+from flatout.networks import Network, Torso, features, make_torso, over_batch
 from flatout.types import ActionSpec, Array, ContinuousSpec, ObservationSpec
 
 

@@ -21,7 +21,8 @@ from flatout.algorithms.randomness import uniforms
 from flatout.config import NetworkConfig
 from flatout.errors import UsageError
 from flatout.hyper import DQNConfig, linear
-from flatout.networks import Draw, FanIn, Linear, Network, Torso, features, make_torso, over_batch
+from flatout.layers import Draw, FanIn, Linear
+from flatout.networks import Network, Torso, features, make_torso, over_batch
 from flatout.types import ActionSpec, Array, Batch, DiscreteSpec, ObservationSpec
 
 METRICS = ("loss", "td_error", "q_max", "grad_norm", "learning_rate")

@@ -23,10 +23,11 @@ from flatout.algorithms.returns import (
     normalise,
     update_moments,
 )
+from flatout.boards import Centred, Grid, OneHot
 from flatout.config import NetworkConfig
 from flatout.errors import UsageError
 from flatout.hyper import A2CConfig, PPOConfig
-from flatout.networks import Grid, Network, OneHot
+from flatout.networks import Network
 from flatout.types import ActionSpec, Array, ContinuousSpec, ObservationSpec, Trajectory
 
 
@@ -111,7 +112,9 @@ class OnPolicy:
 
         self._build = build
         self.arrays, self.static = eqx.partition(build(None), eqx.is_array)
-        if config.normalize_observation and isinstance(self.arrays.actor.torso, Grid | OneHot):
+        if config.normalize_observation and isinstance(
+            self.arrays.actor.torso, Grid | OneHot | Centred
+        ):
             raise UsageError(
                 "normalize_observation = true does not go with boards of one-hot cells; turn it "
                 "off, or use network = mlp."

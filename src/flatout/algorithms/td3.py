@@ -29,7 +29,8 @@ from flatout.algorithms.optimiser import Optimiser, polyak, schedule
 from flatout.algorithms.randomness import normals
 from flatout.config import NetworkConfig
 from flatout.hyper import DDPGConfig, TD3Config, linear
-from flatout.networks import Draw, FanIn, Network
+from flatout.layers import Draw, FanIn
+from flatout.networks import Network
 from flatout.types import ActionSpec, Array, Batch, ObservationSpec
 
 METRICS = ("actor_loss", "critic_loss", "td_error", "q_mean", "grad_norm", "learning_rate")

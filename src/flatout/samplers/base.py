@@ -18,10 +18,12 @@ class Sampler(Protocol):
     Attributes:
         episodes: that ended within the last trajectory.
         restarted: in the last `restore`, or in the last trajectory's first step.
+        lost: environments that were ever lost with their processes.
     """
 
     episodes: list[Episode]
     restarted: list[Restart]
+    lost: int
 
     @property
     def steps_collected(self) -> int:

@@ -92,7 +92,6 @@ class CentralSampler:
         self.episodes: list[Episode] = []
         self.restarted: list[Restart] = []
         self.lost = 0
-        """Environments that were ever lost with their processes."""
         self.steps = 0  # of each environment, since the run's start: what noise is folded with
         self._slot = self._row = 0  # where the newest observations lie
         self._rows = 0  # of the last trajectory

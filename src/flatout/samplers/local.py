@@ -69,7 +69,6 @@ class LocalSampler:
         self.episodes: list[Episode] = []
         self.restarted: list[Restart] = []
         self.lost = 0
-        """Environments that were ever lost with their processes."""
 
     def start(self) -> None:
         """Reset every environment."""

@@ -29,6 +29,10 @@ class Schedule(Protocol):
         """The newest actor parameters, bundled."""
         ...
 
+    def facts(self) -> dict[str, float]:
+        """What the flow did in this process, see the summary's `flow`."""
+        ...
+
     def snapshot(self) -> Snapshot:
         """All state at the last iteration's boundary."""
         ...

@@ -129,6 +129,10 @@ class Flow:
         """The newest actor parameters, bundled."""
         return self._learner.bundle
 
+    def facts(self) -> dict[str, float]:
+        """See `Schedule.facts`."""
+        return {"environments_lost": self._sampler.lost}
+
     def start(self) -> None:
         """Draw the initial parameters and reset the environments."""
         self._learner.start()

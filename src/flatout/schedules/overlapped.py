@@ -19,6 +19,9 @@ from flatout.schedules.flow import Flow, Pending
 from flatout.spans import Spans
 from flatout.types import Metrics, Snapshot
 
+WAITS = ("policy_lag", "time/queue_s", "time/sampler_wait_s", "time/learner_wait_s")
+"""Metrics of each iteration that the summary sums up."""
+
 PUBLISHED = "published/"
 """What parameters that still act are named after in snapshots."""
 
@@ -56,6 +59,8 @@ class OverlappedSchedule(Flow):
         self._bundles: dict[int, tuple[Any, ...]] = {}  # by version, those that still act
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
         self._idle_since = time.perf_counter()  # when the last learning ended
+        self._learned_from = 0  # trajectories, in this process
+        self._totals = dict.fromkeys(WAITS, 0.0)
 
     def start(self) -> None:
         """Draw the initial parameters and reset the environments."""
@@ -70,6 +75,17 @@ class OverlappedSchedule(Flow):
     def advance(self, n: int) -> list[Metrics]:
         """Learn from the next `n` trajectories, collecting meanwhile."""
         return [self._one() for _ in range(n)]
+
+    def facts(self) -> dict[str, float]:
+        """Adds the mean policy lag and queue time, and how long each side waited in all."""
+        lag, queue, sampler, learner = (self._totals[name] for name in WAITS)
+        count = max(self._learned_from, 1)
+        return super().facts() | {
+            "policy_lag": lag / count,
+            "queue_s": queue / count,
+            "sampler_wait_s": sampler,
+            "learner_wait_s": learner,
+        }
 
     def snapshot(self) -> Snapshot:
         """All state at the last iteration's boundary, waiting trajectories included."""
@@ -127,6 +143,9 @@ class OverlappedSchedule(Flow):
             "time/queue_s": queued,
             "time/sampler_wait_s": waited,
         }
+        self._learned_from += 1
+        for name in WAITS:
+            self._totals[name] += values[name]
         return self._metrics(values, taken)
 
     def _gather(self) -> None:

@@ -1,0 +1,181 @@
+"""PPO on slow environments in W processes, against W processes that only step them.
+
+Two kinds of environment: one computes for 1 ms a step (W up to the number of cores), one sleeps for
+5 ms (W beyond the cores). Flatout acts for all of them, learns meanwhile (`schedule=overlapped`),
+and is timed over its whole iterations; the other side is `bare_envs.py`, W processes that step one
+environment each with nothing between the steps: what W processes can give at most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import (
+    HERE,
+    NO_CACHE,
+    BenchmarkError,
+    Command,
+    Row,
+    Store,
+    main,
+    parser,
+    train_command,
+)
+from report import provenance, spread, table, write_section
+from window import windowed
+
+NAME = "actors"
+OURS, BARE = "flatout", "processes alone"
+EACH = 4
+"""Environments of a worker."""
+
+ITERATIONS, WARM = 8, 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of environment and number of workers."""
+
+    kind: str
+    seconds: float
+    workers: int
+
+    @property
+    def label(self) -> str:
+        """As tables show it."""
+        verb = "computes" if self.kind == "burn" else "sleeps"
+        return f"{verb} {1000 * self.seconds:g} ms"
+
+    @property
+    def rows(self) -> int:
+        """Steps of each environment in an iteration: one of about two seconds."""
+        return max(round(2.0 / (self.seconds * EACH)) // 16 * 16, 16)
+
+
+CASES = (
+    Case("burn", 0.001, 1), Case("burn", 0.001, 2), Case("sleep", 0.005, 2),
+    Case("sleep", 0.005, 8), Case("sleep", 0.005, 32),
+)  # fmt: skip
+
+
+def benchmark(args: argparse.Namespace) -> None:
+    """Run both sides of each case in turn, write the section and the plot."""
+    if args.seeds < 3:
+        raise BenchmarkError("--seeds must be at least 3: medians are quoted.")
+    cores = len(os.sched_getaffinity(0))
+    results: dict[Case, dict[str, list[Row]]] = {}
+    for case in CASES:
+        if case.kind == "burn" and case.workers > cores:
+            continue
+        results[case] = run_case(args, case)
+    write_section(args, NAME, section(args, results))
+    plot(results, Path(args.output).with_name("actors.svg"))
+
+
+def run_case(args: argparse.Namespace, case: Case) -> dict[str, list[Row]]:
+    """Both sides, in turn."""
+    envs = case.workers * EACH
+    per = case.rows * envs
+    flags = (
+        "--env", "empty_env:make", "--env-kwargs", f"{case.kind}={case.seconds}", "length=200",
+        "--envs", str(envs), "--n-steps", str(case.rows), "--batch-size", "256", "--n-epochs",
+        "4", "--steps", str(per * ITERATIONS), "--log-every", str(per), "--checkpoint-every", "0",
+        "--no-tensorboard", "--quiet",
+    )  # fmt: skip
+    placed = (
+        "--placement", f"sampler=processes workers={case.workers}x{EACH} schedule=overlapped",
+    )  # fmt: skip
+    settings: Row = {"flags": [*flags, *placed], "extra": args.flatout_args}
+    store = Store(NAME, settings, args)
+    path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+
+    def ours(seed: int) -> Command:
+        made = train_command(
+            args, NAME, f"{case.kind}{case.workers}", seed, *flags,
+            env={**NO_CACHE, "PYTHONPATH": path}, finish=windowed(WARM * per),
+        )  # fmt: skip
+        argv = [*made.argv, *placed]  # the last --placement counts
+        return Command(argv, made.env, made.run_dir, made.finish)
+
+    def bare(seed: int) -> Command:
+        return Command([
+            sys.executable, str(HERE / "bare_envs.py"), "--workers", str(case.workers),
+            f"--{case.kind}", str(case.seconds), "--seed", str(seed),
+        ])  # fmt: skip
+
+    return store.alternate({OURS: ours, BARE: bare}, range(args.seeds))
+
+
+def ours_rates(rows: Sequence[Row]) -> list[float]:
+    """Flatout's steps per second in its window."""
+    windows = [row["result"]["window"] for row in rows]
+    return [window["steps"] / window["s"] for window in windows]
+
+
+def bare_rates(rows: Sequence[Row]) -> list[float]:
+    """What the processes gave."""
+    return [row["result"]["steps_per_s"] for row in rows]
+
+
+def section(args: argparse.Namespace, results: dict[Case, dict[str, list[Row]]]) -> str:
+    """The Markdown of this benchmark."""
+    body = []
+    for case, rows in results.items():
+        ours, bare = ours_rates(rows[OURS]), bare_rates(rows[BARE])
+        parts = [a / b for a, b in zip(ours, bare, strict=True)]
+        learn = statistics.median(row["result"]["window"]["phases"]["learn"] for row in rows[OURS])
+        body.append(
+            [
+                case.label, str(case.workers), spread(ours, 0), spread(bare, 0),
+                f"**{statistics.median(parts):.1%}** ({min(parts):.1%}-{max(parts):.1%})",
+                f"{learn:.1%}",
+            ]
+        )  # fmt: skip
+    head = [
+        "environment", "W", "flatout, steps/s", "W processes alone, steps/s", "share of it",
+        "learning, share of the time",
+    ]  # fmt: skip
+    everything = {
+        side: [row for rows in results.values() for row in rows[side]] for side in (OURS, BARE)
+    }
+    return f"""## Slow environments in W processes, learning included
+
+{provenance(args, everything)}
+- PPO with {EACH} environments in each of W actor processes, minibatches of 256, 4 epochs, learning
+  while the next trajectory is collected; iterations of about 2 s, the first {WARM} not counted.
+
+{table(head, body)}
+
+![steps per second by number of processes](actors.svg)
+"""
+
+
+def plot(results: dict[Case, dict[str, list[Row]]], path: Path) -> None:
+    """Steps per second over W, both sides, one panel for each kind of environment."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print(f"{path.name} not drawn: matplotlib is not installed", file=sys.stderr)
+        return
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    kinds = list(dict.fromkeys(case.label for case in results))
+    for axes, label in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
+        cases = [case for case in results if case.label == label]
+        for side, rates, style in ((BARE, bare_rates, "o--"), (OURS, ours_rates, "s-")):
+            middle = [statistics.median(rates(results[case][side])) for case in cases]
+            axes.plot([case.workers for case in cases], middle, style, label=side)
+        axes.set(title=f"an environment that {label}", xlabel="processes W", ylabel="steps/s")
+        axes.set_ylim(bottom=0)
+        axes.legend()
+        axes.grid(alpha=0.3)
+    figure.savefig(path)
+
+
+if __name__ == "__main__":
+    main(benchmark, parser(__doc__, seeds=3).parse_args())
