@@ -40,7 +40,7 @@ def benchmark(args: argparse.Namespace) -> None:
     flags = (
         "--env", "flatout/Snake-v0", "--envs", str(ENVS), "--n-steps", str(BATCH // ENVS),
         "--network", "wide_grid", "--targets", "next_reward", "--optimizer", "adam",
-        "--learning-rate", LEARNING_RATE, "--max-grad-norm", "none", "--steps", str(steps + warm),
+        "--learning-rate", LEARNING_RATE, "--max-grad-norm", "None", "--steps", str(steps + warm),
         "--log-every", str(warm), "--checkpoint-every", "0", "--no-tensorboard", "--quiet",
     )  # fmt: skip
     peer = (
