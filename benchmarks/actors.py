@@ -9,10 +9,11 @@ environment each with nothing between the steps: what W processes can give at mo
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,19 +33,17 @@ from window import windowed
 
 NAME = "actors"
 OURS, BARE = "flatout", "processes alone"
-EACH = 4
-"""Environments of a worker."""
-
 ITERATIONS, WARM = 8, 2
 
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of environment and number of workers."""
+    """One kind of environment, number of workers, and how many environments each has."""
 
     kind: str
     seconds: float
     workers: int
+    each: int
 
     @property
     def label(self) -> str:
@@ -55,13 +54,16 @@ class Case:
     @property
     def rows(self) -> int:
         """Steps of each environment in an iteration: one of about two seconds."""
-        return max(round(2.0 / (self.seconds * EACH)) // 16 * 16, 16)
+        return max(round(2.0 / (self.seconds * self.each) / 64) * 64, 32)
 
 
-CASES = (
-    Case("burn", 0.001, 1), Case("burn", 0.001, 2), Case("sleep", 0.005, 2),
-    Case("sleep", 0.005, 8), Case("sleep", 0.005, 32),
-)  # fmt: skip
+KINDS = (("burn", 0.001, (1, 2)), ("sleep", 0.005, (2, 8, 32)))
+CASES = tuple(
+    Case(kind, seconds, workers, each)
+    for each in (16, 4)
+    for kind, seconds, numbers in KINDS
+    for workers in numbers
+)
 
 
 def benchmark(args: argparse.Namespace) -> None:
@@ -80,7 +82,7 @@ def benchmark(args: argparse.Namespace) -> None:
 
 def run_case(args: argparse.Namespace, case: Case) -> dict[str, list[Row]]:
     """Both sides, in turn."""
-    envs = case.workers * EACH
+    envs = case.workers * case.each
     per = case.rows * envs
     flags = (
         "--env", "empty_env:make", "--env-kwargs", f"{case.kind}={case.seconds}", "length=200",
@@ -89,7 +91,7 @@ def run_case(args: argparse.Namespace, case: Case) -> dict[str, list[Row]]:
         "--no-tensorboard", "--quiet",
     )  # fmt: skip
     placed = (
-        "--placement", f"sampler=processes workers={case.workers}x{EACH} schedule=overlapped",
+        "--placement", f"sampler=processes workers={case.workers}x{case.each} schedule=overlapped",
     )  # fmt: skip
     settings: Row = {"flags": [*flags, *placed], "extra": args.flatout_args}
     store = Store(NAME, settings, args)
@@ -97,8 +99,8 @@ def run_case(args: argparse.Namespace, case: Case) -> dict[str, list[Row]]:
 
     def ours(seed: int) -> Command:
         made = train_command(
-            args, NAME, f"{case.kind}{case.workers}", seed, *flags,
-            env={**NO_CACHE, "PYTHONPATH": path}, finish=windowed(WARM * per),
+            args, NAME, f"{case.kind}{case.workers}x{case.each}", seed, *flags,
+            env={**NO_CACHE, "PYTHONPATH": path}, finish=learning(WARM * per),
         )  # fmt: skip
         argv = [*made.argv, *placed]  # the last --placement counts
         return Command(argv, made.env, made.run_dir, made.finish)
@@ -110,6 +112,20 @@ def run_case(args: argparse.Namespace, case: Case) -> dict[str, list[Row]]:
         ])  # fmt: skip
 
     return store.alternate({OURS: ours, BARE: bare}, range(args.seeds))
+
+
+def learning(start: int) -> Callable[[Command, Row], Row]:
+    """Adds Flatout's window, and the share of it in which the learner's thread learned."""
+
+    def finish(train: Command, result: Row) -> Row:
+        found = windowed(start)(train, result)
+        assert train.run_dir is not None
+        text = (train.run_dir / "metrics.jsonl").read_text()
+        rows = [row for row in map(json.loads, text.splitlines()) if row["step"] > start]
+        learned = sum(row["time/learn_s"] for row in rows)  # a row for each iteration
+        return found | {"learning": learned / found["window"]["s"]}
+
+    return finish
 
 
 def ours_rates(rows: Sequence[Row]) -> list[float]:
@@ -129,17 +145,18 @@ def section(args: argparse.Namespace, results: dict[Case, dict[str, list[Row]]])
     for case, rows in results.items():
         ours, bare = ours_rates(rows[OURS]), bare_rates(rows[BARE])
         parts = [a / b for a, b in zip(ours, bare, strict=True)]
-        learn = statistics.median(row["result"]["window"]["phases"]["learn"] for row in rows[OURS])
+        learn = statistics.median(row["result"]["learning"] for row in rows[OURS])
         body.append(
             [
-                case.label, str(case.workers), spread(ours, 0), spread(bare, 0),
+                case.label, f"{case.workers} x {case.each}", spread(ours, 0), spread(bare, 0),
                 f"**{statistics.median(parts):.1%}** ({min(parts):.1%}-{max(parts):.1%})",
                 f"{learn:.1%}",
             ]
         )  # fmt: skip
     head = [
-        "environment", "W", "flatout, steps/s", "W processes alone, steps/s", "share of it",
-        "learning, share of the time",
+        "environment", "processes x environments", "flatout, steps/s",
+        "W processes alone, steps/s", "share of it",
+        "learning meanwhile, share of the time",
     ]  # fmt: skip
     everything = {
         side: [row for rows in results.values() for row in rows[side]] for side in (OURS, BARE)
@@ -147,8 +164,9 @@ def section(args: argparse.Namespace, results: dict[Case, dict[str, list[Row]]])
     return f"""## Slow environments in W processes, learning included
 
 {provenance(args, everything)}
-- PPO with {EACH} environments in each of W actor processes, minibatches of 256, 4 epochs, learning
-  while the next trajectory is collected; iterations of about 2 s, the first {WARM} not counted.
+- PPO, minibatches of 256, 4 epochs, learning while the next trajectory is collected; iterations of
+  about 2 s, the first {WARM} not counted. What is lost is the time in which a process waits for its
+  next actions, once for all of its environments: the more it has, the less.
 
 {table(head, body)}
 
@@ -166,10 +184,15 @@ def plot(results: dict[Case, dict[str, list[Row]]], path: Path) -> None:
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     kinds = list(dict.fromkeys(case.label for case in results))
     for axes, label in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds, strict=True):
-        cases = [case for case in results if case.label == label]
-        for side, rates, style in ((BARE, bare_rates, "o--"), (OURS, ours_rates, "s-")):
-            middle = [statistics.median(rates(results[case][side])) for case in cases]
-            axes.plot([case.workers for case in cases], middle, style, label=side)
+        for each in sorted({case.each for case in results}, reverse=True):
+            cases = [case for case in results if (case.label, case.each) == (label, each)]
+            number = [case.workers for case in cases]
+            for side, rates, style in ((BARE, bare_rates, "o--"), (OURS, ours_rates, "s-")):
+                if side == BARE and each != CASES[0].each:
+                    continue
+                middle = [statistics.median(rates(results[case][side])) for case in cases]
+                words = side if side == BARE else f"{side}, {each} environments each"
+                axes.plot(number, middle, style, label=words)
         axes.set(title=f"an environment that {label}", xlabel="processes W", ylabel="steps/s")
         axes.set_ylim(bottom=0)
         axes.legend()

@@ -98,7 +98,8 @@ def section(args: argparse.Namespace, rows: dict[str, list[Row]], burn: float) -
 {provenance(args, rows)}
 - PPO, networks of 256x256, {PER:,} steps an iteration, 4 epochs of minibatches of 64; one actor
   process with {ENVS} environments that compute for {1000 * burn:.2f} ms a step, as long as learning
-  from one step takes. In the overlapped rows the spans of learning run beside the others.
+  from one step takes. The overlapped schedule learns in a thread of its own, which these spans do
+  not show.
 
 {table(["schedule", "steps/s", *spans, "cores busy, whole process"], body)}
 

@@ -27,7 +27,7 @@ from report import RATIO_HEAD, per_round, provenance, ratio_row, spread, table, 
 from window import phase_table, windowed
 
 NAME = "w3_system"
-ACTORS, ENVS, BATCH, LEARNING_RATE = 2, 20, 500, "0.001"
+ACTORS, ENVS, BATCH, LEARNING_RATE = 2, 100, 500, "0.001"
 SERIAL, OVERLAPPED, THEIRS = "flatout", "flatout, overlapped", "pytorch"
 
 

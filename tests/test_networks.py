@@ -34,6 +34,7 @@ from flatout.packing import Bundle
 from flatout.params import NOISE_BLOCK, Policy
 from flatout.spans import Spans
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec
+from flatout.winograd import Tiles, convolve_tiles, tiles_for
 
 VECTOR = ObservationSpec((4,), "float32")
 PIXELS = ObservationSpec((84, 84, 4), "uint8", 255)
@@ -143,6 +144,33 @@ def test_convolutions_and_their_slopes_are_xlas(
 
     assert_close = functools.partial(np.testing.assert_allclose, atol=2e-3, rtol=1e-4)
     jax.tree.map(assert_close, *both(x, weight))
+
+
+@pytest.mark.parametrize(("size", "m"), [(k, m) for k in (2, 3) for m in range(2, 9 - k)])
+def test_tiles_with_fewer_products_give_the_same_convolution(size: int, m: int) -> None:
+    """Of images that tiles do and do not divide; to the precision that float32 leaves."""
+    for rows, columns in ((m, m), (2 * m + 1, m + 1)):
+        x = rng().normal(size=(3, rows + size - 1, columns + size - 1, 5)).astype(np.float32)
+        weight = rng().normal(size=(size, size, 5, 4)).astype(np.float32)
+        tiles = Tiles(m, size, -(-rows // m), -(-columns // m))
+        out, pull = jax.vjp(lambda *w, tiles=tiles: convolve_tiles(*w, tiles), x, weight)
+        patches = np.lib.stride_tricks.sliding_window_view(
+            x.astype(np.float64), (size, size), (1, 2)
+        )
+        np.testing.assert_allclose(out, np.einsum("brcikl,klio->brco", patches, weight), atol=3e-4)
+        slopes = pull(np.ones_like(out))
+        by_weight = np.broadcast_to(patches.sum((0, 1, 2))[..., None], (5, size, size, 4))
+        np.testing.assert_allclose(slopes[1], np.moveaxis(by_weight, 0, 2), atol=3e-3)
+        plain = functools.partial(convolve, weight=jnp.asarray(weight), stride=1, padding="VALID")
+        reached = jax.vjp(plain, x)[1](np.ones_like(out))
+        np.testing.assert_allclose(slopes[0], reached[0], atol=3e-4)
+
+
+def test_tiles_are_used_where_they_save_half() -> None:
+    assert tiles_for(500, 5, 5, 3, 100, 200) == Tiles(5, 3, 1, 1)
+    assert tiles_for(4, 5, 5, 3, 100, 200) is None  # the weights' own transformation
+    assert tiles_for(500, 7, 7, 3, 64, 64) is None
+    assert tiles_for(500, 5, 5, 3, 1, 200) is None
 
 
 def test_padded_nature_keeps_the_borders() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from flatout.winograd import convolve_tiles, tiles_for
+
 MOST_MORE = 1.25
 """How much more arithmetic is cheaper than building patches: each input pixel's shares of all
 outputs that it reaches, borders included, computed at once and then added up."""
@@ -72,6 +74,9 @@ def convolve(x: jax.Array, weight: jax.Array, stride: int, padding: str) -> jax.
         weight = weight.reshape(blocks, stride, blocks, stride, channels, outputs)
         weight = weight.transpose(0, 2, 1, 3, 4, 5).reshape(blocks, blocks, -1, outputs)
         size, stride = blocks, 1
+    tiles = tiles_for(batch, rows, columns, size, x.shape[-1], outputs) if stride == 1 else None
+    if tiles is not None:
+        return convolve_tiles(x, weight, tiles).reshape(*lead, rows, columns, outputs)
     places = x.shape[1] * x.shape[2]
     if stride == 1 and places <= MOST_MORE * rows * columns:
         flat = product(
