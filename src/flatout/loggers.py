@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 from flatout.errors import FlatoutError, UsageError
 from flatout.progress import Progress
 from flatout.types import Episode
+
+FLUSH_S = 10.0
+"""Seconds after which TensorBoard's events are handed to the system."""
 
 EPISODE_MEANS = ("loss", "actor_loss", "critic_loss", "epsilon", "replay_fill", "replay_mb")
 """The algorithm's and replay's scalars that an episode's row has."""
@@ -41,11 +47,9 @@ class JsonLines:
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
-        try:
+        with _writing(path):
             self._file = open(path, "ab")  # noqa: SIM115 - open for the run
             self._file.truncate(min(offset, path.stat().st_size))
-        except OSError as error:
-            raise FlatoutError(f"cannot write {path}: {error.strerror}.") from error
 
     def log(self, row: dict[str, float], step: int) -> None:
         """Append one row.
@@ -55,51 +59,81 @@ class JsonLines:
         """
         clean = {name: value if math.isfinite(value) else None for name, value in row.items()}
         line = json.dumps({"step": step} | clean).encode() + b"\n"
-        self._guard(lambda: self._file.write(line))
-        self._guard(self._file.flush)  # whoever follows the file sees each row at once
+        with _writing(self._path):
+            self._file.write(line)
+            self._file.flush()  # whoever follows the file sees each row at once
 
     def sync(self) -> int:
         """Bring every row to disk; returns the file's length in bytes."""
-
-        def write() -> None:
+        with _writing(self._path):
             self._file.flush()
             os.fsync(self._file.fileno())
-
-        self._guard(write)
         return self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
         """Flush and close."""
-        self._guard(self._file.close)
-
-    def _guard(self, write: Any) -> None:
-        try:
-            write()
-        except OSError as error:
-            raise FlatoutError(f"cannot write {self._path}: {error.strerror}.") from error
+        with _writing(self._path):
+            self._file.close()
 
 
 class TensorBoard:
-    """TensorBoard events; after a resume, later events of the interrupted run are purged."""
+    """TensorBoard events; after a resume, later events of the interrupted run are purged.
+
+    Written here and now: tensorboardX's own `SummaryWriter` sends each event through a queue
+    between processes to a thread, which cost more than a millisecond of a busy run.
+
+    Args:
+        folder: of the run.
+        purge_step: events of this step and later ones, of an earlier file, do not count.
+
+    Raises:
+        FlatoutError: the file cannot be written.
+    """
 
     def __init__(self, folder: Path, purge_step: int | None = None) -> None:
-        from tensorboardX import SummaryWriter
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2, summary_pb2
 
-        self._writer = SummaryWriter(
-            str(folder), purge_step=purge_step, flush_secs=10, write_to_disk=True
-        )
+        self._event: Any = event_pb2
+        self._summary: Any = summary_pb2
+        self._folder = folder
+        self._flushed = time.monotonic()
+        with _writing(folder):
+            self._writer = EventsWriter(str(folder / "events"), f".{os.getpid()}")
+        if purge_step is not None:
+            started = self._event.SessionLog(status=self._event.SessionLog.START)
+            self._write(step=purge_step, file_version="brain.Event:2")
+            self._write(step=purge_step, session_log=started)
 
     def log(self, row: dict[str, float], step: int) -> None:
-        """Write one event that holds the whole row."""
-        from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
+        """Write one event that holds the whole row.
 
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in row.items()]
-        assert self._writer.file_writer is not None
-        self._writer.file_writer.add_summary(Summary(value=values), step)
+        Raises:
+            FlatoutError: the disk is full.
+        """
+        value = self._summary.Summary.Value
+        values = [value(tag=name, simple_value=number) for name, number in row.items()]
+        self._write(step=step, summary=self._summary.Summary(value=values))
 
     def close(self) -> None:
         """Flush and close."""
-        self._writer.close()
+        with _writing(self._folder):
+            self._writer.close()
+
+    def _write(self, **fields: Any) -> None:
+        with _writing(self._folder):
+            self._writer.write_event(self._event.Event(wall_time=time.time(), **fields))
+            if time.monotonic() - self._flushed > FLUSH_S:
+                self._writer.flush()
+                self._flushed = time.monotonic()
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FlatoutError(f"cannot write {path}: {error.strerror}.") from error
 
 
 class EpisodeLog:
