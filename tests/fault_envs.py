@@ -114,3 +114,8 @@ FAULTS = {
     "none": lambda: None,
     "look": _no_jax,
 }
+
+
+def failing() -> gym.Env[Any, Any]:
+    """Raises in its 20th step, every time."""
+    return Faulty("raise", 20)

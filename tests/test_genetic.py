@@ -13,9 +13,12 @@ import pytest
 from flatout import Genetic, UsageError
 from flatout.algorithms.base import Algorithm, raw_key, wrap_key
 from flatout.algorithms.genetic import genetic
+from flatout.assembly import assemble
 from flatout.config import NetworkConfig
 from flatout.hyper import GeneticConfig
-from flatout.types import ContinuousSpec, DiscreteSpec, ObservationSpec, Trajectory
+from flatout.settings import resolve
+from flatout.spans import Spans
+from flatout.types import ContinuousSpec, DiscreteSpec, ObservationSpec, Snapshot, Trajectory
 
 P, T, OBS = 6, 5, ObservationSpec((3,), "float32")
 
@@ -27,16 +30,17 @@ def agent(action: Any = DiscreteSpec(4), **hyper: Any) -> Algorithm:  # noqa: B0
     return genetic(config, network, OBS, action, num_envs=P, horizon=T, total_steps=600)
 
 
-def played(fitness: list[float], valid: np.ndarray | None = None) -> Trajectory:
-    """A trajectory in which environment p gains ``fitness[p]`` in its first step."""
+def played(fitness: list[float]) -> Trajectory:
+    """A trajectory in which environment p gains ``fitness[p]`` in the first of two episodes, each
+    of one step."""
     rewards = np.full((T, P), 100.0, np.float32)  # what is not valid must not count
-    valid = np.zeros((T, P), np.bool_) if valid is None else valid
-    valid[0] = True
-    rewards[0] = fitness
-    flags = np.zeros((T, P), np.bool_)
+    valid, flags = np.zeros((T, P), np.bool_), np.zeros((T, P), np.bool_)
+    over = flags.copy()
+    valid[:2] = over[:2] = True
+    rewards[:2] = [fitness, [0.0] * P]
     return Trajectory(
         obs=np.zeros((T, P, 3), np.float32), actions=np.zeros((T, P), np.int32), rewards=rewards,
-        terminated=flags, truncated=flags, last_obs=np.zeros((P, 3), np.float32),
+        terminated=over, truncated=flags, last_obs=np.zeros((P, 3), np.float32),
         final_obs=np.zeros((P, 3), np.float32), final_index=np.full((P,), T * P, np.int32),
         extras={}, valid=valid,
     )  # fmt: skip
@@ -91,7 +95,59 @@ def test_the_best_stay_and_the_others_become_noisy_copies_of_them() -> None:
             "updates": 1,
         }
     )
-    assert int(after.step) == P
+    assert int(after.step) == 2 * P
+
+
+def test_an_episode_that_is_not_finished_counts_as_one() -> None:
+    """Two short episodes of 25 and 5 are less than an unfinished one of 20."""
+    algorithm = agent(rollout_episodes=2, elites=1)
+    trajectory = played([30.0] + [0.0] * (P - 1))
+    assert trajectory.valid is not None
+    trajectory.valid[:, 1], trajectory.rewards[:, 1] = True, 0.0
+    trajectory.rewards[0, 1], trajectory.terminated[:, 1] = 20.0, False
+    state = algorithm.init(raw_key(3, 0))
+    after, metrics, _ = algorithm.update(state, trajectory, wrap_key(raw_key(0, 1)))
+    assert float(metrics["fitness_max"]) == 20.0
+    for new, old in zip(member(after.members, 0), member(state.members, 1), strict=True):
+        np.testing.assert_array_equal(new, old)
+
+
+@pytest.mark.parametrize("placement", ["cpu", "sampler=processes workers=2x2"])
+def test_every_generation_begins_its_own_episodes(placement: str) -> None:
+    """What `n_steps` left unfinished is no gift to the next member; a resumed run does the same."""
+    settings: dict[str, Any] = {
+        "env": "flatout/Snake-v0", "env_kwargs": {"patience": 50}, "envs": 4, "n_steps": 9,
+        "elites": 2, "network": "onehot", "placement": placement, "steps": 10_000,
+    }  # fmt: skip
+
+    def collected(saved: Snapshot | None) -> tuple[Snapshot, np.ndarray]:
+        """A snapshot after two generations, or a given one, and what the next one sees first."""
+        parts = assemble(resolve("genetic", settings), Spans())
+        flow: Any = parts.schedule
+        try:
+            if saved is None:
+                flow.start()
+                flow.advance(2)
+                saved = flow.snapshot()
+            else:
+                assert flow.restore(saved) == []
+            return saved, np.array(flow._sampler.collect().obs[0])
+        finally:
+            parts.close()
+
+    saved, first = collected(None)
+    unfinished = [len(saved.arrays.get(f"sampler/actions/{env}", ())) for env in range(4)]
+    assert any(unfinished)
+    before = saved.arrays["sampler/obs"]
+    for env, actions in enumerate(unfinished):
+        assert np.array_equal(before[env], first[env]) == (not actions)
+        assert (first[env] > 0).sum() == 2  # a head, a fruit
+    np.testing.assert_array_equal(collected(saved)[1], first)
+
+
+def test_members_that_were_replaced_meanwhile_are_not_selected() -> None:
+    with pytest.raises(UsageError, match="genetic needs schedule=serial"):
+        Genetic("CartPole-v1", placement="schedule=overlapped").learn(1000)
 
 
 def test_generations_differ_and_are_reproduced() -> None:

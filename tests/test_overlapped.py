@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import random
 import threading
 import time
@@ -18,9 +19,11 @@ import pytest
 
 from flatout import FlatoutError
 from flatout.assembly import Parts, assemble
+from flatout.errors import EnvironmentFailure
 from flatout.schedules.overlapped import OverlappedSchedule
 from flatout.settings import resolve
 from flatout.spans import Spans
+from tests.fault_envs import Faulty
 from tests.kills import kill_at_random_times
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -211,6 +214,36 @@ def test_a_learner_that_raises_ends_the_run() -> None:
         flow._learner.update = fail
         with pytest.raises(FlatoutError, match="diverged"):
             flow.advance(2)
+
+
+def test_an_environment_that_fails_leaves_a_whole_boundary(tmp_path: Path) -> None:
+    """What was being learned from is booked first: the state is that of so many iterations."""
+    source = functools.partial(Faulty, "raise", 70, str(tmp_path), 50)
+    own: dict[str, Any] = {"envs": 1, "n_steps": 16, "batch_size": 16}
+    with parts("ppo", "schedule=overlapped", source, **own) as made:
+        steps = 0
+        with pytest.raises(EnvironmentFailure, match="exploded"):  # noqa: PT012 - in one of them
+            while True:
+                steps += sum(metrics.steps for metrics in made.schedule.advance(1))
+        failed = made.schedule.snapshot()
+    assert steps == 4 * 16 == 16 * failed.data["version"]  # the fifth trajectory failed
+    with parts("ppo", "schedule=overlapped", source, **own) as made:  # it fails only once
+        made.schedule.restore(failed)
+        made.schedule.advance(2)
+        resumed = learned(made)
+    with parts("ppo", "schedule=overlapped", source, **own) as made:
+        made.schedule.advance(6)
+        jax.tree.map(np.testing.assert_array_equal, learned(made), resumed)
+
+
+def test_a_resumed_run_does_not_count_the_time_between() -> None:
+    with parts("ppo", "schedule=overlapped") as made:
+        made.schedule.advance(2)
+        saved = made.schedule.snapshot()
+    with parts("ppo", "schedule=overlapped") as made:
+        made.schedule.restore(saved)
+        made.schedule.advance(1)
+        assert made.schedule.facts()["queue_s"] < 60  # not the machine's uptime
 
 
 def test_the_schedule_is_what_the_placement_says() -> None:

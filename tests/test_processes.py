@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +29,7 @@ from flatout.samplers.make import Acting, Needs, hire, make_sampler
 from flatout.settings import resolve
 from flatout.spans import Spans
 from flatout.types import Trajectory
-from tests.fault_envs import Faulty
+from tests.fault_envs import Faulty, Sleepy
 
 PROCESSES = "sampler=processes workers=2x2"
 LOCAL = f"{PROCESSES} inference=local"
@@ -269,6 +271,59 @@ def test_a_worker_that_always_fails_ends_the_run_with_its_traceback(
     assert "fault_envs.py" in str(failure.value)
     assert f"{restarts} restarts" in str(failure.value)
     assert len(notes) == restarts
+
+
+def test_a_trajectory_may_take_longer_than_a_step() -> None:
+    """--worker-timeout is for a step, not for all that a worker does by itself."""
+    notes: list[str] = []
+    source = functools.partial(Sleepy, 0.08)
+    with sampler(LOCAL, source, notes=notes, timeout=0.8) as made:  # 16 steps of 2 environments
+        first = collected(made, 1)[0]
+        state = made.state()
+    assert not notes
+    with sampler(LOCAL, source, notes=notes, timeout=0.8) as made:
+        made.restore(state)
+        np.testing.assert_array_equal(made.collect().obs[0], first.last_obs)
+    assert not notes
+
+
+def test_the_state_of_a_worker_that_is_given_up_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "MAX_RESTARTS", 0)
+    with sampler(LOCAL, faulty("raise", 20, tmp_path)) as made:
+        first = collected(made, 1)[0]
+        with pytest.raises(EnvironmentFailure, match="exploded"):
+            made.collect()
+        state = made.state()
+    lost = [env for env in range(4) if state["actions"][env] is None]
+    assert lost in ([0, 1], [2, 3])
+    np.testing.assert_array_equal(state["obs"], first.last_obs)
+    assert state["steps"] == 16
+    with sampler(LOCAL, faulty("none", 1)) as made:
+        notes = made.restore(state)
+        assert [env for env, _, _ in made.restarted] == lost
+        assert len(notes) == 2
+        trajectory = made.collect()
+    np.testing.assert_array_equal(
+        trajectory.obs[0, :, 1], [0 if env in lost else 16 for env in range(4)]
+    )
+
+
+def test_workers_find_modules_of_the_working_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["", "/somewhere"])
+    assert crew._variables()["PYTHONPATH"] == f"{os.getcwd()}:/somewhere"
+
+
+def test_what_cannot_travel_is_refused_in_a_sentence() -> None:
+    lock = threading.Lock()
+
+    def make(**settings: Any) -> Any:
+        lock.locked()
+        return Faulty("none", 1)
+
+    with pytest.raises(UsageError, match="cannot travel to another process"), sampler(source=make):
+        pass
 
 
 def test_workers_import_no_learning_libraries() -> None:

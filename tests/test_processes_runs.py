@@ -114,9 +114,7 @@ def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
 def test_no_worker_outlives_its_parent(how: signal.Signals, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = sleepy(run)
-    wait_for(
-        lambda: bool(checkpoint.checkpoints(run / "checkpoints")) or process.poll() is not None, 60
-    )
+    wait_for(lambda: saved(run) or process.poll() is not None, 60)
     workers = workers_of(process)
     assert len(workers) == 2
     os.kill(process.pid, how)
@@ -125,6 +123,42 @@ def test_no_worker_outlives_its_parent(how: signal.Signals, tmp_path: Path) -> N
     wait_for(lambda: not any(worker.is_running() for worker in workers), 10)
     resumed = flatout_resume(run)
     assert resumed.code == 0, resumed.err
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_whole_group_loses_nothing_that_workers_know(tmp_path: Path) -> None:
+    """As `timeout` and job schedulers send it; with local inference they hold the state."""
+    run = tmp_path / "run"
+    process = sleepy(run, "--placement", "sampler=processes workers=2x2 inference=local")
+    wait_for(lambda: saved(run) or process.poll() is not None, 60)
+    for worker in workers_of(process):
+        os.kill(worker.pid, signal.SIGTERM)
+    os.kill(process.pid, signal.SIGTERM)
+    result = finish(process)
+    assert result.code == 143, result.err
+    resumed = flatout_resume(run)
+    assert resumed.code == 0, resumed.err
+    assert "began anew" not in resumed.err
+    assert "restarted" not in resumed.err
+
+
+@pytest.mark.slow
+def test_a_worker_that_acts_by_itself_and_always_fails_ends_the_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    result = finish(spawn(
+        "train", "ppo", "--env", "tests.fault_envs:failing", "--placement",
+        "sampler=processes workers=1x1 inference=local", "--n-steps", "16", "--batch-size", "16",
+        "--steps", "1000", "--run-dir", str(run), "--quiet",
+    ))  # fmt: skip
+    assert result.code == 1
+    assert "the physics exploded" in result.err
+    assert "AssertionError" not in result.err
+    step, _ = checkpoint.load(checkpoint.latest(run))  # the last boundary was saved
+    assert step == 6 * 16  # each of six processes got so far
+
+
+def saved(run: Path) -> bool:
+    return bool(checkpoint.checkpoints(run / "checkpoints"))
 
 
 def flatout_resume(run: Path) -> Result:
@@ -136,9 +170,7 @@ def flatout_resume(run: Path) -> Result:
 def test_a_killed_worker_is_replaced_and_the_run_says_so(tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = sleepy(run, "--steps", "1024", "--json")
-    wait_for(
-        lambda: bool(checkpoint.checkpoints(run / "checkpoints")) or process.poll() is not None, 60
-    )
+    wait_for(lambda: saved(run) or process.poll() is not None, 60)
     os.kill(workers_of(process)[0].pid, signal.SIGKILL)
     result = finish(process)
     assert result.code == 0, result.err

@@ -36,6 +36,14 @@ def test_snake_is_seen_in_the_terminal(flatout: Cli, run: Path) -> None:
         assert words in result.out
 
 
+@pytest.mark.parametrize("height", [1, 4, 5, 40])
+def test_pictures_fit_any_terminal(height: int) -> None:
+    frame = np.zeros((40, 1000, 3), np.uint8)
+    console = Console(width=40, height=height, record=True)
+    console.print(picture(frame, console))
+    assert "▀" in console.export_text()
+
+
 def test_frames_follow_the_game(run: Path) -> None:
     agent = DQN.load(run)
     frames = list(play(agent, 0, None))

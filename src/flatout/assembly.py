@@ -182,6 +182,11 @@ def assemble(
             images=task.obs_spec.is_image, soft=config.run.soft_placement,
         )  # fmt: skip
         refuse_unavailable(placement)
+        if config.algorithm == "genetic" and placement.schedule != "serial":
+            raise UsageError(
+                "genetic needs schedule=serial: it selects among the members that played, which a "
+                "schedule that learns meanwhile has already replaced."
+            )
         placement = with_workers(placement, config.env.envs, hardware.cores)
         if hardware.unused_gpu_warning:
             notes.append(hardware.unused_gpu_warning)

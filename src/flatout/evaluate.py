@@ -161,11 +161,20 @@ def record(
     return total[0] if total else float(envs.returns[0])
 
 
-def _picture(env: gym.Env[Any, Any], name: str) -> np.ndarray:
+def rendered(env: gym.Env[Any, Any], name: str) -> Any:
+    """What an environment renders.
+
+    Raises:
+        UsageError: it needs a package that is not there.
+    """
     try:
-        frame = env.render()
+        return env.render()
     except gym.error.DependencyNotInstalled as error:
         raise UsageError(f"rendering {name} needs a package: {error}") from error
+
+
+def _picture(env: gym.Env[Any, Any], name: str) -> np.ndarray:
+    frame = rendered(env, name)
     if not isinstance(frame, np.ndarray) or frame.ndim != 3:
         raise UsageError(f"{name} renders no rgb_array pictures.")
     return frame.astype(np.uint8)

@@ -15,6 +15,7 @@ from rich.text import Text
 from flatout.api import Agent
 from flatout.envs.host import EVALUATION, HostEnvs
 from flatout.errors import UsageError
+from flatout.evaluate import rendered
 
 STYLES = {"@": "bold yellow", "o": "green", "*": "bold red", "·": "bright_black"}
 """Colours of single characters, in lines that are a board's."""
@@ -91,16 +92,23 @@ def play(agent: Agent, episode: int, seed: int | None) -> Iterator[tuple[Any, fl
     try:
         rate = float(env.metadata.get("render_fps") or DEFAULT_FPS)
         envs.reset(0, obs, episode)
-        frame = env.render()
+        frame = _frame(env, task.name)
         yield frame, rate, 0.0, 0
         while not over:
             envs.step(policy.layout.action(policy.greedy(obs)), obs, np.zeros(1), ended)
             if not over:  # else it shows the next episode's beginning
-                frame = env.render()
+                frame = _frame(env, task.name)
             total, steps = over[0] if over else (envs.returns[0], envs.lengths[0])
             yield frame, rate, float(total), steps
     finally:
         envs.close()
+
+
+def _frame(env: Any, name: str) -> Any:
+    frame = rendered(env, name)
+    if isinstance(frame, str) or (isinstance(frame, np.ndarray) and frame.ndim == 3):
+        return frame
+    raise UsageError(f"{name} renders {type(frame).__name__}, neither text nor a picture.")
 
 
 def _colour(pixel: list[int]) -> str:
@@ -117,7 +125,7 @@ def picture(frame: Any, console: Console) -> RenderableType:
     pixels = np.asarray(frame, np.uint8)
     rows, columns = pixels.shape[:2]
     width = max(1, min(console.width, columns, 2 * (console.height - 4) * columns // rows))
-    height = max(1, rows * width // columns // 2 * 2)
+    height = max(2, rows * width // columns // 2 * 2)
     pixels = pixels[np.arange(height) * rows // height][:, np.arange(width) * columns // width]
     text = Text(no_wrap=True)
     for upper, lower in zip(pixels[::2], pixels[1::2], strict=True):

@@ -113,8 +113,11 @@ def genetic(
         state: State, trajectory: Trajectory, key: jax.Array
     ) -> tuple[State, dict[str, jax.Array], None]:
         assert trajectory.valid is not None
-        played = jnp.where(trajectory.valid, trajectory.rewards, 0.0).sum(0)
-        fitness = played / config.rollout_episodes
+        valid = trajectory.valid
+        over = jnp.logical_or(trajectory.terminated, trajectory.truncated)
+        played = jnp.where(valid, trajectory.rewards, 0.0).sum(0)
+        episodes = (valid & over).sum(0) + (valid[-1] & ~over[-1])  # the unfinished one counts
+        fitness = played / jnp.maximum(episodes, 1)
         step = state.step + trajectory.valid.sum().astype(jnp.int32)
         std = schedule(noise_std, step, total_steps)
         elites = jnp.argsort(-fitness)[: config.elites]

@@ -59,10 +59,10 @@ class LocalActor:
             )  # fmt: skip
 
         self._buffers = [buffer(slot) for slot in range(needs.slots)]
-        envs = task.open(
+        self.envs = task.open(
             job.count, job.seed, reseed_after=job.reseed_after, first=job.first, threads=1
         )
-        group = Group(HostLanes(envs, self._buffers), self._policy, job.first)
+        group = Group(HostLanes(self.envs, self._buffers), self._policy, job.first)
         self._sampler = CentralSampler(
             [[group]], self._buffers, needs.horizon, needs.episodes, Spans(),
             life_loss=config.env.terminal_on_life_loss,

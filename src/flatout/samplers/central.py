@@ -130,6 +130,8 @@ class CentralSampler:
         self.episodes, self._ends, self.restarted = [], [], []
         for group in self._groups:
             group.begin(self._wanted)
+            if self._wanted:
+                self._start_anew(group, buffer)
         clock, spans = time.perf_counter_ns, self._spans
         acting = 0
         try:
@@ -237,7 +239,7 @@ class CentralSampler:
                 restored.append(self._log.empty())
                 reason = (
                     "does not reproduce from its seed and actions" if actions is not None
-                    else f"was longer than {MAX_REPLAYED_STEPS} steps"
+                    else f"is not saved (over {MAX_REPLAYED_STEPS} steps, or its process lost)"
                 )  # fmt: skip
                 notes.append(f"environment {number}: episode {episode} {reason}; it was restarted")
         self._log.restore(restored)
@@ -305,8 +307,9 @@ class CentralSampler:
         self.lost += len(lost)
         for env, last_obs in lost:
             number = lanes.first + env
-            if group.active is not None and env not in group.active:
-                continue  # it was between episodes
+            if group.active is not None and env not in group.active:  # it was between episodes
+                buffer.obs[t + 1, number] = buffer.obs[t, number]
+                continue
             if not t:
                 self.restarted.append((number, last_obs, buffer.obs[0, number].copy()))
                 self._ends.append((-1, number, True))
@@ -325,6 +328,16 @@ class CentralSampler:
         lanes.again(group.policy.layout.action(row))
 
     # --- Between trajectories -----------------------------------------------------------------
+
+    def _start_anew(self, group: Group, buffer: RolloutBuffer) -> None:
+        """Whole episodes begin with the trajectory: those that the last one left are cut."""
+        lanes, books = group.lanes, group.lanes.books()
+        for env, since in enumerate(books.since):
+            if since:
+                number = lanes.first + env
+                last = buffer.obs[0, number].copy()
+                lanes.reset(env, books.episode[env] + 1, self._slot)
+                self.restarted.append((number, last, buffer.obs[0, number].copy()))
 
     def _next_buffer(self, slot: int | None) -> RolloutBuffer:
         """The next trajectory's arrays, its first observations in them."""

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
-from flatout.errors import EnvironmentFailure
+from flatout.errors import EnvironmentFailure, UsageError, one_line
 from flatout.samplers.shared_memory import Arena, Channel, Closed, Late
 from flatout.samplers.worker import COMMAND, DONE, Job
 
@@ -52,11 +53,14 @@ class Worker:
     Args:
         job: what it steps.
         patience: seconds after which a step that is not done is stuck.
+        arena: where the worker counts its steps.
     """
 
-    def __init__(self, job: Job, patience: float) -> None:
+    def __init__(self, job: Job, patience: float, arena: Arena) -> None:
         self.job = job
         self._patience = patience
+        self._limit = f"a step within {patience:g} s (--worker-timeout)"
+        self._beats = arena["beats"][job.first]
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._lifeline = -1
@@ -83,7 +87,10 @@ class Worker:
             os.close(ends)
         self._channel, self._lifeline = channel, lifeline
         self._killed = out_of_memory_kills()
-        channel.send_long(cloudpickle.dumps(self.job))
+        try:
+            channel.send_long(as_bytes(self.job))
+        except Closed:
+            raise self._post_mortem() from None
 
     def ready(self) -> None:
         """Wait until the worker has made its environments.
@@ -91,10 +98,14 @@ class Worker:
         Raises:
             WorkerLost: it could not.
         """
-        assert self._channel is not None
-        self._channel.patience(STARTUP_S)
-        self.wait()
-        self._channel.patience(self._patience)
+        limit, startup = self._limit, max(STARTUP_S, self._patience)
+        self._open().patience(startup)
+        self._limit = f"starting within {startup:g} s"
+        try:
+            self.wait()
+        finally:
+            self._limit = limit
+        self._open().patience(self._patience)
 
     @property
     def lanes(self) -> slice:
@@ -112,11 +123,11 @@ class Worker:
         Raises:
             WorkerLost: the worker is gone.
         """
-        assert self._channel is not None
+        channel = self._open()
         try:
-            self._channel.send(COMMAND.pack(command, flag, slot, number))
+            channel.send(COMMAND.pack(command, flag, slot, number))
             if more is not None:
-                self._channel.send_long(cloudpickle.dumps(more))
+                channel.send_long(cloudpickle.dumps(more))
         except Closed:
             raise self._post_mortem() from None
 
@@ -126,9 +137,9 @@ class Worker:
         Raises:
             WorkerLost: it died meanwhile.
         """
-        assert self._channel is not None
+        channel = self._open()
         try:
-            return self._channel.receive_long()
+            return channel.receive_long()
         except (Closed, Late):
             raise self._post_mortem() from None
 
@@ -138,24 +149,40 @@ class Worker:
         Raises:
             WorkerLost: it died, raised something, or takes too long.
         """
-        assert self._channel is not None
+        channel = self._open()
         try:
-            reply = self._channel.receive(1)
+            reply = self._first_byte(channel)
             if reply == DONE:
-                return self._channel.receive(size) if size else b""
-            text = self._channel.receive_long().decode()
-            details = self._channel.receive_long().decode()
+                return channel.receive(size) if size else b""
+            text = channel.receive_long().decode()
+            details = channel.receive_long().decode()
         except Late:
             self.kill()
-            raise WorkerLost(
-                self,
-                f"did not finish a step within {self._patience:g} s (--worker-timeout) and was "
-                "killed",
-            ) from None
+            raise WorkerLost(self, f"did not finish {self._limit} and was killed") from None
         except Closed:
             raise self._post_mortem() from None
         self.kill()
         raise WorkerLost(self, f"failed: {text}", details)
+
+    def _open(self) -> Channel:
+        """The channel.
+
+        Raises:
+            WorkerLost: it was given up before.
+        """
+        if self._channel is None:
+            raise WorkerLost(self, "is gone")
+        return self._channel
+
+    def _first_byte(self, channel: Channel) -> bytes:
+        """Of a reply, for as long as the worker gets on: some commands take many steps."""
+        while True:
+            before = self._beats.copy()
+            try:
+                return channel.receive(1)
+            except Late:
+                if np.array_equal(self._beats, before):
+                    raise
 
     def kill(self) -> None:
         """End the process at once, and leave nothing of it."""
@@ -210,6 +237,22 @@ class Worker:
         return WorkerLost(self, f"ended by itself with exit code {code}")
 
 
+def as_bytes(job: Job) -> bytes:
+    """A job as it travels.
+
+    Raises:
+        UsageError: what makes the environment cannot travel.
+    """
+    try:
+        return cloudpickle.dumps(job)
+    except Exception as error:  # pickling calls a user's code, which may raise anything
+        raise UsageError(
+            "what makes the environment cannot travel to another process "
+            f"({type(error).__name__}: {one_line(error)}); pass an id, module:factory, or a "
+            "function without open files, locks and the like, or use sampler=inline."
+        ) from error
+
+
 def out_of_memory_kills() -> int:
     """How often the kernel has killed a process for memory since it started, 0 where unknown."""
     try:
@@ -221,7 +264,8 @@ def out_of_memory_kills() -> int:
 
 def _variables() -> dict[str, str]:
     """The environment variables of a worker."""
-    own = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    # An empty entry is the working folder, which -P keeps out.
+    own = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     own |= {name: "1" for name in ONE_THREAD if name not in os.environ}
     return {**os.environ, **own, "JAX_PLATFORMS": "cpu"}  # no device is opened by an environment
 
@@ -249,6 +293,9 @@ class Crew:
         try:
             for worker in self.workers:
                 worker.start()
+        except WorkerLost as lost:
+            self.close()
+            raise self.failure(lost) from None
         except BaseException:
             self.close()
             raise

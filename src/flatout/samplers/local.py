@@ -66,6 +66,7 @@ class LocalSampler:
         self._begun = np.zeros(self.num_envs, np.int64)  # each environment's episode
         self._newest: np.ndarray | None = None  # observations after the last trajectory
         self._busy: list[Worker] = []  # told to collect, not yet heard of
+        self._unfit: set[Worker] = set()  # lost since the last boundary, which they do not know
         self.episodes: list[Episode] = []
         self.restarted: list[Restart] = []
         self.lost = 0
@@ -92,7 +93,6 @@ class LocalSampler:
         cuts: list[tuple[int, int, np.ndarray]] = []
         rows: dict[Worker, int] = {}
         with self._spans.span("wait"):
-            self._busy = list(self._workers)
             told = {worker: self._tell(worker, slot) for worker in self._workers}
             for worker in self._workers:
                 lost = told[worker]
@@ -101,12 +101,10 @@ class LocalSampler:
                         lost = self._again(lost, slot)
                         continue
                     try:
-                        worker.wait()
-                        said, finals = json.loads(worker.more()), worker.more()
+                        said, finals = self._heard(worker)
                         break
                     except WorkerLost as gone:
                         lost = gone
-                self._busy.remove(worker)
                 rows[worker] = said["rows"]
                 ends += [(row, Episode(*episode)) for row, episode in said["episodes"]]
                 cuts += self._finals(worker, said["finals"], finals)
@@ -133,6 +131,7 @@ class LocalSampler:
                 worker.tell(COMMIT, 0, 0, self._steps)
             for worker in self._workers:
                 worker.wait()
+        self._unfit.clear()
 
     @property
     def steps_collected(self) -> int:
@@ -143,19 +142,22 @@ class LocalSampler:
     def state(self) -> dict[str, Any]:
         """The workers' states (`CentralSampler.state`), joined."""
         with self._final():
-            for worker in self._busy:  # a trajectory was interrupted: let it come to its end
-                worker.wait()
-                worker.more()
-                worker.more()
-            self._busy = []
-            for worker in self._workers:
+            for worker in list(self._busy):  # a trajectory was interrupted: let it come to its end
+                self._heard(worker)
+            fit = [worker for worker in self._workers if worker not in self._unfit]
+            for worker in fit:
                 worker.tell(STATE, 0, 0, 0)
             states: list[dict[str, Any]] = []
             for worker in self._workers:
-                worker.wait()
-                states.append(cloudpickle.loads(worker.more()))
-        joined = {name: states[0][name] for name in ("steps", "chunks")}
-        for name in ("episode", "origin", "actions", *(n for n in ("values",) if n in states[0])):
+                if worker in fit:
+                    worker.wait()
+                    states.append(cloudpickle.loads(worker.more()))
+                else:
+                    states.append(self._unknown(worker))
+        joined: dict[str, Any] = {"steps": self._steps, "chunks": self._buffers[0].chunks}
+        for name in ("episode", "origin", "actions", "values"):
+            if any(name not in state for state in states):
+                continue
             joined[name] = [one for state in states for one in state[name]]
         joined["obs"] = np.concatenate([state["obs"] for state in states])
         return joined
@@ -205,11 +207,24 @@ class LocalSampler:
             worker.tell(COLLECT, 0, slot, self._remote.version)
         except WorkerLost as lost:
             return lost
+        self._busy.append(worker)
         return None
+
+    def _heard(self, worker: Worker) -> tuple[dict[str, Any], bytes]:
+        """What a worker says of the trajectory that it was told to collect."""
+        try:
+            worker.wait()
+            said, finals = json.loads(worker.more()), worker.more()
+        except WorkerLost:
+            self._busy.remove(worker)
+            raise
+        self._busy.remove(worker)
+        return said, finals
 
     def _again(self, lost: WorkerLost, slot: int) -> WorkerLost | None:
         """Start a lost worker again with new episodes, and let it collect from there."""
         worker = lost.worker
+        self._unfit.add(worker)
         self._crew.restart(lost)
         self.lost += worker.job.count
         lanes = worker.lanes
@@ -225,6 +240,16 @@ class LocalSampler:
         if self._newest is not None:
             self.restarted += [(env, self._newest[env], first[env].copy()) for env in sorted(gone)]
         return self._tell(worker, slot)
+
+    def _unknown(self, worker: Worker) -> dict[str, Any]:
+        """The state of a worker that was lost: its environments begin anew on resume."""
+        lanes, count = worker.lanes, worker.job.count
+        obs = self._buffers[0].obs[0] if self._newest is None else self._newest
+        episode = self._begun[lanes].tolist()
+        return {
+            "episode": episode, "origin": episode, "actions": [None] * count,
+            "values": [[0.0, 0.0]] * count, "obs": obs[lanes],
+        }  # fmt: skip
 
     def _finals(
         self, worker: Worker, places: list[int], data: bytes

@@ -132,6 +132,8 @@ def hire(
         fields = trajectory_fields(needs, num_envs, task, acting)
     else:
         fields = arena_fields(needs.slots, needs.horizon, num_envs, task.obs_spec, task.action_spec)
+    # Each worker's counts of steps and episodes, by its first environment.
+    fields |= fields_of(beats=((num_envs, 2), "int64"))
     arena = Arena(fields)
     common = Job(
         registered=registered(config.env.env) if source is None else None, config=config.env,
@@ -143,7 +145,8 @@ def hire(
         for share in acting.ordered
         for first, count in share.workers
     ]
-    crew = Crew([Worker(job, config.run.worker_timeout) for job in jobs], arena, report)
+    workers = [Worker(job, config.run.worker_timeout, arena) for job in jobs]
+    crew = Crew(workers, arena, report)
     crew.start()
     return crew
 

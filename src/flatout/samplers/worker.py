@@ -8,12 +8,14 @@ parent's end of the channel closes, however the parent ended.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import socket
 import struct
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -41,6 +43,9 @@ SHARED = ("obs", "rewards", "terminated", "truncated", "valid", "ended")
 
 PARAMS = "params/"
 """What the actor's parameters are named after in the arena."""
+
+BEAT_S = 0.1
+"""Seconds between a worker's signs of life within long commands."""
 
 DONE, FAILED = b"d", b"f"
 """Replies: it is done; it failed, with a sentence and a traceback, and the process ends."""
@@ -179,12 +184,22 @@ def serve(channel: Channel) -> None:
             import gymnasium
 
             gymnasium.registry.setdefault(job.registered.id, job.registered)
-        answer = _stepper(job, arena) if job.local is None else _actor(job, arena)
+        envs, answer = _stepper(job, arena) if job.local is None else _actor(job, arena)
         channel.send(DONE)
+        long_one = threading.Event()
+        count = functools.partial(_count, envs, arena["beats"][job.first], long_one)
+        threading.Thread(target=count, daemon=True).start()
         while True:
             command, flag, slot, number = COMMAND.unpack(channel.receive(COMMAND.size))
             more = cloudpickle.loads(channel.receive_long()) if command in WITH_MORE else None
-            for part in answer(command, flag, slot, number, more):
+            if command == STEP:
+                answer(command, flag, slot, number, more)
+                channel.send(DONE)
+                continue
+            long_one.set()
+            parts = answer(command, flag, slot, number, more)
+            long_one.clear()
+            for part in parts:
                 channel.send(part)
     except Closed:
         return
@@ -196,12 +211,21 @@ def serve(channel: Channel) -> None:
         channel.send_long("".join(traceback.format_exception(error)).encode())
 
 
+def _count(envs: Envs, beats: np.ndarray, long_one: threading.Event) -> None:
+    """Say a few times a second how far a command has come that takes many steps."""
+    while True:
+        long_one.wait()
+        beats[:] = sum(envs.lengths), sum(envs.episode)
+        time.sleep(BEAT_S)
+
+
 Answer = Callable[[int, int, int, int, Any], Iterable[bytes]]
 """``(command, flag, slot, number, more)`` to the reply's parts."""
 
 
-def _stepper(job: Job, arena: Arena) -> Answer:
-    stepper = Stepper(open_envs(job), arena, job.first)
+def _stepper(job: Job, arena: Arena) -> tuple[Envs, Answer]:
+    envs = open_envs(job)
+    stepper = Stepper(envs, arena, job.first)
 
     def answer(command: int, flag: int, slot: int, number: int, more: Any) -> Iterable[bytes]:
         if command == STEP:
@@ -212,10 +236,10 @@ def _stepper(job: Job, arena: Arena) -> Answer:
             return (DONE + bytes(stepper.replay(slot, *more)),)
         return (DONE,)
 
-    return answer
+    return envs, answer
 
 
-def _actor(job: Job, arena: Arena) -> Answer:
+def _actor(job: Job, arena: Arena) -> tuple[Envs, Answer]:
     import cloudpickle
 
     from flatout.samplers.actor import LocalActor
@@ -236,12 +260,13 @@ def _actor(job: Job, arena: Arena) -> Answer:
             return (DONE, long(cloudpickle.dumps(actor.restore(more))))
         return (DONE,)
 
-    return answer
+    return actor.envs, answer
 
 
 def main() -> None:
     """The process's entry."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to all; the parent's to answer
+        signal.signal(number, signal.SIG_IGN)
     descriptor, lifeline = int(sys.argv[1]), int(sys.argv[2])
 
     def watch() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.errors import Interrupt
+from flatout.errors import EnvironmentFailure, Interrupt
 from flatout.learner import Learner
 from flatout.params import Publisher
 from flatout.samplers.base import Sampler
@@ -58,7 +58,8 @@ class OverlappedSchedule(Flow):
         self._collected = 0  # trajectories
         self._bundles: dict[int, tuple[Any, ...]] = {}  # by version, those that still act
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
-        self._idle_since = time.perf_counter()  # when the last learning ended
+        self._learned_at = 0.0  # when the last learning ended
+        self._failure: EnvironmentFailure | None = None  # while something was being learned from
         self._learned_from = 0  # trajectories, in this process
         self._totals = dict.fromkeys(WAITS, 0.0)
 
@@ -100,6 +101,8 @@ class OverlappedSchedule(Flow):
         """Take over such a state, also a serial schedule's."""
         notes = super().restore(snapshot)
         self._collected = self._version + len(self._pending)
+        for waiting in self._pending:
+            waiting.ready = time.perf_counter()
         self._bundles = {
             int(version): tuple(
                 snapshot.arrays[f"{PUBLISHED}{version}/{index}"] for index in range(count)
@@ -115,8 +118,12 @@ class OverlappedSchedule(Flow):
         super().close()
 
     def _one(self) -> Metrics:
+        if self._failure is not None:
+            raise self._failure
+        begin = time.perf_counter()
         if not self._pending:
             self._gather()
+        idle = time.perf_counter() - begin
         taken = self._pending.popleft()
         queued = time.perf_counter() - taken.ready
         job = self._thread.submit(self._learn, taken)
@@ -128,11 +135,14 @@ class OverlappedSchedule(Flow):
                 self._gather()
         except Interrupt:
             pass  # what is being learned from is booked first; the next collection raises again
+        except EnvironmentFailure as failure:
+            self._failure = failure  # the same
         finally:
             begin = time.perf_counter()
             with self._spans.span("wait"):
                 wait([job])
             waited = time.perf_counter() - begin
+            idle += max(begin - self._learned_at, 0.0) if job.done() else 0.0
         values = job.result()
         self._version += 1
         self._bundles[self._version] = self._kept()
@@ -142,6 +152,7 @@ class OverlappedSchedule(Flow):
             "policy_lag": float(self._version - 1 - taken.version),
             "time/queue_s": queued,
             "time/sampler_wait_s": waited,
+            "time/learner_wait_s": idle,
         }
         self._learned_from += 1
         for name in WAITS:
@@ -165,12 +176,8 @@ class OverlappedSchedule(Flow):
     def _learn(self, taken: Pending) -> dict[str, float]:
         begin = time.perf_counter()
         values = super()._learn(taken)
-        values |= {
-            "time/learner_wait_s": begin - self._idle_since,
-            "time/learn_s": time.perf_counter() - begin,
-        }
-        self._idle_since = time.perf_counter()
-        return values
+        self._learned_at = time.perf_counter()
+        return values | {"time/learn_s": self._learned_at - begin}
 
     def _kept(self) -> tuple[Any, ...]:
         """The newest parameters, out of reach of the next update, which reuses their memory."""
