@@ -84,7 +84,11 @@ def provenance(args: argparse.Namespace, rows: Mapping[str, Sequence[Row]]) -> s
         f"- Machine: {machine()}.",
         f"- Date: {days[0]}" + (f" to {days[-1]}." if days[1:] else "."),
         f"- Command: `{command_line(args)}`",
-        *(f"- Versions, {' and '.join(sides)}: {words}." for words, sides in versions.items()),
+        *(
+            f"- Versions, {' and '.join(sides)}: {words}."
+            for words, sides in versions.items()
+            if words
+        ),
     ]
     others = [row["other_load"] for row in everything if row["other_load"] is not None]
     if others:

@@ -47,14 +47,13 @@ def measure(env: str, settings: dict[str, Any], inference: str) -> dict[str, lis
     algorithm = build_algorithm(config, task, None)
     acting = Acting(shares(placement, count), algorithm, task, raw_key(0, ACT), backend.device)
     needs = Needs(algorithm.horizon, None, 1, False)
-    begin = time.perf_counter()
-    crew = hire(config, task, acting, needs, print, local=inference == "local")
-    crew.wait()
-    ready = time.perf_counter() - begin
     spans = Spans()
     for policy in acting.policies:
         policy.compile()
-    sampler = make_sampler(config, task, acting, needs, spans, crew)
+    begin = time.perf_counter()
+    crew = hire(config, task, acting, needs, print, local=inference == "local")
+    sampler = make_sampler(config, task, acting, needs, spans, crew)  # waits for all of them
+    ready = time.perf_counter() - begin
     learner = Learner(
         algorithm, Fresh(algorithm), backend.device(CPU), raw_key(0, INIT), raw_key(0, LEARN), spans
     )

@@ -135,6 +135,10 @@ def test_every_metric_is_documented_and_every_documented_metric_exists(
         "td3": ("--env", "Pendulum-v1", *replayed),
         "sac": ("--env", "Pendulum-v1", *replayed),
     }
+    runs |= {
+        "a2c": (*TINY, "--placement", "schedule=overlapped", "--log-every", 10),
+        "genetic": (*TINY, "--envs", 4, "--elites", 1),
+    }
     written: set[str] = set()
     summary: set[str] = set()
     for algorithm, flags in runs.items():
