@@ -30,9 +30,10 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 
 
 def mean_std(values: Sequence[float], digits: int = 1) -> str:
-    """``mean ± standard deviation`` of the values (sample deviation; 0 of a single value)."""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.fmean(values):,.{digits}f} ± {deviation:,.{digits}f}"
+    """``mean ± standard deviation`` of the values (sample deviation); a single value is itself."""
+    if len(values) == 1:
+        return f"{values[0]:,.{digits}f}"
+    return f"{statistics.fmean(values):,.{digits}f} ± {statistics.stdev(values):,.{digits}f}"
 
 
 def per_round(over: Sequence[float], under: Sequence[float]) -> list[float]:

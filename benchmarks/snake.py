@@ -79,10 +79,11 @@ def show(algorithm: str) -> Callable[[Sequence[Row]], str]:
             ]
             for at in zip(*(result["curve"] for result in results), strict=True)
         ]
+        seeds = f"mean ± std of {len(rows)} seeds" if len(rows) > 1 else "one seed"
         head = ["seed", "score, mean ± std of episodes", "best", "full boards", "s", "steps/s"]
         return (
             f"`snake-{algorithm}`, {results[0]['steps']:,} steps: mean score "
-            f"**{mean_std(means, 2)}** (mean ± std of {len(rows)} seeds), full boards {full:.1%}."
+            f"**{mean_std(means, 2)}** ({seeds}), full boards {full:.1%}."
             f"\n\n{table(head, body)}\n\n"
             + table(["steps", "mean of the last 100 training scores", "s"], points)
         )
