@@ -188,7 +188,7 @@ def test_a_snapshot_goes_on_as_if_nothing_had_been(lag: int) -> None:
     "flags",
     [
         ("ppo", "--n-steps", "32", "--batch-size", "64", "--steps", "20000"),
-        ("dqn", "--train-freq", "32", "--gradient-steps", "4", "--steps", "12000",
+        ("dqn", "--train-freq", "32", "--gradient-steps", "4", "--steps", "7000",
          "--learning-starts", "200", "--buffer-size", "600"),
     ],
     ids=["ppo", "dqn"],

@@ -276,12 +276,12 @@ def test_a_worker_that_always_fails_ends_the_run_with_its_traceback(
 def test_a_trajectory_may_take_longer_than_a_step() -> None:
     """--worker-timeout is for a step, not for all that a worker does by itself."""
     notes: list[str] = []
-    source = functools.partial(Sleepy, 0.08)
-    with sampler(LOCAL, source, notes=notes, timeout=0.8) as made:  # 16 steps of 2 environments
+    source, alone = functools.partial(Sleepy, 0.15), "sampler=processes workers=1x1 inference=local"
+    with sampler(alone, source, notes=notes, timeout=1.2, envs=1) as made:  # 16 steps: 2.4 s
         first = collected(made, 1)[0]
         state = made.state()
     assert not notes
-    with sampler(LOCAL, source, notes=notes, timeout=0.8) as made:
+    with sampler(alone, source, notes=notes, timeout=1.2, envs=1) as made:
         made.restore(state)
         np.testing.assert_array_equal(made.collect().obs[0], first.last_obs)
     assert not notes

@@ -14,22 +14,22 @@ COMMON = ("--no-tensorboard", "--quiet", "--hidden", "16", "--buffer-size", "600
           "--batch-size", "16", "--seed", "4")  # fmt: skip
 VARIANTS = {
     # A ring that wraps several times, n-step returns, evaluations.
-    "dqn": ("dqn", "--env", "CartPole-v1", "--envs", "3", "--steps", "9000", "--n-step", "3",
+    "dqn": ("dqn", "--env", "CartPole-v1", "--envs", "3", "--steps", "5100", "--n-step", "3",
             "--learning-starts", "200", "--target-update-interval", "300", "--checkpoint-every",
             "150", "--log-every", "300", "--eval-every", "1500", "--eval-episodes", "2"),
-    "prioritised": ("dqn", "--env", "CartPole-v1", "--envs", "2", "--steps", "7000", "--double",
+    "prioritised": ("dqn", "--env", "CartPole-v1", "--envs", "2", "--steps", "4000", "--double",
                     "--dueling", "--prioritized", "--train-freq", "8", "--gradient-steps", "4",
                     "--learning-starts", "200", "--checkpoint-every", "150"),
     "sac": ("sac", "--env", "Pendulum-v1", "--env-kwargs", "max_episode_steps=37", "--steps",
-            "2500", "--learning-starts", "50", "--checkpoint-every", "60"),
+            "1500", "--learning-starts", "50", "--checkpoint-every", "60"),
     "snake": ("dqn", "--env", "flatout/Snake-v0", "--env-kwargs", "size=5", "patience=9", "--envs",
-              "2", "--network", "onehot", "--steps", "6000", "--learning-starts", "100",
+              "2", "--network", "onehot", "--steps", "3600", "--learning-starts", "100",
               "--checkpoint-every", "80", "--placement", "act=cpu replay=device"),
-    "atari": ("dqn", "--env", "ALE/Breakout-v5", "--envs", "2", "--steps", "500", "--network",
+    "atari": ("dqn", "--env", "ALE/Breakout-v5", "--envs", "2", "--steps", "320", "--network",
               "mlp", "--learning-starts", "40", "--train-freq", "8", "--checkpoint-every", "16",
               "--terminal-on-life-loss", "--clip-reward"),
 }  # fmt: skip
-KILLS = {"dqn": 4, "prioritised": 3, "sac": 3, "snake": 3, "atari": 3}
+KILLS = {"dqn": 3, "prioritised": 2, "sac": 2, "snake": 2, "atari": 2}
 LONGEST = {"atari": 2.5, "snake": 2.0}
 """Seconds that a process trains at most before it is killed, where 0.8 is too little."""
 
