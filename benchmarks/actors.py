@@ -19,7 +19,7 @@ from pathlib import Path
 
 from harness import (
     HERE,
-    NO_CACHE,
+    OUR_ENVS,
     BenchmarkError,
     Command,
     Row,
@@ -29,7 +29,7 @@ from harness import (
     train_command,
 )
 from report import provenance, spread, table, write_section
-from window import windowed
+from window import rates, windowed
 
 NAME = "actors"
 OURS, BARE = "flatout", "processes alone"
@@ -77,7 +77,8 @@ def benchmark(args: argparse.Namespace) -> None:
             continue
         results[case] = run_case(args, case)
     write_section(args, NAME, section(args, results))
-    plot(results, Path(args.output).with_name("actors.svg"))
+    if not args.no_write:
+        plot(results, Path(args.output).with_name("actors.svg"))
 
 
 def run_case(args: argparse.Namespace, case: Case) -> dict[str, list[Row]]:
@@ -90,20 +91,15 @@ def run_case(args: argparse.Namespace, case: Case) -> dict[str, list[Row]]:
         "4", "--steps", str(per * ITERATIONS), "--log-every", str(per), "--checkpoint-every", "0",
         "--no-tensorboard", "--quiet",
     )  # fmt: skip
-    placed = (
-        "--placement", f"sampler=processes workers={case.workers}x{case.each} schedule=overlapped",
-    )  # fmt: skip
-    settings: Row = {"flags": [*flags, *placed], "extra": args.flatout_args}
+    placement = f"sampler=processes workers={case.workers}x{case.each} schedule=overlapped"
+    settings: Row = {"flags": [*flags, "--placement", placement], "extra": args.flatout_args}
     store = Store(NAME, settings, args)
-    path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
 
     def ours(seed: int) -> Command:
-        made = train_command(
-            args, NAME, f"{case.kind}{case.workers}x{case.each}", seed, *flags,
-            env={**NO_CACHE, "PYTHONPATH": path}, finish=learning(WARM * per),
+        return train_command(
+            args, NAME, f"{case.kind}{case.workers}x{case.each}", seed, *flags, env=OUR_ENVS,
+            finish=learning(WARM * per), placement=placement,
         )  # fmt: skip
-        argv = [*made.argv, *placed]  # the last --placement counts
-        return Command(argv, made.env, made.run_dir, made.finish)
 
     def bare(seed: int) -> Command:
         return Command([
@@ -128,12 +124,6 @@ def learning(start: int) -> Callable[[Command, Row], Row]:
     return finish
 
 
-def ours_rates(rows: Sequence[Row]) -> list[float]:
-    """Flatout's steps per second in its window."""
-    windows = [row["result"]["window"] for row in rows]
-    return [window["steps"] / window["s"] for window in windows]
-
-
 def bare_rates(rows: Sequence[Row]) -> list[float]:
     """What the processes gave."""
     return [row["result"]["steps_per_s"] for row in rows]
@@ -143,7 +133,7 @@ def section(args: argparse.Namespace, results: dict[Case, dict[str, list[Row]]])
     """The Markdown of this benchmark."""
     body = []
     for case, rows in results.items():
-        ours, bare = ours_rates(rows[OURS]), bare_rates(rows[BARE])
+        ours, bare = rates(rows[OURS]), bare_rates(rows[BARE])
         parts = [a / b for a, b in zip(ours, bare, strict=True)]
         learn = statistics.median(row["result"]["learning"] for row in rows[OURS])
         body.append(
@@ -187,10 +177,10 @@ def plot(results: dict[Case, dict[str, list[Row]]], path: Path) -> None:
         for each in sorted({case.each for case in results}, reverse=True):
             cases = [case for case in results if (case.label, case.each) == (label, each)]
             number = [case.workers for case in cases]
-            for side, rates, style in ((BARE, bare_rates, "o--"), (OURS, ours_rates, "s-")):
+            for side, measured, style in ((BARE, bare_rates, "o--"), (OURS, rates, "s-")):
                 if side == BARE and each != CASES[0].each:
                     continue
-                middle = [statistics.median(rates(results[case][side])) for case in cases]
+                middle = [statistics.median(measured(results[case][side])) for case in cases]
                 words = side if side == BARE else f"{side}, {each} environments each"
                 axes.plot(number, middle, style, label=words)
         axes.set(title=f"an environment that {label}", xlabel="processes W", ylabel="steps/s")

@@ -23,7 +23,7 @@ from harness import (
     train_command,
 )
 from report import RATIO_HEAD, per_round, provenance, ratio_row, spread, table, write_section
-from window import phase_table, windowed
+from window import phase_table, rates, windowed
 
 NAME = "appo"
 WORKERS, EACH, ROLLOUT = 2, 16, 32
@@ -49,9 +49,9 @@ def benchmark(args: argparse.Namespace) -> None:
     python = python or str(HERE / ".venv-sample-factory" / "bin" / "python")
 
     def ours(name: str, seed: int, placement: str) -> Command:
-        made = train_command(args, NAME, name, seed, *flags, env=NO_CACHE, finish=windowed(WARM))
-        argv = [*made.argv, "--placement", placement]
-        return Command(argv, made.env, made.run_dir, made.finish)
+        return train_command(
+            args, NAME, name, seed, *flags, finish=windowed(WARM), placement=placement
+        )
 
     def theirs(seed: int) -> Command:
         program = str(HERE / "peers" / "sf_appo.py")
@@ -77,11 +77,6 @@ def benchmark(args: argparse.Namespace) -> None:
         check=check,
     )
     write_section(args, NAME, section(args, rows))
-
-
-def rates(rows: list[Row]) -> list[float]:
-    """Steps per second of each window."""
-    return [row["result"]["window"]["steps"] / row["result"]["window"]["s"] for row in rows]
 
 
 def section(args: argparse.Namespace, rows: dict[str, list[Row]]) -> str:

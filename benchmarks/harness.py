@@ -32,6 +32,12 @@ MIB = 1024 * 1024
 NO_CACHE = {"JAX_ENABLE_COMPILATION_CACHE": "0", "JAX_COMPILATION_CACHE_DIR": None}
 """Environment of a child that compiles everything anew."""
 
+OUR_ENVS = {
+    **NO_CACHE,
+    "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH")))),
+}
+"""The same for a child that finds this folder's environments by name, such as empty_env:make."""
+
 CLOCK_SLACK_S = 1.5
 """A child's own wall time may be longer than ours by this: boot time has whole seconds only."""
 
@@ -303,13 +309,13 @@ def parser(description: str | None, seeds: int) -> argparse.ArgumentParser:
 def train_command(
     args: argparse.Namespace, name: str, side: str, seed: int, *flags: str,
     algorithm: str = "ppo", env: Mapping[str, str | None] = NO_CACHE,
-    finish: Callable[[Command, Row], Row] | None = None,
+    finish: Callable[[Command, Row], Row] | None = None, placement: str = "cpu",
 ) -> Command:  # fmt: skip
     """`flatout train ALGORITHM` with a run folder of its own."""
     run_dir = HERE / "runs" / name / f"{side}-{seed}"
     argv = [
         flatout(args), "train", algorithm, *flags, "--seed", str(seed), "--run-dir", str(run_dir),
-        "--placement", "cpu", "--json", *shlex.split(args.flatout_args),
+        "--placement", placement, "--json", *shlex.split(args.flatout_args),
     ]  # fmt: skip
     return Command(argv, env, run_dir, finish)
 

@@ -8,12 +8,10 @@ the sum of collecting and learning, over the larger of both. That is compared wi
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 
 from harness import (
-    HERE,
-    NO_CACHE,
+    OUR_ENVS,
     BenchmarkError,
     Command,
     Row,
@@ -23,7 +21,7 @@ from harness import (
     train_command,
 )
 from report import RATIO_HEAD, per_round, provenance, ratio_row, spread, table, write_section
-from window import windowed
+from window import rates, windowed
 
 NAME = "overlap"
 ENVS, ROWS, ITERATIONS, WARM = 8, 128, 14, 2
@@ -35,18 +33,16 @@ def benchmark(args: argparse.Namespace) -> None:
     """Find the environment's cost, run both sides in turn, write the section."""
     if args.seeds < 3:
         raise BenchmarkError("--seeds must be at least 3: medians are quoted.")
-    path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
 
     def command(side: str, seed: int, burn: float, schedule: str) -> Command:
-        made = train_command(
+        return train_command(
             args, NAME, side, seed, "--env", "empty_env:make", "--env-kwargs", f"burn={burn}",
             "length=200", "--envs", str(ENVS), "--n-steps", str(ROWS), "--hidden", "256", "256",
             "--batch-size", "64", "--n-epochs", "4", "--steps", str(PER * ITERATIONS),
             "--log-every", str(PER), "--checkpoint-every", "0", "--no-tensorboard", "--quiet",
-            env={**NO_CACHE, "PYTHONPATH": path}, finish=windowed(WARM * PER),
+            env=OUR_ENVS, finish=windowed(WARM * PER),
+            placement=f"sampler=processes workers=1x{ENVS} schedule={schedule}",
         )  # fmt: skip
-        placed = f"sampler=processes workers=1x{ENVS} schedule={schedule}"
-        return Command([*made.argv, "--placement", placed], made.env, made.run_dir, made.finish)
 
     first = Store(NAME, {"calibration": PER}, args)
     window = first.run("calibration", 0, command("calibration", 0, 0.0005, SERIAL))["result"][
@@ -83,8 +79,7 @@ def section(args: argparse.Namespace, rows: dict[str, list[Row]], burn: float) -
     spans = ("learn", "wait", "act", "env", "other")
     body = [
         [
-            side, spread([row["result"]["window"]["steps"] / row["result"]["window"]["s"]
-                          for row in runs], 0),
+            side, spread(rates(runs), 0),
             *(f"{statistics.median(row['result']['window']['phases'][s] for row in runs):.1%}"
               for s in spans),
             f"{statistics.median(row['cpu_s'] / row['wall_s'] for row in runs):.2f}",

@@ -12,7 +12,6 @@ import argparse
 import statistics
 
 from harness import (
-    NO_CACHE,
     BenchmarkError,
     Command,
     Row,
@@ -50,13 +49,11 @@ def benchmark(args: argparse.Namespace) -> None:
     settings: Row = {"flags": list(flags), "peer": list(peer), "extra": args.flatout_args}
     store = Store(NAME, settings, args)
 
-    def ours(side: str, seed: int, schedule: str) -> Command:
-        made = train_command(
-            args, NAME, schedule, seed, *flags, algorithm="a2c", env=NO_CACHE,
-            finish=windowed(warm),
+    def ours(seed: int, schedule: str) -> Command:
+        return train_command(
+            args, NAME, schedule, seed, *flags, algorithm="a2c", finish=windowed(warm),
+            placement=f"sampler=processes workers={ACTORS}x{ENVS // ACTORS} schedule={schedule}",
         )  # fmt: skip
-        placed = f"sampler=processes workers={ACTORS}x{ENVS // ACTORS} schedule={schedule}"
-        return Command([*made.argv, "--placement", placed], made.env, made.run_dir, made.finish)
 
     def check(row: Row) -> None:
         result = row["result"]
@@ -65,8 +62,8 @@ def benchmark(args: argparse.Namespace) -> None:
 
     rows = store.alternate(
         {
-            SERIAL: lambda seed: ours(SERIAL, seed, "serial"),
-            OVERLAPPED: lambda seed: ours(OVERLAPPED, seed, "overlapped"),
+            SERIAL: lambda seed: ours(seed, "serial"),
+            OVERLAPPED: lambda seed: ours(seed, "overlapped"),
             THEIRS: lambda seed: peer_command(args, "w3_snake.py", seed, *peer),
         },
         range(args.seeds),
