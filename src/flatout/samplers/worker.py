@@ -192,15 +192,11 @@ def serve(channel: Channel) -> None:
         while True:
             command, flag, slot, number = COMMAND.unpack(channel.receive(COMMAND.size))
             more = cloudpickle.loads(channel.receive_long()) if command in WITH_MORE else None
-            if command == STEP:
-                answer(command, flag, slot, number, more)
-                channel.send(DONE)
-                continue
-            long_one.set()
-            parts = answer(command, flag, slot, number, more)
-            long_one.clear()
-            for part in parts:
+            if command != STEP:
+                long_one.set()
+            for part in answer(command, flag, slot, number, more):
                 channel.send(part)
+            long_one.clear()
     except Closed:
         return
     except BaseException as error:  # whatever a user's environment raises
