@@ -1,4 +1,4 @@
-"""The command line: `train`, `eval`, `watch`, `devices`. Heavy imports wait for their need."""
+"""The command line: one function for each command. Heavy imports wait for their need."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ commands:
                       flatout train --resume RUN_DIR
   eval RUN_DIR      play greedy episodes with a trained agent (--episodes 20, --video out.gif)
   watch RUN_DIR     see the agent play in the terminal, also while it learns (--gif out.gif)
+  explain RUN_DIR   why the hardware is idle, what to change, and what that gains (--try)
+                      flatout explain -- python any_training_script.py
   devices           what this machine has, who uses it, and what a run would use
 
 presets: {presets}
@@ -91,7 +93,8 @@ def dispatch(argv: list[str]) -> int:
         FlatoutError: anything that the user can mend.
     """
     commands: dict[str, Callable[[list[str]], int]] = {
-        "train": _train, "eval": _eval, "watch": _watch, "devices": _devices,
+        "train": _train, "eval": _eval, "watch": _watch, "explain": _explain,
+        "devices": _devices,
     }  # fmt: skip
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(HELP.format(algorithms=", ".join(ALGORITHMS), presets=", ".join(presets())))
@@ -259,6 +262,12 @@ def _watch(argv: list[str]) -> int:
     if len(returns) > 1:
         print(f"mean return of {len(returns)} episodes: {sum(returns) / len(returns):g}")
     return 0
+
+
+def _explain(argv: list[str]) -> int:
+    from flatout.explain.command import explain
+
+    return explain(argv)
 
 
 def _need_gif(flag: str, path: str | None) -> None:

@@ -21,8 +21,11 @@ from rich.table import Table
 from rich.text import Text
 
 from flatout.config import TrainConfig
-from flatout.progress import Progress
-from flatout.summary import PHASE_WORDS, advice, flow_words
+from flatout.explain.causes import HEALTHY
+from flatout.explain.diagnosis import Finding
+from flatout.explain.report import gain_words, percent, setting_words
+from flatout.progress import Load, Progress
+from flatout.summary import PHASE_WORDS, flow_words, next_step
 
 REDRAW_S = 0.25
 PLAIN_S = 5.0
@@ -50,6 +53,7 @@ class LiveDisplay:
         self._curve: list[float] = []
         self._curve_step = -1
         self._last: tuple[Progress, dict[str, float], float] | None = None
+        self._load: Load | None = None
         self._live: Live | None = None
         self._bar = Bar(
             TextColumn("[bold]{task.description}"), BarColumn(bar_width=None),
@@ -75,6 +79,10 @@ class LiveDisplay:
         self._drawn = now
         self._draw(progress, row, wall_s)
 
+    def load(self, load: Load) -> None:
+        """Keep what the machine does, for the next drawing."""
+        self._load = load
+
     def close(self) -> None:
         """Leave the last picture and give the terminal back."""
         if self._live is not None:
@@ -87,7 +95,8 @@ class LiveDisplay:
         mean = float(np.mean(progress.returns)) if progress.returns else math.nan
         last = list(progress.returns)[-10:]
         mean10 = float(np.mean(last)) if last else math.nan
-        rate = progress.steps / max(wall_s, 1e-9)
+        load = self._load
+        rate = progress.steps / max(wall_s, 1e-9) if load is None else load.steps_per_s
         if progress.returns and progress.steps != self._curve_step:
             self._curve.append(mean)
             self._curve_step = progress.steps
@@ -95,9 +104,11 @@ class LiveDisplay:
             f"episodes {progress.episodes:,}   return {mean:.1f} (last 10: {mean10:.1f})   "
             f"{rate:,.0f} steps/s"
         )
+        machine = "" if load is None else load_words(load)
         if self._live is None:
+            together = "   ".join(part for part in (figures, machine) if part)
             self._console.print(
-                f"step {progress.steps:,}/{self._config.run.steps:,}   {figures}",
+                f"step {progress.steps:,}/{self._config.run.steps:,}   {together}",
                 soft_wrap=not self._console.is_terminal,
             )
             return
@@ -112,9 +123,26 @@ class LiveDisplay:
             more = (right[0].replace("_", " "), f"{right[1]:.4g}" if right[0] else "")
             grid.add_row(*cells, *more)
         parts: list[Any] = [self._bar, grid]
+        if machine:
+            parts.append(Text(machine, no_wrap=True, overflow="ellipsis"))
         if len(self._curve) > 1:
             parts.append(Text(sparkline(self._curve, 60), style="cyan"))
         self._live.update(Group(*parts), refresh=True)
+
+
+def load_words(load: Load) -> str:
+    """CPU and GPU use and the current bottleneck, on one line."""
+    words: list[str] = []
+    if load.cpu is not None:
+        cores = "core" if load.cores == 1 else "cores"
+        words.append(f"cpu {percent(load.cpu)} of {load.cores} {cores}")
+    for number, (busy, full) in enumerate(load.gpus):
+        if busy is not None:
+            filled = "" if full is None else f" ({percent(full)} full)"
+            words.append(f"gpu:{number} busy {percent(busy)}{filled}")
+    if load.bottleneck:
+        words.append(f"now {load.bottleneck}, {percent(load.share)} of the time")
+    return "   ".join(words)
 
 
 def sparkline(values: list[float], width: int) -> str:
@@ -159,9 +187,33 @@ def report(summary: dict[str, Any], console: Console) -> None:
             console.print(f"  {share:6.1%}  {PHASE_WORDS[name]:34} [cyan]{bar}[/cyan]")
     for words in flow_words(summary["flow"]):
         console.print(f"  {words}", soft_wrap=not console.is_terminal)
-    console.print(
-        Text("NEXT  ", style="bold").append(advice(summary), style="not bold"),
-        soft_wrap=not console.is_terminal,
-    )
+    if summary["verdict"]:
+        style = "bold green" if summary["verdict"] == HEALTHY else "bold yellow"
+        said = Text("VERDICT  ", style=style).append(verdict_words(summary), style="not bold")
+        console.print(said, soft_wrap=not console.is_terminal)
+    if summary["try"]:
+        console.print(
+            Text("TRY      ", style="bold").append(try_words(summary), style="not bold"),
+            soft_wrap=not console.is_terminal,
+        )
+    if words := next_step(summary):
+        console.print(
+            Text("NEXT     ", style="bold").append(words, style="not bold"),
+            soft_wrap=not console.is_terminal,
+        )
     if summary["run_dir"]:
         console.print(f"[dim]{summary['run_dir']}[/dim]", soft_wrap=not console.is_terminal)
+
+
+def verdict_words(summary: dict[str, Any]) -> str:
+    """What the run waited for: the cause and its sentence."""
+    return f"{summary['verdict']}: {summary['headline']}"
+
+
+def try_words(summary: dict[str, Any]) -> str:
+    """The one thing to try, as flags where it is a setting, and what it is predicted to gain."""
+    found = summary["try"]
+    lists = {name: tuple(found[name]) for name in ("evidence", "setting")}
+    finding = Finding(**{**found, **lists})
+    action = setting_words(finding.setting) if finding.setting else finding.remedy
+    return f"{action}   {gain_words(finding)}"

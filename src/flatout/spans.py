@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,6 +22,21 @@ NAMES = (
 """Every span of the main process, in the order in which reports list them."""
 
 MAX_TRACE_EVENTS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a thread or process beside the main one has done so far.
+
+    Attributes:
+        seconds: by span.
+        turns: how often it was asked for something, and answered.
+        square: the sum of the squares of how long each answer took, in s².
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    turns: int = 0
+    square: float = 0.0
 
 
 class Span:

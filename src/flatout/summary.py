@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Facts:
-    """Times and ends that the trainer knows; seconds. `last` are the newest means of metrics."""
+    """Times and ends that the trainer knows; seconds. `last` are the newest means of metrics,
+    `verdict` what the run waited for (`flatout.explain.runs.closing`)."""
 
     wall_s: float
     this_wall_s: float
@@ -28,6 +29,7 @@ class Facts:
     last: dict[str, float]
     run_dir: str | None
     ended: str
+    verdict: dict[str, Any]
 
 
 def versions() -> dict[str, str]:
@@ -81,6 +83,7 @@ def summarise(
         "peak_rss_mb": peak_rss_mb(),
         "memory_expected_mb": parts.memory_mb,
         "notes": parts.notes,
+        **facts.verdict,
         "run_dir": facts.run_dir,
         "versions": versions(),
     }
@@ -116,11 +119,9 @@ def flow_words(flow: dict[str, float]) -> list[str]:
     return said
 
 
-def advice(summary: dict[str, Any]) -> str:
-    """One thing to try next, from where the time went; no figure is promised."""
+def next_step(summary: dict[str, Any]) -> str:
+    """What to do next about what was achieved (about speed the verdict speaks), or nothing."""
     phases: dict[str, float] = summary["phases"]
-    working = {name: phases[name] for name in ("env", "act", "learn", "wait", "eval", "checkpoint")}
-    largest = max(working, key=lambda name: working[name])
     goals: dict[str, Any] = summary["steps_to_return"]
     missed = [goal for goal, steps in goals.items() if steps is None]
     if summary["ended"] == "steps" and missed:
@@ -133,31 +134,4 @@ def advice(summary: dict[str, Any]) -> str:
             "most of this short run was start-up; compiled programs are cached, so the same "
             "shapes start faster next time"
         )
-    if largest == "act" and summary["envs"] < 64:
-        return (
-            f"choosing actions is the largest part and costs nearly the same for more "
-            f"environments: --envs {2 * summary['envs']} shares each call among twice as many"
-        )
-    if largest == "wait" and "overlapped" not in summary["placement"]:
-        return (
-            "waiting for the actor processes is the largest part: schedule=overlapped learns "
-            "meanwhile, and more workers help where cores are idle"
-        )
-    if largest == "wait":
-        return "the schedule waits: time/sampler_wait_s and time/learner_wait_s say who for whom"
-    if largest == "env":
-        return (
-            "the environment's own code is the largest part: profile its step, or "
-            "flatout devices to see what else this machine has"
-        )
-    if largest == "learn" and summary["algorithm"] != "ppo":
-        return (
-            "gradient steps are the largest part: fewer --gradient-steps for each --train-freq "
-            "(or --n-steps) means fewer of them (and changes what is learned: compare returns)"
-        )
-    if largest == "learn":
-        return (
-            "gradient steps are the largest part: a larger --batch-size or fewer --n-epochs means "
-            "fewer of them (and changes what is learned: compare returns)"
-        )
-    return f"{PHASE_WORDS[largest]} is the largest part: make it rarer"
+    return ""

@@ -22,10 +22,15 @@ from flatout.assembly import Parts, assemble
 from flatout.config import TrainConfig
 from flatout.errors import EnvironmentFailure, FlatoutError, Interrupt
 from flatout.evaluate import Evaluation
+from flatout.explain.own.facts import shows_images
+from flatout.explain.own.recording import RunRecording
+from flatout.explain.own.records import Begin
+from flatout.explain.own.rules import bottleneck
+from flatout.explain.runs import Evidence, closing, diagnose_evidence, recent_phases
 from flatout.interrupts import Interrupts
 from flatout.loggers import EpisodeLog, JsonLines, Logger, TensorBoard, Wandb
 from flatout.networks import Network
-from flatout.progress import Display, Progress, Silent
+from flatout.progress import Display, Load, Progress, Silent
 from flatout.runfolder import RunFolder
 from flatout.segments import SegmentStore
 from flatout.spans import Spans
@@ -107,8 +112,9 @@ class Trainer:
                 self.interrupted = stop.signum
                 return {}
             loggers = self._loggers(stack)
+            recording = self._record(parts, stack)
             try:
-                self._loop(parts, loggers)
+                self._loop(parts, loggers, recording)
             except Interrupt as stop:
                 self.interrupted = stop.signum
                 self._display.note("stopping: saving the last iteration's boundary")
@@ -116,7 +122,8 @@ class Trainer:
                 with suppress(FlatoutError):
                     self._save(parts)
                 raise
-            return self._finish(parts, loggers)
+            recording.end(self._counts())
+            return self._finish(parts, loggers, recording)
 
     @property
     def signalled(self) -> int | None:
@@ -195,7 +202,41 @@ class Trainer:
             stack.callback(loggers[-1].close)
         return loggers
 
-    def _loop(self, parts: Parts, loggers: list[Logger]) -> None:
+    def _record(self, parts: Parts, stack: ExitStack) -> RunRecording:
+        """Keep where the time goes from now on."""
+        folder, schedule, hardware = self._folder, parts.schedule, parts.hardware
+        waits = "sampler_wait_s" in schedule.facts()
+        recording = RunRecording(
+            self._spans,
+            lanes=schedule.lanes,
+            waited=lambda: schedule.facts()["sampler_wait_s"] if waits else 0.0,
+            wall=self._wall,
+            folder=None if folder is None else folder.path,
+            kept_s=self.progress.wall_s,
+            cores=hardware.cores,
+            devices=folder is not None or not isinstance(self._display, Silent),
+        )
+        stack.callback(recording.close)
+        cards = ", ".join(gpu.name for gpu in hardware.gpus) or "no GPU"
+        begin = Begin(
+            t=round(self._wall(), 3),
+            startup_s=round(self._startup_s, 3),
+            compile_s=round(self._spans.seconds("compile"), 3),
+            cores=hardware.cores,
+            envs=self.config.env.envs,
+            placement=str(parts.placement),
+            machine=f"{hardware.cpu_name}, {hardware.cores} cores, {cards}",
+            gpus=tuple(gpu.name for gpu in hardware.usable_gpus),
+            images=shows_images(self.config.flat()),
+        )
+        recording.begin(begin, self._counts())
+        return recording
+
+    def _counts(self) -> tuple[int, int, int]:
+        progress = self.progress
+        return progress.steps, progress.updates, progress.iterations
+
+    def _loop(self, parts: Parts, loggers: list[Logger], recording: RunRecording) -> None:
         progress, run = self.progress, self.config.run
         every = run.checkpoint_every
         every = max(run.steps // 10, 1) if every is None else every
@@ -219,6 +260,8 @@ class Trainer:
             for metrics in parts.schedule.advance(1):
                 if self._account(metrics) is False:
                     self._stopped = True
+                if recording.tick(self._counts()):
+                    self._display.load(_load(recording, parts))
 
     def _done(self) -> str:
         """Why the run has ended, or an empty string."""
@@ -330,7 +373,21 @@ class Trainer:
             )  # fmt: skip
         self._saved = self.progress.iterations
 
-    def _finish(self, parts: Parts, loggers: list[Logger]) -> dict[str, Any]:
+    def _verdict(self, parts: Parts, recording: RunRecording) -> dict[str, Any]:
+        """What the run waited for, as the summary says it."""
+        path = None if self._folder is None else self._folder.path
+        evidence = Evidence(
+            "this run" if path is None else str(path), self.config, str(parts.placement),
+            recording.lines(), recording.samples(), {},
+        )  # fmt: skip
+        try:
+            return closing(diagnose_evidence(evidence))
+        except FlatoutError:  # no iteration was made
+            return closing(None)
+
+    def _finish(
+        self, parts: Parts, loggers: list[Logger], recording: RunRecording
+    ) -> dict[str, Any]:
         """Save what there is, and say what was achieved."""
         if self.progress.pending_count and self.interrupted is None:
             self._log(parts, loggers)
@@ -344,6 +401,7 @@ class Trainer:
                     self.final.arrays,
                     self.progress.return_mean_100,
                 )
+        recording.close()
         summary = summarise(
             self.config,
             self.progress,
@@ -357,6 +415,7 @@ class Trainer:
                 last=self._last_values,
                 run_dir=None if self._folder is None else str(self._folder.path),
                 ended=self._ended(),
+                verdict=self._verdict(parts, recording),
             ),
         )
         if self._folder is not None:
@@ -376,6 +435,22 @@ class Trainer:
         """Environment steps per second of this process, after its start-up."""
         elapsed = time.time() - self._started - self._startup_s
         return (self.progress.steps - self._steps_before) / max(elapsed, 1e-9)
+
+
+def _load(recording: RunRecording, parts: Parts) -> Load:
+    """What the run did with the machine in the last seconds."""
+    recent, sample = recording.recent, recording.sample
+    mains = [one for one in recent if one.lane == "main"]
+    seconds = sum(one.d for one in mains)
+    cause, share = bottleneck(recent_phases(recent, parts.placement))
+    return Load(
+        sum(one.steps for one in mains) / max(seconds, 1e-9),
+        parts.hardware.cores,
+        None if sample is None else sample.cpu,
+        () if sample is None else tuple((gpu.busy, gpu.full) for gpu in sample.gpus),
+        cause,
+        share,
+    )
 
 
 def metric(name: str) -> str:

@@ -34,6 +34,9 @@ class LocalActor:
     Args:
         job: what it steps, and how it acts.
         arena: shared with the parent.
+
+    Attributes:
+        spans: where the time goes.
     """
 
     def __init__(self, job: Job, arena: Arena) -> None:
@@ -63,8 +66,9 @@ class LocalActor:
             job.count, job.seed, reseed_after=job.reseed_after, first=job.first, threads=1
         )
         group = Group(HostLanes(self.envs, self._buffers), self._policy, job.first)
+        self.spans = Spans()
         self._sampler = CentralSampler(
-            [[group]], self._buffers, needs.horizon, needs.episodes, Spans(),
+            [[group]], self._buffers, needs.horizon, needs.episodes, self.spans,
             life_loss=config.env.terminal_on_life_loss,
         )  # fmt: skip
         self._params = [arena[name] for name in arena.arrays if name.startswith(PARAMS)]

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from flatout.spans import Work
 from flatout.types import Episode, Trajectory
 
 Restart = tuple[int, np.ndarray, np.ndarray]
@@ -40,6 +41,10 @@ class Sampler(Protocol):
 
     def commit(self) -> None:
         """The trajectory will be learned from: `state` moves on to its end."""
+        ...
+
+    def work(self) -> dict[str, Work]:
+        """What its processes have done so far, by name; empty where it has none."""
         ...
 
     def state(self) -> dict[str, Any]:

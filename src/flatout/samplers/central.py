@@ -14,7 +14,7 @@ from flatout.params import Policy
 from flatout.samplers.base import Restart
 from flatout.samplers.episodes import MAX_REPLAYED_STEPS, ActionLog, EpisodeValues
 from flatout.samplers.lanes import Lanes, Loss
-from flatout.spans import Spans
+from flatout.spans import Spans, Work
 from flatout.types import Episode, Trajectory
 
 
@@ -195,6 +195,10 @@ class CentralSampler:
         """Environment steps in the last trajectory, summed over environments."""
         valid = self._buffers[self._slot].valid
         return self._rows * self.num_envs if valid is None else int(valid.sum())
+
+    def work(self) -> dict[str, Work]:
+        """See `Sampler.work`."""
+        return {n: w for group in self._groups for n, w in group.lanes.work().items()}
 
     def state(self) -> dict[str, Any]:
         """Counters, each environment's episode, its actions since, and its observation."""

@@ -16,7 +16,8 @@ import numpy as np
 
 from flatout.errors import EnvironmentFailure, UsageError, one_line
 from flatout.samplers.shared_memory import Arena, Channel, Closed, Late
-from flatout.samplers.worker import COMMAND, DONE, Job
+from flatout.samplers.worker import ACT_S, COMMAND, DONE, ENV_S, SPENT, SQUARE, TURNS, Job
+from flatout.spans import Work
 
 PROGRAM = "from flatout.samplers.worker import main; main()"
 
@@ -311,6 +312,16 @@ class Crew:
                 worker.ready()
         except WorkerLost as lost:
             raise self.failure(lost) from None
+
+    def work(self, workers: Sequence[Worker]) -> dict[str, Work]:
+        """What these workers have done so far; one that was started again goes on counting."""
+        found: dict[str, Work] = {}
+        for worker in workers:
+            spent = self.arena[SPENT][worker.job.first].tolist()
+            seconds = {"env": spent[ENV_S], "act": spent[ACT_S]}
+            name = f"worker {self.workers.index(worker)}"
+            found[name] = Work(seconds, int(spent[TURNS]), spent[SQUARE])
+        return found
 
     def restart(self, lost: WorkerLost) -> None:
         """Start a lost worker again.

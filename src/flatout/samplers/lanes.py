@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from flatout.errors import EnvironmentFailure
+from flatout.spans import Work
 from flatout.types import Episode
 
 if TYPE_CHECKING:
@@ -88,6 +89,10 @@ class Lanes(Protocol):
         """Begin the step once more for those that `receive` said were lost."""
         ...
 
+    def work(self) -> dict[str, Work]:
+        """What the processes that step them have done so far, by name."""
+        ...
+
     def finished(self, env: int) -> Episode:
         """The episode that `ended` is being told of, with the environment's number in the run."""
         ...
@@ -152,6 +157,9 @@ class HostLanes:
 
     def again(self, actions: np.ndarray) -> None:
         raise AssertionError("nothing is lost in this process")
+
+    def work(self) -> dict[str, Work]:
+        return {}
 
     def finished(self, env: int) -> Episode:
         return self._envs.finished(env)

@@ -20,7 +20,7 @@ from flatout.errors import CheckpointError
 from flatout.samplers.base import Restart
 from flatout.samplers.crew import Crew, Worker, WorkerLost
 from flatout.samplers.worker import COLLECT, COMMIT, PARAMS, RESTORE, START, STATE
-from flatout.spans import Spans
+from flatout.spans import Spans, Work
 from flatout.types import Episode, Trajectory
 
 
@@ -138,6 +138,10 @@ class LocalSampler:
         """Environment steps in the last trajectory, summed over environments."""
         valid = self._buffers[self._slot].valid
         return self._rows * self.num_envs if valid is None else int(valid.sum())
+
+    def work(self) -> dict[str, Work]:
+        """See `Sampler.work`."""
+        return self._crew.work(self._workers)
 
     def state(self) -> dict[str, Any]:
         """The workers' states (`CentralSampler.state`), joined."""

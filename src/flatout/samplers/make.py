@@ -132,8 +132,8 @@ def hire(
         fields = trajectory_fields(needs, num_envs, task, acting)
     else:
         fields = arena_fields(needs.slots, needs.horizon, num_envs, task.obs_spec, task.action_spec)
-    # Each worker's counts of steps and episodes, by its first environment.
-    fields |= fields_of(beats=((num_envs, 2), "int64"))
+    # Each worker's counts of steps and episodes, and of its time, by its first environment.
+    fields |= fields_of(beats=((num_envs, 2), "int64"), spent=((num_envs, 4), "float64"))
     arena = Arena(fields)
     common = Job(
         registered=registered(config.env.env) if source is None else None, config=config.env,

@@ -23,6 +23,7 @@ from flatout.samplers.worker import (
     TERMINATED,
     TRUNCATED,
 )
+from flatout.spans import Work
 from flatout.types import ActionSpec, DiscreteSpec, Episode, ObservationSpec
 
 if TYPE_CHECKING:
@@ -121,6 +122,9 @@ class WorkerLanes:
     def again(self, actions: np.ndarray) -> None:
         self._actions[:] = actions
         self._step(self._waiting)
+
+    def work(self) -> dict[str, Work]:
+        return self._crew.work(self._workers)
 
     def finished(self, env: int) -> Episode:
         return Episode(self.first + env, float(self._returns[env]), int(self._lengths[env]))

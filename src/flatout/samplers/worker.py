@@ -53,6 +53,12 @@ DONE, FAILED = b"d", b"f"
 SINCE, EPISODE, ORIGIN = range(3)
 """What lies where in an environment's books."""
 
+SPENT = "spent"
+"""The arena's array of what each worker has done, by its first environment."""
+
+ENV_S, ACT_S, TURNS, SQUARE = range(4)
+"""What lies where in it: seconds of stepping and of acting, answers, their squared seconds."""
+
 TERMINATED, TRUNCATED, LIFE_LOST, ENDED = 1, 2, 4, 8
 """Bits of an environment's flags after a step."""
 
@@ -215,6 +221,11 @@ def _count(envs: Envs, beats: np.ndarray, long_one: threading.Event) -> None:
         time.sleep(BEAT_S)
 
 
+def _spent(job: Job, arena: Arena) -> memoryview[float]:
+    """Where this worker's time is summed up; items of a view cost half of what an array's do."""
+    return memoryview(arena[SPENT][job.first]).cast("B").cast("d")
+
+
 Answer = Callable[[int, int, int, int, Any], Iterable[bytes]]
 """``(command, flag, slot, number, more)`` to the reply's parts."""
 
@@ -222,10 +233,17 @@ Answer = Callable[[int, int, int, int, Any], Iterable[bytes]]
 def _stepper(job: Job, arena: Arena) -> tuple[Envs, Answer]:
     envs = open_envs(job)
     stepper = Stepper(envs, arena, job.first)
+    spent = _spent(job, arena)
+    clock = time.perf_counter
 
     def answer(command: int, flag: int, slot: int, number: int, more: Any) -> Iterable[bytes]:
         if command == STEP:
+            begin = clock()
             stepper.step(slot, number, bool(flag))
+            took = clock() - begin
+            spent[ENV_S] += took
+            spent[TURNS] += 1.0
+            spent[SQUARE] += took * took
         elif command == RESET:
             stepper.reset(slot, number, more)
         elif command == REPLAY:
@@ -241,10 +259,18 @@ def _actor(job: Job, arena: Arena) -> tuple[Envs, Answer]:
     from flatout.samplers.actor import LocalActor
 
     actor = LocalActor(job, arena)
+    spent = _spent(job, arena)
+    before = spent.tolist()  # of a process that was lost
 
     def answer(command: int, flag: int, slot: int, number: int, more: Any) -> Iterable[bytes]:
         if command == COLLECT:
+            begin = time.perf_counter()
             said, finals = actor.collect(slot, number)
+            took = time.perf_counter() - begin
+            spent[ENV_S] = before[ENV_S] + actor.spans.seconds("env")
+            spent[ACT_S] = before[ACT_S] + actor.spans.seconds("act")
+            spent[TURNS] += 1.0
+            spent[SQUARE] += took * took
             return (DONE, long(said), long(finals))
         if command == START:
             actor.start(slot, more, number)

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from flatout.spans import Work
 from flatout.types import Metrics, Snapshot
 
 
@@ -31,6 +32,10 @@ class Schedule(Protocol):
 
     def facts(self) -> dict[str, float]:
         """What the flow did in this process, see the summary's `flow`."""
+        ...
+
+    def lanes(self) -> dict[str, Work]:
+        """What the threads and processes beside this thread have done so far, by name."""
         ...
 
     def snapshot(self) -> Snapshot:

@@ -14,7 +14,7 @@ from flatout.checkpoint import PREFIX, leaf_names, named_leaves, rebuild
 from flatout.learner import Learner
 from flatout.params import Publisher
 from flatout.samplers.base import Restart, Sampler
-from flatout.spans import Spans
+from flatout.spans import Spans, Work
 from flatout.types import Episode, Metrics, Snapshot, Trajectory
 
 BUFFER, PENDING = "buffer/", "pending/"
@@ -132,6 +132,10 @@ class Flow:
     def facts(self) -> dict[str, float]:
         """See `Schedule.facts`."""
         return {"environments_lost": self._sampler.lost}
+
+    def lanes(self) -> dict[str, Work]:
+        """See `Schedule.lanes`."""
+        return self._sampler.work()
 
     def start(self) -> None:
         """Draw the initial parameters and reset the environments."""

@@ -16,7 +16,7 @@ from flatout.learner import Learner
 from flatout.params import Publisher
 from flatout.samplers.base import Sampler
 from flatout.schedules.flow import Flow, Pending
-from flatout.spans import Spans
+from flatout.spans import Spans, Work
 from flatout.types import Metrics, Snapshot
 
 WAITS = ("policy_lag", "time/queue_s", "time/sampler_wait_s", "time/learner_wait_s")
@@ -59,6 +59,7 @@ class OverlappedSchedule(Flow):
         self._bundles: dict[int, tuple[Any, ...]] = {}  # by version, those that still act
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
         self._learned_at = 0.0  # when the last learning ended
+        self._learning_s = 0.0  # in all
         self._failure: EnvironmentFailure | None = None  # while something was being learned from
         self._learned_from = 0  # trajectories, in this process
         self._totals = dict.fromkeys(WAITS, 0.0)
@@ -87,6 +88,10 @@ class OverlappedSchedule(Flow):
             "sampler_wait_s": sampler,
             "learner_wait_s": learner,
         }
+
+    def lanes(self) -> dict[str, Work]:
+        """See `Schedule.lanes`; the learner's thread is one."""
+        return {"learner": Work({"learn": self._learning_s})} | super().lanes()
 
     def snapshot(self) -> Snapshot:
         """All state at the last iteration's boundary, waiting trajectories included."""
@@ -177,7 +182,9 @@ class OverlappedSchedule(Flow):
         begin = time.perf_counter()
         values = super()._learn(taken)
         self._learned_at = time.perf_counter()
-        return values | {"time/learn_s": self._learned_at - begin}
+        took = self._learned_at - begin
+        self._learning_s += took
+        return values | {"time/learn_s": took}
 
     def _kept(self) -> tuple[Any, ...]:
         """The newest parameters, out of reach of the next update, which reuses their memory."""

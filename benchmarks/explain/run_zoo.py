@@ -1,0 +1,351 @@
+"""`flatout explain` on the zoo: is the planted cause found, is the gain true, what does it cost?
+
+Without a flag each case runs once under explain, and its verdict stands beside the planted cause.
+`--fixed` runs each script that has one in turn with its fixed version, plainly, and compares the
+measured gain with the predicted one. `--overhead` runs each script in turn with explain and
+without. All three resume: finished runs are kept in benchmarks/results/explain_zoo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import statistics
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from harness import (  # noqa: E402
+    NO_CACHE,
+    BenchmarkError,
+    Command,
+    Row,
+    Store,
+    flatout,
+    main,
+    parser,
+    peers_python,
+)
+from report import provenance, spread, table, write_section  # noqa: E402
+
+NAME = "explain_zoo"
+ZOO = HERE / "zoo"
+PLAIN, EXPLAINED, FIXED = "plain", "explained", "fixed"
+HEALTHY = ("healthy", "compute-bound")
+"""Verdicts that are right for a case whose planted cause is compute-bound."""
+
+TOLERANCE = 0.25
+"""A predicted gain - 1 should lie this near, relatively, to the measured one."""
+
+SPARE_S = 5.0
+"""A script runs this much longer than explain samples it."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One table of zoo.toml.
+
+    Attributes:
+        name: the table's name.
+        file: the script, relative to the zoo's folder.
+        cause: the planted cause.
+        framework: torch, jax, numpy or tensorflow: which Python runs it.
+        processes: how many processes it has, its own included.
+        remedy: what to change, in words.
+        description: one sentence.
+        fixed: the script with the remedy applied, or empty.
+        arguments: more command line arguments.
+        budget: for a script without --seconds, the flag that says how much it does, and how much
+            of that fits in a second on the reference machine.
+        rate: for such a script, the keys of work and seconds in the JSON object that it prints.
+    """
+
+    name: str
+    file: str
+    cause: str
+    framework: str
+    processes: int
+    remedy: str
+    description: str
+    fixed: str = ""
+    arguments: Sequence[str] = ()
+    budget: Mapping[str, Any] = field(default_factory=dict)
+    rate: Sequence[str] = ()
+
+    def command(self, python: str, seconds: float, fixed: bool = False) -> list[str]:
+        """The command line of the script, or of its fixed version."""
+        script = (ZOO / (self.fixed if fixed else self.file)).resolve()
+        amount = ["--seconds", f"{seconds:g}"]
+        if self.budget:
+            amount = [self.budget["flag"], str(round(self.budget["per_second"] * seconds))]
+        return [python, str(script), *self.arguments, *amount]
+
+    def digest(self) -> str:
+        """Twelve hex digits over the case's files: an edited script's runs start over."""
+        files = [ZOO / self.file, ZOO / "pace.py", *([ZOO / self.fixed] if self.fixed else [])]
+        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+
+
+def load(names: Sequence[str] | None) -> list[Case]:
+    """The cases of zoo.toml, or those named.
+
+    Raises:
+        BenchmarkError: a name is not in the zoo.
+    """
+    tables = tomllib.loads((HERE / "zoo.toml").read_text())["case"]
+    if unknown := sorted(set(names or ()) - set(tables)):
+        raise BenchmarkError(f"no such case in zoo.toml: {', '.join(unknown)}.")
+    return [Case(name, **tables[name]) for name in (names or tables)]
+
+
+# --- Running ----------------------------------------------------------------------------------
+
+
+class Runner:
+    """Runs cases with the Python of each one's framework, and keeps what was finished."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.pythons = pythons(args)
+        self.failed: dict[str, str] = {}
+        self.rows: dict[str, list[Row]] = {}
+
+    def missing(self, case: Case) -> bool:
+        """Whether no Python has the case's framework; then the report says so."""
+        if case.framework in self.pythons:
+            return False
+        self.failed[case.name] = f"no Python with {case.framework} (`--python`)"
+        return True
+
+    def run(self, case: Case, sides: Sequence[str], rounds: int) -> dict[str, list[Row]] | None:
+        """The case's runs by side, A B A B; None where one failed, which the report then says."""
+        # Plain pairs have nothing to do with Flatout's source, which may change meanwhile.
+        ours = EXPLAINED in sides
+        options = argparse.Namespace(**{**vars(self.args), "any_source": not ours})
+        options.any_source |= self.args.any_source
+        settings: Row = {"seconds": self.args.seconds, "digest": case.digest()}
+        store = Store(f"{NAME}/{case.name}-{'-'.join(sides)}", settings, options)
+        through = len(sides) > 1  # the whole script is sampled where speed is compared
+        try:
+            rows = store.alternate(
+                {side: lambda _, side=side: self.command(case, side, through) for side in sides},
+                range(rounds),
+            )
+        except BenchmarkError as error:
+            self.failed[case.name] = str(error).splitlines()[-1]
+            print(f"{case.name}: {error}", file=sys.stderr)
+            return None
+        for side, runs in rows.items():
+            self.rows.setdefault(side, []).extend(runs)
+        return rows
+
+    def command(self, case: Case, side: str, through: bool) -> Command:
+        """One run of a script, by way of one_run.py."""
+        sampled = self.args.seconds
+        lasts = sampled + SPARE_S
+        argv = [sys.executable, str(HERE / "one_run.py")]
+        if side == EXPLAINED:
+            argv += ["--explain", flatout(self.args)]
+            argv += ["--seconds", f"{lasts + 600 if through else sampled:g}"]
+        if case.rate:
+            argv += ["--rate", *case.rate]
+        python = self.pythons[case.framework]
+        # Both versions of JAX's cache and TensorFlow's greetings off: neither belongs to a case.
+        env = {**NO_CACHE, "TF_CPP_MIN_LOG_LEVEL": "2"}
+        return Command([*argv, "--", *case.command(python, lasts, fixed=side == FIXED)], env)
+
+
+def pythons(args: argparse.Namespace) -> dict[str, str]:
+    """The interpreter of each framework: ours, the peers' for PyTorch, or what --python says.
+
+    Raises:
+        BenchmarkError: a --python is not FRAMEWORK=PATH.
+    """
+    found = {"jax": sys.executable, "numpy": sys.executable}
+    for word in args.pythons:
+        framework, equals, path = word.partition("=")
+        if not equals or framework not in ("torch", "jax", "numpy", "tensorflow"):
+            raise BenchmarkError(f"--python takes FRAMEWORK=PATH, not {word!r}.")
+        found[framework] = path
+    if "torch" not in found:
+        found["torch"] = peers_python(args)
+    return found
+
+
+def rates(rows: Sequence[Row]) -> list[float]:
+    """Work per second of each run, from the script's own last line.
+
+    Raises:
+        BenchmarkError: a script did not print it.
+    """
+    results = [row["result"] for row in rows]
+    if any(not result["seconds"] for result in results):
+        raise BenchmarkError(f"{rows[0]['name']}: the script did not say its rate.")
+    return [result["work"] / result["seconds"] for result in results]
+
+
+# --- The three questions ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What explain said of a case.
+
+    Attributes:
+        verdict: its verdict.
+        rank: the planted cause's place among the findings, from 1; None where it is not there.
+        finding: the planted cause's finding; empty where it is not there.
+    """
+
+    verdict: str
+    rank: int | None
+    finding: Row
+
+    @classmethod
+    def of(cls, case: Case, explained: Row) -> Verdict:
+        """Read explain's JSON."""
+        found = explained["findings"]
+        rank = next((n for n, one in enumerate(found, 1) if one["id"] == case.cause), None)
+        return cls(explained["verdict"], rank, found[rank - 1] if rank else {})
+
+    def right(self, case: Case) -> bool:
+        """Whether the planted cause was the verdict."""
+        return self.verdict in (HEALTHY if case.cause in HEALTHY else (case.cause,))
+
+
+def diagnose(runner: Runner, cases: Sequence[Case]) -> dict[str, Verdict]:
+    """Each case once under explain."""
+    found = {}
+    for case in cases:
+        if not runner.missing(case) and (rows := runner.run(case, [EXPLAINED], 1)):
+            found[case.name] = Verdict.of(case, rows[EXPLAINED][0]["result"]["explain"])
+    return found
+
+
+def verdicts(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> None:
+    """The planted cause and the verdict of each case."""
+    found = diagnose(runner, cases)
+    body = []
+    for case in cases:
+        if (one := found.get(case.name)) is None:
+            continue
+        gain = "-"
+        if finding := one.finding:
+            gain = f"{finding['gain']:.2f} ({finding['low']:.2f}-{finding['high']:.2f})"
+        body.append([
+            case.name, case.framework, str(case.processes), case.cause, one.verdict,
+            "yes" if one.right(case) else "**no**", str(one.rank or "-"),
+            f"{one.finding['share']:.0%}" if one.finding else "-", gain,
+        ])  # fmt: skip
+    right = sum(one.right(case) for case in cases if (one := found.get(case.name)))
+    head = [
+        "case", "framework", "processes", "planted", "verdict", "right", "rank of planted",
+        "its share", "predicted gain",
+    ]  # fmt: skip
+    write(args, runner, NAME, "Explaining the zoo: planted causes and verdicts", f"""- Each script \
+is sampled for {args.seconds:g} s; its planted cause is the verdict in
+  **{right} of {len(found)}**.
+
+{table(head, body)}""")  # fmt: skip
+
+
+def gains(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> None:
+    """The predicted and the measured gain of each case that has a fixed version."""
+    cases = [case for case in cases if case.fixed]
+    found = {} if args.measure_only else diagnose(runner, cases)
+    body, near, predicted = [], 0, 0
+    for case in cases:
+        if runner.missing(case) or not (rows := runner.run(case, [PLAIN, FIXED], args.seeds)):
+            continue
+        pairs = zip(rates(rows[FIXED]), rates(rows[PLAIN]), strict=True)
+        ratios = [fixed / plain for fixed, plain in pairs]
+        measured = statistics.median(ratios)
+        one, guess, off = found.get(case.name), "-", "-"
+        if one and one.finding:
+            finding = one.finding
+            guess = f"{finding['gain']:.2f} ({finding['low']:.2f}-{finding['high']:.2f})"
+            error = abs(finding["gain"] - measured) / max(abs(measured - 1), 1e-9)
+            off, near, predicted = f"{error:.0%}", near + (error <= TOLERANCE), predicted + 1
+        body.append([
+            case.name, case.cause, case.remedy, spread(rates(rows[PLAIN]), 1), guess,
+            spread(ratios), off,
+        ])  # fmt: skip
+    head = [
+        "case", "planted", "remedy", "work/s as it was", "predicted gain", "measured gain",
+        "off by",
+    ]  # fmt: skip
+    write(args, runner, f"{NAME}_fixed", "Explaining the zoo: predicted and measured gains", f"""\
+- Each script and its fixed version run in turn, {args.seeds} times, {args.seconds + SPARE_S:g} s
+  each, without explain; `off by` is |predicted - measured| / |measured - 1|, at most
+  {TOLERANCE:.0%} in **{near} of {predicted}**.
+
+{table(head, body)}""")  # fmt: skip
+
+
+def overhead(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> None:
+    """What explain costs each script."""
+    body, medians = [], []
+    for case in cases:
+        if runner.missing(case):
+            continue
+        if not (rows := runner.run(case, [PLAIN, EXPLAINED], args.seeds)):
+            continue
+        pairs = zip(rates(rows[EXPLAINED]), rates(rows[PLAIN]), strict=True)
+        ratios = [explained / plain for explained, plain in pairs]
+        medians.append(1 - statistics.median(ratios))
+        body.append([
+            case.name, case.framework, str(case.processes), spread(rates(rows[PLAIN]), 1),
+            spread(ratios, 3), f"{medians[-1]:.1%}",
+        ])  # fmt: skip
+    head = ["case", "framework", "processes", "work/s plainly", "explained / plain", "overhead"]
+    summary = "none measured"
+    if medians:
+        summary = f"median {statistics.median(medians):.1%}, at most {max(medians):.1%}"
+    write(args, runner, f"{NAME}_overhead", "Explaining the zoo: overhead", f"""\
+- Each script runs in turn without explain and under it, {args.seeds} times; rates are the
+  scripts' own. Overhead over all cases: **{summary}**.
+
+{table(head, body)}""")  # fmt: skip
+
+
+def write(args: argparse.Namespace, runner: Runner, name: str, title: str, text: str) -> None:
+    """A section of RESULTS.md, with what failed in it.
+
+    Raises:
+        BenchmarkError: nothing ran at all.
+    """
+    if not runner.rows:
+        raise BenchmarkError(f"nothing ran: {runner.failed or 'no case has a fixed version'}.")
+    where = provenance(args, runner.rows).replace(
+        Path(__file__).name, f"explain/{Path(__file__).name}"
+    )
+    failures = "\n".join(f"- Not run: {case}: {why}" for case, why in runner.failed.items())
+    write_section(args, name, "\n".join([f"## {title}\n", where, text, failures]))
+
+
+def benchmark(args: argparse.Namespace) -> None:
+    """Answer the question that was asked."""
+    if args.cases:  # a part of the zoo is for looking at
+        args.no_write = True
+    answer = gains if args.fixed else overhead if args.overhead else verdicts
+    answer(args, load(args.cases), Runner(args))
+
+
+if __name__ == "__main__":
+    options = parser(__doc__, seeds=3)
+    add = options.add_argument
+    add("--cases", nargs="+", default=None, help="only these; then RESULTS.md stays as it is")
+    add("--seconds", type=float, default=15.0, help="that explain samples each script for")
+    add("--python", nargs="+", default=[], help="FRAMEWORK=PATH: the Python of its scripts")
+    add("--fixed", action="store_true", help="predicted against measured gains")
+    add("--measure-only", action="store_true", help="with --fixed: measured gains, no explain")
+    add("--overhead", action="store_true", help="with explain against without")
+    arguments = options.parse_args()
+    arguments.pythons, arguments.python = arguments.python, []  # paths are not for RESULTS.md
+    main(benchmark, arguments)

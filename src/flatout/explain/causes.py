@@ -1,0 +1,28 @@
+"""The causes, by stable id, and what each one means in a sentence."""
+
+from __future__ import annotations
+
+HEALTHY = "healthy"
+
+CAUSES: dict[str, str] = {
+    "env-bound": "stepping and resetting environments, and preparing observations, takes the time",
+    "acting-bound": "choosing actions takes the time, in many small network calls",
+    "replay-bound": "choosing and gathering batches from stored experience takes the time",
+    "input-bound": "loading and augmenting the data set takes the time",
+    "ipc-bound": "moving data between processes takes the time",
+    "io-bound": "writing checkpoints, logs or pictures takes the time",
+    "compile-bound": "the program traces and compiles again and again",
+    "waiting": "a lockstep is held up by its slowest part while cores are idle",
+    "oversubscribed": "more threads are busy than there are cores",
+    "launch-bound": "learning consists of many tiny operations, and their overhead is the time",
+    "transfer-bound": "copies and syncs between host and device take the time",
+    "communication-bound": "averaging across devices takes the time",
+    "compute-bound": "the arithmetic of learning is the time",
+    "gpu-unused": "a GPU is there, and the program never computes on it",
+    "devices-reserved": "memory is held on several GPUs, and one computes",
+    "memory-contended": "the GPU's memory is almost full, and others want it",
+}
+"""Phases that hold the rest up first, then the mechanisms of learning, then devices."""
+
+LEARNING = ("launch-bound", "transfer-bound", "communication-bound", "compute-bound")
+DEVICES = ("gpu-unused", "devices-reserved", "memory-contended")

@@ -1,0 +1,163 @@
+"""`flatout explain`: of a run folder, of a program to run, of one that runs, of saved evidence."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from flatout.arguments import parse
+from flatout.errors import FlatoutError, UsageError, one_line
+
+if TYPE_CHECKING:
+    from flatout.explain.attach import Recording
+    from flatout.explain.diagnosis import Diagnosis
+
+USAGE = (
+    "flatout explain RUN_DIR, flatout explain [--seconds 60] -- python script.py ..., "
+    "flatout explain --pid N, or flatout explain EVIDENCE.json"
+)
+
+
+@dataclass(frozen=True)
+class ExplainArguments:
+    """Why is the GPU or the CPU idle, what to change, and what that will gain."""
+
+    seconds: float = 60.0
+    """How long a program is observed, from the end of its imports on; it then runs to its end."""
+    stop: bool = False
+    """End the program (SIGTERM) once it is explained."""
+    pid: int | None = None
+    """Observe a Python process that runs already (needs py-spy: pip install 'flatout[explain]')."""
+    json: str | None = None
+    """Write verdict and findings to this JSON file."""
+    html: str | None = None
+    """Write a report of one page to this HTML file."""
+    save: str | None = None
+    """Write the recorded evidence to this JSON file, to be diagnosed elsewhere."""
+    try_: Annotated[bool, tyro.conf.arg(name="try")] = False
+    """Apply the first remedy that is a setting (run folders), and compare with the prediction."""
+
+
+def explain(argv: list[str]) -> int:
+    """Run the command.
+
+    Args:
+        argv: the command line after ``explain``.
+
+    Raises:
+        FlatoutError: anything that the user can mend.
+    """
+    command: list[str] = []
+    if "--" in argv:
+        at = argv.index("--")
+        argv, command = argv[:at], argv[at + 1 :]
+        if not command:
+            raise UsageError("nothing follows --: flatout explain -- python script.py ARGUMENTS.")
+    path = argv.pop(0) if argv and not argv[0].startswith("-") else None
+    asked: ExplainArguments = parse(ExplainArguments, "flatout explain", argv, ExplainArguments())
+    _check(asked, path, command)
+    if command:
+        return _program(command, asked)
+    if asked.pid is not None:
+        from flatout.explain.spy import record_pid
+
+        _report(_diagnosed(record_pid(asked.pid, asked.seconds), asked), asked)
+        return 0
+    assert path is not None
+    if Path(path).is_file():
+        from flatout.explain.diagnose import diagnose
+        from flatout.explain.evidence import load
+
+        _report(diagnose(load(Path(path))), asked)
+        return 0
+    from rich.console import Console
+
+    from flatout.explain.own.command import explain_run
+
+    return explain_run(
+        Path(path), json_file=asked.json, html_file=asked.html, save_file=asked.save,
+        try_it=asked.try_, console=Console(),
+    )  # fmt: skip
+
+
+def _check(asked: ExplainArguments, path: str | None, command: Sequence[str]) -> None:
+    """Refuse what makes no sense before anything is started."""
+    if sum((path is not None, bool(command), asked.pid is not None)) != 1:
+        raise UsageError(f"explain needs one thing to explain: {USAGE}.")
+    if not 0.5 <= asked.seconds <= 86400:
+        raise UsageError(
+            f"--seconds {asked.seconds:g} is impossible: it lies between 0.5 and 86400."
+        )
+    if asked.try_ and path is None:
+        raise UsageError("--try is for run folders: flatout explain RUN_DIR --try.")
+    for flag in ("json", "html", "save"):
+        file = getattr(asked, flag)
+        if file is None:
+            continue
+        parent = Path(file).resolve().parent
+        if not parent.is_dir():
+            raise UsageError(f"--{flag} {file}: the folder {parent} does not exist.")
+        if Path(file).is_dir():
+            raise UsageError(f"--{flag} {file} is a folder; name a file.")
+
+
+def _program(command: Sequence[str], asked: ExplainArguments) -> int:
+    """Run a program; its own output has stdout, the report goes to stderr."""
+    from flatout.explain.attach import record
+
+    def observed(recording: Recording) -> None:
+        try:
+            _report(_diagnosed(recording, asked), asked)
+        except FlatoutError as error:
+            print(f"flatout: {error}", file=sys.stderr)
+
+    return record(command, asked.seconds, observed, stop=asked.stop)
+
+
+def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:
+    from flatout.explain.diagnose import diagnose
+    from flatout.explain.evidence import build, save
+
+    if asked.save is not None:
+        try:
+            save(Path(asked.save), recording.meta, recording.rows)
+        except OSError as error:
+            print(f"flatout: --save {asked.save} failed: {one_line(error)}", file=sys.stderr)
+    return diagnose(build(dict(recording.meta), recording.rows))
+
+
+def _report(diagnosis: Diagnosis, asked: ExplainArguments) -> None:
+    """Say it on stderr, and write the files that were asked for.
+
+    Raises:
+        FlatoutError: a file cannot be written.
+    """
+    from rich.console import Console
+
+    from flatout.explain.report import show
+
+    show(diagnosis, Console(stderr=True))
+    write_files(diagnosis, asked.json, asked.html)
+
+
+def write_files(diagnosis: Diagnosis, json_file: str | None, html_file: str | None) -> None:
+    """Write the JSON and the HTML file that were asked for.
+
+    Raises:
+        FlatoutError: one cannot be written.
+    """
+    try:
+        if json_file is not None:
+            Path(json_file).write_text(json.dumps(diagnosis.as_json(), indent=1) + "\n")
+        if html_file is not None:
+            from flatout.explain.html import write
+
+            write(diagnosis, Path(html_file))
+    except OSError as error:
+        raise FlatoutError(f"the report cannot be written: {one_line(error)}.") from None

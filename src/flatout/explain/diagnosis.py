@@ -1,0 +1,126 @@
+"""What a diagnosis says: findings with their gains, and what the reports draw beside them.
+
+Plain values: the rules make them, the reports show them, nothing here measures or decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+PHASES: dict[str, str] = {
+    "env": "environment steps, resets and observations",
+    "act": "choosing actions",
+    "replay": "choosing and gathering batches from stored experience",
+    "input": "loading and augmenting a data set",
+    "learn": "learning",
+    "transfer": "copies and syncs between host and device",
+    "communicate": "averaging across devices",
+    "publish": "publishing parameters",
+    "ipc": "moving data between processes",
+    "io": "checkpoints, logs, rendering",
+    "eval": "evaluation episodes",
+    "compile": "tracing and compiling again",
+    "wait": "waiting, nothing to do",
+    "other": "other",
+}
+"""What an instant of a process was spent on, in the order in which reports list it."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One diagnosed cause.
+
+    Attributes:
+        id: the cause (see `flatout.explain.causes`).
+        share: fraction of the explained wall time that it takes.
+        evidence: sentences with numbers, most telling first.
+        remedy: what to change, in one or two sentences.
+        gain: predicted speed ratio of the whole program (1.7: 70 % more work per second).
+        low, high: the interval that the prediction is believed to hold.
+        setting: flags of Flatout that apply the remedy, where it is one; empty otherwise.
+    """
+
+    id: str
+    share: float
+    evidence: tuple[str, ...]
+    remedy: str
+    gain: float = 1.0
+    low: float = 1.0
+    high: float = 1.0
+    setting: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What one thread or device did over time.
+
+    Attributes:
+        name: for a reader ("main 4711", "worker 2", "gpu:0").
+        spans: (start, end, phase): seconds from the beginning, phases of `PHASES`.
+    """
+
+    name: str
+    spans: tuple[tuple[float, float, str], ...]
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How busy the hardware was at one moment.
+
+    Attributes:
+        t: seconds from the beginning.
+        cpu: share of all cores that this program used, 0 to 1.
+        cpu_all: share of all cores used by anybody, 0 to 1; None where it is unknown.
+        gpu_busy: share of time with some kernel running, by GPU; empty without GPUs.
+        gpu_full: how full the GPU was while it ran (SM utilisation), by GPU; None where unknown.
+        gpu_memory: share of the memory in use, by GPU.
+        rss_mb: resident memory of the program, in MiB.
+    """
+
+    t: float
+    cpu: float
+    cpu_all: float | None = None
+    gpu_busy: tuple[float, ...] = ()
+    gpu_full: tuple[float | None, ...] = ()
+    gpu_memory: tuple[float, ...] = ()
+    rss_mb: float | None = None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The whole answer.
+
+    Attributes:
+        subject: what was explained: a command line or a run folder.
+        verdict: a cause's id, or ``healthy``.
+        headline: the verdict's sentence.
+        findings: best first.
+        seconds: explained (steady) wall time.
+        apart: (what, seconds) that were left out of the shares: imports, warm-up, compilation.
+        phases: share of the explained time by phase; sums to 1.
+        lanes: the timeline.
+        usage: utilisation over time.
+        cores: logical cores that the program may use.
+        machine: one line about the machine.
+        notes: what could not be seen, one sentence each.
+    """
+
+    subject: str
+    verdict: str
+    headline: str
+    findings: tuple[Finding, ...]
+    seconds: float
+    apart: tuple[tuple[str, float], ...] = ()
+    phases: dict[str, float] = field(default_factory=dict)
+    lanes: tuple[Lane, ...] = ()
+    usage: tuple[Usage, ...] = ()
+    cores: int = 1
+    machine: str = ""
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``--json`` writes: everything but the timeline."""
+        shown = asdict(self)
+        del shown["lanes"], shown["usage"]
+        return shown

@@ -1,0 +1,349 @@
+"""A diagnosis as one HTML file: no scripts, no network, nothing beside it.
+
+The page is made of a template (report.html, with its style sheet) and fragments built here. Every
+text of the user goes through `_text`, which escapes it. Timelines are drawn with bounded detail:
+a lane of any number of spans becomes at most `PIXELS` segments.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from string import Template
+
+import numpy as np
+
+from flatout.errors import FlatoutError
+from flatout.explain.causes import CAUSES, HEALTHY
+from flatout.explain.diagnosis import PHASES, Diagnosis, Finding, Lane
+from flatout.explain.report import (
+    Meter,
+    advice,
+    clean,
+    duration,
+    extent,
+    gain_words,
+    in_order,
+    mean_words,
+    meters,
+    percent,
+    setting_words,
+    verdict_words,
+)
+
+PIXELS = 1500
+"""Width of the drawings: a lane is merged to one phase for each of these."""
+
+SEGMENTS = 60_000
+"""Bound on the segments of all lanes together: many lanes are drawn with fewer pixels."""
+
+SAMPLES = 600
+"""Points of a curve of utilisation: more samples are averaged."""
+
+METER_COLOURS = {"busy": "used", "full": "full", "memory": "memory"}
+
+
+def write(diagnosis: Diagnosis, path: Path | str) -> None:
+    """Write the page to a file.
+
+    Raises:
+        FlatoutError: the file cannot be written.
+    """
+    try:
+        Path(path).write_text(page(diagnosis), encoding="utf-8")
+    except OSError as error:
+        raise FlatoutError(f"cannot write {path}: {error.strerror or error}.") from error
+
+
+def page(diagnosis: Diagnosis) -> str:
+    """The report as one self-contained HTML document."""
+    template = (resources.files("flatout") / "explain" / "report.html").read_text(encoding="utf-8")
+    verdict = verdict_words(diagnosis)
+    sentence = verdict.removeprefix(diagnosis.verdict).lstrip(": ")
+    tried = advice(diagnosis)
+    begin, end = extent(diagnosis)
+    end = end or 1.0  # nothing is drawn then
+    sections = (
+        ("Findings", [_finding(f, f is tried) for f in diagnosis.findings]),
+        ("Where the time goes", _bars(diagnosis.phases)),
+        ("Timeline", _timeline(diagnosis.lanes, begin, end)),
+        ("Utilisation over time", _utilisation(diagnosis, begin, end)),
+        ("Left out of the shares", _items(f"{w}: {duration(s)}" for w, s in diagnosis.apart)),
+        ("What could not be seen", _items(diagnosis.notes)),
+    )
+    return Template(template).substitute(
+        title=_text(f"flatout explain: {verdict}"),
+        state="healthy" if diagnosis.verdict == HEALTHY else "held-up",
+        verdict=f'<span class="id">{_text(diagnosis.verdict)}</span> {_text(sentence)}',
+        about=f"{duration(diagnosis.seconds)} of <code>{_text(diagnosis.subject)}</code>",
+        advice=_advice(tried),
+        sections="\n".join(
+            f"<section><h2>{title}</h2>\n{''.join(body)}</section>"
+            for title, body in sections
+            if body
+        ),
+        machine=_machine(diagnosis),
+    )
+
+
+def merge(
+    spans: Sequence[tuple[float, float, str]], end: float, pixels: int = PIXELS
+) -> list[tuple[int, int, str]]:
+    """Spans as few segments: each pixel goes to what fills most of it, a phase or nothing.
+
+    Args:
+        spans: (start, end, phase) in seconds, finite; of one lane, so they do not overlap.
+        end: the time, above 0, at the last pixel's right edge; the first one's left edge is 0.
+        pixels: how many pixels share the time equally.
+
+    Returns:
+        (first pixel, pixel after the last, phase), in time's order; empty pixels are in none.
+    """
+    edges = np.linspace(0.0, end, pixels + 1)
+    phases = in_order(phase for _, _, phase in spans)
+    filled = np.empty((len(phases) + 1, pixels))
+    for row, phase in enumerate(phases):
+        times = np.array([span[:2] for span in spans if span[2] == phase], np.float64)
+        filled[row] = np.diff(_passed(times[:, 0], edges) - _passed(times.max(axis=1), edges))
+    filled[-1] = end / pixels - filled[:-1].sum(axis=0)
+    winner = filled.argmax(axis=0)
+    cuts = [0, *(np.flatnonzero(np.diff(winner)) + 1).tolist(), pixels]
+    return [(a, b, phases[winner[a]]) for a, b in pairwise(cuts) if winner[a] < len(phases)]
+
+
+def curve(
+    times: Sequence[float], values: Sequence[float | None], end: float
+) -> list[tuple[float, float, float | None]]:
+    """Samples as at most `SAMPLES` steps: (start, end, mean), None where nothing is known.
+
+    Each step reaches half-way to its neighbours, the outer ones as far outwards as inwards.
+    """
+    bins: dict[int, tuple[list[float], list[float]]] = {}
+    for time, value in sorted(zip(times, values, strict=True), key=lambda sample: sample[0]):
+        if 0.0 <= time <= end:
+            at, known = bins.setdefault(min(int(time / end * SAMPLES), SAMPLES - 1), ([], []))
+            at.append(time)
+            known.extend([] if value is None else [value])
+    centres = [sum(at) / len(at) for at, _ in bins.values()]
+    middles = [(a + b) / 2 for a, b in pairwise(centres)]
+    if not middles:
+        edges = [0.0, end] if centres else []
+    else:
+        edges = [2 * centres[0] - middles[0], *middles, 2 * centres[-1] - middles[-1]]
+    means = [sum(known) / len(known) if known else None for _, known in bins.values()]
+    return [
+        (max(a, 0.0), min(b, end), value)
+        for (a, b), value in zip(pairwise(edges), means, strict=True)
+    ]
+
+
+def _passed(points: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """For every edge, the sum of the times since those `points` that lie before it."""
+    points = np.sort(points)
+    sums = np.concatenate([[0.0], np.cumsum(points)])
+    before = np.searchsorted(points, edges)
+    return before * edges - sums[before]
+
+
+def _text(words: str) -> str:
+    return re.sub(r"(\d) %", r"\1&nbsp;%", escape(clean(words)))
+
+
+def _prose(words: str) -> str:
+    """Escaped text in which `backticks` mark code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", _text(words))
+
+
+def _items(sentences: Iterable[str]) -> list[str]:
+    items = [f"<li>{_prose(sentence)}</li>" for sentence in sentences]
+    return ['<ul class="plain">', *items, "</ul>"] if items else []
+
+
+def _advice(finding: Finding | None) -> str:
+    if finding is None:
+        return ""
+    setting = setting_words(finding.setting)
+    code = f"<pre><code>{_text(setting)}</code></pre>" if setting else ""
+    remedy = f"<p>{_prose(finding.remedy)}</p>" if finding.remedy else ""
+    gain, _, interval = gain_words(finding).removeprefix("predicted ").partition(" (")
+    if interval:
+        gain = f"<strong>{gain}</strong> predicted ({interval}"
+    return (
+        '<div class="card try"><div><p class="eyebrow">Try</p>'
+        f'{code}{remedy}</div><div class="gain soft">{gain}</div></div>'
+    )
+
+
+def _finding(finding: Finding, told: bool) -> str:
+    """A card; without the remedy where it has been `told` above."""
+    evidence = "".join(f"<li>{_prose(sentence)}</li>" for sentence in finding.evidence)
+    setting = setting_words(finding.setting)
+    remedy = _prose(finding.remedy) + (f" <code>{_text(setting)}</code>" if setting else "")
+    return (
+        f'<article class="card"><div class="head"><h3>{_text(finding.id)}</h3>'
+        f'<p class="soft"><span>{_text(percent(finding.share))} of the time,</span> '
+        f"<span>{gain_words(finding)}</span></p>"
+        f'</div><p class="soft">{_text(CAUSES.get(finding.id, ""))}</p>'
+        + (f"<ul>{evidence}</ul>" if evidence else "")
+        + (f"<p>{remedy}</p>" if remedy and not told else "")
+        + "</article>\n"
+    )
+
+
+def _row(name: str, words: str, drawing: str) -> str:
+    name = _text(name)
+    return (
+        f'<div class="row"><div class="name"><b title="{name}">{name}</b>'
+        f"<span>{words}</span></div>{drawing}</div>\n"
+    )
+
+
+def _bars(phases: dict[str, float]) -> list[str]:
+    return [
+        _row(
+            f"{percent(phases[phase])} {phase}",
+            _text(_meaning(phase)),
+            f'<div class="bar {_class(phase)}"><i style="width:'
+            f'{100 * min(phases[phase], 1.0):.1f}%"></i></div>',
+        )
+        for phase in in_order(phases)
+        if phases[phase] > 0.0
+    ]
+
+
+def _meaning(phase: str) -> str:
+    words = PHASES.get(phase, "")
+    return "" if words == phase else words
+
+
+def _class(phase: str) -> str:
+    return f"p-{phase if phase in PHASES else 'other'}"
+
+
+def _legend(entries: Iterable[tuple[str, str]], begin: float) -> str:
+    """Entries are (attribute that gives the colour, escaped words)."""
+    items = "".join(f"<li><i {colour}></i>{words}</li>" for colour, words in entries)
+    if begin:
+        items += "<li>faint: start-up, left out of the shares</li>"
+    return f'<ul class="legend">{items}</ul>\n'
+
+
+def _timeline(lanes: Sequence[Lane], begin: float, end: float) -> list[str]:
+    if not lanes:
+        return []
+    pixels = max(min(PIXELS, SEGMENTS // len(lanes)), 100)
+    present = in_order(phase for lane in lanes for _, _, phase in lane.spans)
+    legend = [
+        (f'class="{_class(phase)}"', _text(f"{phase}: {words}" if words else phase))
+        for phase, words in ((phase, _meaning(phase)) for phase in present)
+    ]
+    rows = [_lane(lane, begin, end, pixels) for lane in lanes]
+    return [*rows, _axis(end), _legend(legend, begin)]
+
+
+def _lane(lane: Lane, begin: float, end: float, pixels: int) -> str:
+    """A row of strokes, one path per phase, on a canvas 2 high that is stretched to its place."""
+    spans = [span for span in lane.spans if all(map(math.isfinite, span[:2]))]
+    shares: dict[str, float] = {}
+    for start, stop, phase in spans:
+        inside = max(stop - max(start, begin), 0.0)
+        shares[phase] = shares.get(phase, 0.0) + inside / max(end - begin, 1e-9)
+    strokes: dict[str, list[str]] = {}
+    for first, after, phase in merge(spans, end, pixels):
+        strokes.setdefault(phase, []).append(f"M{first} 1h{after - first}")
+    paths = "".join(
+        f'<path class="{_class(phase)}" d="{"".join(drawn)}">'
+        f"<title>{_text(f'{lane.name}: {phase} {percent(shares[phase])}')}</title></path>"
+        for phase, drawn in strokes.items()
+    )
+    most = sorted((phase for phase in shares if shares[phase]), key=lambda phase: -shares[phase])
+    words = ", ".join(f"{phase} {percent(shares[phase])}" for phase in most[:2]) or "nothing seen"
+    drawing = _drawing("lane", (pixels, 2), begin / end, f"{lane.name}: {words}", paths)
+    return _row(lane.name, _text(words), drawing)
+
+
+def _utilisation(diagnosis: Diagnosis, begin: float, end: float) -> list[str]:
+    drawn = meters(diagnosis)
+    if not drawn:
+        return []
+    times = [sample.t for sample in diagnosis.usage]
+    kinds = {meter.kind for meter in drawn if meter.mean is not None}
+    entries = (
+        ("used", "used", True),
+        ("others", "used by other programs", any(m.mean_others is not None for m in drawn)),
+        ("idle", "idle", True),
+        ("full", "how full a GPU was while some kernel ran", "full" in kinds),
+        ("memory", "memory in use", "memory" in kinds),
+    )
+    legend = [(f'style="--phase:var(--{name})"', words) for name, words, there in entries if there]
+    rows = [_meter(meter, times, begin, end) for meter in drawn]
+    return [*rows, _axis(end), _legend(legend, begin)]
+
+
+def _meter(meter: Meter, times: Sequence[float], begin: float, end: float) -> str:
+    layers = [(METER_COLOURS[meter.kind], curve(times, meter.values, end), 100, "used")]
+    if meter.kind == "busy":
+        both = zip(meter.values, meter.others, strict=True)
+        known = ([value for value in pair if value is not None] for pair in both)
+        total = curve(times, [max(values, default=None) for values in known], end)
+        layers.insert(0, ("others", total, 100, "used by all programs"))
+        layers.insert(0, ("idle", total, 0, "idle"))
+    words = " ".join(mean_words(meter))
+    paths = "".join(
+        f'<path fill="var(--{colour})" d="{_area(steps, end, base)}">'
+        f"<title>{meter.name}: {what}</title></path>"
+        for colour, steps, base, what in layers
+    )
+    drawing = _drawing("use", (PIXELS, 100), begin / end, f"{meter.name}: mean {words}", paths)
+    return _row(meter.name, _text(words), drawing)
+
+
+def _drawing(kind: str, size: tuple[int, int], early: float, label: str, paths: str) -> str:
+    """A stretched canvas; the share of it before the explained time is made faint."""
+    width, height = size
+    veil = f'<path class="early" d="M0 0h{round(width * early)}v{height}H0z"></path>'
+    return (
+        f'<svg class="{kind}" viewBox="0 0 {width} {height}" preserveAspectRatio="none" '
+        f'role="img" aria-label="{_text(label)}">{paths}{veil if early else ""}</svg>'
+    )
+
+
+def _area(steps: Sequence[tuple[float, float, float | None]], end: float, base: int) -> str:
+    """The area between a curve and the bottom (`base` 100) or the top (0) of a canvas 100 high."""
+    drawn: list[str] = []
+    before = None
+    for start, stop, value in steps:
+        left, right = round(PIXELS * start / end), round(PIXELS * stop / end)
+        if value is not None:
+            begin = f"M{left} {base}" if before is None else ""
+            drawn.append(f"{begin}V{round(100 - 100 * value)}H{right}")
+        elif before is not None:
+            drawn.append(f"V{base}z")
+        before = value
+    if before is not None:
+        drawn.append(f"V{base}z")
+    return "".join(drawn)
+
+
+def _axis(end: float) -> str:
+    """Round times under the drawings, at most eight of them."""
+    power = 10.0 ** math.floor(math.log10(end / 5))
+    step = next(power * factor for factor in (1, 2, 5, 10) if end / (power * factor) <= 7)
+    ticks = (number * step for number in range(int(end / step) + 1))
+    spans = "".join(
+        f'<span style="left:{100 * tick / end:.2f}%">{tick:g} s</span>'
+        for tick in ticks
+        if tick <= 0.94 * end
+    )
+    return f'<div class="row ticks"><div class="name"></div><div class="axis">{spans}</div></div>\n'
+
+
+def _machine(diagnosis: Diagnosis) -> str:
+    largest = max((sample.rss_mb for sample in diagnosis.usage if sample.rss_mb), default=None)
+    memory = "" if largest is None else f"The program held at most {largest:,.0f} MiB of memory."
+    return " ".join(_text(words) for words in (diagnosis.machine, memory) if words)

@@ -1,0 +1,332 @@
+"""What a frame, a class or an object of the observed program is: read, never run.
+
+Standard library only, Python 3.8 and later.
+"""
+
+import bisect
+import os
+import signal
+import sys
+
+ATTRIBUTES = (
+    "step", "reset", "sample", "add", "push", "append", "store", "insert", "remember", "put",
+    "zero_grad", "forward", "parameters", "learn", "update", "act", "predict", "__getitem__",
+    "__len__", "__iter__", "__next__", "action_space", "observation_space", "apply_gradients",
+    "render", "sample_batch", "train", "state_dict",
+)  # fmt: skip
+"""What a class may offer that tells what it is."""
+
+GRADIENTS = {
+    "grad", "value_and_grad", "vjp", "linearize", "apply_updates", "apply_gradients", "minimize",
+    "GradientTape", "gradient", "backward", "filter_grad", "filter_value_and_grad",
+}  # fmt: skip
+"""Names in the code of a compiled function that learns."""
+
+
+def command_line():
+    argv = getattr(sys, "orig_argv", None)
+    return [str(word) for word in argv] if argv else [sys.executable or "python"]
+
+
+def thread_settings():
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
+             "XLA_FLAGS", "JAX_PLATFORMS")  # fmt: skip
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def free_signal():
+    """The signal to use, or None where the program has it already.
+
+    SIGURG is ignored by default: a program that resets its handlers, or that is ending, is not
+    harmed by one that is still on its way.
+    """
+    try:
+        if signal.getsignal(signal.SIGURG) == signal.SIG_DFL:
+            return signal.SIGURG
+    except (AttributeError, ValueError, OSError):
+        pass
+    return None
+
+
+def thread_name(ident):
+    threading = sys.modules.get("threading")
+    try:
+        thread = threading._active.get(ident)
+        return thread.name, getattr(thread, "native_id", None)
+    except Exception:
+        return None, None
+
+
+def line_of(code, lasti):
+    """The line of an instruction."""
+    table = LINES.get(id(code))
+    if table is None:
+        import dis
+
+        starts = [(at, line) for at, line in dis.findlinestarts(code) if line is not None]
+        table = LINES[id(code)] = ([at for at, _ in starts], [line for _, line in starts])
+    at = bisect.bisect_right(table[0], lasti)
+    return table[1][at - 1] if at else code.co_firstlineno
+
+
+LINES = {}
+
+
+def local_of(frame, name, profiled):
+    """One local variable of a running frame.
+
+    The snapshot that the frame makes of its values would keep them alive: it is emptied, unless a
+    profile function is at work, after which the interpreter copies the snapshot back.
+    """
+    values = frame.f_locals
+    value = values.get(name)
+    if not profiled and sys.version_info < (3, 13) and frame.f_code.co_flags & 0x2:
+        values.clear()
+    return value
+
+
+def class_of(owner, method):
+    """What an object's class is called and offers: name, module, roots of its bases, attributes."""
+    if owner is None or isinstance(owner, (int, float, str, bytes, list, tuple, dict)):
+        return None
+    cls = owner if isinstance(owner, type) else type(owner)
+    if not hasattr(cls, method):
+        return None  # a function that is given one, not its method
+    bases = []
+    for base in cls.__mro__[:-1]:
+        root = "%s.%s" % ((base.__module__ or "").split(".")[0], base.__name__)
+        bases.append(root)
+    has = [name for name in ATTRIBUTES if hasattr(cls, name)]
+    return {"name": cls.__name__, "module": cls.__module__, "bases": bases[:12], "has": has}
+
+
+def is_compiling(file, name):
+    """2: a function of a library that traces or compiles; 1: one inside of which it may; else 0."""
+    file = file.replace("\\", "/")
+    if "/jax/_src/" in file:
+        if name == "cache_miss":
+            return 1
+        return 2 * (name in (
+            "backend_compile", "backend_compile_and_load", "compile_or_get_cached",
+            "lower_jaxpr_to_module", "lower_sharding_computation", "_create_pjit_jaxpr",
+            "xla_primitive_callable",
+        ))  # fmt: skip
+    if "/torch/_dynamo/" in file:
+        return 2 * (name in ("_compile", "compile_inner", "_compile_inner"))
+    if "/torch/_inductor/" in file:
+        return 2 * (name in ("compile_fx", "compile_fx_inner"))
+    if "/tensorflow/python/eager/polymorphic_function/" in file:
+        return 2 * (name in ("trace_function", "_maybe_define_function", "_initialize"))
+    return 2 * ("/numba/core/" in file and name in ("compile", "compile_extra"))
+
+
+def kind_of(file, name, owner):
+    """Which calls of the main thread are worth a closer look in a window."""
+    file = file.replace("\\", "/")
+    if file.endswith("/torch/nn/modules/module.py") and name in (
+        "_call_impl", "_wrapped_call_impl", "__call__",
+    ):  # fmt: skip
+        return "network"
+    if file.endswith("/tensorflow/python/client/session.py") and name == "run":
+        return "session"
+    if "/keras/" in file and name == "__call__" and file.endswith(("layer.py", "base_layer.py")):
+        return "network"
+    if owner is None:
+        return None
+    has = owner["has"]
+    if name == "step" and ("zero_grad" in has or "apply_gradients" in has):
+        return "optimiser"
+    if name in ("step", "step_wait") and "reset" in has and "zero_grad" not in has:
+        return "env"
+    if name.startswith("sample") and "sample" in has:
+        return "sample"
+    return None
+
+
+def given_to(kind, frame):
+    """What an interesting call is given: [class, batch size, gradients on, training]."""
+    values = frame.f_locals
+    code = frame.f_code
+    owner = values.get(code.co_varnames[0])
+    batch, grad = None, None
+    if kind == "network":
+        given = [values.get("args"), values.get("kwargs"), values.get("inputs")]
+        found = []
+        for some in given:
+            found.extend(some.values() if isinstance(some, dict) else some or ())
+        for value in found:
+            shape = getattr(value, "shape", None)
+            if shape is not None:
+                shape = tuple(shape)
+                batch = int(shape[0]) if len(shape) > 1 else 1
+                break
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            grad = bool(torch.is_grad_enabled())
+    elif kind == "session":
+        fetches, feed = values.get("fetches"), values.get("feed_dict") or {}
+        fetches = fetches if isinstance(fetches, (list, tuple)) else [fetches]
+        grad = any(type(one).__name__ == "Operation" for one in fetches)
+        for value in feed.values():
+            shape = getattr(value, "shape", None)
+            size = shape[0] if shape else len(value) if hasattr(value, "__len__") else 1
+            batch = max(batch or 1, int(size))
+    name = type(owner).__name__
+    return [name, batch, grad, bool(getattr(owner, "training", False))]
+
+
+def kinds_of(values):
+    """Kinds of a tuple's elements: o(bservation), n(umber), b(ool), N, B (arrays of those), ?."""
+    kinds = []
+    for value in values[:6]:
+        kind = type(value).__name__
+        dtype = str(getattr(value, "dtype", ""))
+        shape = getattr(value, "shape", None)
+        if kind in ("bool", "bool_") or (dtype == "bool" and shape == ()):
+            kinds.append("b")
+        elif kind in ("int", "float") or (dtype and shape == ()):
+            kinds.append("n")
+        elif dtype == "bool" and shape is not None and len(shape) == 1:
+            kinds.append("B")
+        elif dtype and shape is not None and len(shape) == 1:
+            kinds.append("N")
+        elif kind in ("list", "tuple", "dict", "OrderedDict") or shape is not None:
+            kinds.append("o")
+        else:
+            kinds.append("?")
+    return "".join(kinds)
+
+
+def text_at(code, lasti):
+    """The source text of the instruction and the name of what it calls, as far as known."""
+    import linecache
+
+    if hasattr(code, "co_positions"):
+        import itertools
+
+        at = next(itertools.islice(code.co_positions(), lasti // 2, None), None)
+        if at is not None and None not in at and at[0] and at[1] - at[0] < 40:
+            lines = [linecache.getline(code.co_filename, n) for n in range(at[0], at[1] + 1)]
+            if lines and lines[0]:
+                return call_in(cut(lines, at[2], at[3]))
+    text = linecache.getline(code.co_filename, line_of(code, lasti)).strip()
+    return text[:200], first_call(text)
+
+
+def cut(lines, start, end):
+    """Columns count bytes of UTF-8."""
+    raw = [line.encode("utf-8", "replace") for line in lines]
+    raw[-1] = raw[-1][:end]
+    raw[0] = raw[0][start:]
+    return b"".join(raw).decode("utf-8", "replace")
+
+
+def call_in(text):
+    """(text, dotted name of the call that the text is) by the program's own grammar."""
+    import ast
+
+    try:
+        node = ast.parse("(" + text + "\n)", mode="eval").body
+    except (SyntaxError, ValueError):
+        return text.strip()[:200], first_call(text)
+    if isinstance(node, ast.Call):
+        return text[:200], dotted(node.func)
+    if isinstance(node, ast.BinOp):
+        return text[:200], "@" if isinstance(node.op, ast.MatMult) else "+"
+    if isinstance(node, ast.Subscript):
+        return text[:200], "[]"
+    return text[:200], None
+
+
+def dotted(node):
+    import ast
+
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        inner = dotted(node.value)
+        return "%s.%s" % (inner, node.attr) if inner else "?." + node.attr
+    return "?"
+
+
+def first_call(text):
+    """The first call on a line, where the interpreter does not say which one it is."""
+    import re
+
+    found = re.findall(r"([A-Za-z_][\w.]*)\s*\(", text)
+    found = [name for name in found if name not in ("if", "while", "for", "return", "and", "or")]
+    return found[0] if found else None
+
+
+def resolve(frame, dotted, profiled):
+    """The object of a dotted name in a frame, without running anything of the program."""
+    words = dotted.split(".")
+    found = local_of(frame, words[0], profiled)
+    if found is None:
+        found = frame.f_globals.get(words[0])
+    for word in words[1:]:
+        if found is None:
+            return None
+        attributes = getattr(found, "__dict__", None)
+        if attributes is not None and word in attributes:
+            found = attributes[word]
+        else:
+            for base in type(found).__mro__:
+                if word in base.__dict__:
+                    found = base.__dict__[word]
+                    break
+            else:
+                return None
+    return found
+
+
+def described(found):
+    """What is called: its type, and for a compiled function whether it learns."""
+    kind = type(found)
+    name = "%s.%s" % ((kind.__module__ or "").split(".")[0], kind.__name__)
+    row = {"type": name}
+    if kind.__name__ in ("PjitFunction", "CompiledFunction", "_JitWrapper", "Function"):
+        inner = getattr(found, "__wrapped__", None) or getattr(found, "python_function", None)
+        row["compiled"] = True
+        row["learns"] = inner is not None and takes_gradients(inner, 4, set())
+    elif kind.__name__ in ("builtin_function_or_method", "method_descriptor"):
+        row["module"] = str(getattr(found, "__module__", None))
+    return row
+
+
+def takes_gradients(function, depth, seen):
+    """Whether the code of a function takes gradients, looking into what it calls."""
+    inner = getattr(function, "__wrapped__", None)
+    if inner is not None:
+        return takes_gradients(inner, depth, seen)
+    function = getattr(function, "func", None) or getattr(function, "__func__", None) or function
+    code = getattr(function, "__code__", None)
+    if code is None or id(code) in seen or not depth:
+        return False
+    seen.add(id(code))
+    codes, names = [code], set()
+    while codes:
+        one = codes.pop()
+        names.update(one.co_names)
+        names.update(one.co_freevars)
+        codes.extend(const for const in one.co_consts if hasattr(const, "co_names"))
+    if names & GRADIENTS:
+        return True
+    scope = dict(getattr(function, "__globals__", {}) or {})
+    for name, cell in zip(code.co_freevars, getattr(function, "__closure__", None) or ()):
+        try:
+            scope[name] = cell.cell_contents
+        except ValueError:
+            pass
+    return any(
+        takes_gradients(scope[name], depth - 1, seen) for name in names if callable(scope.get(name))
+    )
+
+
+def dynamo_used():
+    """Whether functions were compiled by TorchDynamo: a profile function could disturb it."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    try:
+        return bool(utils is not None and utils.counters["frames"])
+    except Exception:
+        return False

@@ -1,0 +1,507 @@
+"""Samples the Python program that it is loaded into, and writes what it sees to a folder.
+
+Standard library only, Python 3.8 and later, and nothing of the program is patched:
+
+- a timer of the kernel signals the main thread about every 10 ms, and it notes between two of its
+  own instructions where it is. A thread that asks for the interpreter's lock instead, as sampling
+  threads do, meets a program mostly where it lets go of the lock, and hardly ever in its own
+  Python code;
+- while the main thread is blocked, and where there is no such timer, a thread samples;
+- now and then the main thread's own calls are counted for some milliseconds (``sys.setprofile``).
+
+What sampling costs is measured by itself, and it is done less often where that would pass one
+percent. One file per process, JSON lines; `flatout.explain.evidence` reads them.
+"""
+
+import _thread
+import json
+import os
+import signal
+import sys
+import time
+
+from _flatout_describe import (
+    class_of,
+    command_line,
+    described,
+    dynamo_used,
+    free_signal,
+    is_compiling,
+    kind_of,
+    line_of,
+    local_of,
+    resolve,
+    text_at,
+    thread_name,
+    thread_settings,
+)
+from _flatout_window import Window
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+INTERVAL = 0.010
+COST = 0.008  # share of the time that sampling may take
+FLUSH = 0.5
+BLOCKED = 0.030  # the main thread does not answer for so long: it is blocked
+MAX_DEPTH = 100
+MAX_STACKS = 20000
+WINDOW_FIRST = 0.5  # after the imports
+WINDOW_EVERY = 1.0
+WINDOWS = 40
+
+
+probe = None
+
+
+def start(folder):
+    """Observe this process from now on; called once, while the interpreter starts."""
+    global probe
+    probe = Probe(folder)
+    probe.begin()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=probe.before_fork, after_in_parent=probe.after_fork,
+            after_in_child=probe.forked,
+        )  # fmt: skip
+    import atexit
+
+    atexit.register(probe.end)
+
+
+class Probe:
+    """One process's sampler."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.main = _thread.get_ident()
+        self.timer = None
+        self.clear()
+
+    def clear(self):
+        """Forget what was seen: a new process begins."""
+        self.file = None
+        self.running = False
+        self.done = False
+        self.lines = []
+        self.codes = {}  # id -> (index, code, compiles): kept, so that no id is used twice
+        self.by_index = []
+        self.leaves = {}
+        self.stacks = {}
+        self.lanes = {}
+        self.samples = []
+        self.special = {}
+        self.held = {}  # thread -> (outermost frame that compiles, its number)
+        self.compilations = 0
+        self.windows = 0
+        self.window = None
+        self.next_window = None
+        self.libraries = {}
+        self.idle = _thread.allocate_lock()
+        self.stopping = False
+        self.given = {}  # id of a code -> (code, what it returned, or None once written)
+        self.ready = False
+        self.own = set()
+        self.last = time.monotonic()
+        self.used = INTERVAL * COST
+        self.sampling = False
+        if self.timer is not None:
+            self.timer = Timer(self.timer.number)
+
+    # --- The thread's life --------------------------------------------------------------------
+
+    def begin(self):
+        """Start sampling; in the main thread."""
+        self.started = time.monotonic()
+        self.line(
+            {
+                "k": "process", "pid": os.getpid(), "ppid": os.getppid(), "t": self.started,
+                "python": list(sys.version_info[:3]), "argv": command_line(),
+                "stdlib": os.path.dirname(os.__file__), "prefix": sys.prefix,
+                "executable": sys.executable, "threads": thread_settings(),
+            }
+        )  # fmt: skip
+        self.flush()
+        if self.timer is None:
+            self.timer = Timer(free_signal())
+            try:
+                self.timer.handle(self.tick)
+            except Exception:
+                self.timer.number = None
+        self.launch()
+
+    def launch(self):
+        """Start the threads, low-level: they do not appear among the program's own."""
+        if self.done or self.running:
+            return
+        self.running = True
+        self.stopping = False
+        self.idle.acquire(False)
+        _thread.start_new_thread(self.run, (self.idle,))
+        try:
+            self.timer.start()
+        except Exception:
+            self.timer.number = None
+
+    def before_fork(self):
+        """No thread of ours is there while the program forks."""
+        if self.running and _thread.get_ident() not in self.own:
+            self.stopping = True
+            if self.idle.acquire(True, 0.2):
+                self.running = False
+
+    def after_fork(self):
+        """The parent goes on being sampled."""
+        self.launch()
+
+    def forked(self):
+        """A child of its own begins."""
+        folder, done = self.folder, self.done
+        self.clear()
+        self.folder, self.main = folder, _thread.get_ident()
+        if done or os.path.exists(os.path.join(folder, "stop")):
+            self.done = True
+        else:
+            self.begin()
+
+    def end(self):
+        """The interpreter ends: write the rest."""
+        self.timer.stop()
+        self.before_fork()
+        self.done = True
+        self.line({"k": "end", "t": time.monotonic()})
+        self.flush()
+
+    def run(self, idle):
+        """The thread that writes, and that samples while the main thread does not."""
+        own = _thread.get_ident()
+        self.own.add(own)
+        try:
+            self.writing()
+        except Exception as error:
+            self.fail(error)
+        finally:
+            self.own.discard(own)
+            try:
+                idle.release()
+            except RuntimeError:
+                pass
+
+    def fail(self, error):
+        """Give up; the program goes on."""
+        self.done = self.stopping = True
+        try:
+            self.timer.stop()
+            self.line({"k": "failed", "error": "%s: %s" % (type(error).__name__, error)})
+            self.flush()
+        except Exception:
+            pass
+
+    def writing(self):
+        """Write twice a second until told to stop."""
+        flushed, seed = time.monotonic(), os.getpid()
+        while not self.stopping:
+            seed = (1103515245 * seed + 12345) & 0x7FFFFFFF  # jitter: no beat with a loop
+            blocked = time.monotonic() - self.last > BLOCKED
+            rest = self.interval() if blocked or not self.timer.running else BLOCKED
+            time.sleep(rest * (0.5 + seed / 2147483648.0))
+            now = time.monotonic()
+            if self.stopping:
+                return
+            if now - self.last > BLOCKED or not self.timer.running:
+                self.take(None)
+            if now - flushed >= FLUSH:
+                flushed = now
+                self.libraries_seen()
+                self.write_window()
+                self.flush()
+                if os.path.exists(os.path.join(self.folder, "stop")):
+                    self.done = True
+                    self.timer.stop()
+                    return
+                self.timer.every(self.interval())
+
+    def interval(self):
+        """Seconds between two samples: rarer where they are dear."""
+        return max(INTERVAL, min(0.2, self.used / COST))
+
+    def tick(self, _number, frame):
+        """Runs in the main thread, between two of its instructions."""
+        if self.done or self.stopping or time.monotonic() - self.last < 0.3 * INTERVAL:
+            return
+        if self.window is not None and not self.window.closed:
+            return
+        try:
+            self.take(frame)
+            self.maybe_window()
+        except Exception as error:
+            self.fail(error)
+
+    def take(self, frame):
+        """One sample of all threads, and what it costs."""
+        if self.sampling:  # the other thread is at it
+            return
+        self.sampling = True
+        try:
+            cpu = getattr(time, "thread_time", time.process_time)
+            began = cpu()
+            now = time.monotonic()
+            dt, self.last = now - self.last, now
+            self.sample(now, dt, frame)
+            self.used = 0.9 * self.used + 0.1 * (cpu() - began)
+        finally:
+            self.sampling = False
+
+    # --- One sample ---------------------------------------------------------------------------
+
+    def sample(self, now, dt, main):
+        """Note where every thread is; `main` is the main thread's frame where this is it."""
+        for thread, frame in sys._current_frames().items():
+            if thread in self.own:
+                continue
+            if main is not None and thread == self.main:
+                frame = main
+            while frame is not None and frame.f_code.co_filename.startswith(HERE):
+                frame = frame.f_back  # in our own handler
+            if frame is None:
+                continue
+            key, leaf, compiling, scope, strict = [], frame, None, None, None
+            depth = 0
+            while frame is not None:
+                code = frame.f_code
+                identity = id(code)
+                known = self.codes.get(identity)
+                if known is None:
+                    known = self.code(code, frame)
+                if known[2]:
+                    if known[2] == 2:
+                        strict = frame
+                    else:
+                        scope = frame
+                if depth < MAX_DEPTH:
+                    key.append(known[0])
+                    key.append(frame.f_lasti)
+                depth += 1
+                frame = frame.f_back
+            number = 0
+            if strict is not None:
+                compiling = scope or strict  # the outermost: one for each compilation
+                held = self.held.get(thread)
+                if held is None or held[0] is not compiling:
+                    self.compilations += 1
+                    held = self.held[thread] = (compiling, self.compilations)
+                number = held[1]
+            elif thread in self.held:
+                del self.held[thread]
+            place = (key[0], key[1])
+            if place not in self.leaves and len(self.leaves) < 4000:
+                self.leaves[place] = True
+                self.leaf(leaf, place)
+            stack = tuple(key)
+            index = self.stacks.get(stack)
+            if index is None:
+                if len(self.stacks) >= MAX_STACKS:
+                    stack = stack[:2]
+                    index = self.stacks.get(stack)
+                if index is None:
+                    index = self.stacks[stack] = len(self.stacks)
+                    self.line({"k": "stack", "i": index, "at": stack[1], "f": self.lined(stack)})
+            lane = self.lanes.get(thread)
+            if lane is None:
+                lane = self.lanes[thread] = len(self.lanes)
+                name, native = thread_name(thread)
+                self.line({
+                    "k": "lane", "i": lane, "main": thread == self.main, "name": name,
+                    "native": native,
+                })  # fmt: skip
+            if not self.ready and thread == self.main:
+                self.mark_ready(key)
+            self.samples.append((round(now - self.started, 5), round(dt, 5), lane, index, number))
+        leaf = compiling = scope = strict = frame = main = (
+            None  # no frame of the program outlives the sample
+        )
+
+    def mark_ready(self, key):
+        """Tell, once, that the program has done its imports."""
+        imports = [self.by_index[i].co_filename.startswith("<frozen importlib") for i in key[::2]]
+        if len(key) and not any(imports) and self.by_index[key[-2]].co_name == "<module>":
+            self.ready = True
+            try:
+                os.close(os.open(os.path.join(self.folder, "ready"), os.O_CREAT | os.O_WRONLY))
+            except OSError:
+                pass
+
+    def lined(self, stack):
+        """The stack as [code, line, ...], innermost first."""
+        shown = []
+        for position in range(0, len(stack), 2):
+            code = self.by_index[stack[position]]
+            shown.append(stack[position])
+            shown.append(line_of(code, stack[position + 1]))
+        return shown
+
+    def code(self, code, frame):
+        """Describe a code object that is seen for the first time."""
+        index = len(self.by_index)
+        self.by_index.append(code)
+        file, name = code.co_filename, getattr(code, "co_qualname", code.co_name)
+        entry = self.codes[id(code)] = (index, code, is_compiling(file, code.co_name))
+        row = {"k": "code", "i": index, "file": file, "name": name, "plain": code.co_name,
+               "line": code.co_firstlineno}  # fmt: skip
+        if frame is not None and code.co_argcount and code.co_varnames:
+            try:
+                owner = local_of(frame, code.co_varnames[0], self.profiled())
+                row["self"] = class_of(owner, code.co_name)
+                kind = kind_of(file, code.co_name, row["self"])
+                if kind:
+                    self.special[id(code)] = kind
+            except Exception:
+                pass
+        self.line(row)
+        return entry
+
+    def leaf(self, frame, place):
+        """Describe what the innermost frame was executing: the call's text, what is called."""
+        try:
+            texts = text_at(frame.f_code, frame.f_lasti)
+            row = {"k": "leaf", "c": place[0], "l": line_of(frame.f_code, place[1]), "at": place[1],
+                   "text": texts[0], "call": texts[1]}  # fmt: skip
+            if texts[1]:
+                found = resolve(frame, texts[1], self.profiled())
+                if found is not None:
+                    row["kind"] = described(found)
+            self.line(row)
+        except Exception:
+            pass
+
+    def profiled(self):
+        """Whether a profile or trace function may be at work in the main thread."""
+        return (
+            self.window is not None
+            or sys.getprofile() is not None
+            or sys.gettrace() is not None
+            or "bdb" in sys.modules
+        )
+
+    def libraries_seen(self):
+        """Note when the big libraries appear, and their versions."""
+        for name in ("torch", "jax", "tensorflow", "numpy", "gymnasium", "gym", "ray", "keras"):
+            if name not in self.libraries and name in sys.modules:
+                version = getattr(sys.modules[name], "__version__", None)
+                if version is not None:
+                    self.libraries[name] = str(version)
+                    self.line({"k": "library", "name": name, "version": str(version),
+                               "t": time.monotonic() - self.started})  # fmt: skip
+        torch = sys.modules.get("torch")
+        if torch is not None and "threads" not in self.libraries:
+            try:
+                threads = torch.get_num_threads()
+                self.libraries["threads"] = threads
+                self.line({"k": "torch", "threads": threads})
+            except Exception:
+                pass
+
+    # --- Writing ------------------------------------------------------------------------------
+
+    def line(self, row):
+        self.lines.append(json.dumps(row))
+
+    def flush(self):
+        """Write what has come together."""
+        if self.samples:
+            samples, self.samples = self.samples, []
+            self.lines.append(json.dumps({"k": "samples", "d": samples}))
+        lines, self.lines = self.lines, []
+        if not lines:
+            return
+        try:
+            if self.file is None:
+                name = "%d-%d.jsonl" % (os.getpid(), int(time.monotonic() * 1e6))
+                self.file = os.path.join(self.folder, name)
+            descriptor = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(descriptor, ("\n".join(lines) + "\n").encode("utf-8", "replace"))
+            finally:
+                os.close(descriptor)
+        except OSError:
+            self.done = self.stopping = True
+
+    # --- Windows: exact calls of the main thread for some milliseconds ------------------------
+
+    def maybe_window(self):
+        """Count the main thread's calls for some milliseconds, now and then."""
+        now = self.last
+        if not self.ready or self.window is not None or self.windows >= WINDOWS:
+            return
+        if self.next_window is None:
+            self.next_window = now + WINDOW_FIRST
+        if now < self.next_window or sys.getprofile() is not None or dynamo_used():
+            return
+        self.next_window = now + WINDOW_EVERY * (1 + self.windows // 10)
+        self.windows += 1
+        sys.setprofile(Window(self).hook())
+
+    def write_window(self):
+        """Write the window that the main thread has finished."""
+        window = self.window
+        if window is None or (not window.closed and time.monotonic() - window.opened < 30):
+            return
+        self.window = None
+        try:
+            self.line(window.row())
+            for identity, (code, kinds) in list(self.given.items()):
+                if kinds is not None and identity in self.codes:
+                    self.given[identity] = (code, None)
+                    self.line({"k": "returns", "c": self.codes[identity][0], "kinds": kinds})
+        except Exception:
+            pass
+
+
+class Timer:
+    """A timer of the kernel that signals the main thread, which samples between two instructions.
+
+    The signal restarts system calls (SA_RESTART), and Python's own waits go on by themselves.
+    """
+
+    def __init__(self, number):
+        self.number = number
+        self.running = False
+        self.period = None
+
+    def handle(self, function):
+        """Install the handler; in the main thread."""
+        if self.number is not None:
+            signal.signal(self.number, function)
+            signal.siginterrupt(self.number, False)
+
+    def start(self):
+        """Start; in the main thread."""
+        if self.running or self.number is None or not sys.platform.startswith("linux"):
+            return
+        import ctypes
+
+        class Event(ctypes.Structure):
+            _fields_ = [
+                ("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int),
+                ("thread", ctypes.c_int), ("rest", ctypes.c_char * 44),
+            ]  # fmt: skip
+
+        self.libc = ctypes.CDLL(None)
+        self.spec = ctypes.c_long * 4
+        self.timer = ctypes.c_void_p()
+        event = Event(None, self.number, 4, _thread.get_native_id())  # 4: to one thread
+        if not self.libc.timer_create(1, ctypes.byref(event), ctypes.byref(self.timer)):
+            self.running = True
+            self.every(INTERVAL)
+
+    def every(self, seconds):
+        """Signal so often."""
+        if not self.running or (self.period and abs(seconds - self.period) < 0.2 * self.period):
+            return
+        self.period = seconds
+        whole, nano = int(seconds), int(seconds % 1 * 1e9)
+        self.libc.timer_settime(self.timer, 0, self.spec(whole, nano, whole, nano), None)
+
+    def stop(self):
+        """End it."""
+        if self.running:
+            self.running, self.period = False, None
+            self.libc.timer_delete(self.timer)

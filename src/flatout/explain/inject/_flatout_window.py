@@ -1,0 +1,129 @@
+"""Every call of the main thread for some milliseconds, by ``sys.setprofile``.
+
+Standard library only, Python 3.8 and later.
+"""
+
+import sys
+import time
+
+from _flatout_describe import given_to, kinds_of, line_of
+
+CALL, RETURN, C_CALL, C_RETURN = 0, 1, 2, 3
+WINDOW_SECONDS = 0.020
+WINDOW_EVENTS = 6000
+
+
+class Window:
+    """The calls of one thread for some milliseconds."""
+
+    def __init__(self, probe):
+        self.probe = probe
+        self.events = []
+        self.details = []
+        self.depth = 0
+        self.inside = None
+        self.closed = False
+        self.opened = time.monotonic()
+        self.deadline = time.perf_counter() + WINDOW_SECONDS
+        frame = sys._getframe(1)  # from maybe_window, whose return is the first event
+        self.stack = []
+        while frame is not None:
+            known = probe.codes.get(id(frame.f_code))
+            if known is None:
+                known = probe.code(frame.f_code, frame)
+            self.stack.append((known[0], frame.f_lasti))
+            frame = frame.f_back
+        probe.window = self
+
+    def hook(self):
+        """The profile function: as little as possible for each event."""
+        events, special, deadline = self.events, self.probe.special, self.deadline
+        clock, add, enter = time.perf_counter, self.events.append, self.enter
+        codes, describe, given = self.probe.codes, self.probe.code, self.probe.given
+
+        def note(now, frame, event, arg):
+            if event == "call":
+                code, back = frame.f_code, frame.f_back
+                add((now, CALL, code, back.f_lasti if back is not None else 0))
+                if id(code) not in codes:
+                    describe(code, frame)
+                if id(code) in special:
+                    enter(code, special[id(code)], frame)
+            elif event == "return":
+                add((now, RETURN, None, 0))
+                if type(arg) is tuple and id(frame.f_code) not in given:
+                    given[id(frame.f_code)] = (frame.f_code, kinds_of(arg))
+                if self.inside is frame.f_code:
+                    self.depth -= 1
+                    if self.depth == 0:
+                        self.inside = None
+            elif event == "c_call":
+                add((now, C_CALL, arg.__name__, frame.f_lasti))
+            else:
+                add((now, C_RETURN, None, 0))
+
+        def profile(frame, event, arg):
+            now = clock()
+            try:
+                note(now, frame, event, arg)
+            except Exception:  # must not reach the program
+                now = float("inf")
+            if now > deadline or len(events) >= WINDOW_EVENTS:
+                sys.setprofile(None)
+                self.closed = True
+
+        return profile
+
+    def enter(self, code, kind, frame):
+        """An interesting function begins: what it is given, unless inside of another such."""
+        if self.inside is code:
+            self.depth += 1
+        if self.inside is not None:
+            return
+        self.inside, self.depth = code, 1
+        try:
+            self.details.append([len(self.events) - 1, kind] + given_to(kind, frame))
+        except Exception:
+            pass
+
+    def row(self):
+        """The window as a line of evidence.
+
+        Events are [ns since the last, kind, what, line]: what is a code's or a name's number, and
+        line where its caller was.
+        """
+        known, names, shown = self.probe.codes, {}, []
+        stack = [self.probe.by_index[index] for index, _ in reversed(self.stack)]
+        events = list(self.events)
+        last = events[0][0] if events else 0.0
+        for now, kind, what, lasti in events:
+            number = line = 0
+            if kind == CALL:
+                line = line_of(stack[-1], lasti) if stack else 0
+                number = (known.get(id(what)) or self.probe.code(what, None))[0]
+                stack.append(what)
+            elif kind == C_CALL:
+                line = line_of(stack[-1], lasti) if stack else 0
+                number = names.setdefault(what, len(names))
+            elif kind == RETURN and stack:
+                stack.pop()
+            shown.append((int((now - last) * 1e9), kind, number, line))
+            last = now
+        return {
+            "k": "window", "t": self.opened - self.probe.started, "events": shown,
+            "names": list(names), "stack": self.probe.lined(sum(self.stack, ())),
+            "details": self.details, "cost": self.cost(),
+        }  # fmt: skip
+
+    def cost(self):
+        """Nanoseconds that one event costs the program on this machine, by calling the hook."""
+        other = Window.__new__(Window)
+        other.probe, other.events, other.details = self.probe, [], []
+        other.inside, other.deadline = None, float("inf")
+        hook, frame = other.hook(), sys._getframe()
+        clock = getattr(time, "thread_time", time.process_time)
+        began = clock()
+        for _ in range(500):
+            hook(frame, "call", None)  # of a code that is known: this one
+            hook(frame, "return", None)
+        return (clock() - began) * 1e6

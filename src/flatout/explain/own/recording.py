@@ -1,0 +1,195 @@
+"""Keeps where a run's time goes while it runs: spans.jsonl, devices.jsonl, and the newest figures.
+
+A line is written about once a second at an iteration's boundary; in a long run they become rarer,
+so that the files stay small. Nothing here waits, and nothing that is learned depends on it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from flatout.explain.monitor import GROWTH_S, Monitor, MonitorSample, Recorder, read_samples
+from flatout.explain.own.records import (
+    DEVICES,
+    MAIN,
+    SPANS,
+    WAIT_LEARNER,
+    Begin,
+    Stretch,
+    as_line,
+    cut_after,
+    json_lines,
+)
+from flatout.spans import Spans, Work
+
+INTERVAL_S = 1.0
+RECENT_S = 5.0
+"""What the live display calls now."""
+
+MANY_LANES = 32
+"""Runs with more processes than this write their lines more rarely."""
+
+
+class RunRecording:
+    """One process's part of a run's recording.
+
+    Args:
+        spans: the main process's.
+        lanes: gives what the run's other threads and processes have done so far.
+        waited: gives the seconds in which the main process has waited for the learner's thread.
+        wall: gives the seconds since the run's start.
+        folder: where the files are kept; None keeps nothing on disk.
+        kept_s: what a resumed run keeps of them: the seconds up to its checkpoint.
+        cores: that the run may use.
+        devices: sample the CPU and the GPUs.
+    """
+
+    def __init__(
+        self,
+        spans: Spans,
+        *,
+        lanes: Callable[[], Mapping[str, Work]],
+        waited: Callable[[], float],
+        wall: Callable[[], float],
+        folder: Path | None,
+        kept_s: float,
+        cores: int,
+        devices: bool = True,
+    ) -> None:
+        self._spans, self._lanes, self._waited, self._wall = spans, lanes, waited, wall
+        self._folder = folder
+        self._file: Any = None
+        self._recorder: Recorder | None = None
+        if folder is not None:
+            with suppress(OSError):  # what explains a run must not end it
+                for name in (SPANS, DEVICES):
+                    cut_after(folder / name, kept_s)
+                self._file = open(folder / SPANS, "ab")  # noqa: SIM115 - open for the run
+        if devices:
+            monitor = Monitor(os.getpid(), INTERVAL_S, cores=cores, clock=wall)
+            path = None if folder is None else folder / DEVICES
+            self._recorder = Recorder(monitor, path)
+        self._lines: list[dict[str, Any]] = []
+        self._recent: deque[Stretch] = deque()
+        self._counts = (0, 0, 0)
+        self._begun = self._at = self._due = 0.0
+        self._main: dict[str, int] = {}
+        self._others: dict[str, Work] = {}
+        self._waited_s = 0.0
+        self._first = True
+
+    def begin(self, begin: Begin, counts: tuple[int, int, int]) -> None:
+        """Training begins now.
+
+        Args:
+            begin: the process's own description.
+            counts: steps, updates and iterations of the run so far.
+        """
+        self._write({"begin": asdict(begin)})
+        self._counts = counts
+        self._begun = self._at = self._due = time.perf_counter()
+        self._main, self._others = dict(self._spans.totals), dict(self._lanes())
+        self._waited_s = self._waited()
+        if self._recorder is not None:
+            self._recorder.start()
+
+    def tick(self, counts: tuple[int, int, int]) -> bool:
+        """An iteration has ended; whether there is something new to show."""
+        if time.perf_counter() < self._due:
+            return False
+        self._cut(counts, first=self._first)
+        self._first = False
+        return True
+
+    def end(self, counts: tuple[int, int, int]) -> None:
+        """The last iteration is over; what comes now is the run's end."""
+        if self._begun and counts[2] > self._counts[2]:
+            self._cut(counts, first=self._first)
+
+    def close(self) -> None:
+        """Write what is left, and stop sampling."""
+        if self._begun:
+            self._cut(self._counts, closing=True)
+            self._begun = 0.0
+        if self._recorder is not None:
+            self._recorder.stop()
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    @property
+    def recent(self) -> list[Stretch]:
+        """What every lane did in the last seconds."""
+        return list(self._recent)
+
+    @property
+    def sample(self) -> MonitorSample | None:
+        """What the hardware did in the last second."""
+        return None if self._recorder is None else self._recorder.latest
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The whole run's lines where there is a folder, else this process's."""
+        return self._lines if self._folder is None else json_lines(self._folder / SPANS)
+
+    def samples(self) -> list[MonitorSample]:
+        """The same for the samples of the hardware."""
+        if self._folder is not None:
+            return read_samples(self._folder / DEVICES)
+        return [] if self._recorder is None else list(self._recorder.samples)
+
+    def _cut(
+        self, counts: tuple[int, int, int], *, first: bool = False, closing: bool = False
+    ) -> None:
+        """End a stretch of every lane, and begin the next."""
+        now, end = time.perf_counter(), self._wall()
+        duration = max(now - self._at, 0.0)
+        main, others, waited = dict(self._spans.totals), dict(self._lanes()), self._waited()
+        spent = {name: (ns - self._main.get(name, 0)) / 1e9 for name, ns in main.items()}
+        learner_s = min(max(waited - self._waited_s, 0.0), spent.get("wait", 0.0))
+        if learner_s:
+            spent["wait"] -= learner_s
+            spent[WAIT_LEARNER] = learner_s
+        steps, updates, iterations = (
+            new - old for new, old in zip(counts, self._counts, strict=True)
+        )
+        common: dict[str, Any] = {
+            "t": max(end - duration, 0.0), "d": duration, "first": first, "closing": closing,
+        }  # fmt: skip
+        stretches = [
+            Stretch(**common, lane=MAIN, spans=spent, steps=steps, updates=updates,
+                    iterations=iterations)
+        ]  # fmt: skip
+        for lane, work in others.items():
+            before = self._others.get(lane, Work())
+            spent = {name: s - before.seconds.get(name, 0.0) for name, s in work.seconds.items()}
+            turns, square = work.turns - before.turns, max(work.square - before.square, 0.0)
+            stretches.append(Stretch(**common, lane=lane, spans=spent, turns=turns, square=square))
+        for stretch in stretches:
+            self._write(as_line(stretch))
+        self._recent += stretches
+        while self._recent and self._recent[0].end < end - RECENT_S and not closing:
+            self._recent.popleft()
+        self._counts, self._at = counts, now
+        self._main, self._others, self._waited_s = main, others, waited
+        rarer = max(1.0, len(stretches) / MANY_LANES)
+        self._due = now + rarer * max(INTERVAL_S, (now - self._begun) / GROWTH_S)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self._folder is None:
+            self._lines.append(line)
+        if self._file is None:
+            return
+        try:
+            self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+            self._file.flush()  # a killed run leaves what it knew
+        except OSError:  # a full disk: metrics and checkpoints say so
+            self._file = None

@@ -1,0 +1,98 @@
+"""Which settings a run could be given instead of its own, as flags that `flatout train` takes.
+
+Pure: nothing is started. Every proposal is judged by the rules that judge a user's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from flatout.errors import FlatoutError
+from flatout.placement import Placement, parse, refuse_unavailable, with_workers
+from flatout.settings import resolve
+
+Changes = dict[str, Any]
+"""Settings by name, and their new values."""
+
+
+def possible(settings: Mapping[str, Any], changes: Changes, cores: int) -> bool:
+    """Whether the run could be made with these changes.
+
+    Args:
+        settings: the run's, the algorithm among them.
+        changes: to them.
+        cores: that the run may use.
+    """
+    values = {name: value for name, value in settings.items() if name != "algorithm"}
+    try:
+        config = resolve(str(settings["algorithm"]), values | changes)
+        if config.run.placement.strip() == "auto":
+            return True
+        placement = parse(config.run.placement)
+        refuse_unavailable(placement)
+        with_workers(placement, config.env.envs, cores)
+    except (FlatoutError, KeyError):
+        return False
+    return not (config.algorithm == "genetic" and placement.schedule != "serial")
+
+
+def flags(changes: Changes) -> tuple[str, ...]:
+    """Changes as arguments of the command line."""
+    words: list[str] = []
+    for name, value in changes.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", str(value)]
+    return tuple(words)
+
+
+def named(setting: tuple[str, ...]) -> set[str]:
+    """The settings that such flags change, by name."""
+    return {
+        word.removeprefix("--").removeprefix("no-").replace("-", "_")
+        for word in setting
+        if word.startswith("--")
+    }
+
+
+def placed(placement: Placement, **changes: Any) -> str:
+    """A placement's text after changes, the workers left to the run where they are None."""
+    changed = replace(placement, **changes)
+    if changed.schedule == "overlapped" and changed.lag == 0:
+        changed = replace(changed, lag=1)
+    text = str(changed)
+    # On the CPU alone the device goes without saying.
+    short = text.removeprefix("act=cpu ")
+    return short if short and parse(short) == changed else text
+
+
+def worker_count(envs: int, most: int) -> int:
+    """The largest number of equal workers, at most `most`; 1 where there is none."""
+    return next((n for n in range(min(most, envs), 1, -1) if envs % n == 0), 1)
+
+
+def more_envs(settings: Mapping[str, Any], factor: int, cores: int) -> Changes | None:
+    """So many times as many environments, the size of rollouts kept where that is possible.
+
+    Returns:
+        The changes, or None where the run cannot be made so.
+    """
+    if settings.get("algorithm") == "genetic":  # each environment is a member of the population
+        return None
+    changes: Changes = {"envs": int(settings["envs"]) * factor}
+    steps = settings.get("n_steps")
+    if settings.get("algorithm") == "ppo" and settings.get("rollout_episodes") is None:
+        if not steps or steps % factor or steps // factor < 8:
+            return None
+        changes["n_steps"] = steps // factor
+    text = str(settings.get("placement", "cpu"))
+    if "workers=" in text:
+        placement = parse(text)
+        if placement.workers is not None:
+            count, each = placement.workers
+            changes["placement"] = placed(placement, workers=(count, each * factor))
+    return changes if possible(settings, changes, cores) else None

@@ -1,0 +1,194 @@
+"""CPU time, memory and threads of a process and all its descendants, read cheaply.
+
+On Linux the kernel's files are read directly: listing every process of a busy machine a few times
+a second would cost more than what is being explained. Elsewhere psutil does it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+MiB = 1024 * 1024
+PATIENCE = 250.0
+"""Seconds between two readings of the costly parts, for each second that one of them takes."""
+
+STATE, UTIME, STIME, CUTIME, CSTIME, START = 0, 11, 12, 13, 14, 19
+"""Fields of a stat file, counted from behind the name."""
+
+
+@dataclass
+class Reading:
+    """What a process tree had used up to one moment.
+
+    Attributes:
+        total_s: CPU seconds of all processes, those that have ended and been waited for included.
+        processes: CPU seconds by (pid, when it started) of those that live.
+        rss_mb: resident memory in MiB, shared pages counted once.
+        threads: how many there are.
+        runnable: threads that ran or wanted to run; None where it was not looked at.
+        by_thread: CPU seconds by thread; empty where it was not looked at.
+        switches: voluntary and involuntary context switches of the threads that live, or None.
+    """
+
+    total_s: float = 0.0
+    processes: dict[tuple[int, float], float] = field(default_factory=dict)
+    rss_mb: float | None = None
+    threads: int = 0
+    runnable: int | None = None
+    by_thread: dict[int, float] = field(default_factory=dict)
+    switches: tuple[int, int] | None = None
+
+
+class Tree(Protocol):
+    """A process and its descendants."""
+
+    def read(self) -> Reading:
+        """What they have used up to now; nothing where all of them have ended."""
+        ...
+
+
+def open_tree(root: int, proc: Path = Path("/proc")) -> Tree:
+    """The tree below a process, in the cheapest way that this system offers."""
+    return LinuxTree(root, proc) if (proc / "self" / "stat").exists() else PortableTree(root)
+
+
+class LinuxTree:
+    """Reads the kernel's files.
+
+    Which processes there are, and what their threads do, is read as often as it costs less than
+    0.4 % of a core; CPU times and memory every time.
+
+    Args:
+        root: the process at the top.
+        proc: where the kernel's files are.
+    """
+
+    def __init__(self, root: int, proc: Path = Path("/proc")) -> None:
+        self._root, self._proc = root, str(proc)
+        self._pids = [root]
+        self._due = 0.0
+        ticks = os.sysconf("SC_CLK_TCK")
+        self._second = 1.0 / ticks
+        self._page_mb = os.sysconf("SC_PAGE_SIZE") / MiB
+
+    def read(self) -> Reading:
+        """See `Tree.read`."""
+        reading = Reading()
+        detailed = time.monotonic() >= self._due
+        if detailed:
+            began = time.thread_time()
+            self._look_closely(reading)
+            self._due = time.monotonic() + PATIENCE * (time.thread_time() - began)
+        private = shared = 0.0
+        for pid in self._pids:
+            fields = self._stat(f"{pid}/stat")
+            if fields is None:
+                continue
+            own = (int(fields[UTIME]) + int(fields[STIME])) * self._second
+            ended = (int(fields[CUTIME]) + int(fields[CSTIME])) * self._second
+            reading.total_s += own + ended
+            reading.processes[pid, int(fields[START])] = own
+            if not detailed:
+                reading.threads += int(fields[17])
+            pages = self._text(f"{pid}/statm").split()
+            if len(pages) > 2:
+                private += int(pages[1]) - int(pages[2])
+                shared = max(shared, float(pages[2]))
+        reading.rss_mb = (private + shared) * self._page_mb
+        return reading
+
+    def _look_closely(self, reading: Reading) -> None:
+        """Find the processes, and what each thread does."""
+        found, waiting = list[int](), [self._root]
+        own, voluntary, involuntary, runnable = threading.get_native_id(), 0, 0, 0
+        while waiting:
+            pid = waiting.pop()
+            found.append(pid)
+            try:
+                threads = os.listdir(f"{self._proc}/{pid}/task")
+            except OSError:
+                continue
+            for thread in threads:
+                place = f"{pid}/task/{thread}"
+                waiting += map(int, self._text(f"{place}/children").split())
+                fields = self._stat(f"{place}/stat")
+                if fields is None:
+                    continue
+                reading.threads += 1
+                # Whoever reads this is running, which says nothing of the program.
+                runnable += fields[STATE] == "R" and int(thread) != own
+                spent = (int(fields[UTIME]) + int(fields[STIME])) * self._second
+                reading.by_thread[int(thread)] = spent
+                for line in self._text(f"{place}/status").splitlines()[-2:]:
+                    name, _, count = line.partition(":")
+                    if name == "voluntary_ctxt_switches":
+                        voluntary += int(count)
+                    elif name == "nonvoluntary_ctxt_switches":
+                        involuntary += int(count)
+        self._pids = found
+        reading.runnable, reading.switches = runnable, (voluntary, involuntary)
+
+    def _stat(self, path: str) -> list[str] | None:
+        """The fields behind the name, which may hold anything; None of what is gone."""
+        text = self._text(path)
+        fields = text[text.rfind(")") + 2 :].split()
+        return fields if len(fields) > START else None
+
+    def _text(self, path: str) -> str:
+        """A file's text, empty where it is gone or not ours to read."""
+        try:
+            descriptor = os.open(f"{self._proc}/{path}", os.O_RDONLY)
+        except OSError:
+            return ""
+        try:
+            return os.read(descriptor, 1 << 16).decode("ascii", "replace")
+        except OSError:
+            return ""
+        finally:
+            os.close(descriptor)
+
+
+class PortableTree:
+    """Asks psutil.
+
+    Args:
+        root: the process at the top.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+
+    def read(self) -> Reading:
+        """See `Tree.read`."""
+        import psutil
+
+        reading = Reading()
+        try:
+            top = psutil.Process(self._root)
+            processes = [top, *top.children(recursive=True)]
+        except psutil.Error:
+            return reading
+        voluntary = involuntary = rss = 0
+        for process in processes:
+            with suppress(psutil.Error), process.oneshot():
+                times, key = process.cpu_times(), (process.pid, process.create_time())
+                own = times.user + times.system
+                ended = getattr(times, "children_user", 0.0) + getattr(
+                    times, "children_system", 0.0
+                )
+                reading.total_s += own + ended
+                reading.processes[key] = own
+                rss += process.memory_info().rss
+                reading.threads += process.num_threads()
+                switches = process.num_ctx_switches()
+                voluntary += switches.voluntary
+                involuntary += switches.involuntary
+        reading.rss_mb = rss / MiB
+        reading.switches = (voluntary, involuntary)
+        return reading

@@ -1,0 +1,349 @@
+"""Each cause's evidence, remedy and gain, for programs of others.
+
+Every gain is ``1 / (1 - s * (1 - r))``: of the share s of the time that the cause takes, the part r
+remains after the remedy. What r is made of stands at each rule.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flatout.explain import tags
+from flatout.explain.diagnosis import Finding
+from flatout.explain.monitor import MonitorSample
+
+if TYPE_CHECKING:
+    from flatout.explain.diagnose import Facts
+
+SPREAD = 0.35
+"""Half the interval of a prediction, relative to what it gains."""
+
+PROCESS_COST = 0.10
+"""What each part costs more in a process of its own."""
+
+ENVIRONMENTS = 8
+"""Environments that one batched call serves, where a program has one now."""
+
+RARER = 10
+"""How much rarer to write."""
+
+
+def gain_of(share: float, remains: float) -> tuple[float, float, float]:
+    """(gain, low, high) when of `share` of the time the part `remains` is left."""
+    saved = min(max(share * (1 - remains), 0.0), 0.99)
+    gain = 1 / (1 - saved)
+    low = 1 / (1 - saved * (1 - SPREAD))
+    return gain, low, 1 / (1 - min(saved * (1 + SPREAD), 0.99))
+
+
+def finding(cause: str, share: float, evidence: list[str], remedy: str, remains: float) -> Finding:
+    """A finding whose gain leaves `remains` of its share."""
+    return Finding(cause, share, tuple(evidence), remedy, *gain_of(share, remains))
+
+
+# --- Phases -----------------------------------------------------------------------------------
+
+
+def env(known: Facts, share: float) -> Finding:
+    """Environments. Remains: its part for W processes at once on the cores that are idle, and what
+    a process costs."""
+    evidence = _places(known, "env", share)
+    steps = _calls(known, "env")
+    if steps:
+        evidence.append(f"about {steps:,.0f} environment steps per second")
+    spare = _spare(known)
+    if spare < 0.25:
+        remains, remedy = 0.8, (
+            "All cores are busy already: make the step itself cheaper, beginning with the line "
+            "above."
+        )  # fmt: skip
+    else:
+        workers = max(2, known.cores) if known.blame.workers < 2 else known.cores
+        remains = min(
+            0.95, (1 + PROCESS_COST) / workers * max(1, min(known.blame.workers, workers))
+        )
+        remedy = (
+            f"Step environments in {workers} processes at once ({spare:.1f} of {known.cores} cores "
+            "are idle), for example gymnasium.vector.AsyncVectorEnv."
+        )
+    return finding("env-bound", share, evidence, remedy, remains)
+
+
+def acting(known: Facts, share: float) -> Finding:
+    """Actions. Remains: one call instead of n, which costs a little more than one of the n."""
+    evidence = _places(known, "act", share)
+    batches = Counter(
+        c.batch for c in known.counted.calls if c.kind == "network" and _acts(known, c)
+    )
+    calls = sum(batches.values())
+    steps = sum(c.kind == "env" for c in known.counted.calls)
+    grads = any(c.grad for c in known.counted.calls if c.kind == "network" and _acts(known, c))
+    if calls:
+        batch = batches.most_common(1)[0][0]
+        name = next(c.owner for c in known.counted.calls if c.kind == "network" and _acts(known, c))
+        evidence.insert(
+            0,
+            f"{name} is called about {known.counted.rate(calls):,.0f} times/s with batch {batch}, "
+            f"{'gradients on' if grads else 'no gradients'}: {share:.0%} of the time"
+            f"{_at(known, 'act')}",
+        )
+    together = max(ENVIRONMENTS, round(calls / steps) if steps else 0)
+    remains = (1 + 0.05 * (together - 1)) / together
+    remedy = (
+        f"Choose actions for {together} environments in one call (stack their observations) "
+        + ("under torch.no_grad(), " if grads else "")
+        + "and keep a small network on the CPU."
+    )
+    return finding("acting-bound", share, evidence, remedy, remains)
+
+
+def replay(known: Facts, share: float) -> Finding:
+    """Replay. Remains: the gather, without the drawing of a permutation; from arrays instead of
+    objects a fifth of it."""
+    evidence = _places(known, "replay", share)
+    words = _words(known, "replay")
+    drawn = words["permutation"] + words["shuffle"]
+    whole = sum(words.values()) or 1.0
+    where = _at(known, "replay")
+    if drawn / whole > 0.3:
+        return finding(
+            "replay-bound", share, evidence,
+            f"Draw only the indices that a batch needs{where}: np.random.randint(len(buffer), "
+            "size=batch) instead of a permutation of all stored steps; keep steps in arrays.",
+            1 - drawn / whole,
+        )  # fmt: skip
+    return finding(
+        "replay-bound", share, evidence,
+        f"Store steps in preallocated arrays, and gather a batch with one fancy index{where}: "
+        "obs[indices] instead of a list of tuples (for priorities a sum tree).",
+        0.2,
+    )  # fmt: skip
+
+
+def inputs(known: Facts, share: float) -> Finding:
+    """A data set. Remains: what W workers on the idle cores cannot hide behind learning."""
+    spare = max(_spare(known), 0.0)
+    workers = max(1, round(spare) + (0 if known.blame.workers else 1))
+    rest = 1 - share
+    after = max(rest, share / max(1, workers), 1 / known.cores) * 1.05
+    return finding(
+        "input-bound", share, _places(known, "input", share),
+        f"Load and augment in {max(workers, 2)} background processes "
+        "(DataLoader(num_workers=..., persistent_workers=True), tf.data .map(...).prefetch), and "
+        "do what is the same each time only once.",
+        min(1.0, max(0.0, (after - rest) / share)),
+    )  # fmt: skip
+
+
+def ipc(known: Facts, share: float) -> Finding:
+    """Pipes. Remains: what shared memory still costs, a fifth."""
+    return finding(
+        "ipc-bound", share, _places(known, "ipc", share),
+        "Move arrays through multiprocessing.shared_memory (write in place, send only an index), "
+        "and several steps at once.",
+        0.2,
+    )  # fmt: skip
+
+
+def io(known: Facts, share: float) -> Finding:
+    """Files. Remains: the tenth that is still written."""
+    return finding(
+        "io-bound", share, _places(known, "io", share),
+        f"Write {RARER} times less often{_at(known, 'io')}, without a flush each time.",
+        1 / RARER,
+    )  # fmt: skip
+
+
+def compiling(known: Facts, share: float) -> Finding:
+    """Compilation again and again. Remains: running what is compiled once, not counted here."""
+    return finding(
+        "compile-bound", share, _places(known, "compile", share),
+        f"Compile once{_at(known, 'compile')}: create jitted functions outside of the loop, pad "
+        "arguments to a few fixed shapes, and pass changing numbers as arrays, not as static "
+        "arguments.",
+        0.03,
+    )  # fmt: skip
+
+
+def waiting(known: Facts, share: float) -> Finding:
+    """A lockstep. Remains: the work, if it were spread evenly over all that wait now."""
+    words = _words(known, "wait")
+    asleep = words["sleep"] / (sum(words.values()) or 1.0)
+    evidence = _places(known, "wait", share)
+    spare = _spare(known)
+    evidence.append(f"{spare:.1f} of {known.cores} cores are idle meanwhile")
+    if asleep > 0.5 and known.blame.balance > 0.99:
+        return finding(
+            "waiting", share, evidence,
+            f"Do not sleep in the loop{_at(known, 'wait')}: block on the queue or pipe until "
+            "there is work.",
+            0.1,
+        )  # fmt: skip
+    return finding(
+        "waiting", share, evidence,
+        "Do not wait for the slowest each time: take results as they come (gather whichever "
+        "workers are ready), or give the slow one less to do.",
+        min(0.9, known.blame.balance),
+    )  # fmt: skip
+
+
+# --- Mechanisms of learning -------------------------------------------------------------------
+
+
+def launch(known: Facts, share: float) -> Finding:
+    """Tiny operations. Remains: a tenth, when one compiled program does them all."""
+    evidence = _places(known, "learn", known.share("learn"))
+    if known.learning.exact:
+        evidence.insert(
+            0,
+            f"learning makes about {known.learning.operations:,.0f} operations per second; those "
+            f"under 0.06 ms take {known.learning.launch or 0:.0%} of its time",
+        )
+    libraries = known.evidence.processes[known.line.driver.process].libraries  # type: ignore[union-attr]
+    how = (
+        "jax.jit around the whole update (several updates in one lax.scan)"
+        if "jax" in libraries
+        else "tf.function around the whole update"
+        if "tensorflow" in libraries
+        else "torch.compile, fused or foreach optimisers, larger batches"
+        if "torch" in libraries
+        else "whole arrays instead of loops over elements"
+    )
+    return finding(
+        "launch-bound", share, evidence,
+        f"Do more in each operation{_at(known, 'learn')}: {how}.", 0.15,
+    )  # fmt: skip
+
+
+def transfer(known: Facts, share: float) -> Finding:
+    """Copies and syncs. Remains: one of them, a tenth."""
+    evidence = _places(known, "transfer", share)
+    counts = Counter(
+        {
+            name: int(entry[0])
+            for (_, name), entry in known.counted.names.items()
+            if name in tags.TRANSFERS
+        }
+    )
+    for name, number in counts.most_common(2):
+        evidence.append(f"`{name}` about {known.counted.rate(number):,.0f} times per second")
+    return finding(
+        "transfer-bound", share, evidence,
+        f"Move data once, not piece by piece{_at(known, 'transfer')}: keep losses and parameters "
+        "on the device, and fetch one array every so many updates.",
+        0.1,
+    )  # fmt: skip
+
+
+def communication(known: Facts, share: float) -> Finding:
+    """Averaging. Remains: the bytes, half of it, when all gradients travel as one piece."""
+    return finding(
+        "communication-bound", share, _places(known, "communicate", share),
+        f"Average all gradients in one flat piece{_at(known, 'communicate')} (or "
+        "DistributedDataParallel's buckets), less often, or with a larger batch per process.",
+        0.5,
+    )  # fmt: skip
+
+
+def compute(known: Facts, share: float) -> Finding:
+    """Arithmetic: healthy. Nothing is predicted to be gained on this hardware."""
+    evidence = _places(known, "learn", share)
+    busy = known.blame.busy_cores
+    if busy is not None:
+        evidence.append(f"{busy:.1f} of {known.cores} cores are busy on average")
+    return Finding(
+        "compute-bound", share, tuple(evidence),
+        "The time goes to the arithmetic itself: a faster device, a smaller network or fewer "
+        "updates per step would be next.",
+    )  # fmt: skip
+
+
+def oversubscribed(known: Facts) -> Finding | None:
+    """More threads than cores. Remains: the same work by as many threads as there are cores; the
+    switching, the spinning and the stragglers at each barrier go."""
+    begin, end = known.line.begin, known.line.end
+    samples = [MonitorSample.from_json(row) for row in known.evidence.monitor]
+    counts = [s.runnable for s in samples if s.runnable is not None and begin <= s.t <= end + 1]
+    if not counts:
+        return None
+    runnable = sum(counts) / len(counts)
+    python = sum(
+        track.seconds(("learn", "act", "env", "replay", "input", "other"), begin, end)
+        for track in known.line.tracks
+    ) / max(end - begin, 1e-9)
+    native = runnable - max(python, 1.0)
+    if runnable < 1.6 * known.cores or native < 0.4 * runnable:
+        return None
+    threads = max((p.torch_threads or 0 for p in known.evidence.processes), default=0)
+    evidence = [f"{runnable:.1f} threads want to run at once on {known.cores} cores"]
+    if threads:
+        evidence.append(f"torch uses {threads} threads in each process")
+    each = max(1, known.cores // max(1, known.blame.workers + 1))
+    share = min(0.9, 1 - known.cores / runnable)
+    return finding(
+        "oversubscribed", share, evidence,
+        f"Give each process its part of the cores: torch.set_num_threads({each}) (or "
+        f"OMP_NUM_THREADS={each}).",
+        0.4,
+    )  # fmt: skip
+
+
+REMEDIES: dict[str, Callable[[Facts, float], Finding]] = {
+    "env-bound": env, "acting-bound": acting, "replay-bound": replay, "input-bound": inputs,
+    "ipc-bound": ipc, "io-bound": io, "compile-bound": compiling, "waiting": waiting,
+    "launch-bound": launch, "transfer-bound": transfer, "communication-bound": communication,
+    "compute-bound": compute,
+}  # fmt: skip
+
+
+# --- What the sentences are made of -----------------------------------------------------------
+
+
+def _places(known: Facts, phase: str, share: float) -> list[str]:
+    """The two heaviest places of a phase, each with its share of the whole time."""
+    by_place: Counter[tuple[str, str]] = Counter()
+    for where, seconds in known.blame.where.get(phase, Counter()).items():
+        by_place[known.place(where), where[2]] += seconds
+    found = []
+    for (place, call), seconds in by_place.most_common(2):
+        part = seconds / known.blame.seconds
+        if place and part >= 0.02:
+            found.append(f"{place} `{call}`: {part:.0%} of the time")
+    return found or [f"{share:.0%} of the time"]
+
+
+def _at(known: Facts, phase: str) -> str:
+    """`` (at file.py:88)`` for the heaviest line of a phase."""
+    by_line: Counter[str] = Counter()
+    for where, seconds in known.blame.where.get(phase, Counter()).items():
+        by_line[known.place(where)] += seconds
+    best = by_line.most_common(1)
+    return f" (at {best[0][0]})" if best and best[0][0] else ""
+
+
+def _words(known: Facts, phase: str) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for (_, _, call), seconds in known.blame.where.get(phase, Counter()).items():
+        found[call] += seconds
+    return found
+
+
+def _spare(known: Facts) -> float:
+    """Cores that nobody of the program uses."""
+    busy = known.blame.busy_cores
+    return 0.0 if busy is None else max(0.0, known.cores - busy)
+
+
+def _calls(known: Facts, kind: str) -> float:
+    return known.counted.rate(sum(call.kind == kind for call in known.counted.calls))
+
+
+def _acts(known: Facts, call: object) -> bool:
+    from flatout.explain.calls import Call, leaf_of
+
+    if not isinstance(call, Call) or known.line.driver is None or not call.frames:
+        return False
+    places = known.line.places[known.line.driver.process]
+    return places.mark(call.frames, leaf_of("")).phase == "act"

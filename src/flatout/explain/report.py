@@ -1,0 +1,278 @@
+"""A diagnosis in the terminal: the verdict, one thing to try, then what they rest on.
+
+The words and figures that every form of the report shares are made here: what to try
+(`advice`), gains and shares in words, and the mean use of the hardware (`meters`). Texts of the
+user (command lines, file names) are shown as they are, never read as markup; characters that
+could steer a terminal are replaced (`clean`).
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.control import strip_control_codes
+from rich.text import Text
+
+from flatout.explain.causes import HEALTHY
+from flatout.explain.diagnosis import PHASES, Diagnosis, Finding
+
+WORTHWHILE = 1.1
+"""A healthy program is told to change something only where more than this gain is predicted."""
+
+SHOWN_SHARE = 0.01
+"""Phases below this share of the time are not listed in a terminal."""
+
+INDENT = 9
+BAR = 24
+GOOD, BAD, QUIET = "bold green", "bold yellow", "dim"
+
+
+@dataclass(frozen=True)
+class Meter:
+    """How much of one piece of hardware was used over time.
+
+    Attributes:
+        name: what is measured, for a reader ("GPU 0 busy").
+        meaning: what its share is a share of.
+        kind: ``busy`` (the rest was idle), ``full`` or ``memory`` (the rest was merely unused).
+        values: one share, 0 to 1, for every sample of the diagnosis; None where it is unknown.
+        others: the same with everybody's programs counted; empty where it is unknown.
+        mean, mean_others: their means over the explained time; None where they are unknown.
+    """
+
+    name: str
+    meaning: str
+    kind: str
+    values: tuple[float | None, ...]
+    others: tuple[float | None, ...] = ()
+    mean: float | None = None
+    mean_others: float | None = None
+
+
+def show(diagnosis: Diagnosis, console: Console) -> None:
+    """Print the report; in a pipe every paragraph is one line.
+
+    Args:
+        diagnosis: what to tell.
+        console: where to print it.
+    """
+    healthy = diagnosis.verdict == HEALTHY
+    verdict = Text(verdict_words(diagnosis), style=GOOD if healthy else BAD)
+    _say(console, "VERDICT", [verdict])
+    tried = advice(diagnosis)
+    if tried is not None:
+        _try(console, tried)
+    if diagnosis.findings:
+        first = diagnosis.findings[0]
+        _say(console, "EVIDENCE", [Text(sentence) for sentence in first.evidence])
+        _say(console, "ALSO", _others(diagnosis.findings[1:]))
+    _say(console, "TIME", _bars(diagnosis.phases, console))
+    _say(console, "USE", _means(diagnosis))
+    apart = ", ".join(f"{what} {duration(seconds)}" for what, seconds in diagnosis.apart)
+    if apart:
+        _say(console, "APART", [Text(f"{apart} (left out of the shares)")])
+    _say(console, "NOTES", [Text(note) for note in diagnosis.notes])
+    about = [f"{duration(diagnosis.seconds)} of {diagnosis.subject}", diagnosis.machine]
+    _say(console, "OF", [Text(words, style=QUIET) for words in about if words])
+
+
+def verdict_words(diagnosis: Diagnosis) -> str:
+    """The verdict's id and its sentence: ``env-bound: learner idle 71 % of the time, ...``."""
+    if not diagnosis.headline:
+        return diagnosis.verdict
+    if diagnosis.headline.startswith(diagnosis.verdict):
+        return diagnosis.headline
+    return f"{diagnosis.verdict}: {diagnosis.headline}"
+
+
+def advice(diagnosis: Diagnosis) -> Finding | None:
+    """The one finding whose remedy is to be tried, or None where nothing is worth changing.
+
+    The findings come best first; of a healthy program only one that is predicted to gain more
+    than `WORTHWHILE` counts.
+    """
+    for finding in diagnosis.findings:
+        worthwhile = diagnosis.verdict != HEALTHY or finding.gain > WORTHWHILE
+        if worthwhile and (finding.remedy or finding.setting):
+            return finding
+    return None
+
+
+def setting_words(setting: Sequence[str]) -> str:
+    """Flags as one would type them: ``--placement "sampler=processes workers=8x16"``."""
+    return " ".join(_quoted(word) for word in setting)
+
+
+def gain_words(finding: Finding) -> str:
+    """The predicted gain and its interval: ``predicted 1.7x (1.5-1.9)``."""
+    if max(finding.gain, finding.high) <= 1.0:
+        return "no gain predicted"
+    # A gain of a few per cent needs the second digit to be seen at all.
+    digits = 2 if finding.gain < 1.2 else 1 if finding.gain < 10 else 0
+    gain, low, high = (f"{x:.{digits}f}" for x in (finding.gain, finding.low, finding.high))
+    return f"predicted {gain}x ({low}-{high})"
+
+
+def percent(share: float) -> str:
+    """A share in words: ``71 %``; what is there without being one per cent is ``<1 %``."""
+    return "<1 %" if 0.0 < share < 0.005 else f"{100 * share:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in words: ``0.8 s``, ``48 s``, ``12 min``, ``3.5 h``."""
+    if not seconds < 7200:  # also what is not a number
+        return f"{seconds / 3600:.1f} h"
+    if seconds >= 600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds:.0f} s" if seconds >= 100 else f"{seconds:.1f} s"
+
+
+def clean(text: str, encoding: str = "utf-8") -> str:
+    """A text on one line; `�` or `?` stands for what cannot be shown or would steer a terminal."""
+    # What rich would leave out anyway is left out in every form of the report.
+    shown = "".join(
+        letter if letter.isprintable() else " " if letter.isspace() else "\ufffd"
+        for letter in strip_control_codes(text)
+    )
+    return shown.encode(encoding, "replace").decode(encoding)
+
+
+def in_order(phases: Iterable[str]) -> list[str]:
+    """Phases in the order of `PHASES`; unknown ones come last, by name."""
+    rank = {phase: number for number, phase in enumerate(PHASES)}
+    return sorted(set(phases), key=lambda phase: (rank.get(phase, len(rank)), phase))
+
+
+def extent(diagnosis: Diagnosis) -> tuple[float, float]:
+    """When the explained time begins and when the recording ends, in seconds.
+
+    What is left apart (imports, first compilation, warm-up) comes first, so that the explained
+    time is the end of the recording.
+    """
+    moments = [stop for lane in diagnosis.lanes for _, stop, _ in lane.spans]
+    moments += [sample.t for sample in diagnosis.usage]
+    end = max((moment for moment in moments if math.isfinite(moment)), default=0.0)
+    return (max(end - diagnosis.seconds, 0.0) if diagnosis.apart else 0.0), end
+
+
+def meters(diagnosis: Diagnosis) -> list[Meter]:
+    """What the samples of the hardware say: the CPU, then three meters for each GPU."""
+    usage = diagnosis.usage
+    begin, _ = extent(diagnosis)
+
+    def mean(values: Sequence[float | None]) -> float | None:
+        counted = [v for v, u in zip(values, usage, strict=True) if v is not None and u.t >= begin]
+        return sum(counted) / len(counted) if counted else None
+
+    def meter(
+        name: str,
+        meaning: str,
+        kind: str,
+        values: Sequence[float | None],
+        others: Sequence[float | None] | None = None,
+    ) -> Meter:
+        own = tuple(map(_share, values))
+        everybody = tuple(map(_share, others or [None] * len(own)))
+        return Meter(name, meaning, kind, own, everybody, mean(own), mean(everybody))
+
+    cores = f"of {diagnosis.cores} {'core' if diagnosis.cores == 1 else 'cores'}"
+    found = [meter("CPU", cores, "busy", [u.cpu for u in usage], [u.cpu_all for u in usage])]
+    for gpu in range(max((len(u.gpu_busy) for u in usage), default=0)):
+        name = f"GPU {gpu}"
+        busy, full, memory = (
+            [values[gpu] if gpu < len(values) else None for values in every]
+            for every in zip(*((u.gpu_busy, u.gpu_full, u.gpu_memory) for u in usage), strict=True)
+        )
+        found += [
+            meter(f"{name} busy", "of the time some kernel ran", "busy", busy),
+            meter(f"{name} full", "of it in use while it ran", "full", full),
+            meter(f"{name} memory", "of its memory in use", "memory", memory),
+        ]
+    return found if usage else []
+
+
+def mean_words(meter: Meter) -> tuple[str, str]:
+    """The mean use: ``26 %`` and ``of 8 cores (all programs: 31 %)``."""
+    if meter.mean is None:
+        return "?", f"{meter.meaning}: unknown here"
+    everybody = meter.mean_others
+    more = "" if everybody is None else f" (all programs: {percent(everybody)})"
+    return percent(meter.mean), meter.meaning + more
+
+
+def _try(console: Console, finding: Finding) -> None:
+    setting, remedy, gain = setting_words(finding.setting), finding.remedy, gain_words(finding)
+    action = clean(setting or remedy, console.encoding)
+    together = Text(action).append("   ").append(gain, style=GOOD)
+    room = console.width - INDENT
+    if not console.is_terminal or together.cell_len <= room:
+        lines = [together]
+    else:
+        lines = [Text(action), Text(gain, style=GOOD)]
+    _say(console, "TRY", [*lines, Text(remedy)] if setting and remedy else lines)
+
+
+def _others(findings: Sequence[Finding]) -> list[Text]:
+    width = max((len(finding.id) for finding in findings), default=0)
+    return [
+        Text(f"{finding.id:<{width}}  {percent(finding.share):>5}  {gain_words(finding)}")
+        for finding in findings
+    ]
+
+
+def _bars(phases: dict[str, float], console: Console) -> list[Text]:
+    shown = [phase for phase in in_order(phases) if phases[phase] > SHOWN_SHARE]
+    letter = "#" if console.options.ascii_only else "█"
+    width = BAR if console.width >= 80 else BAR // 2
+    taken = INDENT + 11 + 2 + 5 + 2 + width + 2
+    words = {phase: PHASES.get(phase, "") for phase in shown}
+    longest = max((len(text) for text in words.values()), default=0)
+    # All rows have their words or none: ragged ones would be wrapped into the bars.
+    if console.is_terminal and taken + longest > console.width:
+        words = {}
+    lines = []
+    for phase in shown:
+        bar = letter * max(1, round(min(phases[phase], 1.0) * width))
+        line = Text(f"{phase:<11}  {percent(phases[phase]):>5}  ")
+        line.append(f"{bar:<{width}}", style="cyan").append(f"  {words.get(phase, '')}")
+        line.rstrip()
+        lines.append(line)
+    return lines
+
+
+def _means(diagnosis: Diagnosis) -> list[Text]:
+    shown = [meter for meter in meters(diagnosis) if meter.kind != "memory"]
+    width = max((len(meter.name) for meter in shown), default=0)
+    lines = []
+    for meter in shown:
+        share, meaning = mean_words(meter)
+        lines.append(Text(f"{meter.name:<{width}}  {share:>5}  {meaning}"))
+    return lines
+
+
+def _say(console: Console, label: str, paragraphs: Sequence[Text]) -> None:
+    """Paragraphs beside their label; wrapped in a terminal, where a hanging indent fits."""
+    head = Text(f"{label:<{INDENT}}", style="bold")
+    for paragraph in paragraphs:
+        paragraph.plain = clean(paragraph.plain, console.encoding)
+        lines: Iterable[Text] = [paragraph]
+        if console.is_terminal:
+            lines = paragraph.wrap(console, max(console.width - INDENT, BAR))
+        for line in lines:
+            line.rstrip()
+            console.print(Text.assemble(head, line), soft_wrap=True)
+            head = Text(" " * INDENT)
+
+
+def _quoted(word: str) -> str:
+    # Double quotes read better, and are enough where nothing inside means something to a shell.
+    plain = shlex.quote(word)
+    return f'"{word}"' if plain != word and not set(word) & set("\"'$`\\!\n") else plain
+
+
+def _share(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else min(max(value, 0.0), 1.0)

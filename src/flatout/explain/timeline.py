@@ -1,0 +1,215 @@
+"""Who did what when, in every thread of a program, and which part of it is the steady state."""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from flatout.explain.calls import intervals, network_sites
+from flatout.explain.calls import leaf_of as leaf_of_name
+from flatout.explain.evidence import Evidence, Leaf, Process
+from flatout.explain.places import Mark, Places, Site, program_of
+
+LEARNING = ("learn", "transfer", "communicate")
+BURST_S = 0.3
+"""Learning that rests for longer than this has paused."""
+
+LEAST_S = 1.0
+"""A steady state shorter than this explains nothing: everything after the imports is taken."""
+
+APART = ("import", "first compilation")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A thread's sample: it was at `mark` from `t - dt` to `t`."""
+
+    t: float
+    dt: float
+    mark: Mark
+    stack: int
+
+
+@dataclass
+class Track:
+    """One thread of one process over time.
+
+    Attributes:
+        process: its position in the evidence.
+        name: for a reader.
+        moments: in order.
+    """
+
+    process: int
+    name: str
+    moments: list[Moment] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    def at(self, t: float) -> Mark | None:
+        """What it was doing at `t`; None where it was not there."""
+        place = bisect.bisect_left(self.times, t)
+        if place == len(self.moments):
+            return None
+        moment = self.moments[place]
+        return moment.mark if moment.t - moment.dt <= t + 0.02 else None
+
+    def seconds(self, phases: Sequence[str], begin: float = 0.0, end: float = 1e300) -> float:
+        """Time in some phases between two times."""
+        return sum(m.dt for m in self.moments if begin < m.t <= end and m.mark.phase in phases)
+
+
+@dataclass
+class Timeline:
+    """Everything that was sampled.
+
+    Attributes:
+        tracks: all threads that did something.
+        places: what decides, by process.
+        driver: the thread that the others serve: the one that learns most.
+        begin, end: the steady state.
+        apart: (what, seconds) left out, of the driver.
+    """
+
+    tracks: list[Track]
+    places: list[Places]
+    driver: Track | None
+    begin: float
+    end: float
+    apart: list[tuple[str, float]]
+
+    def steady(self, track: Track) -> list[Moment]:
+        """A track's moments in the steady state, imports and first compilations left out."""
+        return [
+            m for m in track.moments if self.begin < m.t <= self.end and m.mark.phase not in APART
+        ]
+
+
+def timeline(evidence: Evidence) -> Timeline:
+    """Decide what every sample was part of."""
+    tracks: list[Track] = []
+    places: list[Places] = []
+    for index, process in enumerate(evidence.processes):
+        if any("resource_tracker" in word or "forkserver" in word for word in process.argv):
+            places.append(Places(process, {}))
+            continue
+        decided = _places(process)
+        places.append(decided)
+        tracks += _tracks(index, process, decided)
+    driver = _driver(tracks, evidence)
+    if driver is None:
+        return Timeline(tracks, places, None, evidence.began, evidence.ended, [])
+    begin, end = _steady(driver, evidence)
+    return Timeline(tracks, places, driver, begin, end, _apart(driver, evidence, begin, end))
+
+
+def _places(process: Process) -> Places:
+    weights: dict[int, float] = defaultdict(float)
+    for sample in process.samples:
+        if not sample.compilation:
+            weights[sample.stack] += sample.dt
+    seen = [
+        (stack.frames, process.leaf(stack), weights[index])
+        for index, stack in process.stacks.items()
+        if weights.get(index) and stack.frames
+    ]
+    for window in process.windows:  # what is too short to be sampled is still seen there
+        seen += [
+            (interval.frames, leaf_of_name(interval.name), interval.ns / 1e9)
+            for interval in intervals(process, window)
+        ]
+    return Places(process, network_sites(process, program_of(process)), seen)
+
+
+def _tracks(index: int, process: Process, places: Places) -> list[Track]:
+    tracks: dict[int, Track] = {}
+    first: dict[Site | None, int] = {}
+    marks: dict[int, Mark] = {}
+    for sample in process.samples:
+        stack = process.stacks.get(sample.stack)
+        if stack is None or not stack.frames:
+            continue
+        mark = marks.get(sample.stack)
+        if mark is None:
+            mark = marks[sample.stack] = places.mark(stack.frames, process.leaf(stack))
+        if sample.compilation and mark.phase != "import":
+            number = first.setdefault(mark.site, sample.compilation)
+            phase = "first compilation" if number == sample.compilation else "compile"
+            mark = Mark(phase, False, mark.site, mark.call)
+        track = tracks.get(sample.lane)
+        if track is None:
+            track = tracks[sample.lane] = Track(index, _name(process, sample.lane))
+        track.moments.append(Moment(sample.t, sample.dt, mark, sample.stack))
+        track.times.append(sample.t)
+    return list(tracks.values())
+
+
+def _name(process: Process, lane: int) -> str:
+    row = process.lanes.get(lane, {})
+    name = "main" if row.get("main") else row.get("name") or f"thread {lane}"
+    return f"{name} {process.pid}"
+
+
+def _driver(tracks: Sequence[Track], evidence: Evidence) -> Track | None:
+    """The thread that learns most; without learning, the first process's main thread."""
+    if not tracks:
+        return None
+    best = max(tracks, key=lambda track: track.seconds(LEARNING))
+    if best.seconds(LEARNING) >= 0.1:
+        return best
+    del evidence
+    return tracks[0]
+
+
+def _steady(driver: Track, evidence: Evidence) -> tuple[float, float]:
+    """The time in which the program repeats itself."""
+    started = max((m.t for m in driver.moments if m.mark.phase == "import"), default=evidence.began)
+    middle = (driver.times[0] + driver.times[-1]) / 2
+    if started > middle:  # a late import is no start-up
+        started = max(
+            (m.t for m in driver.moments if m.mark.phase == "import" and m.t < middle),
+            default=evidence.began,
+        )
+    learning = [m for m in driver.moments if m.mark.phase in LEARNING and m.t > started]
+    begin, end = started, driver.times[-1]
+    if learning:
+        bursts = _bursts(learning)
+        begin = bursts[0][1] if len(bursts) > 2 else bursts[0][0]
+        end = bursts[-1][1] if evidence.finished else driver.times[-1]
+    if end - begin < LEAST_S:
+        return started, driver.times[-1]
+    return begin, end
+
+
+def _bursts(moments: Sequence[Moment]) -> list[tuple[float, float]]:
+    """(begin, end) of stretches without a longer pause."""
+    found: list[tuple[float, float]] = []
+    for moment in moments:
+        begin = moment.t - moment.dt
+        if found and begin - found[-1][1] <= BURST_S:
+            found[-1] = (found[-1][0], moment.t)
+        else:
+            found.append((begin, moment.t))
+    return found
+
+
+def _apart(driver: Track, evidence: Evidence, begin: float, end: float) -> list[tuple[str, float]]:
+    def total(keep: Callable[[Moment], bool]) -> float:
+        return sum(m.dt for m in driver.moments if keep(m))
+
+    imports = total(lambda m: m.mark.phase == "import")
+    compiled = total(lambda m: m.mark.phase == "first compilation")
+    before = total(lambda m: m.t <= begin and m.mark.phase not in APART)
+    after = total(lambda m: m.t > end and m.mark.phase not in APART)
+    start = max(0.0, driver.times[0] - evidence.began) if driver.times else 0.0
+    found = [
+        ("imports and start", imports + start), ("first compilation", compiled),
+        ("warm-up before steady learning", before), ("after the last learning", after),
+    ]  # fmt: skip
+    return [(name, seconds) for name, seconds in found if seconds >= 0.05]
+
+
+def leaf_of(process: Process, stack: int) -> Leaf:
+    """What a sampled stack's innermost frame was executing."""
+    return process.leaf(process.stacks[stack])

@@ -1,0 +1,251 @@
+"""The report in a terminal: verdict first, one thing to try, and every user's text as it is."""
+
+from __future__ import annotations
+
+import io
+import random
+from dataclasses import replace
+from itertools import accumulate, cycle, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from flatout.explain.causes import CAUSES, HEALTHY
+from flatout.explain.diagnosis import PHASES, Diagnosis, Finding, Lane, Usage
+from flatout.explain.report import clean, show
+
+SECONDS = 60.0
+
+
+def example() -> Diagnosis:
+    """A run of PPO on one GPU whose four workers cannot keep it busy; 11 s of start-up."""
+    draw = random.Random(7)
+
+    def lane(name: str, start: float, pattern: dict[str, float]) -> Lane:
+        lengths = [
+            draw.uniform(0.6, 1.4) * length
+            for _ in range(int((SECONDS - start) / sum(pattern.values())))
+            for length in pattern.values()
+        ]
+        times = list(accumulate(lengths, initial=start))
+        spans = zip(pairwise(times), cycle(pattern), strict=False)
+        return Lane(name, tuple((start, stop, phase) for (start, stop), phase in spans))
+
+    main = lane("main 4711", 11.3, {"wait": 0.62, "transfer": 0.05, "learn": 0.22, "publish": 0.02})
+    main = replace(main, spans=((0.0, 8.1, "other"), (8.1, 11.3, "compile"), *main.spans))
+    workers = tuple(
+        lane(f"worker {number}", 9.0, {"env": 0.30, "ipc": 0.03, "act": 0.05, "wait": 0.04})
+        for number in range(4)
+    )
+    gpu = lane("gpu:0", 11.3, {"learn": 0.19, "wait": 0.72})
+    usage = tuple(
+        Usage(
+            t=0.25 * tick,
+            cpu=(0.12 if tick < 36 else 0.52) + draw.uniform(-0.05, 0.05),
+            cpu_all=(0.17 if tick < 36 else 0.58) + draw.uniform(-0.02, 0.05),
+            gpu_busy=(0.0 if tick < 45 else draw.choice((0.05, 0.22, 0.31, 0.4)),),
+            gpu_full=(0.0 if tick < 45 else draw.uniform(0.03, 0.09),),
+            gpu_memory=(0.02 if tick < 33 else 0.74,),
+            rss_mb=900.0 + 2 * tick,
+        )
+        for tick in range(240)
+    )
+    return Diagnosis(
+        subject="python train.py --env BreakoutNoFrameskip-v4 --logdir runs/[ppo] --seed 3",
+        verdict="env-bound",
+        headline="learner idle 71 % of the time, 64 points of it waiting for env.step",
+        findings=(
+            Finding(
+                "env-bound", 0.64,
+                ("`env.step` took 0.30 s of every 0.42 s in each of 4 workers, train.py:88.",
+                 "The learner waited for trajectories 64 % of the time; the GPU was busy 21 %.",
+                 "4 of 8 cores were in use."),
+                "Step the environments in more processes: 8 workers of 16 environments each.",
+                1.7, 1.5, 1.9, ("--placement", "sampler=processes workers=8x16"),
+            ),
+            Finding(
+                "transfer-bound", 0.06,
+                ("`.item()` was called 940 times/s, train.py:131; each waits for the GPU.",),
+                "Read the losses once per iteration: replace `loss.item()` in the loop by one "
+                "`torch.stack(losses).tolist()` after it.", 1.06, 1.03, 1.08,
+            ),
+            Finding(
+                "compute-bound", 0.24, ("Updates took 24 % of the time.",), "", 1.0, 1.0, 1.0
+            ),
+        ),
+        seconds=48.7,
+        apart=(("imports", 8.1), ("first compilation", 3.2)),
+        phases={"wait": 0.64, "learn": 0.242, "transfer": 0.06, "publish": 0.021, "act": 0.03,
+                "io": 0.004, "other": 0.003},
+        lanes=(main, *workers, gpu),
+        usage=usage,
+        cores=8,
+        machine="8 cores (AMD EPYC 7B13), 62 GiB, NVIDIA L4 (22 GiB), Python 3.11, torch 2.13",
+        notes=("Worker 3 ended after 41 s: its last seconds are missing.",
+               "GPM is not there on this card: how full it was comes from the driver's samples."),
+    )  # fmt: skip
+
+
+def empty() -> Diagnosis:
+    """As little as a diagnosis can hold."""
+    return Diagnosis("x.py", HEALTHY, "", (), 0.0)
+
+
+def texts() -> st.SearchStrategy[str]:
+    """What users name things: markup of rich, HTML and templates, escape codes, any letter."""
+    nasty = "[bold]", "[/]", "\x1b[31m", "<script>", "</style>", '"', "'", "&lt;", "$x", ":smile:"
+    return st.lists(st.sampled_from(nasty) | st.text(max_size=8), max_size=5).map("".join)
+
+
+def diagnoses() -> st.SearchStrategy[Diagnosis]:
+    """Any diagnosis, as odd as the rules could make it, with few spans and samples."""
+    share = st.floats(0.0, 1.0)
+    ratio = st.floats(1.0, 50.0)
+    findings = st.builds(
+        Finding, st.sampled_from(list(CAUSES)) | texts(), share,
+        st.lists(texts(), max_size=3).map(tuple), texts(), ratio, ratio, ratio,
+        st.lists(texts(), max_size=2).map(tuple),
+    )  # fmt: skip
+    phases = st.sampled_from([*PHASES, "unheard-of <b>"])
+    time = st.floats(0.0, 1e4)
+    lanes = st.builds(Lane, texts(), st.lists(st.tuples(time, time, phases), max_size=9).map(tuple))
+    gpus = st.lists(share, max_size=2).map(tuple)
+    usage = st.builds(
+        Usage, time, share, st.none() | share, gpus,
+        st.lists(st.none() | share, max_size=2).map(tuple), gpus, st.none() | time,
+    )  # fmt: skip
+    return st.builds(
+        Diagnosis, texts(), st.sampled_from([HEALTHY, *CAUSES]), texts(),
+        st.lists(findings, max_size=3).map(tuple), time,
+        st.lists(st.tuples(texts(), time), max_size=2).map(tuple),
+        st.dictionaries(phases, share, max_size=4), st.lists(lanes, max_size=3).map(tuple),
+        st.lists(usage, max_size=5).map(tuple), st.integers(1, 99), texts(),
+        st.lists(texts(), max_size=2).map(tuple),
+    )  # fmt: skip
+
+
+def piped(diagnosis: Diagnosis, width: int = 80) -> str:
+    """What the report writes where there is no terminal."""
+    file = io.StringIO()
+    show(diagnosis, Console(file=file, width=width, force_terminal=False))
+    return file.getvalue()
+
+
+def in_terminal(diagnosis: Diagnosis, width: int) -> str:
+    """What a terminal of that many columns shows, without its colours."""
+    file = io.StringIO()
+    show(diagnosis, Console(file=file, width=width, force_terminal=True, color_system=None))
+    return file.getvalue()
+
+
+def test_the_verdict_comes_first_and_the_thing_to_try_second() -> None:
+    lines = piped(example()).splitlines()
+    assert lines[0] == (
+        "VERDICT  env-bound: learner idle 71 % of the time, 64 points of it waiting for env.step"
+    )
+    assert lines[1] == (
+        'TRY      --placement "sampler=processes workers=8x16"   predicted 1.7x (1.5-1.9)'
+    )
+    assert lines[2].strip() == example().findings[0].remedy
+    assert lines[3].startswith("EVIDENCE `env.step` took 0.30 s")
+
+
+def test_everything_that_is_known_is_said() -> None:
+    diagnosis = example()
+    out = piped(diagnosis)
+    said = [
+        *diagnosis.findings[0].evidence, *diagnosis.notes, diagnosis.subject, diagnosis.machine,
+        "imports 8.1 s, first compilation 3.2 s", "48.7 s",
+    ]  # fmt: skip
+    for words in said:
+        assert words in out
+    assert "ALSO     transfer-bound    6 %  predicted 1.06x (1.03-1.08)\n" in out
+    assert "         compute-bound    24 %  no gain predicted\n" in out
+
+
+def test_phases_above_one_per_cent_have_bars_of_their_length() -> None:
+    rows = [line for line in piped(example()).splitlines() if "█" in line]
+    lengths = {line.removeprefix("TIME").split()[0]: line.count("█") for line in rows}
+    assert set(lengths) == {"wait", "learn", "transfer", "publish", "act"}
+    assert lengths["wait"] > 2 * lengths["learn"] > 4 * lengths["transfer"]
+    assert "waiting, nothing to do" in piped(example())
+
+
+def test_busy_and_how_full_are_two_rows() -> None:
+    rows = {line[9:19]: line for line in piped(example()).splitlines() if "GPU 0" in line[:16]}
+    assert set(rows) == {"GPU 0 busy", "GPU 0 full"}
+    assert rows["GPU 0 busy"].endswith("25 %  of the time some kernel ran")
+    usage = tuple(replace(sample, gpu_full=(None,)) for sample in example().usage)
+    unknown = piped(replace(example(), usage=usage))
+    assert "GPU 0 full      ?  of it in use while it ran: unknown here" in unknown
+
+
+def test_a_healthy_program_is_told_to_try_something_only_where_it_pays() -> None:
+    finding = Finding("compute-bound", 0.9, ("The arithmetic is the time.",), "Buy a GPU.", 1.1)
+    healthy = Diagnosis("x.py", HEALTHY, "the arithmetic is the time", (finding,), 9.0)
+    assert "TRY" not in piped(healthy)
+    other = Finding("replay-bound", 0.2, (), "Draw 64 random indices instead.", 1.2, 1.15, 1.3)
+    out = piped(replace(healthy, findings=(finding, other)))
+    assert "TRY      Draw 64 random indices instead.   predicted 1.2x (1.1-1.3)" in out
+
+
+def test_a_remedy_without_flags_is_told_in_words() -> None:
+    first = replace(example().findings[0], setting=())
+    lines = piped(replace(example(), findings=(first,))).splitlines()
+    assert lines[1] == f"TRY      {first.remedy}   predicted 1.7x (1.5-1.9)"
+    assert "ALSO" not in "".join(lines)
+
+
+@pytest.mark.parametrize("name", ["[bold]a[/bold].py", "[/]", "x[0].py", ":smile:.py", "a\\[b].py"])
+def test_no_name_is_read_as_markup(name: str) -> None:
+    finding = Finding("io-bound", 0.5, (f"{name}:3 writes.",), f"Write {name} less.", 1.5, 1.4, 1.6)
+    diagnosis = Diagnosis(
+        f"python {name}", "io-bound", f"{name} writes", (finding,), 1.0, ((name, 1.0),),
+        machine=name, notes=(name,),
+    )  # fmt: skip
+    for out in (piped(diagnosis), in_terminal(diagnosis, 200)):
+        assert out.count(name) == 7
+
+
+def test_a_short_diagnosis_is_a_short_report() -> None:
+    assert piped(empty()).splitlines() == ["VERDICT  healthy", "OF       0.0 s of x.py"]
+
+
+@given(diagnosis=diagnoses())
+@settings(max_examples=60, deadline=None)
+def test_a_pipe_gets_plain_lines(diagnosis: Diagnosis) -> None:
+    """No escape codes, whatever the names hold, and no line is broken or cut."""
+    out = piped(diagnosis, width=20)
+    assert all(letter.isprintable() for letter in out.replace("\n", ""))
+    assert clean(diagnosis.subject).rstrip() in out
+    for finding in diagnosis.findings[:1]:
+        for sentence in finding.evidence:
+            assert clean(sentence).rstrip() in out
+
+
+@given(diagnosis=diagnoses(), width=st.integers(60, 140))
+@settings(max_examples=60, deadline=None)
+def test_a_terminal_is_never_too_narrow(diagnosis: Diagnosis, width: int) -> None:
+    for line in in_terminal(diagnosis, width).splitlines():
+        assert cell_len(line) <= width
+
+
+def test_a_narrow_terminal_loses_no_word() -> None:
+    narrow = in_terminal(example(), 60).split()
+    for finding in example().findings[:1]:
+        for word in " ".join([*finding.evidence, finding.remedy]).split():
+            assert word in narrow
+    assert "predicted 1.7x (1.5-1.9)" in in_terminal(example(), 60)
+
+
+def test_letters_that_the_terminal_cannot_show_are_replaced() -> None:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii")
+    show(replace(example(), subject="größe.py"), Console(file=file))
+    file.flush()
+    out = raw.getvalue().decode("ascii")
+    assert "gr??e.py" in out
+    assert "####" in out

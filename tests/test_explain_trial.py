@@ -1,0 +1,157 @@
+"""Trying a remedy: the settings as a file, what may change, and both runs made and compared."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from flatout.errors import FlatoutError
+from flatout.explain import trial
+from flatout.explain.diagnosis import Diagnosis, Finding
+from flatout.explain.runs import diagnose_run, explain_run
+from flatout.explain.trial import Outcome, as_toml, difference, effect, show, try_first
+from flatout.settings import resolve
+from tests.conftest import TINY, Result
+
+Cli = Callable[..., Result]
+PPO = resolve("ppo", {"env": "CartPole-v1", "envs": 4, "n_steps": 64, "placement": "cpu"}).flat()
+
+simple = st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8) | st.floats(-9, 9)
+values = st.dictionaries(
+    st.text("abcdefgh_", min_size=1), simple | st.lists(simple, max_size=3), max_size=5
+)
+
+
+@given(values, values)
+def test_settings_survive_their_file(flat: dict[str, Any], table: dict[str, Any]) -> None:
+    assert tomllib.loads(as_toml({"env_kwargs": table} | flat)) == {"env_kwargs": table} | flat
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "dqn", "ddpg", "td3", "sac", "genetic"])
+def test_every_algorithms_settings_survive(algorithm: str) -> None:
+    config = resolve(algorithm, {"env": "X-v0", "env_kwargs": {"size": 3, "name": 'a"b'}})
+    again = resolve(algorithm, tomllib.loads(as_toml(config.flat())))
+    assert again == config
+
+
+@pytest.mark.parametrize(
+    ("setting", "same", "words"),
+    [
+        (("--log-every", "100"), True, "Nothing that is learned"),
+        (("--eval-every", "100", "--checkpoint-every", "5"), True, "Nothing that is learned"),
+        (("--placement", "schedule=overlapped"), True, "1 versions old instead of 0"),
+        (("--placement", "sampler=processes workers=2x2"), True, "other groups"),
+        (("--placement", "replay=device"), True, "never changes"),
+        (("--envs", "8", "--n-steps", "32"), False, "--envs, --n-steps"),
+        (("--envs", "8", "--placement", "sampler=processes"), False, "compare returns"),
+    ],
+)
+def test_it_is_said_what_a_setting_may_change(
+    setting: tuple[str, ...], same: bool, words: str
+) -> None:
+    comparable, why = effect(PPO, setting, 4)
+    assert comparable == same
+    assert words in why
+
+
+def test_the_first_updates_are_compared() -> None:
+    def rows(loss: float, updates: int = 4) -> list[dict[str, Any]]:
+        return [
+            {"train/updates": 0}, {"train/updates": updates, "train/loss": loss, "x": None},
+            {"train/updates": 8, "train/loss": 99.0},
+        ]  # fmt: skip
+
+    assert difference(rows(1.0), rows(1.0)) == 0.0
+    assert difference(rows(1.0), rows(1.5)) == pytest.approx(0.5)
+    assert difference(rows(100.0), rows(101.0)) == pytest.approx(0.01), "relative"
+    assert difference(rows(1.0), [{"train/updates": 0}]) is None
+
+
+def test_the_outcome_is_told() -> None:
+    finding = Finding("env-bound", 0.7, ("x",), "y", 1.7, 1.5, 1.9, ("--placement", "a b"))
+    outcome = Outcome(finding, (100.0, 100.0), (150.0, 170.0), "All the same.")
+    console = Console(record=True, width=200)
+    show(outcome, console)
+    said = console.export_text()
+    assert (
+        'TRIED    --placement "a b"   predicted 1.7x (1.5-1.9), measured 1.60x (1.50-1.70)' in said
+    )
+    assert "All the same." in said
+    saved = json.loads(json.dumps(outcome.as_json()))
+    assert (saved["gain"], saved["low"], saved["high"]) == pytest.approx((1.6, 1.5, 1.7))
+
+
+def test_where_nothing_is_a_setting_it_is_said(tmp_path: Path) -> None:
+    finding = Finding("compute-bound", 0.9, ("x",), "Buy a faster one.")
+    diagnosis = Diagnosis("run", "healthy", "busy", (finding,), 1.0)
+    outcome = try_first(tmp_path, diagnosis, Console(record=True))
+    console = Console(record=True, width=200)
+    show(outcome, console)
+    assert "nothing to try" in console.export_text()
+    assert outcome.as_json()["gain"] is None
+
+
+def test_a_trial_that_fails_says_why(
+    flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    assert flatout("train", "ppo", *TINY, "--run-dir", run).code == 0
+    finding = Finding("env-bound", 0.9, ("x",), "y", 2.0, 2.0, 2.0, ("--n-steps", "7"))
+    diagnosis = Diagnosis("run", "env-bound", "x", (finding,), 1.0)
+    before = list(tmp_path.iterdir())
+    with pytest.raises(FlatoutError, match=r"--n-steps 7.*does not divide into minibatches"):
+        try_first(run, diagnosis, Console(record=True), seconds=0.1)
+    assert list(tmp_path.iterdir()) == before
+
+
+def test_a_run_without_spans_is_refused(flatout: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert flatout("train", "ppo", *TINY, "--run-dir", run).code == 0
+    (run / "spans.jsonl").unlink()
+    finding = Finding("io-bound", 0.9, ("x",), "y", 2.0, 2.0, 2.0, ("--log-every", "7"))
+    with pytest.raises(FlatoutError, match=r"no spans\.jsonl"):
+        try_first(run, Diagnosis("run", "io-bound", "x", (finding,), 1.0), Console(record=True))
+
+
+def test_nothing_is_left_of_a_run_that_takes_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def remember(*arguments: Any, **more: Any) -> Any:
+        started.append(popen(*arguments, **more))
+        return started[-1]
+
+    monkeypatch.setattr(trial.subprocess, "Popen", remember)
+    (tmp_path / "base.toml").write_text(as_toml(PPO | {"steps": 10**8}))
+    with pytest.raises(FlatoutError, match="did not end within"):
+        trial._train(tmp_path, tmp_path / "run", (), 0.5)
+    assert [process.poll() is not None for process in started] == [True]
+
+
+@pytest.mark.slow
+def test_a_remedy_is_tried_end_to_end(flatout: Cli, tmp_path: Path) -> None:
+    """Environments that sleep: in processes of their own they sleep at the same time."""
+    run = tmp_path / "run"
+    flags = ("--env", "tests.fault_envs:sleepy", "--envs", 4, "--n-steps", 8, "--batch-size", 32,
+             "--n-epochs", 1, "--checkpoint-every", 0, "--steps", 256)  # fmt: skip
+    assert flatout("train", "ppo", *flags, "--run-dir", run, "--quiet").code == 0
+    diagnosis = diagnose_run(run)
+    assert "sampler=processes" in diagnosis.findings[0].setting[1]
+    console, file = Console(record=True, width=200), tmp_path / "d.json"
+    assert explain_run(run, json_file=file, try_it=True, console=console) == 0
+    said = json.loads(file.read_text())["trial"]
+    assert len(said["steps_per_s"]) == len(said["steps_per_s_with"]) == 2
+    assert said["gain"] > 1.2, "sleeping side by side is faster, whatever else the machine does"
+    assert "TRIED" in console.export_text()
+    assert "other groups" in said["learning"] or "versions old" in said["learning"]
