@@ -30,7 +30,7 @@ PATIENCE_S = 3.0
 """How long the probe may take to write the rest once it is told to stop."""
 
 IMPORTS_S = 60.0
-"""Observation begins when the first Python has done its imports, after this long at the latest."""
+"""Observation begins when all processes have done their imports, after this long at the latest."""
 
 STOP_S = 5.0
 
@@ -66,7 +66,10 @@ def record(
     Raises:
         UsageError: the program cannot be started.
     """
-    with tempfile.TemporaryDirectory(prefix="flatout-explain-") as name:
+    with tempfile.TemporaryDirectory(
+        prefix="flatout-explain-",
+        ignore_cleanup_errors=True,  # a process that lives on may write
+    ) as name:
         folder = Path(name)
         try:
             child = subprocess.Popen(list(command), env=_environment(folder))
@@ -141,7 +144,7 @@ def _watch(
     try:
         while child.poll() is None and time.monotonic() < limit:
             time.sleep(POLL_S)
-            if ready is None and (folder / "ready").exists():
+            if ready is None and _ready(folder):
                 ready = time.monotonic()
                 limit = min(limit, ready + seconds)
             if time.monotonic() >= next_sample:
@@ -150,6 +153,12 @@ def _watch(
         return {"samples": samples, "cores": monitor.cores, "notes": list(monitor.notes)}
     finally:
         monitor.close()
+
+
+def _ready(folder: Path) -> bool:
+    """Whether every Python process so far has done its imports."""
+    started = {path.name.partition("-")[0] for path in folder.glob("*.jsonl")}
+    return bool(started) and started <= {path.stem for path in folder.glob("*.ready")}
 
 
 def _finish(
@@ -263,17 +272,18 @@ def blocking_flags(command: Sequence[str]) -> list[str]:
     for word in words:
         if not word.startswith("-") or word in ("-", "--"):
             break
-        if word in ("-W", "-X", "--check-hash-based-pycs"):
-            next(words, None)
-            continue
         if word.startswith("--"):
+            if word == "--check-hash-based-pycs":
+                next(words, None)
             continue
         letters = word[1:]
-        for letter in letters:
-            if letter in "cmWX":
+        for position, letter in enumerate(letters, 1):
+            if letter in "cm":  # what follows is the program
+                return found
+            if letter in "WX":  # the rest is its argument, or the next word
+                if position == len(letters):
+                    next(words, None)
                 break
             if letter in "IES":
                 found.append(f"-{letter}")
-        if "c" in letters or "m" in letters:
-            break
     return found

@@ -8,7 +8,7 @@ between them where the processors are busy all the same, else to waiting.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from flatout.explain.evidence import Evidence
@@ -40,7 +40,9 @@ class Blame:
 
     seconds: float
     shares: dict[str, float]
-    where: dict[str, Counter[Where]] = field(default_factory=lambda: defaultdict(Counter))
+    where: dict[str, dict[Where, float]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(float))
+    )
     workers: int = 0
     balance: float = 1.0
     busy_cores: float | None = None
@@ -60,7 +62,7 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
     ]
     found = Blame(sum(m.dt for m in moments), {}, workers=len(workers))
     found.busy_cores = busy_cores(evidence, line.begin, line.end)
-    seconds: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
     silent = balance = lockstep = 0.0
     for moment in moments:
         mark = moment.mark
@@ -93,7 +95,8 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
     seconds[_silence(line, found, driver, silent)] += silent
     if not any(seconds[phase] for phase in WORK):  # no training that is known: plain computing
         seconds["learn"] += seconds.pop("other", 0.0)
-        found.where["learn"] += found.where.pop("other", Counter())
+        for where, part in found.where.pop("other", {}).items():
+            found.where["learn"][where] += part
     total = sum(seconds.values()) or 1.0
     found.shares = {phase: part / total for phase, part in seconds.items() if part}
     return found

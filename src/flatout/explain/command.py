@@ -71,19 +71,44 @@ def explain(argv: list[str]) -> int:
         return 0
     assert path is not None
     if Path(path).is_file():
-        from flatout.explain.diagnose import diagnose
-        from flatout.explain.evidence import load
-
-        _report(diagnose(load(Path(path))), asked)
+        _report(_saved(Path(path)), asked)
         return 0
     from rich.console import Console
 
-    from flatout.explain.own.command import explain_run
+    from flatout.explain.runs import explain_run
 
+    files = {name: Path(file) if file else None for name, file in _files(asked).items()}
     return explain_run(
-        Path(path), json_file=asked.json, html_file=asked.html, save_file=asked.save,
+        Path(path), json_file=files["json"], html_file=files["html"], save_file=files["save"],
         try_it=asked.try_, console=Console(),
     )  # fmt: skip
+
+
+def _files(asked: ExplainArguments) -> dict[str, str | None]:
+    return {"json": asked.json, "html": asked.html, "save": asked.save}
+
+
+def _saved(path: Path) -> Diagnosis:
+    """Diagnose evidence that was saved: of a program or of a run.
+
+    Raises:
+        FlatoutError: the file is no evidence, or damaged so that the rules cannot read it.
+    """
+    from flatout.explain import diagnose, evidence, runs
+
+    try:
+        kind = json.loads(path.read_text()).get("kind")
+    except (OSError, ValueError, AttributeError):
+        kind = None
+    try:
+        if kind != "run":
+            return diagnose.diagnose(evidence.load(path))
+        return runs.diagnose_evidence(runs.Evidence.from_json(json.loads(path.read_text())))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FlatoutError(
+            f"{path} is damaged evidence ({type(error).__name__}: {one_line(error)}); "
+            "record it again."
+        ) from None
 
 
 def _check(asked: ExplainArguments, path: str | None, command: Sequence[str]) -> None:
@@ -94,10 +119,15 @@ def _check(asked: ExplainArguments, path: str | None, command: Sequence[str]) ->
         raise UsageError(
             f"--seconds {asked.seconds:g} is impossible: it lies between 0.5 and 86400."
         )
-    if asked.try_ and path is None:
+    if asked.try_ and (path is None or Path(path).is_file()):
         raise UsageError("--try is for run folders: flatout explain RUN_DIR --try.")
-    for flag in ("json", "html", "save"):
-        file = getattr(asked, flag)
+    if asked.stop and not command:
+        raise UsageError(
+            "--stop is for programs that explain starts: flatout explain --stop -- ..."
+        )
+    if asked.save and path is not None and Path(path).is_file():
+        raise UsageError(f"--save: {path} is saved evidence already.")
+    for flag, file in _files(asked).items():
         if file is None:
             continue
         parent = Path(file).resolve().parent

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flatout.errors import FlatoutError
+from flatout.errors import FlatoutError, one_line
 
 VERSION = 1
 
@@ -195,6 +195,7 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
         if all(kind != CALL or what < known for _, kind, what, _ in window.events)
         and all(code < known for code, _ in window.stack)
     ]
+    found.returns = {code: kinds for code, kinds in found.returns.items() if code < known}
     return found
 
 
@@ -258,7 +259,7 @@ def load(path: Path) -> Evidence:
     try:
         whole = json.loads(path.read_text())
         version = whole.pop("flatout_evidence")
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise FlatoutError(
             f"{path} is not evidence that flatout explain --save wrote ({error})."
         ) from None
@@ -267,8 +268,10 @@ def load(path: Path) -> Evidence:
             f"{path} is evidence of version {version}, and this Flatout reads {VERSION}: "
             "diagnose it with the version that wrote it."
         )
-    rows = whole.pop("processes")
     try:
-        return build(whole, rows)
-    except (TypeError, KeyError, ValueError, IndexError) as error:
-        raise FlatoutError(f"{path} is damaged evidence ({error}); record it again.") from None
+        return build(whole, whole.pop("processes"))
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FlatoutError(
+            f"{path} is damaged evidence ({type(error).__name__}: {one_line(error)}); "
+            "record it again."
+        ) from None

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from flatout.explain import tags
 from flatout.explain.calls import SHORT_NS, intervals, leaf_of
 from flatout.explain.evidence import Leaf, Process
-from flatout.explain.places import Places
+from flatout.explain.places import Places, Site
 from flatout.explain.timeline import Moment
+
+EAGER_NS = 500_000
+"""The same for JAX's operations outside of a compiled function, which cost more to start."""
 
 BACKWARD = ("run_backward", "_run_backward")
 LEAST_S = 0.002
@@ -46,11 +49,13 @@ def learning(
         moments: the driver's steady moments.
         within: whether a time is explained.
     """
-    seen: dict[tuple[object, str, bool], list[float]] = defaultdict(list)
+    seen: dict[tuple[Site, str, bool], list[float]] = defaultdict(list)
     for window in process.windows:
         if not within(window.t):
             continue
         for interval in intervals(process, window):
+            if any(tags.COMPILERS.search(process.codes[at].file) for at, _ in interval.frames):
+                continue
             mark = places.mark(interval.frames, leaf_of(interval.name))
             if mark.phase in ("learn", "transfer"):
                 forward = any(
@@ -60,14 +65,16 @@ def learning(
                 seen[interval.frames[0], interval.name, forward].append(interval.ns)
     sums = {True: [0.0, 0.0], False: [0.0, 0.0]}  # forward -> [short, long]
     backward, count = 0.0, 0
-    for (_, name, forward), lengths in seen.items():
+    for (site, name, forward), lengths in seen.items():
         # The median: a thread that is put off its core for some milliseconds looks busy for long.
         usual = statistics.median(lengths)
         if name in BACKWARD:
             backward += usual * len(lengths)
             continue
         count += len(lengths) if name else 0
-        sums[forward][usual >= SHORT_NS] += usual * len(lengths)
+        file = process.codes[site[0]].file
+        limit = EAGER_NS if "/jax/_src/" in file else SHORT_NS
+        sums[forward][usual >= limit] += usual * len(lengths)
     short, long = (sums[True][i] + sums[False][i] for i in range(2))
     # The backward pass is one call: as coarse as the forward pass that it retraces.
     coarse = sums[True] if sum(sums[True]) else [short, long]

@@ -116,19 +116,21 @@ class Places:
         self._learns: Counter[int] = Counter()
         self._draws: Counter[int] = Counter()
         self._calls: Counter[int] = Counter()
+        self._moving: defaultdict[int, float] = defaultdict(float)
         self._roots: set[int] = set()
         self._steps: Counter[int] = Counter()
-        self._lines: dict[int, dict[int, Counter[str]]] = defaultdict(dict)
+        self._lines: dict[int, dict[int, dict[str, float]]] = defaultdict(dict)
         self.draws = False
         places = list(seen)
-        for frames, leaf, _ in places:
-            self._survey(frames, leaf)
+        for frames, leaf, seconds in places:
+            self._survey(frames, leaf, seconds)
         self._find_roots(places)
         for frames, leaf, seconds in places:
             mark = self._settled(frames, leaf) or self._named(frames)
             if mark in AROUND:
                 for code, line in self._program(frames):
-                    self._lines[code].setdefault(line, Counter())[mark] += seconds
+                    at = self._lines[code].setdefault(line, {})
+                    at[mark] = at.get(mark, 0.0) + seconds
         self._cache.clear()
 
     def mark(self, frames: Frames, leaf: Leaf) -> Mark:
@@ -201,6 +203,8 @@ class Places:
             return "wait"  # a service thread
         if "io" in inner or tags.is_write(leaf):
             return "io"
+        if "copy" in inner and "env" not in found:
+            return "transfer"
         for tag in ("env", "replay"):
             if tag in found:
                 return tag
@@ -216,7 +220,7 @@ class Places:
             return "ipc"
         return None
 
-    def _survey(self, frames: Frames, leaf: Leaf) -> None:
+    def _survey(self, frames: Frames, leaf: Leaf, seconds: float) -> None:
         """Count what is found below each function of the program."""
         tag = self._own_tag(frames, leaf)
         program = self._program(frames)
@@ -228,6 +232,9 @@ class Places:
         elif tag == "network":
             self._calls.update(below)
         drawn = leaf.word in tags.DRAWS or any(self._tag(index) == "draw" for index, _ in frames)
+        if tag is None and program:
+            word = leaf.word or leaf.call
+            self._moving[program[0][0]] += seconds if word in tags.COPIES else -seconds
         if drawn and program:
             self._draws[program[0][0]] += 1
         if tag == "replay" or (drawn and leaf.word not in ("integers", "randint")):
@@ -235,14 +242,14 @@ class Places:
 
     def _find_roots(self, places: list[tuple[Frames, Leaf, float]]) -> None:
         """Functions that are always there: they hold everything, and so they tell nothing."""
-        weights: Counter[int] = Counter()
+        weights: defaultdict[int, float] = defaultdict(float)
         total = 0.0
         for frames, leaf, seconds in places:
             if self._own_tag(frames, leaf) == "import":
                 continue
             total += seconds
             for code in {code for code, _ in self._program(frames)}:
-                weights[code] += seconds  # type: ignore[assignment]
+                weights[code] += seconds
         self._roots = {code for code, weight in weights.items() if weight > ALWAYS * total}
 
     # --- What its surroundings tell -----------------------------------------------------------
@@ -280,6 +287,8 @@ class Places:
             if self._draws[code] and not self._calls[code]:
                 named = tags.by_words(self._process.codes[code])
                 return named or ("replay" if self._steps else "input")
+            if self._moving[code] > 0 and not self._calls[code] and self._learns:
+                return "transfer"
         if leaf.word in tags.GATHERS | tags.DRAWS and self.draws and self._steps:
             return "replay" if self._beside(program) in ("learn", "replay") else None
         return None
@@ -324,7 +333,7 @@ class Places:
                 continue
             nearest = min(known, key=lambda other: (abs(other - line), other > line))
             if abs(nearest - line) <= NEIGHBOUR:
-                return known[nearest].most_common(1)[0][0]
+                return max(known[nearest], key=lambda phase: known[nearest][phase])
         return None
 
     def _moves(self, leaf: Leaf, plain: str, file: str) -> bool:

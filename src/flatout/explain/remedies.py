@@ -6,16 +6,19 @@ remains after the remedy. What r is made of stands at each rule.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, TypeVar
 
 from flatout.explain import tags
 from flatout.explain.diagnosis import Finding
 from flatout.explain.monitor import MonitorSample
 
 if TYPE_CHECKING:
+    from flatout.explain.blame import Where
     from flatout.explain.diagnose import Facts
+
+Key = TypeVar("Key", bound=Hashable)
 
 SPREAD = 0.35
 """Half the interval of a prediction, relative to what it gains."""
@@ -274,9 +277,11 @@ def oversubscribed(known: Facts) -> Finding | None:
         for track in known.line.tracks
     ) / max(end - begin, 1e-9)
     native = runnable - max(python, 1.0)
-    if runnable < 1.6 * known.cores or native < 0.4 * runnable:
+    pools = [p.torch_threads or 0 for p in known.evidence.processes]
+    threads = max(pools, default=0)
+    crowded = threads > 1 and sum(count > 1 for count in pools) > 1 and sum(pools) > 2 * known.cores
+    if runnable < 1.6 * known.cores or (native < 0.4 * runnable and not crowded):
         return None
-    threads = max((p.torch_threads or 0 for p in known.evidence.processes), default=0)
     evidence = [f"{runnable:.1f} threads want to run at once on {known.cores} cores"]
     if threads:
         evidence.append(f"torch uses {threads} threads in each process")
@@ -303,11 +308,9 @@ REMEDIES: dict[str, Callable[[Facts, float], Finding]] = {
 
 def _places(known: Facts, phase: str, share: float) -> list[str]:
     """The two heaviest places of a phase, each with its share of the whole time."""
-    by_place: Counter[tuple[str, str]] = Counter()
-    for where, seconds in known.blame.where.get(phase, Counter()).items():
-        by_place[known.place(where), where[2]] += seconds
+    by_place = _summed(known, phase, lambda where: (known.place(where), where[2]))
     found = []
-    for (place, call), seconds in by_place.most_common(2):
+    for (place, call), seconds in sorted(by_place.items(), key=lambda item: -item[1])[:2]:
         part = seconds / known.blame.seconds
         if place and part >= 0.02:
             found.append(f"{place} `{call}`: {part:.0%} of the time")
@@ -316,17 +319,20 @@ def _places(known: Facts, phase: str, share: float) -> list[str]:
 
 def _at(known: Facts, phase: str) -> str:
     """`` (at file.py:88)`` for the heaviest line of a phase."""
-    by_line: Counter[str] = Counter()
-    for where, seconds in known.blame.where.get(phase, Counter()).items():
-        by_line[known.place(where)] += seconds
-    best = by_line.most_common(1)
-    return f" (at {best[0][0]})" if best and best[0][0] else ""
+    by_line = _summed(known, phase, known.place)
+    best = max(by_line, key=lambda line: by_line[line], default="")
+    return f" (at {best})" if best else ""
 
 
-def _words(known: Facts, phase: str) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for (_, _, call), seconds in known.blame.where.get(phase, Counter()).items():
-        found[call] += seconds
+def _words(known: Facts, phase: str) -> dict[str, float]:
+    """Seconds of a phase by what is called; zero for what is not."""
+    return _summed(known, phase, lambda where: where[2])
+
+
+def _summed(known: Facts, phase: str, key: Callable[[Where], Key]) -> dict[Key, float]:
+    found: defaultdict[Key, float] = defaultdict(float)
+    for where, seconds in known.blame.where.get(phase, {}).items():
+        found[key(where)] += seconds
     return found
 
 

@@ -66,14 +66,26 @@ INPUT_FILES = re.compile(
     r"|/keras/src/(trainers/data_adapters|utils/.*dataset)|/albumentations/|/skimage/"
 )
 LEARN_FILES = re.compile(
-    r"/torch/optim/|/torch/autograd/|/torch/_tensor\.py|/torch/amp/|/optax/"
+    r"/torch/optim/|/torch/autograd/(__init__|function|graph)\.py|/torch/amp/|/optax/"
     r"|/tensorflow/python/eager/(backprop|tape)|/keras/src/(optimizers|backend/[a-z]+/optimizer)"
     r"|/keras/(optimizers|src/trainers)/|/tensorflow/python/training/"
 )
 NETWORK_FILES = re.compile(
     r"/torch/nn/modules/|/tensorflow/python/client/session\.py|/keras/src/(layers|models)/|/flax/(linen|nnx)/|/equinox/nn/|/haiku/"
 )
+NETWORK_CALLS = frozenset(
+    {"forward", "__call__", "_call_impl", "_wrapped_call_impl", "call", "apply", "run"}
+)
+"""What runs a network; its class's other functions copy, count or name its parameters."""
+
 DIST_FILES = re.compile(r"/torch/distributed/|/horovod/|/mpi4py/|/torch/nn/parallel/")
+
+
+COMPILERS = re.compile(
+    r"/jax/_src/(compiler|compilation_cache|cache_key|interpreters/(mlir|pxla))\.py"
+    r"|/torch/_(dynamo|inductor)/|/tensorflow/python/eager/polymorphic_function/tracing"
+)
+"""Where tracing and compiling happens: no part of learning's own operations."""
 
 
 def frame_tag(code: Code, stdlib: str) -> str | None:
@@ -81,6 +93,13 @@ def frame_tag(code: Code, stdlib: str) -> str | None:
     replay, communicate, optimise, network."""
     file = code.file.replace("\\", "/")
     where = package(code.file, stdlib)
+    if "/jax/_src/" in file and code.plain in (
+        "device_get",
+        "device_put",
+        "asarray",
+        "array",
+    ):
+        return "copy"
     if where == "stdlib" and file.endswith("/random.py") and code.plain in DRAWS:
         return "draw"
     if where == "import" or (code.plain == "_find_and_load" and where == "import"):
@@ -102,11 +121,13 @@ def frame_tag(code: Code, stdlib: str) -> str | None:
         return "input"
     if is_replay(code):
         return "replay"
+    if file.endswith("/torch/_tensor.py") and code.plain == "backward":
+        return "optimise"
     if LEARN_FILES.search(file) and code.plain != "_wrapped_call_impl":
         return "optimise"
     if code.has("zero_grad") and code.plain == "step":
         return "optimise"
-    if NETWORK_FILES.search(file):
+    if NETWORK_FILES.search(file) and code.plain in NETWORK_CALLS:
         return "network"
     if code.owner is None and where == "program" and ENV_FUNCTION.match(code.plain):
         return "env"
@@ -183,6 +204,11 @@ TRANSFERS = frozenset(
         "copy_to_host_async", "as_tensor", "FloatTensor", "LongTensor", "pin_memory",
     }
 )  # fmt: skip
+COPIES = TRANSFERS | frozenset(
+    {"tensor", "copy", "copy_", "clone", "detach", "copyto", "block_until_ready", "deepcopy"}
+)
+"""What a function that only moves parameters between host and device is made of."""
+
 DRAWS = frozenset(
     {"permutation", "choice", "sample", "randint", "integers", "shuffle", "randrange", "choices"}
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flatout.explain.calls import intervals, network_sites
 from flatout.explain.calls import leaf_of as leaf_of_name
@@ -18,6 +18,9 @@ BURST_S = 0.3
 
 LEAST_S = 1.0
 """A steady state shorter than this explains nothing: everything after the imports is taken."""
+
+LATE, FADED = 0.4, 0.25
+"""Compiling that takes less than a quarter of its part in the last two fifths has faded."""
 
 APART = ("import", "first compilation")
 
@@ -101,6 +104,14 @@ def timeline(evidence: Evidence) -> Timeline:
     if driver is None:
         return Timeline(tracks, places, None, evidence.began, evidence.ended, [])
     begin, end = _steady(driver, evidence)
+    if _fades(driver, begin, end):
+        for track in tracks:
+            track.moments = [
+                replace(m, mark=replace(m.mark, phase="first compilation"))
+                if m.mark.phase == "compile"
+                else m
+                for m in track.moments
+            ]
     return Timeline(tracks, places, driver, begin, end, _apart(driver, evidence, begin, end))
 
 
@@ -180,6 +191,13 @@ def _steady(driver: Track, evidence: Evidence) -> tuple[float, float]:
     if end - begin < LEAST_S:
         return started, driver.times[-1]
     return begin, end
+
+
+def _fades(driver: Track, begin: float, end: float) -> bool:
+    """Whether compiling comes to an end: then it was warm-up, however many programs there were."""
+    late = end - LATE * (end - begin)
+    whole = driver.seconds(("compile",), begin, end)
+    return driver.seconds(("compile",), late, end) < FADED * LATE * whole
 
 
 def _bursts(moments: Sequence[Moment]) -> list[tuple[float, float]]:

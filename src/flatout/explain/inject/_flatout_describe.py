@@ -1,12 +1,20 @@
 """What a frame, a class or an object of the observed program is: read, never run.
 
-Standard library only, Python 3.8 and later.
+Standard library only, Python 3.8 and later. Nothing is imported later than at the start: the
+program may be in the middle of importing the same module.
 """
 
+import ast
 import bisect
+import dis
+import gc
+import itertools
+import linecache
 import os
+import re
 import signal
 import sys
+import tokenize  # noqa: F401  (linecache would import it when the program is anywhere)
 
 ATTRIBUTES = (
     "step", "reset", "sample", "add", "push", "append", "store", "insert", "remember", "put",
@@ -61,8 +69,6 @@ def line_of(code, lasti):
     """The line of an instruction."""
     table = LINES.get(id(code))
     if table is None:
-        import dis
-
         starts = [(at, line) for at, line in dis.findlinestarts(code) if line is not None]
         table = LINES[id(code)] = ([at for at, _ in starts], [line for _, line in starts])
     at = bisect.bisect_right(table[0], lasti)
@@ -72,15 +78,25 @@ def line_of(code, lasti):
 LINES = {}
 
 
-def local_of(frame, name, profiled):
-    """One local variable of a running frame.
+SNAPSHOTS = {"locals", "vars", "dir", "eval", "exec"}
 
-    The snapshot that the frame makes of its values would keep them alive: it is emptied, unless a
-    profile function is at work, after which the interpreter copies the snapshot back.
+
+def local_of(frame, name, profiled):
+    """One local variable of a running frame; None where reading it could change the program.
+
+    Until Python 3.12 a frame has one dictionary for all who ask for its values: what the program
+    got from ``locals()`` is that very one, so it is left alone. One that is made for us would keep
+    the values alive: it is emptied, unless a profile function is at work, after which the
+    interpreter copies the dictionary back.
     """
+    if sys.version_info >= (3, 13) or not frame.f_code.co_flags & 0x2:
+        return frame.f_locals.get(name)
+    if not SNAPSHOTS.isdisjoint(frame.f_code.co_names):
+        return None
+    before = [id(one) for one in gc.get_referents(frame) if type(one) is dict]
     values = frame.f_locals
     value = values.get(name)
-    if not profiled and sys.version_info < (3, 13) and frame.f_code.co_flags & 0x2:
+    if not profiled and id(values) not in before:
         values.clear()
     return value
 
@@ -199,11 +215,7 @@ def kinds_of(values):
 
 def text_at(code, lasti):
     """The source text of the instruction and the name of what it calls, as far as known."""
-    import linecache
-
     if hasattr(code, "co_positions"):
-        import itertools
-
         at = next(itertools.islice(code.co_positions(), lasti // 2, None), None)
         if at is not None and None not in at and at[0] and at[1] - at[0] < 40:
             lines = [linecache.getline(code.co_filename, n) for n in range(at[0], at[1] + 1)]
@@ -223,8 +235,6 @@ def cut(lines, start, end):
 
 def call_in(text):
     """(text, dotted name of the call that the text is) by the program's own grammar."""
-    import ast
-
     try:
         node = ast.parse("(" + text + "\n)", mode="eval").body
     except (SyntaxError, ValueError):
@@ -239,8 +249,6 @@ def call_in(text):
 
 
 def dotted(node):
-    import ast
-
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -251,8 +259,6 @@ def dotted(node):
 
 def first_call(text):
     """The first call on a line, where the interpreter does not say which one it is."""
-    import re
-
     found = re.findall(r"([A-Za-z_][\w.]*)\s*\(", text)
     found = [name for name in found if name not in ("if", "while", "for", "return", "and", "or")]
     return found[0] if found else None

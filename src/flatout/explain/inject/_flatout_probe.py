@@ -41,6 +41,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 INTERVAL = 0.010
 COST = 0.008  # share of the time that sampling may take
 FLUSH = 0.5
+PATIENCE = 20  # failed samples
+CALM = 20  # samples without an import after which the imports are done
 BLOCKED = 0.030  # the main thread does not answer for so long: it is blocked
 MAX_DEPTH = 100
 MAX_STACKS = 20000
@@ -99,6 +101,7 @@ class Probe:
         self.stopping = False
         self.given = {}  # id of a code -> (code, what it returned, or None once written)
         self.ready = False
+        self.calm = self.failures = 0
         self.own = set()
         self.last = time.monotonic()
         self.used = INTERVAL * COST
@@ -217,6 +220,8 @@ class Probe:
                     self.done = True
                     self.timer.stop()
                     return
+                if not self.timer.handled_by(self.tick):
+                    self.timer.give_up()
                 self.timer.every(self.interval())
 
     def interval(self):
@@ -230,10 +235,15 @@ class Probe:
         if self.window is not None and not self.window.closed:
             return
         try:
+            if woken():
+                self.timer.give_up()
+                return
             self.take(frame)
             self.maybe_window()
-        except Exception as error:
-            self.fail(error)
+        except Exception as error:  # the program was met at an odd moment: the next one will do
+            self.failures += 1
+            if self.failures > PATIENCE:
+                self.fail(error)
 
     def take(self, frame):
         """One sample of all threads, and what it costs."""
@@ -322,10 +332,16 @@ class Probe:
     def mark_ready(self, key):
         """Tell, once, that the program has done its imports."""
         imports = [self.by_index[i].co_filename.startswith("<frozen importlib") for i in key[::2]]
-        if len(key) and not any(imports) and self.by_index[key[-2]].co_name == "<module>":
+        self.calm = 0 if any(imports) or not key else self.calm + 1
+        if self.calm >= CALM:
             self.ready = True
             try:
-                os.close(os.open(os.path.join(self.folder, "ready"), os.O_CREAT | os.O_WRONLY))
+                os.close(
+                    os.open(
+                        os.path.join(self.folder, "%d.ready" % os.getpid()),
+                        os.O_CREAT | os.O_WRONLY,
+                    )
+                )
             except OSError:
                 pass
 
@@ -391,13 +407,13 @@ class Probe:
                     self.line({"k": "library", "name": name, "version": str(version),
                                "t": time.monotonic() - self.started})  # fmt: skip
         torch = sys.modules.get("torch")
-        if torch is not None and "threads" not in self.libraries:
-            try:
-                threads = torch.get_num_threads()
-                self.libraries["threads"] = threads
-                self.line({"k": "torch", "threads": threads})
-            except Exception:
-                pass
+        try:
+            threads = torch.get_num_threads() if torch is not None else None
+        except Exception:
+            return
+        if threads is not None and threads != self.libraries.get("threads"):
+            self.libraries["threads"] = threads
+            self.line({"k": "torch", "threads": threads})
 
     # --- Writing ------------------------------------------------------------------------------
 
@@ -455,6 +471,19 @@ class Probe:
             pass
 
 
+def woken():
+    """Whether every signal is told to a descriptor of the program's; in the main thread.
+
+    An event loop that handles signals asks for that. Ours would wake it up each time, and would
+    fill the descriptor's buffer, so that the program's own are lost.
+    """
+    descriptor = signal.set_wakeup_fd(-1)
+    if descriptor == -1:
+        return False
+    signal.set_wakeup_fd(descriptor)
+    return True
+
+
 class Timer:
     """A timer of the kernel that signals the main thread, which samples between two instructions.
 
@@ -471,6 +500,15 @@ class Timer:
         if self.number is not None:
             signal.signal(self.number, function)
             signal.siginterrupt(self.number, False)
+
+    def handled_by(self, function):
+        """Whether the signal is still ours; the program may have taken it since."""
+        return self.number is None or signal.getsignal(self.number) == function
+
+    def give_up(self):
+        """End it for good: the signal would disturb the program. A thread samples instead."""
+        self.stop()
+        self.number = None
 
     def start(self):
         """Start; in the main thread."""

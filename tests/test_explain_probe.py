@@ -1,0 +1,175 @@
+"""The probe runs in other Pythons than Flatout's own, from 3.8 on, and those notice nothing."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from flatout.explain.attach import INJECT
+from flatout.explain.evidence import process, rows_of
+
+VERSIONS = [f"3.{minor}" for minor in range(8, 15)]
+
+PROGRAM = """
+import asyncio, os, sys, threading, time, warnings
+
+warnings.simplefilter("error")
+
+
+class Maze:
+    def step(self, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            sum(n * n for n in range(500))
+        return [0.0], 1.0, False, {}
+
+    def reset(self):
+        return [0.0]
+
+
+Maze().step(1.5)
+child = os.fork()
+if child == 0:
+    Maze().step(0.8)
+    os._exit(5)
+code = os.waitpid(child, 0)[1] >> 8
+asyncio.run(asyncio.sleep(0.1))
+print(code, len(threading.enumerate()), any("inject" in path for path in sys.path), child)
+"""
+
+
+@cache
+def interpreter(version: str) -> str | None:
+    """A Python of this version that works: on the path, or one that pyenv has installed."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = sorted((root / "versions").glob(f"{version}.*/bin/python"))
+    for candidate in (shutil.which(f"python{version}"), *map(str, found)):
+        if candidate is None:
+            continue
+        said = subprocess.run([candidate, "--version"], capture_output=True, text=True)
+        if said.stdout.startswith(f"Python {version}."):
+            return candidate
+    return None
+
+
+HOLDER = """
+import time
+
+def train(seed, rate):
+    given = locals()  # as programs do that save their settings
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        sum(n * n for n in range(500))
+    return given
+
+given = train(7, rate=0.5)
+print(given["seed"], given["rate"])
+"""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_probe_observes_this_python(tmp_path: Path, version: str) -> None:
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on this machine")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    folder = tmp_path / "seen"
+    folder.mkdir()
+    done = subprocess.run(
+        [python, "-W", "error", str(tmp_path / "program.py")],
+        env={**os.environ, "FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": str(INJECT)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stderr == ""
+    code, threads, left, child = done.stdout.split()
+    assert (done.returncode, code, threads, left) == (0, "5", "1", "False")
+    assert not list(folder.glob("*.failed"))
+    seen = {one.pid: one for one in map(process, rows_of(folder))}
+    assert len(seen) == 2
+    for one in seen.values():
+        assert one.failure is None
+        assert f"{one.python[0]}.{one.python[1]}" == version
+        steps = [code for code in one.codes if code.plain == "step" and code.has("reset")]
+        assert len(steps) == 1
+        assert sum(sample.dt for sample in one.samples) > 0.3
+    parent = next(one for pid, one in seen.items() if pid != int(child))
+    assert parent.ended is not None
+    (line,) = [n for n, text in enumerate(PROGRAM.splitlines(), 1) if "sum(" in text]
+    lines = {at for stack in parent.stacks.values() for _, at in stack.frames}
+    assert line in lines
+    assert parent.windows, "no call was counted"
+
+
+def test_what_a_program_got_from_locals_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(HOLDER)
+    folder = tmp_path / "seen"
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")],
+        env={**os.environ, "FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": str(INJECT)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("7 0.5\n", "")
+    (seen,) = map(process, rows_of(folder))
+    assert sum(sample.dt for sample in seen.samples) > 0.3
+
+
+def test_what_is_injected_is_of_python_3_8_and_the_standard_library() -> None:
+    files = sorted(INJECT.glob("*.py"))
+    own = {file.stem for file in files}
+    assert "sitecustomize" in own
+    for file in files:
+        tree = ast.parse(file.read_text(), feature_version=(3, 8))
+        for node in ast.walk(tree):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert not node.level
+                names = [node.module or ""]
+            for name in names:
+                top = name.partition(".")[0]
+                assert top in own or top in sys.stdlib_module_names, f"{file.name} imports {name}"
+
+
+def test_without_its_folder_nothing_is_observed(tmp_path: Path) -> None:
+    """A process that outlives the observation starts Pythons of its own: they run as usual."""
+    environment = {**os.environ, "PYTHONPATH": str(INJECT)}
+    code = "import sys; print('_flatout_probe' in sys.modules, sys.path)"
+    for folder in ("", str(tmp_path / "gone")):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code],
+            env={**environment, "FLATOUT_EXPLAIN": folder}, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0
+        assert done.stderr == ""
+        assert done.stdout.startswith("False ")
+        if folder:
+            assert not re.search(r"explain.inject", done.stdout)
+
+
+def test_a_failure_to_begin_is_left_for_the_report(tmp_path: Path) -> None:
+    """The program runs all the same where the probe cannot start: here it is broken."""
+    inject = shutil.copytree(INJECT, tmp_path / "inject")
+    probe = inject / "_flatout_probe.py"
+    probe.write_text(probe.read_text().replace("import _thread", "import _no_such_module"))
+    folder = tmp_path / "seen"
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", "print('ran')"],
+        env={**os.environ, "FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": str(inject)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
+    (failed,) = folder.glob("*.failed")
+    assert "_no_such_module" in failed.read_text()
+    assert json.loads(f"[{failed.stem}]")[0] > 0

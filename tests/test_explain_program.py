@@ -1,0 +1,405 @@
+"""`flatout explain -- program`: what the program notices of it (nothing), and what is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flatout.explain.evidence import load
+from tests.conftest import Result
+from tests.kills import finish, wait_for
+
+BUSY = """
+import time
+
+def busy(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(1000))
+"""
+
+
+def script(folder: Path, text: str, name: str = "script.py") -> Path:
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def start(*argv: object, path: Path | None = None) -> subprocess.Popen[str]:
+    """Start ``flatout explain ARGV`` without a terminal, `path` being its PYTHONPATH."""
+    environment = {**os.environ, "PYTHONPATH": str(path)} if path else None
+    return subprocess.Popen(
+        [sys.executable, "-m", "flatout", "explain", *map(str, argv)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment, start_new_session=True,
+    )  # fmt: skip
+
+
+def explained(*argv: object, path: Path | None = None) -> Result:
+    return finish(start(*argv, path=path), 60)
+
+
+# --- The verdict ------------------------------------------------------------------------------
+
+PLANTED = """\
+import sys
+import numpy as np
+
+
+class Maze:
+    def __init__(self):
+        self.cells = [0.5] * 5000
+        self.moves = 0
+
+    def reset(self):
+        self.moves = 0
+        return np.zeros(4)
+
+    def step(self, move):
+        self.moves += 1
+        total = sum((cell * 31 + move) % 7 for cell in self.cells)  # SLOW
+        return np.full(4, total), 1.0, self.moves >= 50, {}
+
+
+def improve(weights, observation, reward):
+    error = reward - observation @ weights
+    weights += 1e-9 * error * observation[:, None]
+
+
+maze, weights = Maze(), np.zeros((4, 2))
+observation = maze.reset()
+while True:
+    move = int((observation @ weights).argmax())
+    observation, reward, done, _ = maze.step(move)
+    improve(weights, observation, reward)
+    if done:
+        observation = maze.reset()
+"""
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all that explaining a program with a slow environment leaves."""
+    folder = tmp_path_factory.mktemp("planted")
+    program = script(folder, PLANTED, "maze.py")
+    result = explained(
+        "--seconds", 3, "--stop", "--json", folder / "said.json", "--html", folder / "said.html",
+        "--save", folder / "evidence.json", "--", sys.executable, program,
+    )  # fmt: skip
+    assert result.code == 143, result.err  # it was asked to end
+    (folder / "said.txt").write_text(result.err)
+    return folder
+
+
+def test_a_slow_environment_of_no_library_is_found_with_its_line(planted: Path) -> None:
+    said = json.loads((planted / "said.json").read_text())
+    assert said["verdict"] == "env-bound"
+    first = said["findings"][0]
+    assert first["id"] == "env-bound"
+    assert first["share"] > 0.5
+    line = next(n for n, text in enumerate(PLANTED.splitlines(), 1) if "# SLOW" in text)
+    assert f"maze.py:{line}" in " ".join(first["evidence"])
+    assert "env-bound" in (planted / "said.txt").read_text().splitlines()[0]
+
+
+def test_saved_evidence_gives_the_same_answer(
+    planted: Path, flatout: Callable[..., Result]
+) -> None:
+    again = planted / "again.json"
+    result = flatout("explain", planted / "evidence.json", "--json", again)
+    assert result.code == 0
+    assert result.err == (planted / "said.txt").read_text()
+    assert again.read_text() == (planted / "said.json").read_text()
+    assert "<html" in (planted / "said.html").read_text()
+
+
+# --- Passed through ---------------------------------------------------------------------------
+
+
+def test_a_program_notices_nothing(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    script(own, "import os\nos.environ['STARTED'] = 'by the own sitecustomize'", "sitecustomize.py")
+    script(own, "WORD = 'imported'", "helper_of_mine.py")
+    program = script(
+        tmp_path,
+        """
+        import json, os, signal, sys, threading, warnings
+        import helper_of_mine
+        print(json.dumps({
+            "argv": sys.argv, "path": sys.path, "cwd": os.getcwd(), "stdin": sys.stdin.read(),
+            "helper": helper_of_mine.WORD, "started": os.environ.get("STARTED"),
+            "sitecustomize": sys.modules["sitecustomize"].__file__, "flags": list(sys.flags),
+            "threads": [thread.name for thread in threading.enumerate()],
+            "interrupt": str(signal.getsignal(signal.SIGINT)), "filters": len(warnings.filters),
+            "profile": str(sys.getprofile()), "trace": str(sys.gettrace()),
+        }))
+        print("to stderr", file=sys.stderr)
+        sys.exit(7)
+        """,
+    )
+    command = [sys.executable, "-W", "error", str(program), "--flag", "a b", "--", "-x", ""]
+    path = {**os.environ, "PYTHONPATH": str(own)}
+    plain = subprocess.run(command, input="told", capture_output=True, text=True, env=path)
+    watched = subprocess.run(
+        [sys.executable, "-m", "flatout", "explain", "--seconds", "1", "--", *command],
+        input="told", capture_output=True, text=True, env=path,
+    )  # fmt: skip
+    assert json.loads(watched.stdout) == json.loads(plain.stdout)
+    assert json.loads(plain.stdout)["started"] == "by the own sitecustomize"
+    assert plain.returncode == watched.returncode == 7
+    assert watched.stderr.splitlines()[0] == plain.stderr.strip() == "to stderr"
+
+
+def test_megabytes_of_output_pass_through(tmp_path: Path) -> None:
+    program = script(
+        tmp_path,
+        """
+        import sys
+        for _ in range(64):
+            sys.stdout.write("x" * 65535 + "\\n")
+            sys.stderr.write("y" * 16383 + "\\n")
+        """,
+    )
+    result = explained("--seconds", 1, "--", sys.executable, program)
+    assert result.code == 0
+    assert len(result.out) == 64 * 65536
+    assert result.err.count("y" * 16383 + "\n") == 64
+
+
+SIGNALLED = """
+import signal, sys, time
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+if sys.argv[1] == "handles":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: sys.exit(int(number) + 40))
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(("handles", "code"), [("handles", None), ("not", 128)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_are_the_programs(
+    tmp_path: Path, number: signal.Signals, handles: str, code: int | None
+) -> None:
+    program = script(tmp_path, SIGNALLED)
+    process = start("--seconds", 30, "--", sys.executable, program, handles)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    result = finish(process, 30)
+    assert result.code == (number + 40 if code is None else number + code)
+    assert "VERDICT" in result.err
+
+
+def test_programs_that_use_signals_are_left_alone(tmp_path: Path) -> None:
+    """An event loop's descriptor is not filled by ours, and a handler taken later gets none."""
+    program = script(
+        tmp_path,
+        BUSY
+        + """
+import signal, socket
+reader, writer = socket.socketpair()
+reader.setblocking(False)
+writer.setblocking(False)
+signal.set_wakeup_fd(writer.fileno())
+busy(1.0)
+print(len(reader.recv(10_000)) < 10, signal.set_wakeup_fd(-1) == writer.fileno())
+""",
+    )
+    taking = script(
+        tmp_path,
+        BUSY
+        + """
+import signal
+calls = []
+signal.signal(signal.SIGURG, lambda number, frame: calls.append(number))
+busy(2.0)
+before = len(calls)
+busy(1.0)
+print(len(calls) == before)
+""",
+        "taking.py",
+    )
+    save = tmp_path / "evidence.json"
+    first = start("--seconds", 9, "--save", save, "--", sys.executable, program)
+    second = start("--seconds", 9, "--", sys.executable, taking)
+    result = finish(first, 60)
+    assert result.out == "True True\n"
+    assert finish(second, 60).out == "True\n"
+    (process,) = load(save).processes  # by a thread, as well as that goes
+    assert sum(sample.dt for sample in process.samples) > 0.5
+
+
+# --- Children ---------------------------------------------------------------------------------
+
+
+def test_children_are_seen_however_they_were_started(tmp_path: Path) -> None:
+    script(tmp_path, BUSY, "work.py")
+    program = script(
+        tmp_path,
+        """
+        import multiprocessing, os, subprocess, sys
+        from work import busy
+
+        if __name__ == "__main__":
+            context = multiprocessing.get_context("spawn")
+            spawned = context.Process(target=busy, args=(1.0,))
+            spawned.start()
+            code = "import work; work.busy(1.0)"
+            begun = subprocess.Popen([sys.executable, "-W", "error", "-c", code])
+            forked = os.fork()
+            if forked == 0:
+                busy(1.0)
+                os._exit(3)
+            busy(0.5)
+            print(os.waitpid(forked, 0)[1] >> 8, begun.wait(), spawned.join(), spawned.exitcode)
+            print(spawned.pid, begun.pid, forked, os.getpid())
+        """,
+    )
+    save = tmp_path / "evidence.json"
+    result = explained(
+        "--seconds", 20, "--save", save, "--", sys.executable, "-W", "error", program,
+        path=tmp_path,
+    )  # fmt: skip
+    codes, pids = result.out.splitlines()
+    assert codes == "3 0 None 0"
+    assert "Warning" not in result.err
+    evidence = load(save)
+    sampled = {one.pid for one in evidence.processes if one.samples}
+    assert {int(pid) for pid in pids.split()} <= sampled
+    assert not any(one.failure for one in evidence.processes)
+
+
+@pytest.mark.slow
+def test_stop_leaves_nothing_behind(tmp_path: Path) -> None:
+    program = script(
+        tmp_path,
+        """
+        import os, signal, subprocess, sys, time
+        code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+        child = subprocess.Popen([sys.executable, "-c", code])
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            grandchild = subprocess.Popen(["sleep", "60"])
+            print(os.getpid(), grandchild.pid, flush=True)
+            time.sleep(60)
+        print(os.getpid(), child.pid, flush=True)
+        time.sleep(60)
+        """,
+    )
+    result = explained("--seconds", 1, "--stop", "--", sys.executable, program)
+    assert result.code == 143
+    pids = [int(pid) for pid in result.out.split()]
+    assert len(pids) == 4
+
+    def alive(pid: int) -> bool:
+        try:
+            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    wait_for(lambda: not any(map(alive, pids)), 5)
+
+
+# --- Programs with which little can be done ---------------------------------------------------
+
+
+def test_a_program_that_fails_says_so_itself(tmp_path: Path) -> None:
+    raising = script(tmp_path, "import time\ntime.sleep(0.3)\nraise LookupError('of its own')")
+    runs = {
+        "missing": start("--seconds", 1, "--", sys.executable, tmp_path / "nothing.py"),
+        "raising": start("--seconds", 1, "--", sys.executable, raising),
+        "at once": start("--seconds", 1, "--", sys.executable, "-c", "pass"),
+        "no Python": start("--seconds", 1, "--", "sh", "-c", "echo from the shell; exit 9"),
+    }
+    done = {name: finish(process, 30) for name, process in runs.items()}
+    assert {name: result.code for name, result in done.items()} == {
+        "missing": 2, "raising": 1, "at once": 0, "no Python": 9,
+    }  # fmt: skip
+    for name, result in done.items():
+        assert "_flatout" not in result.err
+        assert result.err.count("Traceback") == (name == "raising")
+        assert "VERDICT" in result.err
+    assert "nothing.py" in done["missing"].err
+    assert "LookupError: of its own" in done["raising"].err
+    assert "run it longer" in done["at once"].err
+    assert done["no Python"].out == "from the shell\n"
+    assert "No Python process of sh could be observed" in done["no Python"].err
+
+
+def test_flags_that_keep_the_probe_out_are_named() -> None:
+    begun = {
+        flag: start("--seconds", 1, "--", sys.executable, "-u", flag, "-c", "print('ran')")
+        for flag in ("-I", "-E", "-S")
+    }
+    for flag, process in begun.items():
+        result = finish(process, 30)
+        assert (result.code, result.out) == (0, "ran\n")
+        assert f"Python was started with {flag}, which keeps it from loading" in result.err
+
+
+def test_a_report_that_cannot_be_written_does_not_harm_the_program(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    for flag in ("--json", "--html", "--save"):
+        result = explained("--seconds", 1, flag, "/dev/full", "--", "sh", "-c", "exit 4")
+        assert result.code == 4
+        assert "No space left on device" in result.message
+
+
+# --- Bad requests -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ((), "one thing to explain"),
+        (("--",), "nothing follows --"),
+        ((".", "--", "true"), "one thing to explain"),
+        (("--pid", "1", "--", "true"), "one thing to explain"),
+        (("--seconds", "0", "--", "true"), "--seconds 0 is impossible"),
+        (("--seconds", "nan", "--", "true"), "--seconds nan is impossible"),
+        (("--json", "/no/such/folder/x.json", "--", "true"), "/no/such/folder does not exist"),
+        (("--html", "/", "--", "true"), "--html / is a folder"),
+        (("--try", "--", "true"), "--try is for run folders"),
+        (("--stop", "--pid", "1"), "--stop is for programs"),
+        (("--", "no-such-command-anywhere"), "cannot be started: No such file"),
+        (("--", "/etc/passwd"), "cannot be started: Permission denied"),
+    ],
+)
+def test_bad_requests_are_refused_in_a_sentence(
+    flatout: Callable[..., Result], argv: tuple[str, ...], said: str
+) -> None:
+    result = flatout("explain", *argv)
+    assert result.code == 2
+    assert said in result.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[]", "17", "{}", '{"flatout_evidence": 1}', '{"flatout_evidence": 99}',
+        '{"flatout_evidence": 1, "processes": [[]]}', '{"flatout_evidence": 1, "processes": []}',
+    ],
+)  # fmt: skip
+def test_evidence_that_is_none_is_refused_in_a_sentence(
+    flatout: Callable[..., Result], tmp_path: Path, text: str
+) -> None:
+    file = tmp_path / "evidence.json"
+    file.write_text(text)
+    result = flatout("explain", file)
+    assert result.code == 1
+    assert str(file) in result.message

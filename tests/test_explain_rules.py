@@ -1,0 +1,347 @@
+"""The rules of `flatout explain -- program` are pure: evidence made up here, findings out."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flatout.explain.attach import blocking_flags
+from flatout.explain.diagnose import diagnose
+from flatout.explain.diagnosis import PHASES, Diagnosis
+from flatout.explain.evidence import build, load, rows_of, save
+from flatout.explain.tags import steps
+from tests.conftest import Result
+
+STDLIB = "/usr/lib/python3.11"
+PIPE = (f"{STDLIB}/multiprocessing/connection.py", "Connection._recv", None)
+ENV = {"name": "Maze", "module": "maze", "bases": ["maze.Maze"], "has": ["step", "reset"]}
+ADAM = {"name": "Adam", "module": "torch.optim.adam", "bases": ["torch.Adam"],
+        "has": ["step", "zero_grad", "state_dict"]}  # fmt: skip
+BUFFER = {"name": "Buffer", "module": "store", "bases": ["store.Buffer"], "has": ["sample", "add"]}
+
+PLACES: dict[str, tuple[list[tuple[str, str, dict[str, Any] | None]], str]] = {
+    "learn": ([("/usr/lib/site-packages/torch/optim/adam.py", "Adam.step", ADAM),
+               ("/home/me/train.py", "improve", None)], "addcdiv_"),
+    "env": ([("/home/me/maze.py", "Maze.step", ENV)], "self.walls"),
+    "replay": ([("/home/me/store.py", "Buffer.sample", BUFFER)], "self.gather"),
+    "io": ([(f"{STDLIB}/json/__init__.py", "dump", None), ("/home/me/train.py", "log", None)],
+           "fp.write"),
+    "wait": ([PIPE, ("/home/me/train.py", "collect", None)], "read"),
+}  # fmt: skip
+"""What a thread can be at: the frames inside of ``main``, innermost first, and the call."""
+
+
+class Recorded:
+    """One process's rows, as the probe writes them; its clock runs while `spend` is called."""
+
+    def __init__(self, pid: int) -> None:
+        self.rows: list[dict[str, Any]] = [
+            {"k": "process", "pid": pid, "ppid": 1, "t": 100.0, "python": [3, 11, 7],
+             "argv": ["python", "train.py"], "stdlib": STDLIB},
+            {"k": "lane", "i": 0, "main": True, "name": "MainThread", "native": pid},
+        ]  # fmt: skip
+        self._codes: dict[str, int] = {}
+        self._stacks: dict[str, int] = {}
+        self._samples: list[tuple[float, float, int, int, int]] = []
+        self.clock = 0.0
+
+    def _code(self, file: str, name: str, owner: dict[str, Any] | None) -> int:
+        index = self._codes.setdefault(file + name, len(self._codes))
+        self.rows.append(
+            {"k": "code", "i": index, "file": file, "name": name,
+             "plain": name.rpartition(".")[2], "line": 10}
+            | ({"self": owner} if owner else {})
+        )  # fmt: skip
+        return index
+
+    def _stack(self, place: str) -> int:
+        if place not in self._stacks:
+            frames, call = PLACES[place]
+            flat = []
+            for line, frame in enumerate([*frames, ("/home/me/train.py", "main", None)], 20):
+                flat += [self._code(*frame), line * 3]
+            at = 2 * len(self._stacks)
+            self._stacks[place] = len(self._stacks)
+            self.rows += [
+                {"k": "leaf", "c": flat[0], "l": 60, "at": at, "text": f"{call}()", "call": call},
+                {"k": "stack", "i": self._stacks[place], "at": at, "f": flat},
+            ]
+        return self._stacks[place]
+
+    def spend(self, seconds: float, place: str, compilation: int = 0) -> Recorded:
+        """Be at a place for a while, sampled every 10 ms."""
+        for _ in range(round(seconds / 0.01)):
+            self.clock = round(self.clock + 0.01, 5)
+            self._samples.append((self.clock, 0.01, 0, self._stack(place), compilation))
+        return self
+
+    def written(self) -> list[dict[str, Any]]:
+        """All rows."""
+        return [*self.rows, {"k": "samples", "d": self._samples}]
+
+
+def meta(seconds: float, cores: int = 4, busy: float = 1.0) -> dict[str, Any]:
+    rows = [
+        {"t": 100.0 + second, "seconds": 1.0, "cores": cores, "cpu": busy / cores}
+        for second in range(1, int(seconds) + 1)
+    ]
+    return {
+        "command": ["python", "train.py"], "began": 100.0, "ended": 100.0 + seconds,
+        "monitor": rows, "machine": {"cores": cores, "cpu": "a CPU", "gpus": []}, "notes": [],
+        "finished": False,
+    }  # fmt: skip
+
+
+def told(*processes: Recorded, **given: Any) -> Diagnosis:
+    """The diagnosis of some processes' rows."""
+    about = meta(max(one.clock for one in processes), **given)
+    return diagnose(build(about, [one.written() for one in processes]))
+
+
+# --- Whose time it is -------------------------------------------------------------------------
+
+
+def test_while_the_driver_waits_the_time_is_its_busy_workers() -> None:
+    driver, workers = Recorded(1), [Recorded(2), Recorded(3)]
+    for _ in range(40):
+        driver.spend(0.02, "learn").spend(0.08, "wait")
+        for worker in workers:
+            worker.spend(0.1, "env")
+    found = told(driver, *workers, busy=2.2)
+    assert found.verdict == "env-bound"
+    assert found.phases["env"] == pytest.approx(0.8, abs=0.05)
+    assert found.phases["learn"] == pytest.approx(0.2, abs=0.05)
+    assert "maze.py:60" in found.findings[0].evidence[0]
+
+
+def test_one_straggler_of_four_is_waiting() -> None:
+    driver, workers = Recorded(1), [Recorded(pid) for pid in range(2, 6)]
+    for _ in range(40):
+        driver.spend(0.01, "learn").spend(0.09, "wait")
+        workers[0].spend(0.1, "env")
+        for worker in workers[1:]:
+            worker.spend(0.02, "env").spend(0.08, "wait")
+    found = told(driver, *workers)
+    assert found.verdict == "waiting"
+    assert found.phases["wait"] > 0.6
+    assert "cores are idle" in " ".join(found.findings[0].evidence)
+
+
+def test_without_workers_the_driver_is_to_blame() -> None:
+    driver = Recorded(1)
+    for _ in range(30):
+        driver.spend(0.02, "learn").spend(0.07, "replay").spend(0.01, "io")
+    found = told(driver)
+    assert [one.id for one in found.findings][:1] == ["replay-bound"]
+    assert found.findings[0].share == pytest.approx(0.7, abs=0.05)
+    assert {one.id for one in found.findings} >= {"replay-bound", "io-bound"}
+
+
+def test_the_first_compilation_stands_apart_and_others_are_the_cause() -> None:
+    driver = Recorded(1).spend(0.5, "env").spend(2.0, "learn", compilation=1)
+    for number in range(2, 12):
+        driver.spend(0.1, "learn").spend(0.3, "learn", compilation=number)
+    found = told(driver)
+    assert found.verdict == "compile-bound"
+    assert dict(found.apart)["first compilation"] == pytest.approx(2.0, abs=0.1)
+    assert found.findings[0].share == pytest.approx(0.75, abs=0.05)
+
+
+def test_learning_alone_is_healthy_and_gains_nothing() -> None:
+    driver = Recorded(1)
+    for _ in range(30):
+        driver.spend(0.1, "learn").spend(0.002, "env")
+    found = told(driver, busy=4.0)
+    assert {one.id for one in found.findings} <= {"compute-bound", "launch-bound"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    driver=st.lists(
+        st.tuples(st.sampled_from(sorted(PLACES)), st.integers(1, 40), st.integers(0, 3)),
+        max_size=30,
+    ),
+    workers=st.lists(
+        st.lists(st.tuples(st.sampled_from(sorted(PLACES)), st.integers(1, 60)), max_size=12),
+        max_size=4,
+    ),
+    busy=st.floats(0, 4),
+)
+def test_whatever_is_recorded_the_figures_make_sense(
+    driver: list[tuple[str, int, int]], workers: list[list[tuple[str, int]]], busy: float
+) -> None:
+    processes = [Recorded(pid) for pid in range(1, len(workers) + 2)]
+    for place, steps_, compilation in driver:
+        processes[0].spend(steps_ / 100, place, compilation)
+    for process, stretches in zip(processes[1:], workers, strict=True):
+        for place, steps_ in stretches:
+            process.spend(steps_ / 100, place)
+    found = told(*processes, busy=busy)
+    assert not found.phases or sum(found.phases.values()) == pytest.approx(1.0)
+    assert set(found.phases) <= set(PHASES)
+    assert all(share > 0 for share in found.phases.values())
+    for one in found.findings:
+        assert 0 < one.share <= 1
+        assert 1 <= one.low <= one.gain <= one.high
+        assert one.remedy
+        assert all(one.evidence)
+    phases = [one for one in found.findings if one.id not in ("compute-bound", "launch-bound")]
+    assert all(a.share >= b.share for a, b in pairwise(phases))
+    json.dumps(found.as_json(), allow_nan=False)
+
+
+# --- What a step returns, what a command line says --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ("onbbo", True),  # observation, reward, terminated, truncated, info
+        ("onbo", True),  # the old four
+        ("Nnbo", True),  # a flat observation
+        ("nnbo", True),  # a discrete one
+        ("onb", True),
+        ("oNBBo", True),  # of a vector of environments
+        ("NNBo", True),
+        ("", False),
+        ("on", False),
+        ("oo", False),
+        ("nnn", False),  # three losses
+        ("ooooo", False),  # a batch of experience
+        ("oNNoB", False),
+        ("?nbo", False),
+        ("bnbo", False),
+        ("obno", False),
+    ],
+)
+def test_a_step_is_recognised_by_what_it_returns(kinds: str, expected: bool) -> None:
+    assert steps(kinds) is expected
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("python -I x.py", ["-I"]),
+        ("/usr/bin/python3.12 -uE x.py", ["-E"]),
+        ("pypy3 -S x.py", ["-S"]),
+        ("python -BsEO -S x.py", ["-E", "-S"]),
+        ("python -W error -S x.py", ["-S"]),
+        ("python -uW error -S x.py", ["-S"]),
+        ("python -X dev -I x.py", ["-I"]),
+        ("python -Ximporttime -I x.py", ["-I"]),
+        ("python -Wignore::ImportWarning:some.module -E x.py", ["-E"]),
+        ("python --check-hash-based-pycs never -I x.py", ["-I"]),
+        ("python x.py -I -E -S", []),
+        ("python -c -I", []),
+        ("python -m pkg -E", []),
+        ("python -ucprint -E", []),
+        ("python - -E", []),
+        ("python -s -B -Werror x.py", []),
+        ("python", []),
+        ("bash -E x", []),
+    ],
+)
+def test_flags_that_keep_the_probe_out_are_recognised(command: str, expected: list[str]) -> None:
+    assert blocking_flags(command.split()) == expected
+
+
+# --- Evidence that is not as it should be -----------------------------------------------------
+
+
+def recorded() -> Recorded:
+    """A process of every kind of row."""
+    found = Recorded(1)
+    for number in range(20):
+        found.spend(0.03, "env").spend(0.03, "learn").spend(0.02, "replay").spend(0.01, "io")
+        found.spend(0.01, "wait", compilation=number % 2)
+    found.rows += [
+        {"k": "returns", "c": 1, "kinds": "onbo"},
+        {"k": "library", "name": "torch", "version": "2.0", "t": 0.1},
+        {"k": "torch", "threads": 2},
+        {"k": "window", "t": 1.0, "names": ["matmul"], "stack": [0, 60, 1, 63], "cost": 100.0,
+         "events": [[0, 0, 2, 61], [9000, 2, 0, 61], [9000, 3, 0, 0], [9000, 1, 0, 0]],
+         "details": [[0, "env", "Maze", None, None, False]]},
+    ]  # fmt: skip
+    return found
+
+
+def test_rows_that_two_threads_wrote_out_of_order_tell_the_same() -> None:
+    rows = recorded().written()
+    straight = diagnose(build(meta(2.0), [rows]))
+    first, *rest = rows
+    for seed in range(5):
+        random.Random(seed).shuffle(rest)
+        again = diagnose(build(meta(2.0), [[first, *rest]]))
+        assert again.phases == straight.phases
+        assert again.findings == straight.findings
+
+
+def test_what_a_killed_process_left_is_read(tmp_path: Path) -> None:
+    """Every row may be the last, and half of the next may stand behind it."""
+    rows = recorded().written()
+    samples = rows.pop()
+    rows.insert(6, samples)  # what was sampled is known before what it refers to is written
+    lines = [json.dumps(row) for row in rows]
+    for kept in range(len(lines)):
+        (tmp_path / "1.jsonl").write_text("\n".join([*lines[:kept], lines[kept][:-7]]))
+        read = rows_of(tmp_path)
+        assert len(read) == (1 if kept else 0)
+        assert diagnose(build(meta(2.0), read)).subject == "python train.py"
+
+
+def test_a_lost_row_costs_no_more_than_that_row() -> None:
+    rows = recorded().written()
+    for lost in range(1, len(rows)):
+        diagnose(build(meta(2.0), [rows[:lost] + rows[lost + 1 :]]))
+
+
+def leaves(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of everything inside of a JSON value, long lists by their beginnings."""
+    inner = node.items() if isinstance(node, dict) else enumerate(node[:40])
+    found = []
+    for key, value in inner:
+        found.append((*path, key))
+        if isinstance(value, dict | list):
+            found += leaves(value, (*path, key))
+    return found
+
+
+def test_damaged_evidence_is_refused_in_a_sentence_or_read(
+    flatout: Callable[..., Result], tmp_path: Path
+) -> None:
+    file = tmp_path / "evidence.json"
+    save(file, meta(2.0), [recorded().written()])
+    whole = json.loads(file.read_text())
+    assert diagnose(load(file)).verdict == "env-bound"
+    dice = random.Random(0)
+    paths = leaves(whole)
+    refused = 0
+    for path in dice.sample(paths, 150):
+        damaged = copy.deepcopy(whole)
+        inside = damaged
+        for key in path[:-1]:
+            inside = inside[key]
+        if isinstance(inside, dict) and dice.random() < 0.5:
+            del inside[path[-1]]
+        else:
+            inside[path[-1]] = copy.copy(dice.choice([None, "x", {}, [], -1]))
+        file.write_text(json.dumps(damaged))
+        try:
+            result = flatout("explain", file)
+        except Exception as error:
+            error.add_note(f"damaged at {path}: {inside}"[:300])
+            raise
+        if result.code:
+            refused += 1
+            assert result.code == 1
+            assert str(file) in result.message
+    assert 0 < refused < 150
