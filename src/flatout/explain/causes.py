@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 HEALTHY = "healthy"
+UNKNOWN = "unknown"
+"""The verdict where too little was seen for one."""
 
 CAUSES: dict[str, str] = {
     "env-bound": "stepping and resetting environments, and preparing observations, takes the time",

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from flatout.explain import devices, remedies
 from flatout.explain.blame import Blame, blame
 from flatout.explain.calls import Counted, counted
-from flatout.explain.causes import CAUSES, HEALTHY
+from flatout.explain.causes import CAUSES, HEALTHY, UNKNOWN
 from flatout.explain.diagnosis import PHASES, Diagnosis, Finding, Lane, Usage
 from flatout.explain.evidence import Evidence
 from flatout.explain.mechanism import Learning, learning
 from flatout.explain.monitor import MonitorSample
 from flatout.explain.places import program_of
+from flatout.explain.report import percent
 from flatout.explain.timeline import LEARNING, Timeline, timeline
 
 LEAST_SHARE = 0.04
@@ -87,7 +88,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     """The verdict and its findings."""
     known = facts(evidence)
     found = findings(known)
-    first = found[0].id if found else HEALTHY
+    first = found[0].id if found else UNKNOWN
     verdict = HEALTHY if first == "compute-bound" else first
     return Diagnosis(
         subject=" ".join(evidence.command),
@@ -148,7 +149,7 @@ def _headline(known: Facts, found: Sequence[Finding]) -> str:
     if not found:
         return "too little was seen to say what the time goes to"
     first = found[0]
-    return f"{CAUSES[first.id]} ({first.share:.0%})"
+    return f"{CAUSES[first.id]} ({percent(first.share)})"
 
 
 def _notes(known: Facts) -> list[str]:

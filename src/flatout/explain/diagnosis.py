@@ -93,7 +93,7 @@ class Diagnosis:
 
     Attributes:
         subject: what was explained: a command line or a run folder.
-        verdict: a cause's id, or ``healthy``.
+        verdict: a cause's id, ``healthy``, or ``unknown`` where too little was seen.
         headline: the verdict's sentence.
         findings: best first.
         seconds: explained (steady) wall time.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from flatout.explain import tags
 from flatout.explain.diagnosis import Finding
 from flatout.explain.monitor import MonitorSample
+from flatout.explain.report import percent
 
 if TYPE_CHECKING:
     from flatout.explain.blame import Where
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 Key = TypeVar("Key", bound=Hashable)
 
-SPREAD = 0.35
-"""Half the interval of a prediction, relative to what it gains."""
+SPREAD = 0.3
+"""Half the interval of a prediction: of the time that it saves, and of the time that it leaves."""
 
 PROCESS_COST = 0.10
 """What each part costs more in a process of its own."""
@@ -36,9 +37,8 @@ RARER = 10
 def gain_of(share: float, remains: float) -> tuple[float, float, float]:
     """(gain, low, high) when of `share` of the time the part `remains` is left."""
     saved = min(max(share * (1 - remains), 0.0), 0.99)
-    gain = 1 / (1 - saved)
-    low = 1 / (1 - saved * (1 - SPREAD))
-    return gain, low, 1 / (1 - min(saved * (1 + SPREAD), 0.99))
+    after = 1 - saved
+    return 1 / after, 1 / (after + SPREAD * saved), 1 / (after - SPREAD * min(saved, after))
 
 
 def finding(cause: str, share: float, evidence: list[str], remedy: str, remains: float) -> Finding:
@@ -89,7 +89,7 @@ def acting(known: Facts, share: float) -> Finding:
         evidence.insert(
             0,
             f"{name} is called about {known.counted.rate(calls):,.0f} times/s with batch {batch}, "
-            f"{'gradients on' if grads else 'no gradients'}: {share:.0%} of the time"
+            f"{'gradients on' if grads else 'no gradients'}: {percent(share)} of the time"
             f"{_at(known, 'act')}",
         )
     together = max(ENVIRONMENTS, round(calls / steps) if steps else 0)
@@ -202,7 +202,7 @@ def launch(known: Facts, share: float) -> Finding:
         evidence.insert(
             0,
             f"learning makes about {known.learning.operations:,.0f} operations per second; those "
-            f"under 0.06 ms take {known.learning.launch or 0:.0%} of its time",
+            f"under 0.06 ms take {percent(known.learning.launch or 0)} of its time",
         )
     libraries = known.evidence.processes[known.line.driver.process].libraries  # type: ignore[union-attr]
     how = (
@@ -313,8 +313,8 @@ def _places(known: Facts, phase: str, share: float) -> list[str]:
     for (place, call), seconds in sorted(by_place.items(), key=lambda item: -item[1])[:2]:
         part = seconds / known.blame.seconds
         if place and part >= 0.02:
-            found.append(f"{place} `{call}`: {part:.0%} of the time")
-    return found or [f"{share:.0%} of the time"]
+            found.append(f"{place} `{call}`: {percent(part)} of the time")
+    return found or [f"{percent(share)} of the time"]
 
 
 def _at(known: Facts, phase: str) -> str:

@@ -12,7 +12,6 @@ import itertools
 import linecache
 import os
 import re
-import signal
 import sys
 import tokenize  # noqa: F401  (linecache would import it when the program is anywhere)
 
@@ -40,20 +39,6 @@ def thread_settings():
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
              "XLA_FLAGS", "JAX_PLATFORMS")  # fmt: skip
     return {name: os.environ[name] for name in names if name in os.environ}
-
-
-def free_signal():
-    """The signal to use, or None where the program has it already.
-
-    SIGURG is ignored by default: a program that resets its handlers, or that is ending, is not
-    harmed by one that is still on its way.
-    """
-    try:
-        if signal.getsignal(signal.SIGURG) == signal.SIG_DFL:
-            return signal.SIGURG
-    except (AttributeError, ValueError, OSError):
-        pass
-    return None
 
 
 def thread_name(ident):

@@ -25,7 +25,6 @@ from _flatout_describe import (
     command_line,
     described,
     dynamo_used,
-    free_signal,
     is_compiling,
     kind_of,
     line_of,
@@ -35,6 +34,7 @@ from _flatout_describe import (
     thread_name,
     thread_settings,
 )
+from _flatout_timer import Timer, free_signal
 from _flatout_window import Window
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -81,7 +81,7 @@ class Probe:
     def clear(self):
         """Forget what was seen: a new process begins."""
         self.file = None
-        self.running = False
+        self.life = None
         self.done = False
         self.lines = []
         self.codes = {}  # id -> (index, code, compiles): kept, so that no id is used twice
@@ -97,8 +97,6 @@ class Probe:
         self.window = None
         self.next_window = None
         self.libraries = {}
-        self.idle = _thread.allocate_lock()
-        self.stopping = False
         self.given = {}  # id of a code -> (code, what it returned, or None once written)
         self.ready = False
         self.calm = self.failures = 0
@@ -132,24 +130,23 @@ class Probe:
         self.launch()
 
     def launch(self):
-        """Start the threads, low-level: they do not appear among the program's own."""
-        if self.done or self.running:
+        """Start the thread, low-level: it does not appear among the program's own."""
+        if self.done or self.life is not None:
             return
-        self.running = True
-        self.stopping = False
-        self.idle.acquire(False)
-        _thread.start_new_thread(self.run, (self.idle,))
+        self.life = life = _thread.allocate_lock()  # given back by the thread when it ends
+        life.acquire()
+        _thread.start_new_thread(self.run, (life,))
         try:
-            self.timer.start()
+            self.timer.start(INTERVAL)
         except Exception:
             self.timer.number = None
 
     def before_fork(self):
         """No thread of ours is there while the program forks."""
-        if self.running and _thread.get_ident() not in self.own:
-            self.stopping = True
-            if self.idle.acquire(True, 0.2):
-                self.running = False
+        life = self.life
+        if life is not None and _thread.get_ident() not in self.own:
+            self.life = None
+            life.acquire(True, 0.2)  # one that is late ends by itself
 
     def after_fork(self):
         """The parent goes on being sampled."""
@@ -173,24 +170,21 @@ class Probe:
         self.line({"k": "end", "t": time.monotonic()})
         self.flush()
 
-    def run(self, idle):
+    def run(self, life):
         """The thread that writes, and that samples while the main thread does not."""
         own = _thread.get_ident()
         self.own.add(own)
         try:
-            self.writing()
+            self.writing(life)
         except Exception as error:
             self.fail(error)
         finally:
             self.own.discard(own)
-            try:
-                idle.release()
-            except RuntimeError:
-                pass
+            life.release()
 
     def fail(self, error):
         """Give up; the program goes on."""
-        self.done = self.stopping = True
+        self.done, self.life = True, None
         try:
             self.timer.stop()
             self.line({"k": "failed", "error": "%s: %s" % (type(error).__name__, error)})
@@ -198,31 +192,39 @@ class Probe:
         except Exception:
             pass
 
-    def writing(self):
-        """Write twice a second until told to stop."""
+    def writing(self, life):
+        """Write twice a second until another thread has taken over, or none is wanted."""
         flushed, seed = time.monotonic(), os.getpid()
-        while not self.stopping:
+        while self.life is life:
             seed = (1103515245 * seed + 12345) & 0x7FFFFFFF  # jitter: no beat with a loop
             blocked = time.monotonic() - self.last > BLOCKED
             rest = self.interval() if blocked or not self.timer.running else BLOCKED
             time.sleep(rest * (0.5 + seed / 2147483648.0))
             now = time.monotonic()
-            if self.stopping:
+            if self.life is not life:
                 return
-            if now - self.last > BLOCKED or not self.timer.running:
-                self.take(None)
-            if now - flushed >= FLUSH:
-                flushed = now
-                self.libraries_seen()
-                self.write_window()
-                self.flush()
-                if os.path.exists(os.path.join(self.folder, "stop")):
-                    self.done = True
-                    self.timer.stop()
-                    return
-                if not self.timer.handled_by(self.tick):
-                    self.timer.give_up()
-                self.timer.every(self.interval())
+            try:
+                if now - self.last > BLOCKED or not self.timer.running:
+                    self.take(None)
+                if now - flushed >= FLUSH:
+                    flushed = now
+                    self.write()
+            except Exception as error:  # the program was met at an odd moment
+                self.failures += 1
+                if self.failures > PATIENCE:
+                    self.fail(error)
+
+    def write(self):
+        """Write what there is, and look whether enough was seen."""
+        self.libraries_seen()
+        self.write_window()
+        self.flush()
+        if os.path.exists(os.path.join(self.folder, "stop")):
+            self.done, self.life = True, None
+            self.timer.stop()
+        elif not self.timer.handled_by(self.tick):
+            self.timer.give_up()
+        self.timer.every(self.interval())
 
     def interval(self):
         """Seconds between two samples: rarer where they are dear."""
@@ -230,7 +232,7 @@ class Probe:
 
     def tick(self, _number, frame):
         """Runs in the main thread, between two of its instructions."""
-        if self.done or self.stopping or time.monotonic() - self.last < 0.3 * INTERVAL:
+        if self.done or time.monotonic() - self.last < 0.3 * INTERVAL:
             return
         if self.window is not None and not self.window.closed:
             return
@@ -438,7 +440,7 @@ class Probe:
             finally:
                 os.close(descriptor)
         except OSError:
-            self.done = self.stopping = True
+            self.done, self.life = True, None
 
     # --- Windows: exact calls of the main thread for some milliseconds ------------------------
 
@@ -482,64 +484,3 @@ def woken():
         return False
     signal.set_wakeup_fd(descriptor)
     return True
-
-
-class Timer:
-    """A timer of the kernel that signals the main thread, which samples between two instructions.
-
-    The signal restarts system calls (SA_RESTART), and Python's own waits go on by themselves.
-    """
-
-    def __init__(self, number):
-        self.number = number
-        self.running = False
-        self.period = None
-
-    def handle(self, function):
-        """Install the handler; in the main thread."""
-        if self.number is not None:
-            signal.signal(self.number, function)
-            signal.siginterrupt(self.number, False)
-
-    def handled_by(self, function):
-        """Whether the signal is still ours; the program may have taken it since."""
-        return self.number is None or signal.getsignal(self.number) == function
-
-    def give_up(self):
-        """End it for good: the signal would disturb the program. A thread samples instead."""
-        self.stop()
-        self.number = None
-
-    def start(self):
-        """Start; in the main thread."""
-        if self.running or self.number is None or not sys.platform.startswith("linux"):
-            return
-        import ctypes
-
-        class Event(ctypes.Structure):
-            _fields_ = [
-                ("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int),
-                ("thread", ctypes.c_int), ("rest", ctypes.c_char * 44),
-            ]  # fmt: skip
-
-        self.libc = ctypes.CDLL(None)
-        self.spec = ctypes.c_long * 4
-        self.timer = ctypes.c_void_p()
-        event = Event(None, self.number, 4, _thread.get_native_id())  # 4: to one thread
-        if not self.libc.timer_create(1, ctypes.byref(event), ctypes.byref(self.timer)):
-            self.running = True
-            self.every(INTERVAL)
-
-    def every(self, seconds):
-        """Signal so often."""
-        if not self.running or (self.period and abs(seconds - self.period) < 0.2 * self.period):
-            return
-        self.period = seconds
-        whole, nano = int(seconds), int(seconds % 1 * 1e9)
-        self.libc.timer_settime(self.timer, 0, self.spec(whole, nano, whole, nano), None)
-
-    def stop(self):
-        """End it."""
-        if self.running:
-            self.running, self.period = False, None
-            self.libc.timer_delete(self.timer)

@@ -17,6 +17,7 @@ def _start():
             import _flatout_probe
 
             _flatout_probe.start(folder)
+            _whole_output()
     except Exception as error:  # the program goes on without being observed
         try:
             with open(os.path.join(folder, "%d.failed" % os.getpid()), "w") as file:
@@ -25,6 +26,39 @@ def _start():
             pass
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
     sys.path_importer_cache.pop(here, None)
+
+
+def _whole_output():
+    """Let unbuffered output be written whole.
+
+    ``python -u`` hands each text to one write, and drops what a signal has cut off from it.
+    """
+    import io
+
+    class Whole(io.FileIO):
+        def write(self, data):
+            view = memoryview(data).cast("B")
+            done = 0
+            while done < len(view):
+                count = super().write(view[done:])
+                if count is None:  # not blocking, and full
+                    return done or None
+                done += count
+            return done
+
+    for name in ("stdout", "stderr"):
+        old = getattr(sys, name)
+        if type(getattr(old, "buffer", None)) is not io.FileIO:
+            continue  # buffered, which writes whole
+        raw = Whole(old.fileno(), "w", closefd=False)
+        raw.name = old.name
+        new = io.TextIOWrapper(
+            raw, encoding=old.encoding, errors=old.errors, newline="\n",
+            line_buffering=old.line_buffering, write_through=True,
+        )  # fmt: skip
+        new.mode = "w"
+        setattr(sys, name, new)
+        setattr(sys, "__%s__" % name, new)
 
 
 def _chain(mine):
