@@ -66,23 +66,21 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
     silent = balance = lockstep = 0.0
     for moment in moments:
         mark = moment.mark
-        if not mark.waits and mark.phase != "wait":
+        if mark.phase == "input" or (not mark.waits and mark.phase != "wait"):
             seconds[mark.phase] += moment.dt
             found.where[mark.phase][driver.process, mark.site, mark.call] += moment.dt
             continue
         states = _states(workers, moment)
         busy = [(track, state) for track, state in states if _works(state)]
+        there = len({track.process for track, _ in states})
+        at_work = len({track.process for track, _ in busy})
         if not busy:
             silent += moment.dt
             found.where["wait"][driver.process, mark.site, mark.call] += moment.dt
-        elif (
-            len(states) > 1
-            and 2 * len(busy) <= len(states)
-            and all(state.phase != "ipc" for _, state in busy)
-        ):
+        elif there > 1 and 2 * at_work <= there and all(state.phase != "ipc" for _, state in busy):
             seconds["wait"] += moment.dt
             lockstep += moment.dt
-            balance += moment.dt * len(busy) / len(states)
+            balance += moment.dt * at_work / there
             for track, state in busy:
                 found.where["wait"][track.process, state.site, state.call] += moment.dt
         else:

@@ -271,8 +271,8 @@ WORDS: tuple[tuple[str, re.Pattern[str]], ...] = (
 def by_words(code: Code) -> str | None:
     """What a function of the program calls itself, by the field's words."""
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", code.plain).lower().strip("_")
-    if code.plain.startswith("<"):
-        return None
+    if code.plain.startswith("<") or (name == "step" and code.owner and not code.has("reset")):
+        return None  # what steps and never resets may be an optimiser
     for phase, words in WORDS:
         if words.search(name):
             return phase

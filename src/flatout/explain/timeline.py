@@ -100,7 +100,7 @@ def timeline(evidence: Evidence) -> Timeline:
         decided = _places(process)
         places.append(decided)
         tracks += _tracks(index, process, decided)
-    driver = _driver(tracks, evidence)
+    driver = _driver(tracks)
     if driver is None:
         return Timeline(tracks, places, None, evidence.began, evidence.ended, [])
     begin, end = _steady(driver, evidence)
@@ -162,14 +162,13 @@ def _name(process: Process, lane: int) -> str:
     return f"{name} {process.pid}"
 
 
-def _driver(tracks: Sequence[Track], evidence: Evidence) -> Track | None:
+def _driver(tracks: Sequence[Track]) -> Track | None:
     """The thread that learns most; without learning, the first process's main thread."""
     if not tracks:
         return None
     best = max(tracks, key=lambda track: track.seconds(LEARNING))
     if best.seconds(LEARNING) >= 0.1:
         return best
-    del evidence
     return tracks[0]
 
 
