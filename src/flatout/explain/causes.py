@@ -26,5 +26,4 @@ CAUSES: dict[str, str] = {
 }
 """Phases that hold the rest up first, then the mechanisms of learning, then devices."""
 
-LEARNING = ("launch-bound", "transfer-bound", "communication-bound", "compute-bound")
 DEVICES = ("gpu-unused", "devices-reserved", "memory-contended")

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from flatout.explain import tags
 from flatout.explain.evidence import Leaf, Process
@@ -341,8 +340,3 @@ class Places:
         if "/jax/" in file and plain in ("device_get", "device_put", "_device_put_jaxpr_impl"):
             return True
         return leaf.word in tags.TRANSFERS
-
-    @cached_property
-    def has_env(self) -> bool:
-        """Whether environments step in this process."""
-        return bool(self._steps)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, TypeVar
 
 from flatout.explain import tags
+from flatout.explain.calls import Call, leaf_of
 from flatout.explain.diagnosis import Finding
 from flatout.explain.monitor import MonitorSample
 from flatout.explain.report import percent
@@ -77,15 +78,13 @@ def env(known: Facts, share: float) -> Finding:
 def acting(known: Facts, share: float) -> Finding:
     """Actions. Remains: one call instead of n, which costs a little more than one of the n."""
     evidence = _places(known, "act", share)
-    batches = Counter(
-        c.batch for c in known.counted.calls if c.kind == "network" and _acts(known, c)
-    )
-    calls = sum(batches.values())
+    acts = [call for call in known.counted.calls if call.kind == "network" and _acts(known, call)]
+    calls = len(acts)
     steps = sum(c.kind == "env" for c in known.counted.calls)
-    grads = any(c.grad for c in known.counted.calls if c.kind == "network" and _acts(known, c))
-    if calls:
-        batch = batches.most_common(1)[0][0]
-        name = next(c.owner for c in known.counted.calls if c.kind == "network" and _acts(known, c))
+    grads = any(call.grad for call in acts)
+    if acts:
+        batch = Counter(call.batch for call in acts).most_common(1)[0][0]
+        name = acts[0].owner
         evidence.insert(
             0,
             f"{name} is called about {known.counted.rate(calls):,.0f} times/s with batch {batch}, "
@@ -346,10 +345,9 @@ def _calls(known: Facts, kind: str) -> float:
     return known.counted.rate(sum(call.kind == kind for call in known.counted.calls))
 
 
-def _acts(known: Facts, call: object) -> bool:
-    from flatout.explain.calls import Call, leaf_of
-
-    if not isinstance(call, Call) or known.line.driver is None or not call.frames:
+def _acts(known: Facts, call: Call) -> bool:
+    """Whether a call of a network chooses actions."""
+    if known.line.driver is None or not call.frames:
         return False
     places = known.line.places[known.line.driver.process]
     return places.mark(call.frames, leaf_of("")).phase == "act"

@@ -102,7 +102,7 @@ def frame_tag(code: Code, stdlib: str) -> str | None:
         return "copy"
     if where == "stdlib" and file.endswith("/random.py") and code.plain in DRAWS:
         return "draw"
-    if where == "import" or (code.plain == "_find_and_load" and where == "import"):
+    if where == "import":
         return "import"
     if "/keras/" in file and "trainer" in file:
         if code.plain.startswith("predict"):

@@ -7,9 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from flatout.explain.calls import intervals, network_sites
-from flatout.explain.calls import leaf_of as leaf_of_name
-from flatout.explain.evidence import Evidence, Leaf, Process
+from flatout.explain.calls import intervals, leaf_of, network_sites
+from flatout.explain.evidence import Evidence, Process
 from flatout.explain.places import Mark, Places, Site, program_of
 
 LEARNING = ("learn", "transfer", "communicate")
@@ -127,7 +126,7 @@ def _places(process: Process) -> Places:
     ]
     for window in process.windows:  # what is too short to be sampled is still seen there
         seen += [
-            (interval.frames, leaf_of_name(interval.name), interval.ns / 1e9)
+            (interval.frames, leaf_of(interval.name), interval.ns / 1e9)
             for interval in intervals(process, window)
         ]
     return Places(process, network_sites(process, program_of(process)), seen)
@@ -225,8 +224,3 @@ def _apart(driver: Track, evidence: Evidence, begin: float, end: float) -> list[
         ("warm-up before steady learning", before), ("after the last learning", after),
     ]  # fmt: skip
     return [(name, seconds) for name, seconds in found if seconds >= 0.05]
-
-
-def leaf_of(process: Process, stack: int) -> Leaf:
-    """What a sampled stack's innermost frame was executing."""
-    return process.leaf(process.stacks[stack])
