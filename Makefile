@@ -1,9 +1,10 @@
 # Everything stays inside this folder: the virtual environment, caches, runs.
 PYTHON ?= python3
 BIN := .venv/bin
+SHELL := /bin/bash
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/xla
 
-.PHONY: install train test lint
+.PHONY: install train test faults lint
 
 install: .venv/.installed
 
@@ -25,6 +26,15 @@ train: install
 
 test: install .venv/.developing
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# A fault that hangs once in fifty is still a hang: a round that fails or takes 10 minutes ends this.
+ROUNDS ?= 50
+faults: install .venv/.developing
+	@for round in $$(seq $(ROUNDS)); do \
+		timeout --kill-after=20 600 $(BIN)/python -m pytest -m fault -p no:cacheprovider \
+			--tb=short -q 2>&1 | tail -n 1 | sed "s/^/round $$round: /"; \
+		test $${PIPESTATUS[0]} -eq 0 || exit 1; \
+	done
 
 lint: install .venv/.developing
 	$(BIN)/ruff check src tests benchmarks examples tools

@@ -203,6 +203,7 @@ def test_killed_at_random_times_and_resumed_is_bit_equal(
     kill_at_random_times(("train", *flags, *common), 2, random.Random(flags[0]), tmp_path)
 
 
+@pytest.mark.fault
 def test_a_learner_that_raises_ends_the_run() -> None:
     with parts("ppo", "schedule=overlapped") as made:
         flow: Any = made.schedule
@@ -216,6 +217,7 @@ def test_a_learner_that_raises_ends_the_run() -> None:
             flow.advance(2)
 
 
+@pytest.mark.fault
 def test_an_environment_that_fails_leaves_a_whole_boundary(tmp_path: Path) -> None:
     """What was being learned from is booked first: the state is that of so many iterations."""
     source = functools.partial(Faulty, "raise", 70, str(tmp_path), 50)

@@ -181,6 +181,7 @@ def test_groups_that_do_not_divide_evenly_are_all_there() -> None:
     assert (trajectory.rewards == 1).all()
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -232,6 +233,7 @@ def test_a_lost_worker_begins_new_episodes(fault: str, words: str, at: int, tmp_
             assert env in changed
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(("fault", "at"), [("kill", 7), ("sleep", 17)])
 def test_a_lost_worker_that_acts_by_itself_collects_its_trajectory_again(
     fault: str, at: int, tmp_path: Path
@@ -257,6 +259,7 @@ def test_a_lost_worker_that_acts_by_itself_collects_its_trajectory_again(
     assert all((last[1], new[1]) == (16, 0) for _, last, new in restarted)
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(("placement", "restarts"), [(PROCESSES, 5), (LOCAL, 1)])
 def test_a_worker_that_always_fails_ends_the_run_with_its_traceback(
     placement: str, restarts: int, monkeypatch: pytest.MonkeyPatch
@@ -287,6 +290,7 @@ def test_a_trajectory_may_take_longer_than_a_step() -> None:
     assert not notes
 
 
+@pytest.mark.fault
 def test_the_state_of_a_worker_that_is_given_up_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +336,7 @@ def test_workers_import_no_learning_libraries() -> None:
         assert made.lost == 0
 
 
+@pytest.mark.fault
 def test_an_environment_that_cannot_be_made_is_a_failure_at_once() -> None:
     parent = os.getpid()
 
@@ -350,6 +355,7 @@ def test_one_environment_object_is_refused() -> None:
         pass
 
 
+@pytest.mark.fault
 def test_workers_that_hang_are_gone_soon_after_the_end() -> None:
     begin = time.monotonic()
     with sampler(source=faulty("spin", 3), timeout=600.0) as made:

@@ -109,6 +109,7 @@ def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
+@pytest.mark.fault
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_worker_outlives_its_parent(how: signal.Signals, tmp_path: Path) -> None:
@@ -125,6 +126,7 @@ def test_no_worker_outlives_its_parent(how: signal.Signals, tmp_path: Path) -> N
     assert resumed.code == 0, resumed.err
 
 
+@pytest.mark.fault
 @pytest.mark.slow
 def test_a_signal_to_the_whole_group_loses_nothing_that_workers_know(tmp_path: Path) -> None:
     """As `timeout` and job schedulers send it; with local inference they hold the state."""
@@ -142,6 +144,7 @@ def test_a_signal_to_the_whole_group_loses_nothing_that_workers_know(tmp_path: P
     assert "restarted" not in resumed.err
 
 
+@pytest.mark.fault
 @pytest.mark.slow
 def test_a_worker_that_acts_by_itself_and_always_fails_ends_the_run(tmp_path: Path) -> None:
     run = tmp_path / "run"
@@ -166,6 +169,7 @@ def flatout_resume(run: Path) -> Result:
     return finish(spawn("train", "--resume", str(run), "--steps", str(steps + 64), "--quiet"))
 
 
+@pytest.mark.fault
 @pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_the_run_says_so(tmp_path: Path) -> None:
     run = tmp_path / "run"
