@@ -31,9 +31,9 @@ test: install .venv/.developing
 ROUNDS ?= 50
 faults: install .venv/.developing
 	@for round in $$(seq $(ROUNDS)); do \
-		timeout --kill-after=20 600 $(BIN)/python -m pytest -m fault -p no:cacheprovider \
-			--tb=short -q 2>&1 | tail -n 1 | sed "s/^/round $$round: /"; \
-		test $${PIPESTATUS[0]} -eq 0 || exit 1; \
+		timeout --kill-after=20 600 $(BIN)/python -m pytest -o addopts= -q --tb=short -m fault \
+			2>&1 | tee .cache/fault_round.log | tail -n 1 | sed "s/^/round $$round: /"; \
+		test $${PIPESTATUS[0]} -eq 0 || { cat .cache/fault_round.log; exit 1; }; \
 	done
 
 lint: install .venv/.developing
