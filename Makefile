@@ -30,6 +30,7 @@ test: install .venv/.developing
 # A fault that hangs once in fifty is still a hang: a round that fails or takes 10 minutes ends this.
 ROUNDS ?= 50
 faults: install .venv/.developing
+	@mkdir -p .cache
 	@for round in $$(seq $(ROUNDS)); do \
 		timeout --kill-after=20 600 $(BIN)/python -m pytest -o addopts= -q --tb=short -m fault \
 			2>&1 | tee .cache/fault_round.log | tail -n 1 | sed "s/^/round $$round: /"; \

@@ -1,6 +1,7 @@
 """`flatout explain` on the zoo: is the planted cause found, is the gain true, what does it cost?
 
-Without a flag each case runs once under explain, and its verdict stands beside the planted cause.
+Without a flag each case runs once under explain, and its verdict stands beside the planted cause;
+`--unseen` does so for the cases written by somebody who knew neither the rules nor the zoo.
 `--fixed` runs each script that has one in turn with its fixed version, plainly, and compares the
 measured gain with the predicted one. `--overhead` runs each script in turn with explain and
 without. All three resume: finished runs are kept in benchmarks/results/explain_zoo.
@@ -35,7 +36,9 @@ from harness import (  # noqa: E402
 from report import provenance, spread, table, write_section  # noqa: E402
 
 NAME = "explain_zoo"
-ZOO = HERE / "zoo"
+ZOO, UNSEEN = HERE / "zoo", HERE / "unseen"
+"""Folders of scripts; the tables of cases lie beside them, with `.toml` after their names."""
+
 PLAIN, EXPLAINED, FIXED = "plain", "explained", "fixed"
 HEALTHY = ("healthy", "compute-bound")
 """Verdicts that are right for a case whose planted cause is compute-bound."""
@@ -49,11 +52,12 @@ SPARE_S = 5.0
 
 @dataclass(frozen=True)
 class Case:
-    """One table of zoo.toml.
+    """One table of zoo.toml or unseen.toml.
 
     Attributes:
+        folder: where its scripts are.
         name: the table's name.
-        file: the script, relative to the zoo's folder.
+        file: the script, relative to the folder.
         cause: the planted cause.
         framework: torch, jax, numpy or tensorflow: which Python runs it.
         processes: how many processes it has, its own included.
@@ -66,6 +70,7 @@ class Case:
         rate: for such a script, the keys of work and seconds in the JSON object that it prints.
     """
 
+    folder: Path
     name: str
     file: str
     cause: str
@@ -80,7 +85,7 @@ class Case:
 
     def command(self, python: str, seconds: float, fixed: bool = False) -> list[str]:
         """The command line of the script, or of its fixed version."""
-        script = (ZOO / (self.fixed if fixed else self.file)).resolve()
+        script = (self.folder / (self.fixed if fixed else self.file)).resolve()
         amount = ["--seconds", f"{seconds:g}"]
         if self.budget:
             amount = [self.budget["flag"], str(round(self.budget["per_second"] * seconds))]
@@ -88,20 +93,22 @@ class Case:
 
     def digest(self) -> str:
         """Twelve hex digits over the case's files: an edited script's runs start over."""
-        files = [ZOO / self.file, ZOO / "pace.py", *([ZOO / self.fixed] if self.fixed else [])]
+        files = [self.folder / self.file, ZOO / "pace.py"]
+        files += [self.folder / self.fixed] if self.fixed else []
         return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
-def load(names: Sequence[str] | None) -> list[Case]:
-    """The cases of zoo.toml, or those named.
+def load(folder: Path, names: Sequence[str] | None) -> list[Case]:
+    """The cases of a folder of scripts, or those named.
 
     Raises:
-        BenchmarkError: a name is not in the zoo.
+        BenchmarkError: a name is not among them.
     """
-    tables = tomllib.loads((HERE / "zoo.toml").read_text())["case"]
+    file = folder.with_suffix(".toml")
+    tables = tomllib.loads(file.read_text())["case"]
     if unknown := sorted(set(names or ()) - set(tables)):
-        raise BenchmarkError(f"no such case in zoo.toml: {', '.join(unknown)}.")
-    return [Case(name, **tables[name]) for name in (names or tables)]
+        raise BenchmarkError(f"no such case in {file.name}: {', '.join(unknown)}.")
+    return [Case(folder, name, **tables[name]) for name in (names or tables)]
 
 
 # --- Running ----------------------------------------------------------------------------------
@@ -248,9 +255,12 @@ def verdicts(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) ->
         "case", "framework", "processes", "planted", "verdict", "right", "rank of planted",
         "its share", "predicted gain",
     ]  # fmt: skip
-    write(args, runner, NAME, "Explaining the zoo: planted causes and verdicts", f"""- Each script \
-is sampled for {args.seconds:g} s; its planted cause is the verdict in
-  **{right} of {len(found)}**.
+    name, cases_are = NAME, "the zoo"
+    if args.unseen:
+        name, cases_are = f"{NAME}_unseen", "scripts by somebody who had not read the rules"
+    title = f"Explaining {cases_are}: planted causes and verdicts"
+    write(args, runner, name, title, f"""- Each script is sampled for {args.seconds:g} s; its planted
+  cause is the verdict in **{right} of {len(found)}**.
 
 {table(head, body)}""")  # fmt: skip
 
@@ -334,7 +344,7 @@ def benchmark(args: argparse.Namespace) -> None:
     if args.cases:  # a part of the zoo is for looking at
         args.no_write = True
     answer = gains if args.fixed else overhead if args.overhead else verdicts
-    answer(args, load(args.cases), Runner(args))
+    answer(args, load(UNSEEN if args.unseen else ZOO, args.cases), Runner(args))
 
 
 if __name__ == "__main__":
@@ -343,6 +353,7 @@ if __name__ == "__main__":
     add("--cases", nargs="+", default=None, help="only these; then RESULTS.md stays as it is")
     add("--seconds", type=float, default=15.0, help="that explain samples each script for")
     add("--python", nargs="+", default=[], help="FRAMEWORK=PATH: the Python of its scripts")
+    add("--unseen", action="store_true", help="verdicts on the scripts of unseen.toml")
     add("--fixed", action="store_true", help="predicted against measured gains")
     add("--measure-only", action="store_true", help="with --fixed: measured gains, no explain")
     add("--overhead", action="store_true", help="with explain against without")
