@@ -20,20 +20,8 @@ import signal
 import sys
 import time
 
-from _flatout_describe import (
-    class_of,
-    command_line,
-    described,
-    dynamo_used,
-    is_compiling,
-    kind_of,
-    line_of,
-    local_of,
-    resolve,
-    text_at,
-    thread_name,
-    thread_settings,
-)
+from _flatout_describe import command_line, dynamo_used, thread_settings
+from _flatout_seen import Seen
 from _flatout_timer import Timer, free_signal
 from _flatout_window import Window
 
@@ -44,8 +32,6 @@ FLUSH = 0.5
 PATIENCE = 20  # failed samples
 CALM = 20  # samples without an import after which the imports are done
 BLOCKED = 0.030  # the main thread does not answer for so long: it is blocked
-MAX_DEPTH = 100
-MAX_STACKS = 20000
 WINDOW_FIRST = 0.5  # after the imports
 WINDOW_EVERY = 1.0
 WINDOWS = 40
@@ -84,15 +70,8 @@ class Probe:
         self.life = None
         self.done = False
         self.lines = []
-        self.codes = {}  # id -> (index, code, compiles): kept, so that no id is used twice
-        self.by_index = []
-        self.leaves = {}
-        self.stacks = {}
-        self.lanes = {}
+        self.seen = Seen(self.line, self.profiled)
         self.samples = []
-        self.special = {}
-        self.held = {}  # thread -> (outermost frame that compiles, its number)
-        self.compilations = 0
         self.windows = 0
         self.window = None
         self.next_window = None
@@ -266,6 +245,7 @@ class Probe:
 
     def sample(self, now, dt, main):
         """Note where every thread is; `main` is the main thread's frame where this is it."""
+        seen = self.seen
         for thread, frame in sys._current_frames().items():
             if thread in self.own:
                 continue
@@ -275,66 +255,18 @@ class Probe:
                 frame = frame.f_back  # in our own handler
             if frame is None:
                 continue
-            key, leaf, compiling, scope, strict = [], frame, None, None, None
-            depth = 0
-            while frame is not None:
-                code = frame.f_code
-                identity = id(code)
-                known = self.codes.get(identity)
-                if known is None:
-                    known = self.code(code, frame)
-                if known[2]:
-                    if known[2] == 2:
-                        strict = frame
-                    else:
-                        scope = frame
-                if depth < MAX_DEPTH:
-                    key.append(known[0])
-                    key.append(frame.f_lasti)
-                depth += 1
-                frame = frame.f_back
-            number = 0
-            if strict is not None:
-                compiling = scope or strict  # the outermost: one for each compilation
-                held = self.held.get(thread)
-                if held is None or held[0] is not compiling:
-                    self.compilations += 1
-                    held = self.held[thread] = (compiling, self.compilations)
-                number = held[1]
-            elif thread in self.held:
-                del self.held[thread]
-            place = (key[0], key[1])
-            if place not in self.leaves and len(self.leaves) < 4000:
-                self.leaves[place] = True
-                self.leaf(leaf, place)
-            stack = tuple(key)
-            index = self.stacks.get(stack)
-            if index is None:
-                if len(self.stacks) >= MAX_STACKS:
-                    stack = stack[:2]
-                    index = self.stacks.get(stack)
-                if index is None:
-                    index = self.stacks[stack] = len(self.stacks)
-                    self.line({"k": "stack", "i": index, "at": stack[1], "f": self.lined(stack)})
-            lane = self.lanes.get(thread)
-            if lane is None:
-                lane = self.lanes[thread] = len(self.lanes)
-                name, native = thread_name(thread)
-                self.line({
-                    "k": "lane", "i": lane, "main": thread == self.main, "name": name,
-                    "native": native,
-                })  # fmt: skip
+            stack, number, codes = seen.walk(thread, frame)
+            lane = seen.lane(thread, thread == self.main)
             if not self.ready and thread == self.main:
-                self.mark_ready(key)
-            self.samples.append((round(now - self.started, 5), round(dt, 5), lane, index, number))
-        leaf = compiling = scope = strict = frame = main = (
-            None  # no frame of the program outlives the sample
-        )
+                self.mark_ready(codes)
+            self.samples.append((round(now - self.started, 5), round(dt, 5), lane, stack, number))
+        frame = main = None  # no frame of the program outlives the sample
 
-    def mark_ready(self, key):
+    def mark_ready(self, codes):
         """Tell, once, that the program has done its imports."""
-        imports = [self.by_index[i].co_filename.startswith("<frozen importlib") for i in key[::2]]
-        self.calm = 0 if any(imports) or not key else self.calm + 1
+        files = (self.seen.by_index[code].co_filename for code in codes)
+        imports = [file.startswith("<frozen importlib") for file in files]
+        self.calm = 0 if any(imports) else self.calm + 1
         if self.calm >= CALM:
             self.ready = True
             try:
@@ -346,49 +278,6 @@ class Probe:
                 )
             except OSError:
                 pass
-
-    def lined(self, stack):
-        """The stack as [code, line, ...], innermost first."""
-        shown = []
-        for position in range(0, len(stack), 2):
-            code = self.by_index[stack[position]]
-            shown.append(stack[position])
-            shown.append(line_of(code, stack[position + 1]))
-        return shown
-
-    def code(self, code, frame):
-        """Describe a code object that is seen for the first time."""
-        index = len(self.by_index)
-        self.by_index.append(code)
-        file, name = code.co_filename, getattr(code, "co_qualname", code.co_name)
-        entry = self.codes[id(code)] = (index, code, is_compiling(file, code.co_name))
-        row = {"k": "code", "i": index, "file": file, "name": name, "plain": code.co_name,
-               "line": code.co_firstlineno}  # fmt: skip
-        if frame is not None and code.co_argcount and code.co_varnames:
-            try:
-                owner = local_of(frame, code.co_varnames[0], self.profiled())
-                row["self"] = class_of(owner, code.co_name)
-                kind = kind_of(file, code.co_name, row["self"])
-                if kind:
-                    self.special[id(code)] = kind
-            except Exception:
-                pass
-        self.line(row)
-        return entry
-
-    def leaf(self, frame, place):
-        """Describe what the innermost frame was executing: the call's text, what is called."""
-        try:
-            texts = text_at(frame.f_code, frame.f_lasti)
-            row = {"k": "leaf", "c": place[0], "l": line_of(frame.f_code, place[1]), "at": place[1],
-                   "text": texts[0], "call": texts[1]}  # fmt: skip
-            if texts[1]:
-                found = resolve(frame, texts[1], self.profiled())
-                if found is not None:
-                    row["kind"] = described(found)
-            self.line(row)
-        except Exception:
-            pass
 
     def profiled(self):
         """Whether a profile or trace function may be at work in the main thread."""
@@ -466,9 +355,9 @@ class Probe:
         try:
             self.line(window.row())
             for identity, (code, kinds) in list(self.given.items()):
-                if kinds is not None and identity in self.codes:
+                if kinds is not None and identity in self.seen.codes:
                     self.given[identity] = (code, None)
-                    self.line({"k": "returns", "c": self.codes[identity][0], "kinds": kinds})
+                    self.line({"k": "returns", "c": self.seen.codes[identity][0], "kinds": kinds})
         except Exception:
             pass
 

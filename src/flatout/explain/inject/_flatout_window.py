@@ -25,21 +25,22 @@ class Window:
         self.closed = False
         self.opened = time.monotonic()
         self.deadline = time.perf_counter() + WINDOW_SECONDS
+        seen = probe.seen
         frame = sys._getframe(1)  # from maybe_window, whose return is the first event
         self.stack = []
         while frame is not None:
-            known = probe.codes.get(id(frame.f_code))
+            known = seen.codes.get(id(frame.f_code))
             if known is None:
-                known = probe.code(frame.f_code, frame)
+                known = seen.code(frame.f_code, frame)
             self.stack.append((known[0], frame.f_lasti))
             frame = frame.f_back
         probe.window = self
 
     def hook(self):
         """The profile function: as little as possible for each event."""
-        events, special, deadline = self.events, self.probe.special, self.deadline
+        events, seen, deadline = self.events, self.probe.seen, self.deadline
         clock, add, enter = time.perf_counter, self.events.append, self.enter
-        codes, describe, given = self.probe.codes, self.probe.code, self.probe.given
+        codes, describe, special, given = seen.codes, seen.code, seen.special, self.probe.given
 
         def note(now, frame, event, arg):
             if event == "call":
@@ -92,15 +93,15 @@ class Window:
         Events are [ns since the last, kind, what, line]: what is a code's or a name's number, and
         line where its caller was.
         """
-        known, names, shown = self.probe.codes, {}, []
-        stack = [self.probe.by_index[index] for index, _ in reversed(self.stack)]
+        seen, names, shown = self.probe.seen, {}, []
+        stack = [seen.by_index[index] for index, _ in reversed(self.stack)]
         events = list(self.events)
         last = events[0][0] if events else 0.0
         for now, kind, what, lasti in events:
             number = line = 0
             if kind == CALL:
                 line = line_of(stack[-1], lasti) if stack else 0
-                number = (known.get(id(what)) or self.probe.code(what, None))[0]
+                number = (seen.codes.get(id(what)) or seen.code(what, None))[0]
                 stack.append(what)
             elif kind == C_CALL:
                 line = line_of(stack[-1], lasti) if stack else 0
@@ -111,7 +112,7 @@ class Window:
             last = now
         return {
             "k": "window", "t": self.opened - self.probe.started, "events": shown,
-            "names": list(names), "stack": self.probe.lined(sum(self.stack, ())),
+            "names": list(names), "stack": seen.lined(sum(self.stack, ())),
             "details": self.details, "cost": self.cost(),
         }  # fmt: skip
 

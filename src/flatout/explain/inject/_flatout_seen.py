@@ -1,0 +1,131 @@
+"""What was seen of a program, each thing described once: codes, places, stacks, threads.
+
+Standard library only, Python 3.8 and later.
+"""
+
+from _flatout_describe import (
+    class_of,
+    described,
+    is_compiling,
+    kind_of,
+    line_of,
+    local_of,
+    resolve,
+    text_at,
+    thread_name,
+)
+
+MAX_DEPTH = 100
+MAX_STACKS = 20000
+MAX_LEAVES = 4000
+
+
+class Seen:
+    """Numbers for what samples meet; the line that describes a number goes out with it."""
+
+    def __init__(self, line, profiled):
+        self.line = line  # takes a row of the output
+        self.profiled = profiled  # says whether a profile or trace function may be at work
+        self.codes = {}  # id -> (index, code, compiles): kept, so that no id is used twice
+        self.by_index = []
+        self.special = {}  # id of a code -> its kind, where windows note what it is given
+        self.leaves = set()
+        self.stacks = {}
+        self.lanes = {}
+        self.held = {}  # thread -> (outermost frame that compiles, its number)
+        self.compilations = 0
+
+    def walk(self, thread, frame):
+        """(number of the stack, number of its compilation or 0, its codes' numbers)."""
+        key, leaf, scope, strict, depth = [], frame, None, None, 0
+        while frame is not None:
+            code = frame.f_code
+            known = self.codes.get(id(code))
+            if known is None:
+                known = self.code(code, frame)
+            if known[2] == 2:
+                strict = frame
+            elif known[2]:
+                scope = frame
+            if depth < MAX_DEPTH:
+                key.append(known[0])
+                key.append(frame.f_lasti)
+            depth += 1
+            frame = frame.f_back
+        number = 0
+        if strict is not None:
+            compiling = scope or strict  # the outermost: one for each compilation
+            held = self.held.get(thread)
+            if held is None or held[0] is not compiling:
+                self.compilations += 1
+                held = self.held[thread] = (compiling, self.compilations)
+            number = held[1]
+        elif thread in self.held:
+            del self.held[thread]
+        place = (key[0], key[1])
+        if place not in self.leaves and len(self.leaves) < MAX_LEAVES:
+            self.leaves.add(place)
+            self.leaf(leaf, place)
+        return self.stack(tuple(key)), number, key[::2]
+
+    def stack(self, key):
+        """The number of a stack, (code, instruction, code, instruction, ...), innermost first."""
+        if key not in self.stacks and len(self.stacks) >= MAX_STACKS:
+            key = key[:2]
+        index = self.stacks.get(key)
+        if index is None:
+            index = self.stacks[key] = len(self.stacks)
+            self.line({"k": "stack", "i": index, "at": key[1], "f": self.lined(key)})
+        return index
+
+    def lane(self, thread, main):
+        """The number of a thread."""
+        lane = self.lanes.get(thread)
+        if lane is None:
+            lane = self.lanes[thread] = len(self.lanes)
+            name, native = thread_name(thread)
+            self.line({"k": "lane", "i": lane, "main": main, "name": name, "native": native})
+        return lane
+
+    def lined(self, stack):
+        """The stack as [code, line, ...], innermost first."""
+        shown = []
+        for position in range(0, len(stack), 2):
+            code = self.by_index[stack[position]]
+            shown.append(stack[position])
+            shown.append(line_of(code, stack[position + 1]))
+        return shown
+
+    def code(self, code, frame):
+        """Describe a code object that is seen for the first time: (index, code, compiles)."""
+        index = len(self.by_index)
+        self.by_index.append(code)
+        file, name = code.co_filename, getattr(code, "co_qualname", code.co_name)
+        entry = self.codes[id(code)] = (index, code, is_compiling(file, code.co_name))
+        row = {"k": "code", "i": index, "file": file, "name": name, "plain": code.co_name,
+               "line": code.co_firstlineno}  # fmt: skip
+        if frame is not None and code.co_argcount and code.co_varnames:
+            try:
+                owner = local_of(frame, code.co_varnames[0], self.profiled())
+                row["self"] = class_of(owner, code.co_name)
+                kind = kind_of(file, code.co_name, row["self"])
+                if kind:
+                    self.special[id(code)] = kind
+            except Exception:
+                pass
+        self.line(row)
+        return entry
+
+    def leaf(self, frame, place):
+        """Describe what the innermost frame was executing: the call's text, what is called."""
+        try:
+            texts = text_at(frame.f_code, frame.f_lasti)
+            row = {"k": "leaf", "c": place[0], "l": line_of(frame.f_code, place[1]), "at": place[1],
+                   "text": texts[0], "call": texts[1]}  # fmt: skip
+            if texts[1]:
+                found = resolve(frame, texts[1], self.profiled())
+                if found is not None:
+                    row["kind"] = described(found)
+            self.line(row)
+        except Exception:
+            pass
