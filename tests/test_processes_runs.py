@@ -87,7 +87,7 @@ def test_groups_are_halves_for_each_device() -> None:
         (("--placement", "inference=local"), "inference=local needs sampler=processes"),
         (("--placement", "sampler=device"), "sampler=device is not available"),
         (("--placement", "schedule=fused"), "schedule=fused is not available"),
-        (("--placement", "act=cpu,cpu:1"), "this version uses one"),
+        (("--placement", "act=cpu,cpu:1"), "in this version one process acts on one"),
         (("--worker-timeout", "0"), "worker_timeout"),
     ],
 )

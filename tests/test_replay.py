@@ -26,6 +26,7 @@ from flatout.buffers.sampling import EPSILON, leaves
 from flatout.config import NetworkConfig
 from flatout.hyper import DQNConfig, SACConfig
 from flatout.learner import Learner
+from flatout.mesh import Mesh
 from flatout.segments import SavedRows, SegmentStore
 from flatout.spans import Spans
 from flatout.types import ContinuousSpec, DiscreteSpec
@@ -84,7 +85,7 @@ class Agent:
             else HostReplay(algorithm, self.geometry, shapes, key, cpus[0], chunk)
         )  # fmt: skip
         self.learner = Learner(
-            algorithm, self.buffer, cpus[number], raw_key(0, 0), raw_key(0, 1), Spans()
+            algorithm, self.buffer, Mesh([cpus[number]], 1), raw_key(0, 0), raw_key(0, 1), Spans()
         )
         self.learner.compile_update(shapes)
         self.learner.start()

@@ -14,6 +14,7 @@ from flatout.algorithms.base import raw_key, shapes_of
 from flatout.buffers.trajectories import TrajectoryReplay
 from flatout.errors import CheckpointError
 from flatout.learner import Learner
+from flatout.mesh import Mesh
 from flatout.spans import Spans
 from flatout.types import Trajectory
 from tests.test_ppo import N, agent, assert_close, largest_change, learn, plain, rollout, start
@@ -22,6 +23,12 @@ from tests.worlds import VECTOR, Rates, World, image
 
 ALGORITHM = agent()
 PLAIN = ("obs", "actions", "rewards", "terminated", "truncated")
+
+
+def taken(buffer: TrajectoryReplay, trajectory: Trajectory) -> list[Trajectory]:
+    """What is learned from after one more trajectory."""
+    buffer.book(trajectory)
+    return list(buffer.arrivals())
 
 
 def collect(world: World, rows: int, masked: bool) -> Trajectory:
@@ -92,7 +99,7 @@ def test_it_holds_the_last_trajectories(
         world.rates = Rates(0.1, data.draw(st.sampled_from([0, 0.3, 1])), 0.1)
         new = collect(world, rows, masked)
         kept = [copied(new), *kept][:count]
-        (found,) = buffer.take(new, ())
+        (found,) = taken(buffer, new)
         assert_holds(found, kept, count)
         assert buffer.facts()["replay_fill"] == min(number, count) / count
         jax.tree.map(lambda array: array.fill(1), new)  # as the sampler's next trajectory does
@@ -108,7 +115,7 @@ def test_what_it_takes_is_said_beforehand() -> None:
     world = World(VECTOR, 2, 0)
     shapes = shapes_of(collect(world, 3, False))
     buffer = TrajectoryReplay(ALGORITHM, 3, shapes)
-    (found,) = buffer.take(collect(world, 3, False), ())
+    (found,) = taken(buffer, collect(world, 3, False))
     assert [shapes_of(found)] == buffer.inputs(shapes)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(found)) / 2**20
     assert buffer.memory_mb() == (size, 0.0)
@@ -129,7 +136,7 @@ def replayed(count: int, hand_over: list[Trajectory]) -> Trajectory:
     """What is learned from after these trajectories."""
     buffer = TrajectoryReplay(ALGORITHM, count, shapes_of(hand_over[0]))
     for one in hand_over:
-        (found,) = buffer.take(one, ())
+        (found,) = taken(buffer, one)
     return copied(found)
 
 
@@ -187,7 +194,7 @@ def test_a_learner_goes_on_from_what_it_saved() -> None:
     for _ in range(2):
         buffer = TrajectoryReplay(many, 3, shapes_of(parts[0]))
         device = jax.devices("cpu")[0]
-        learner = Learner(many, buffer, device, raw_key(0, 0), raw_key(0, 1), Spans())
+        learner = Learner(many, buffer, Mesh([device], 1), raw_key(0, 0), raw_key(0, 1), Spans())
         learner.start()
         learners.append(learner)
     one, other = learners

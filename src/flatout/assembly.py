@@ -13,7 +13,14 @@ from flatout.config import TrainConfig
 from flatout.envs.task import Task, open_task
 from flatout.errors import UsageError
 from flatout.hardware import Hardware, inventory, resolve_placement
-from flatout.placement import CPU, Placement, refuse_unavailable, shares, with_workers
+from flatout.placement import (
+    CPU,
+    Placement,
+    refuse_shards,
+    refuse_unavailable,
+    shares,
+    with_workers,
+)
 from flatout.spans import Spans
 
 if TYPE_CHECKING:
@@ -60,9 +67,11 @@ def horizon(config: TrainConfig, limit: int | None) -> int:
 def build_algorithm(config: TrainConfig, task: Task, network: Network | None) -> Algorithm:
     """The algorithm's pure functions for this task."""
     from flatout.algorithms import a2c, dqn, genetic, ppo, sac, td3
+    from flatout.algorithms.shards import Shards
 
     common: dict[str, Any] = {
         "num_envs": config.env.envs, "total_steps": config.run.steps, "network": network,
+        "shards": Shards(config.run.shards, ordered=config.run.reduce == "ordered"),
     }  # fmt: skip
     settings = (config.hyper, config.network, task.obs_spec, task.action_spec)
     padded: dict[str, Any] = {"ppo": ppo.ppo, "genetic": genetic.genetic}
@@ -94,6 +103,32 @@ def build_buffer(
         expect: is told before anything large is allocated how many MiB that will be in host
             memory and in the learning device's; refuses what cannot be.
     """
+    from flatout.buffers.sharded import ShardedBuffer, part_shapes
+
+    shards = config.run.shards
+    if shards == 1:
+        return _build_part(config, task, algorithm, placement, shapes, expect, None)
+    shapes = part_shapes(shapes, shards)
+    if algorithm.replay is not None:
+        algorithm = replace(algorithm, replay=algorithm.replay.part(shards))
+    taken = [0.0, 0.0]
+
+    def together(more: tuple[float, float]) -> None:
+        taken[0], taken[1] = taken[0] + more[0], taken[1] + more[1]
+        expect((taken[0], taken[1]))
+
+    parts = [
+        _build_part(config, task, algorithm, placement, shapes, together, number)
+        for number in range(shards)
+    ]
+    return ShardedBuffer(parts, config.env.envs // shards)
+
+
+def _build_part(
+    config: TrainConfig, task: Task, algorithm: Algorithm, placement: Placement, shapes: Any,
+    expect: Callable[[tuple[float, float]], None], number: int | None,
+) -> Buffer:  # fmt: skip
+    """One part's buffer, or the whole run's."""
     from flatout.algorithms.base import raw_key
     from flatout.buffers.device import DeviceReplay
     from flatout.buffers.fresh import Fresh
@@ -110,11 +145,11 @@ def build_buffer(
         trajectories = TrajectoryReplay(algorithm, kept, shapes)
         expect(trajectories.memory_mb())
         return trajectories
-    lanes = config.env.envs
+    lanes = shapes.rewards.shape[1]
     rows = max(needs.buffer_size // lanes, algorithm.horizon)
     geometry = Geometry(task.obs_spec, lanes, rows, needs.n_step, needs.gamma)
     expect(replay_mb(geometry, needs, shapes, placement))
-    key = raw_key(config.run.seed, REPLAY)
+    key = raw_key(config.run.seed, REPLAY, *(() if number is None else (number,)))
     if placement.replay_on_device:
         cuts = rows * lanes // (task.limit or 64) + lanes
         return DeviceReplay(algorithm, geometry, shapes, key, cuts)
@@ -174,14 +209,17 @@ def assemble(
     Raises:
         UsageError, FlatoutError: what cannot be done, before anything large is allocated.
     """
+    backend.show_virtual_devices(config.run.virtual_devices)
     hardware = inventory()
     task = open_task(config.env, source)
     try:
         placement, notes = resolve_placement(
             config.run.placement, hardware,
             images=task.obs_spec.is_image, soft=config.run.soft_placement,
+            devices=config.run.devices,
         )  # fmt: skip
         refuse_unavailable(placement)
+        refuse_shards(placement, config.run.shards)
         if config.algorithm == "genetic" and placement.schedule != "serial":
             raise UsageError(
                 "genetic needs schedule=serial: it selects among the members that played, which a "
@@ -224,12 +262,13 @@ def _compile(
     from flatout.evaluate import Evaluator
     from flatout.learner import Learner
     from flatout.memory import Expectation, size_mb
+    from flatout.mesh import Mesh
     from flatout.samplers.make import Acting, Needs, hire, make_sampler
     from flatout.schedules.overlapped import OverlappedSchedule
     from flatout.schedules.serial import SerialSchedule
 
     seed, count = config.run.seed, config.env.envs
-    learning = backend.device(placement.learn[0])
+    mesh = Mesh([backend.device(name) for name in placement.learn], config.run.shards)
     algorithm = build_algorithm(config, task, network)
     acting = Acting(
         shares(placement, count), algorithm, task, raw_key(seed, ACT), backend.device
@@ -254,9 +293,7 @@ def _compile(
         buffer = build_buffer(config, task, algorithm, placement, shapes, expect)
     # A learner in a thread of its own has spans of its own.
     learners = Spans() if placement.schedule == "overlapped" else spans
-    learner = Learner(
-        algorithm, buffer, learning, raw_key(seed, INIT), raw_key(seed, LEARN), learners
-    )
+    learner = Learner(algorithm, buffer, mesh, raw_key(seed, INIT), raw_key(seed, LEARN), learners)
     with ExitStack() as undo:  # whatever fails on the way leaves no environment open
         crew = None
         if placement.sampler == "processes":

@@ -21,6 +21,18 @@ def cache_folder() -> Path:
     return Path(base) / "flatout" / "xla"
 
 
+def show_virtual_devices(count: int | None) -> None:
+    """Have JAX show so many CPU devices; before its first use."""
+    if count is None:
+        return
+    given = os.environ.get("XLA_FLAGS", "").split()
+    kept = [flag for flag in given if not flag.startswith(VIRTUAL)]
+    os.environ["XLA_FLAGS"] = " ".join([*kept, f"{VIRTUAL}={count}"])
+
+
+VIRTUAL = "--xla_force_host_platform_device_count"
+
+
 def start(placement: Placement) -> list[str]:
     """Configure JAX for a placement; call it before anything computes.
 

@@ -71,6 +71,17 @@ class RunConfig:
     """Seed of every random number of the run."""
     placement: str = "auto"
     """cpu, gpu, cpu+gpu, auto, or KEY=VALUE pairs such as 'act=cpu learn=gpu:0 memory=0.5'."""
+    devices: int | None = None
+    """Learn on the first so many GPUs (on CPU devices where there is no GPU): short for
+    --placement 'learn=gpu:0,gpu:1,...'."""
+    virtual_devices: int | None = None
+    """Show so many CPU devices, to try on one CPU what is meant for several devices."""
+    shards: int = 1
+    """Parts that each update is made of, each with its own environments and rows; as many devices
+    as divide this may carry them, with the same results."""
+    reduce: Literal["fastest", "ordered"] = "fastest"
+    """How the parts' gradients are added up: fastest (equal to 1e-5 on any number of devices) or
+    ordered (bit for bit)."""
     soft_placement: bool = False
     """Where a named device is missing, run on what is there and say so."""
     worker_timeout: float = 60.0
@@ -123,9 +134,9 @@ class TrainConfig:
 
 RESUMABLE = frozenset(
     {
-        "placement", "soft_placement", "worker_timeout", "steps", "run_dir", "checkpoint_every",
-        "keep_checkpoints", "stop_at_return", "threshold", "log_every", "tensorboard", "wandb",
-        "trace", "quiet", "json",
+        "placement", "devices", "virtual_devices", "reduce", "soft_placement", "worker_timeout",
+        "steps", "run_dir", "checkpoint_every", "keep_checkpoints", "stop_at_return", "threshold",
+        "log_every", "tensorboard", "wandb", "trace", "quiet", "json",
     }
 )  # fmt: skip
 """The settings that a resumed run may change: placement, steps, logging and stopping."""
@@ -154,6 +165,19 @@ def validate(config: TrainConfig) -> None:
     check(hyper, env.envs)
     widths = config.network.hidden
     need(all(w >= 1 for w in widths), "hidden", widths, "every width is at least 1")
+    need(run.shards >= 1, "shards", run.shards, "at least 1")
+    need(
+        env.envs % run.shards == 0, "shards", run.shards,
+        f"it must divide envs = {env.envs}: each part has as many environments",
+    )  # fmt: skip
+    batch = getattr(hyper, "batch_size", run.shards)
+    need(
+        batch % run.shards == 0, "shards", run.shards,
+        f"it must divide batch_size = {batch}: each part has as many of its rows",
+    )  # fmt: skip
+    need(run.devices is None or run.devices >= 1, "devices", run.devices, "at least 1")
+    virtual = run.virtual_devices
+    need(virtual is None or 1 <= virtual <= 64, "virtual_devices", virtual, "it lies in 1 to 64")
     need(run.steps >= 1, "steps", run.steps, "at least 1")
     need(run.steps < 2**31, "steps", run.steps, "below 2147483648")
     need(0 <= run.seed < 2**32, "seed", run.seed, "it lies in 0 to 4294967295")

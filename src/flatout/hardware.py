@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flatout.errors import UsageError
-from flatout.placement import CPU, DeviceName, Placement, parse
+from flatout.placement import CPU, DeviceName, Placement, parse, with_devices
 
 MiB = 1024 * 1024
 
@@ -117,7 +117,12 @@ def inventory() -> Hardware:
 
 
 def resolve_placement(
-    text: str, hardware: Hardware, *, images: bool = False, soft: bool = False
+    text: str,
+    hardware: Hardware,
+    *,
+    images: bool = False,
+    soft: bool = False,
+    devices: int | None = None,
 ) -> tuple[Placement, list[str]]:
     """Turn a placement's text into one that this machine can run.
 
@@ -129,6 +134,7 @@ def resolve_placement(
         hardware: the machine.
         images: whether observations are images.
         soft: replace missing devices by what is there instead of refusing.
+        devices: learn on the first so many.
 
     Returns:
         The placement, and sentences that the user should see.
@@ -137,6 +143,7 @@ def resolve_placement(
         UsageError: a named device is not there and `soft` is off.
     """
     notes: list[str] = []
+    said = text
     if text.strip() == "auto":
         word = "gpu" if images and hardware.usable_gpus else "cpu"
         reason = "image observations and a GPU" if word == "gpu" else (
@@ -145,7 +152,8 @@ def resolve_placement(
         )  # fmt: skip
         notes.append(f"placement auto: {word} ({reason})")
         text = word
-    placement = parse(text)
+    gpus = tuple(gpu.index for gpu in hardware.usable_gpus)
+    placement = with_devices(parse(text), said, devices, gpus)
     there = {DeviceName("cpu", index) for index in range(hardware.cpu_devices)}
     there |= {DeviceName("gpu", gpu.index) for gpu in hardware.usable_gpus}
     missing = [device for device in placement.devices if device not in there]

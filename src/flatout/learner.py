@@ -12,9 +12,10 @@ from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.backend import full_precision
 from flatout.buffers.base import Buffer
 from flatout.errors import FlatoutError
+from flatout.mesh import Mesh
 from flatout.packing import Bundle
 from flatout.spans import Spans
-from flatout.types import Device, RowSource, Trajectory
+from flatout.types import RowSource, Trajectory
 
 
 class Learner:
@@ -23,7 +24,7 @@ class Learner:
     Args:
         algorithm: its pure functions.
         buffer: what lies between trajectories and updates.
-        device: where learning runs.
+        mesh: where learning runs.
         init_key: raw key data (uint32) that draws the initial state.
         key: raw key data of the learning stream.
         spans: where the time goes.
@@ -33,7 +34,7 @@ class Learner:
         self,
         algorithm: Algorithm,
         buffer: Buffer,
-        device: Device,
+        mesh: Mesh,
         init_key: np.ndarray,
         key: np.ndarray,
         spans: Spans,
@@ -43,7 +44,8 @@ class Learner:
         self._init_key = init_key
         self._key = key
         self._spans = spans
-        self.device = device
+        self._mesh = mesh
+        self.device = mesh.first
         self.shapes = algorithm.shapes
         self._leaf_shapes, self._tree = jax.tree.flatten(self.shapes)
         self._bundle = Bundle(algorithm.actor(self.shapes))
@@ -73,8 +75,9 @@ class Learner:
     def _compile(self, held: Any, inputs: Any) -> Any:
         signature = _signature((held, inputs))
         if signature not in self._programs:
-            on = jax.sharding.SingleDeviceSharding(self.device)
-            program = jax.jit(self._learn, donate_argnums=(0, 1), in_shardings=on, out_shardings=on)
+            program = self._mesh.program(
+                self._learn, (None, 0, self._buffer.axes, None), (None, 0, None, None, 0)
+            )
             with full_precision(self.device):
                 lowered = program.lower(self._leaf_shapes, held, inputs, self._key)
                 self._programs[signature] = lowered.compile()
@@ -82,7 +85,7 @@ class Learner:
 
     def start(self) -> None:
         """Draw the initial state."""
-        self._held = jax.device_put(self._buffer.held(), self.device)
+        self._held = self._mesh.put(self._buffer.held(), 0)
         self._set(self._algorithm.init(self._init_key))
 
     def update(self, trajectory: Trajectory) -> dict[str, float]:
@@ -98,7 +101,9 @@ class Learner:
         feedback: list[Any] = []
         done: list[Any] = []
         vector: Any = None
-        arrivals = iter(buffer.take(trajectory, self._held))
+        with spans.span("replay"):
+            buffer.book(trajectory)
+            arrivals = iter(buffer.arrivals())
         while True:
             with spans.span("replay"):
                 inputs = next(arrivals, None)
@@ -107,7 +112,7 @@ class Learner:
             self._held = self._grown(self._held)
             if self.device.platform != "cpu":
                 with spans.span("transfer"):
-                    inputs = jax.block_until_ready(jax.device_put(inputs, self.device))
+                    inputs = jax.block_until_ready(self._mesh.put(inputs, buffer.axes))
             program = self._programs.get(_signature((self._held, inputs)))
             if program is None:
                 with spans.span("compile"):
@@ -158,7 +163,7 @@ class Learner:
     ) -> None:
         """Take over a state of NumPy arrays with this learner's structure, and the buffer's."""
         held = self._buffer.restore(arrays, data, rows)
-        self._held = jax.device_put(held, self.device)
+        self._held = self._mesh.put(held, 0)
         self._set(state)
 
     def adopt(self, state: Any) -> None:
@@ -168,17 +173,18 @@ class Learner:
     def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray) -> None:
         """See `Buffer.cut`."""
         held = self._buffer.cut(env, final_obs, first_obs, self._held)
-        self._held = jax.device_put(held, self.device)
+        self._held = self._mesh.put(held, 0)
 
     def _set(self, state: Any) -> None:
-        self._leaves = [jax.device_put(leaf, self.device) for leaf in jax.tree.leaves(state)]
+        self._leaves = self._mesh.put(jax.tree.leaves(state), None)
         vector = self._bundle.pack_host(self._algorithm.actor(state))[0]
-        vector = jax.device_put(vector, self.device)
+        vector = self._mesh.put(vector, None)
         self.bundle = (vector, *(self._leaves[i] for i in self._large))
 
     def _grown(self, held: Any) -> Any:
         grow = getattr(self._buffer, "grown", None)
-        return held if grow is None else grow(held)
+        wider = held if grow is None else grow(held)
+        return held if wider is held else self._mesh.put(wider, 0)
 
     def _learn(self, leaves: list[Any], held: Any, inputs: Any, key: jax.Array) -> Any:
         state = jax.tree.unflatten(self._tree, leaves)

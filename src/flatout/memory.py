@@ -70,10 +70,10 @@ class Expectation:
         """MiB per named device; trajectories are collected in host memory."""
         taken = dict.fromkeys((*placement.devices, DeviceName("cpu")), 0.0)
         taken[DeviceName("cpu")] += self.trajectory + self.replay[0]
-        learner = placement.learn[0]
-        taken[learner] += self.replay[1]
-        # The update holds the old and the new state for a moment, and its flattened trajectory.
-        taken[learner] += 2 * self.state + self.trajectory + self.workspace
+        for learner in placement.learn:
+            taken[learner] += (self.replay[1] + self.trajectory) / len(placement.learn)
+            # The update holds the old and the new state for a moment, and its flattened trajectory.
+            taken[learner] += 2 * self.state + self.workspace
         for device in taken:
             if device.kind == "gpu":
                 taken[device] += CUDA_CONTEXT_MB

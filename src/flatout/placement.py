@@ -267,13 +267,52 @@ def refuse_unavailable(placement: Placement) -> None:
         )
     if placement.inference == "local" and placement.sampler != "processes":
         raise UsageError("--placement: inference=local needs sampler=processes.")
-    several = (("act", placement.act),) if placement.sampler == "inline" else ()
-    for key, devices in (*several, ("learn", placement.learn)):
-        if len(devices) > 1:
-            raise UsageError(
-                f"--placement: {key}={_join(devices)} names {len(devices)} devices, but this "
-                f"version uses one; write {key}={devices[0]}."
-            )
+    if placement.sampler == "inline" and len(placement.act) > 1:
+        raise UsageError(
+            f"--placement: act={_join(placement.act)} names {len(placement.act)} devices, but in "
+            f"this version one process acts on one; write act={placement.act[0]} or add "
+            "sampler=processes."
+        )
+    if len({device.kind for device in placement.learn}) > 1:
+        raise UsageError(
+            f"--placement: learn={_join(placement.learn)} mixes kinds of devices; one program "
+            "learns on GPUs or on CPU devices."
+        )
+
+
+def with_devices(
+    placement: Placement, text: str, devices: int | None, gpus: tuple[int, ...]
+) -> Placement:
+    """The placement with ``--devices K``: learning on the first K GPUs, or CPU devices where there
+    is none.
+
+    Raises:
+        UsageError: the text names learning devices, too, or there are fewer GPUs.
+    """
+    if devices is None:
+        return placement
+    if "learn=" in text:
+        raise UsageError(f"--devices {devices} and --placement '{text}' both say where to learn.")
+    if gpus and devices > len(gpus):
+        raise UsageError(f"--devices {devices}: this machine has {len(gpus)} usable GPUs.")
+    kind, numbers = ("gpu", gpus) if gpus else ("cpu", range(devices))
+    learn = tuple(DeviceName(kind, number) for number in tuple(numbers)[:devices])
+    return replace(placement, learn=learn)
+
+
+def refuse_shards(placement: Placement, shards: int) -> None:
+    """Refuse devices that cannot each carry as many parts.
+
+    Raises:
+        UsageError: with the number of shards that would do.
+    """
+    count = len(placement.learn)
+    if shards % count:
+        raise UsageError(
+            f"learn={_join(placement.learn)} are {count} devices, which cannot carry --shards "
+            f"{shards} alike: pass --shards {count} or a multiple. What is learned depends on "
+            "that number, so it is never chosen from the devices."
+        )
 
 
 def _devices(key: str, text: str) -> tuple[DeviceName, ...]:

@@ -16,6 +16,7 @@ from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.algorithms.on_policy import Batch, OnPolicy, State
 from flatout.algorithms.optimiser import Optimiser, schedule
 from flatout.algorithms.returns import centre, mean
+from flatout.algorithms.shards import ONE, Shards
 from flatout.config import NetworkConfig
 from flatout.hyper import A2CConfig, linear
 from flatout.networks import Network
@@ -36,6 +37,7 @@ def a2c(
     num_envs: int,
     total_steps: int,
     network: Network | None = None,
+    shards: Shards = ONE,
 ) -> Algorithm:
     """Build A2C's pure functions.
 
@@ -47,13 +49,14 @@ def a2c(
         num_envs: N.
         total_steps: environment steps of the whole run, over which linear schedules run.
         network: a custom torso, or None for the configured one.
+        shards: the parts that each update is made of.
 
     Raises:
         UsageError: a network that does not fit the spaces.
     """
     base = OnPolicy(
         config, network_config, obs_spec, action_spec, num_envs=num_envs, masked=False,
-        network=network, next_reward=config.targets == "next_reward",
+        network=network, next_reward=config.targets == "next_reward", shards=shards,
     )  # fmt: skip
     steps = Optimiser(base.arrays, config.optimizer, config.max_grad_norm)
     learning_rate = linear("learning_rate", config.learning_rate)
@@ -64,7 +67,7 @@ def a2c(
         v = value(networks, batch.obs, hidden)
         advantage = batch.advantage
         if config.normalize_advantage:
-            advantage = centre(advantage, None)
+            advantage = centre(advantage, None, shards)
         log_prob = base.dist.log_prob(x, networks.actor.extra, batch.sample)
         likelier = jnp.exp(jax.lax.stop_gradient(log_prob) - batch.log_prob)
         policy_loss = -mean(jnp.minimum(likelier, 1.0) * advantage * log_prob)
@@ -79,6 +82,7 @@ def a2c(
         state, batch, explained = base.prepare(state, trajectory)
         rate = schedule(learning_rate, state.step, total_steps)
         (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(state.networks, batch)
+        grads, metrics = shards.mean((grads, metrics))
         networks, optimiser, norm = steps.step(state.networks, grads, state.optimiser, rate)
         metrics |= {
             "grad_norm": norm, "explained_variance": explained, "learning_rate": rate,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -74,6 +74,9 @@ class ReplayNeeds:
         alpha: exponent of the priorities, or None to sample uniformly.
         beta: exponent of the importance weights at the start and at the end of the run.
         total_steps: environment steps of the run, over which beta moves.
+        parts: S, where these are the needs of one part of a sharded learner, which has a share of
+            the batch and of the store, and sees a share of the environments. Steps and updates
+            are counted over all of them.
     """
 
     batch_size: int
@@ -86,18 +89,27 @@ class ReplayNeeds:
     alpha: float | None
     beta: tuple[float, float]
     total_steps: int
+    parts: int = 1
+
+    def part(self, count: int) -> ReplayNeeds:
+        """What one of so many parts asks for."""
+        return replace(
+            self, batch_size=self.batch_size // count, buffer_size=self.buffer_size // count,
+            parts=count,
+        )  # fmt: skip
 
     def horizon(self, num_envs: int) -> int:
         """T, steps per environment that are collected before updates are due."""
-        return -(-self.train_freq // num_envs)
+        return -(-self.train_freq // (num_envs * self.parts))
 
     def due(self, steps: int) -> int:
         """Updates that so many environment steps of the run have paid for."""
+        steps *= self.parts
         return max(steps - self.learning_starts, 0) * self.gradient_steps // self.train_freq
 
     def most(self, num_envs: int) -> int:
         """The most updates that one trajectory pays for."""
-        steps = self.horizon(num_envs) * num_envs
+        steps = self.horizon(num_envs) * num_envs * self.parts
         return -(-steps * self.gradient_steps // self.train_freq)
 
 
@@ -122,9 +134,9 @@ def wrap_key(data: Any) -> jax.Array:
     return jax.random.wrap_key_data(data, impl="threefry2x32")
 
 
-def raw_key(seed: int, stream: int) -> np.ndarray:
+def raw_key(seed: int, *stream: int) -> np.ndarray:
     """Raw key data, uint32 ``[2]``, of one of a run's independent random streams."""
-    return np.random.SeedSequence(seed, spawn_key=(stream,)).generate_state(2, np.uint32)
+    return np.random.SeedSequence(seed, spawn_key=stream).generate_state(2, np.uint32)
 
 
 def shapes_of(tree: Any) -> Any:

@@ -18,6 +18,7 @@ from flatout.algorithms.base import Algorithm, replay_needs, shapes_of
 from flatout.algorithms.continuous import observe
 from flatout.algorithms.optimiser import Optimiser, polyak, schedule
 from flatout.algorithms.randomness import uniforms
+from flatout.algorithms.shards import ONE, Shards
 from flatout.config import NetworkConfig
 from flatout.errors import UsageError
 from flatout.hyper import DQNConfig, linear
@@ -77,6 +78,7 @@ def dqn(
     num_envs: int,
     total_steps: int,
     network: Network | None = None,
+    shards: Shards = ONE,
 ) -> Algorithm:
     """Build DQN's pure functions.
 
@@ -88,6 +90,7 @@ def dqn(
         num_envs: N.
         total_steps: environment steps of the whole run, over which schedules run.
         network: a custom torso, or None for the configured one.
+        shards: the parts that each update is made of.
 
     Raises:
         UsageError: continuous actions, or a network that does not fit.
@@ -184,13 +187,12 @@ def dqn(
             return (batch.weights * each).mean(), (error, q.max(-1).mean())
 
         (total, (error, q_max)), grads = jax.value_and_grad(loss, has_aux=True)(state.network)
+        error = jnp.abs(error)
+        said = {"loss": total, "td_error": error.mean(), "q_max": q_max}
+        grads, said = shards.mean((grads, said))
         rate = schedule(learning_rate, state.step, total_steps)
         online, optimiser, norm = steps.step(state.network, grads, state.optimiser, rate)
-        error = jnp.abs(error)
-        metrics = {
-            "loss": total, "td_error": error.mean(), "q_max": q_max, "grad_norm": norm,
-            "learning_rate": rate,
-        }  # fmt: skip
+        metrics = said | {"grad_norm": norm, "learning_rate": rate}
         updates = state.updates + 1
         return state._replace(network=online, optimiser=optimiser, updates=updates), metrics, error
 

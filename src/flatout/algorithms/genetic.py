@@ -20,6 +20,7 @@ from flatout.algorithms.continuous import observe
 from flatout.algorithms.distributions import distribution
 from flatout.algorithms.optimiser import schedule
 from flatout.algorithms.randomness import normals
+from flatout.algorithms.shards import ONE, Shards
 from flatout.config import NetworkConfig
 from flatout.errors import UsageError
 from flatout.hyper import GeneticConfig, linear
@@ -55,6 +56,7 @@ def genetic(
     horizon: int,
     total_steps: int,
     network: Network | None = None,
+    shards: Shards = ONE,
 ) -> Algorithm:
     """Build the genetic algorithm's pure functions.
 
@@ -67,6 +69,7 @@ def genetic(
         horizon: T, the most steps of an environment in one generation.
         total_steps: environment steps of the whole run, over which the noise's schedule runs.
         network: a custom torso, or None for the configured one.
+        shards: the parts that each update is made of.
 
     Raises:
         UsageError: a network that does not fit, or more elites than members.
@@ -117,8 +120,8 @@ def genetic(
         over = jnp.logical_or(trajectory.terminated, trajectory.truncated)
         played = jnp.where(valid, trajectory.rewards, 0.0).sum(0)
         episodes = (valid & over).sum(0) + (valid[-1] & ~over[-1])  # the unfinished one counts
-        fitness = played / jnp.maximum(episodes, 1)
-        step = state.step + trajectory.valid.sum().astype(jnp.int32)
+        fitness = shards.gather(played / jnp.maximum(episodes, 1))  # and all select alike
+        step = state.step + shards.sum(trajectory.valid.sum().astype(jnp.int32))
         std = schedule(noise_std, step, total_steps)
         elites = jnp.argsort(-fitness)[: config.elites]
         # Children are noisy copies of the elites in turn.

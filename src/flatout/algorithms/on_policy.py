@@ -23,6 +23,7 @@ from flatout.algorithms.returns import (
     normalise,
     update_moments,
 )
+from flatout.algorithms.shards import ONE, Shards
 from flatout.boards import Centred, Grid, OneHot
 from flatout.config import NetworkConfig
 from flatout.errors import UsageError
@@ -77,6 +78,7 @@ class OnPolicy:
         masked: trajectories say which steps count.
         network: a custom torso, or None for the configured one.
         next_reward: learn the chance of a reward before the episode's end, instead of returns.
+        shards: the parts that trajectories come in, N / S environments each.
 
     Attributes:
         dist: the distribution over actions.
@@ -97,6 +99,7 @@ class OnPolicy:
         masked: bool,
         network: Network | None = None,
         next_reward: bool = False,
+        shards: Shards = ONE,
     ) -> None:
         self._config = config
         self._obs_spec = obs_spec
@@ -104,6 +107,7 @@ class OnPolicy:
         self._num_envs = num_envs
         self._masked = masked
         self._next_reward = next_reward
+        self._shards = shards
         self.dist = distribution(action_spec)
         log_std = config.log_std_init if self._continuous else None
 
@@ -175,7 +179,7 @@ class OnPolicy:
             The state with its counters and normalisers moved on, the flattened transitions, and
             how much of the targets' variance the values explain.
         """
-        config, masked = self._config, self._masked
+        config, masked, shards = self._config, self._masked, self._shards
         shape = trajectory.rewards.shape
         done = jnp.logical_or(trajectory.terminated, trajectory.truncated)
         weight = None
@@ -186,8 +190,9 @@ class OnPolicy:
         rewards = trajectory.rewards
         reward_moments, sums = state.reward_moments, state.reward_sums
         if reward_moments is not None:
-            sums, after = discounted_returns(sums, rewards, done, config.gamma)
-            reward_moments = update_moments(reward_moments, after.reshape(-1), weight)
+            sums, after = discounted_returns(shards.own(sums), rewards, done, config.gamma)
+            sums = shards.gather(sums)
+            reward_moments = update_moments(reward_moments, after.reshape(-1), weight, shards)
             scale = jax.lax.rsqrt(reward_moments.var + 1e-8)
             rewards = jnp.clip(rewards * scale, -10.0, 10.0)
         networks = eqx.combine(state.networks, self.static)
@@ -217,12 +222,14 @@ class OnPolicy:
             target=(advantages + v_t).reshape(-1),
             weight=weight,
         )
-        counted = shape[0] * shape[1]
+        counted = shape[0] * shape[1] * shards.count
         if masked:  # of replayed trajectories the newest are the first lanes
-            counted = trajectory.valid[:, : self._num_envs].sum().astype(jnp.int32)
+            newest = trajectory.valid[:, : self._num_envs // shards.count]
+            counted = shards.sum(newest.sum().astype(jnp.int32))
         obs_moments = state.obs_moments
         if obs_moments is not None:
-            obs_moments = update_moments(obs_moments, flat_obs.astype(jnp.float32), weight)
+            flat_obs = flat_obs.astype(jnp.float32)
+            obs_moments = update_moments(obs_moments, flat_obs, weight, shards)
         state = state._replace(
             obs_moments=obs_moments,
             reward_moments=reward_moments,
@@ -230,7 +237,7 @@ class OnPolicy:
             step=state.step + counted,
             iteration=state.iteration + 1,
         )
-        return state, batch, explained_variance(batch.value, batch.target, batch.weight)
+        return state, batch, explained_variance(batch.value, batch.target, batch.weight, shards)
 
 
 def _values_around(values: jax.Array, trajectory: Trajectory) -> tuple[jax.Array, jax.Array]:

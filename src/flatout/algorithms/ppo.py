@@ -18,6 +18,7 @@ from flatout.algorithms.actor_critic import Networks, policy, value
 from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.algorithms.on_policy import Batch, OnPolicy, State
 from flatout.algorithms.returns import centre, mean
+from flatout.algorithms.shards import ONE, Shards
 from flatout.algorithms.shuffle import permutations
 from flatout.config import NetworkConfig
 from flatout.errors import UsageError
@@ -42,6 +43,7 @@ def ppo(
     horizon: int,
     total_steps: int,
     network: Network | None = None,
+    shards: Shards = ONE,
 ) -> Algorithm:
     """Build PPO's pure functions.
 
@@ -54,6 +56,7 @@ def ppo(
         horizon: T, steps per environment in a trajectory.
         total_steps: environment steps of the whole run, over which linear schedules run.
         network: a custom torso, or None for the configured one.
+        shards: the parts that each update is made of.
 
     Raises:
         UsageError: a network that does not fit the spaces.
@@ -62,7 +65,7 @@ def ppo(
     masked = config.rollout_episodes is not None or replayed
     base = OnPolicy(
         config, network_config, obs_spec, action_spec,
-        num_envs=num_envs, masked=masked, network=network,
+        num_envs=num_envs, masked=masked, network=network, shards=shards,
     )  # fmt: skip
     arrays, static, dist = base.arrays, base.static, base.dist
     packing = Packing(arrays)
@@ -86,10 +89,10 @@ def ppo(
         networks = eqx.combine(networks, static)
         x, hidden = policy(networks.actor, batch.obs)
         v = value(networks, batch.obs, hidden)
-        average = functools.partial(mean, weight=batch.weight)
+        average = functools.partial(mean, weight=batch.weight, shards=shards)
         advantage = batch.advantage
         if config.normalize_advantage:
-            advantage = centre(advantage, batch.weight)
+            advantage = centre(advantage, batch.weight, shards)
         log_ratio = dist.log_prob(x, networks.actor.extra, batch.sample) - batch.log_prob
         if batch.weight is not None:  # padding must not overflow: 0 x infinity is not 0
             log_ratio = jnp.where(batch.weight > 0, log_ratio, 0.0)
@@ -118,7 +121,8 @@ def ppo(
         done = jnp.minimum(state.step / total_steps, 1.0)
         rate = learning_rate[0] + (learning_rate[1] - learning_rate[0]) * done
         clip = clip_range[0] + (clip_range[1] - clip_range[0]) * done
-        rows = batch.advantage.shape[0]
+        rows, size = batch.advantage.shape[0], config.batch_size // shards.count
+        stream = shards.key(key)
 
         def stack(metrics: dict[str, jax.Array]) -> jax.Array:
             return jnp.stack([metrics[name] for name in AVERAGED])
@@ -127,7 +131,7 @@ def ppo(
             networks, optimiser, going = carry
             part = batch if rows is None else jax.tree.map(lambda leaf: leaf[rows], batch)
             (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(networks, part, clip)
-            flat = packing.pack(grads)
+            flat, metrics = shards.mean((packing.pack(grads), metrics))
             direction, moved = steps.update(flat, optimiser)
             scaled = jnp.asarray(direction) * (rate if rates is None else rate * rates)
             stepped = jax.tree.map(jnp.subtract, networks, packing.unpack(scaled))
@@ -137,27 +141,29 @@ def ppo(
                 return (stepped, moved, going), stack(metrics)
             if config.target_kl is not None:
                 going = going & (metrics["approx_kl"] <= 1.5 * config.target_kl)
-            apply = going if part.weight is None else going & (part.weight.sum() > 0)
+            apply = going
+            if part.weight is not None:
+                apply = going & (shards.sum(part.weight.sum()) > 0)
             keep = lambda new, old: jnp.where(apply, new, old)  # noqa: E731
             networks = jax.tree.map(keep, stepped, networks)
             optimiser = jax.tree.map(keep, moved, optimiser)
             metrics["updates"] = jnp.ones(())
             return (networks, optimiser, going), jnp.where(apply, stack(metrics), 0.0)
 
-        if rows == config.batch_size:  # a mean does not ask for an order
+        if rows == size:  # a mean does not ask for an order
             order = None
         elif batch.weight is None:
-            order = permutations(key, state.iteration, config.n_epochs, rows)
+            order = permutations(stream, state.iteration, config.n_epochs, rows)
         else:  # padding sorts last: minibatches of nothing else come at the end and are skipped
-            stream = jax.random.fold_in(key, state.iteration)
-            bits = jax.random.bits(stream, (config.n_epochs, rows)) >> 1
+            drawing = jax.random.fold_in(stream, state.iteration)
+            bits = jax.random.bits(drawing, (config.n_epochs, rows)) >> 1
             bits = jnp.where(batch.weight > 0, bits, jnp.uint32(2**32 - 1))
             order = jnp.argsort(bits, axis=-1)
         if order is not None:
-            order = order.reshape(-1, config.batch_size)
+            order = order.reshape(-1, size)
         carry = (state.networks, state.optimiser, jnp.asarray(True))
         (networks, optimiser, _), history = jax.lax.scan(
-            minibatch, carry, order, length=config.n_epochs * rows // config.batch_size
+            minibatch, carry, order, length=config.n_epochs * rows // size
         )
         totals = history.sum(0)
         made = totals[-1]

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flatout.algorithms.shards import ONE, Shards
 from flatout.types import Array
 
 Pair = tuple[jax.Array, jax.Array]
@@ -98,7 +99,10 @@ def initial_moments(shape: tuple[int, ...]) -> RunningMoments:
 
 
 def update_moments(
-    moments: RunningMoments, batch: jax.Array, weight: jax.Array | None = None
+    moments: RunningMoments,
+    batch: jax.Array,
+    weight: jax.Array | None = None,
+    shards: Shards = ONE,
 ) -> RunningMoments:
     """Merge ``batch [B, ...]`` into the moments (Chan et al., 1979, parallel variance).
 
@@ -106,17 +110,18 @@ def update_moments(
         moments: so far.
         batch: new values, first axis averaged.
         weight: ``[B]``, 1 where a row counts and 0 where not; None counts all.
+        shards: whose batches are merged together.
     """
     if weight is None:
-        count = jnp.asarray(batch.shape[0], jnp.float32)
-        mean = batch.mean(0)
-        var = batch.var(0)
+        count = jnp.asarray(batch.shape[0] * shards.count, jnp.float32)
+        mean = shards.mean(batch.mean(0))
+        var = shards.mean(jnp.square(batch - mean).mean(0))
     else:
         w = weight.reshape(-1, *([1] * (batch.ndim - 1)))
-        count = weight.sum()
+        count = shards.sum(weight.sum())
         safe = jnp.maximum(count, 1.0)
-        mean = (batch * w).sum(0) / safe
-        var = (jnp.square(batch - mean) * w).sum(0) / safe
+        mean = shards.sum((batch * w).sum(0)) / safe
+        var = shards.sum((jnp.square(batch - mean) * w).sum(0)) / safe
     total = moments.total + count
     delta = mean - moments.mean
     squares = (
@@ -155,29 +160,41 @@ def discounted_returns(
     return jax.lax.scan(forward, g, (r_t, done_t))
 
 
-def mean(x: jax.Array, weight: jax.Array | None = None) -> jax.Array:
-    """Mean over the entries whose `weight` is 1; None counts all."""
+def mean(x: jax.Array, weight: jax.Array | None = None, shards: Shards = ONE) -> jax.Array:
+    """Mean over the entries whose `weight` is 1; None counts all.
+
+    Of one part's entries; such that the average of the parts' results, and so of their gradients,
+    is that over all parts' entries.
+    """
     if weight is None:
         return x.mean()
-    return (x * weight).sum() / jnp.maximum(weight.sum(), 1.0)
+    return (x * weight).sum() * shards.count / jnp.maximum(shards.sum(weight.sum()), 1.0)
 
 
-def centre(advantage: jax.Array, weight: jax.Array | None) -> jax.Array:
-    """Zero mean, unit sample deviation (n - 1), over the counted entries."""
-    middle = mean(advantage, weight)
+def centre(advantage: jax.Array, weight: jax.Array | None, shards: Shards = ONE) -> jax.Array:
+    """Zero mean, unit sample deviation (n - 1), over the counted entries of all parts."""
+    middle = shards.mean(mean(advantage, weight, shards))
     squares = jnp.square(advantage - middle)
     if weight is None:
-        deviation = jnp.sqrt(squares.sum() / (advantage.shape[0] - 1))
+        rows = advantage.shape[0] * shards.count
+        deviation = jnp.sqrt(shards.sum(squares.sum()) / (rows - 1))
     else:
-        deviation = jnp.sqrt((squares * weight).sum() / jnp.maximum(weight.sum() - 1.0, 1.0))
+        counted = shards.sum(weight.sum())
+        squares = shards.sum((squares * weight).sum())
+        deviation = jnp.sqrt(squares / jnp.maximum(counted - 1.0, 1.0))
     return (advantage - middle) / (deviation + 1e-8)
 
 
-def explained_variance(value: jax.Array, target: jax.Array, weight: jax.Array | None) -> jax.Array:
-    """1 - Var[target - value] / Var[target]; 0 where targets do not vary."""
+def explained_variance(
+    value: jax.Array, target: jax.Array, weight: jax.Array | None, shards: Shards = ONE
+) -> jax.Array:
+    """1 - Var[target - value] / Var[target] over all parts; 0 where targets do not vary."""
+
+    def average(x: jax.Array) -> jax.Array:
+        return shards.mean(mean(x, weight, shards))
 
     def variance(x: jax.Array) -> jax.Array:
-        return mean(jnp.square(x - mean(x, weight)), weight)
+        return average(jnp.square(x - average(x)))
 
     spread = variance(target)
     explained = 1.0 - variance(target - value) / jnp.maximum(spread, 1e-12)

@@ -28,6 +28,7 @@ from flatout.algorithms.continuous import (
 )
 from flatout.algorithms.optimiser import Optimiser, polyak, schedule
 from flatout.algorithms.randomness import normals
+from flatout.algorithms.shards import ONE, Shards
 from flatout.config import NetworkConfig
 from flatout.hyper import SACConfig, entropy_coefficient, linear
 from flatout.layers import Draw, FanIn
@@ -85,6 +86,7 @@ def sac(
     num_envs: int,
     total_steps: int,
     network: Network | None = None,
+    shards: Shards = ONE,
 ) -> Algorithm:
     """Build SAC's pure functions.
 
@@ -96,6 +98,7 @@ def sac(
         num_envs: N.
         total_steps: environment steps of the whole run, over which schedules run.
         network: a custom torso, or None for the configured one.
+        shards: the parts that each update is made of.
 
     Raises:
         UsageError: actions that are not a bounded box, or a network that does not fit.
@@ -163,8 +166,8 @@ def sac(
     ) -> tuple[State, dict[str, jax.Array], jax.Array]:
         x, next_x = observe(obs_spec, batch.obs), observe(obs_spec, batch.next_obs)
         action = bounds.from_environment(batch.actions)
-        rows = x.shape[0]
-        drawn = normals(key, jnp.zeros((), jnp.int32), state.updates, 2 * rows * bounds.size)
+        rows, stream = x.shape[0], shards.key(key)
+        drawn = normals(stream, jnp.zeros((), jnp.int32), state.updates, 2 * rows * bounds.size)
         drawn = drawn.reshape(2, rows, bounds.size)
         ent_coef = jnp.exp(state.log_ent)
         rate = schedule(learning_rate, state.step, total_steps)
@@ -182,6 +185,8 @@ def sac(
         (loss, (error, q_mean)), grads = jax.value_and_grad(critic_loss, has_aux=True)(
             state.critics
         )
+        said = {"critic_loss": loss, "td_error": error.mean(), "q_mean": q_mean}
+        grads, said = shards.mean((grads, said))
         critics, critic_optimiser, norm = critic_steps.step(
             state.critics, grads, state.critic_optimiser, rate * critic_ratio
         )
@@ -193,13 +198,15 @@ def sac(
         (chosen, log_prob), pull = jax.vjp(policy, state.actor)
         value, by_action = jax.value_and_grad(lambda a: smallest(q(critics, x, a)).mean())(chosen)
         (grads,) = pull((-by_action, jnp.full_like(log_prob, 1.0 / rows) * ent_coef))
+        grads, value, surprise = shards.mean((grads, value, log_prob.mean()))
         actor, actor_optimiser, _ = actor_steps.step(
             state.actor, grads, state.actor_optimiser, rate
         )
         log_ent, ent_optimiser = state.log_ent, state.ent_optimiser
         if learned:
-            gradient = -(log_prob + aim).mean()
-            log_ent, ent_optimiser, _ = ent_steps.step(log_ent, gradient, ent_optimiser, rate)
+            log_ent, ent_optimiser, _ = ent_steps.step(
+                log_ent, -(surprise + aim), ent_optimiser, rate
+            )
         updates = state.updates + 1
         target = state.target_critics
         if config.target_update_interval == 1:
@@ -210,10 +217,9 @@ def sac(
                 lambda: polyak(state.target_critics, critics, config.tau),
                 lambda: state.target_critics,
             )
-        metrics = {
-            "actor_loss": ent_coef * log_prob.mean() - value, "critic_loss": loss,
-            "td_error": error.mean(), "q_mean": q_mean, "ent_coef": ent_coef,
-            "entropy": -log_prob.mean(), "grad_norm": norm, "learning_rate": rate,
+        metrics = said | {
+            "actor_loss": ent_coef * surprise - value, "ent_coef": ent_coef,
+            "entropy": -surprise, "grad_norm": norm, "learning_rate": rate,
         }  # fmt: skip
         state = state._replace(
             actor=actor,

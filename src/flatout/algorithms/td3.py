@@ -27,6 +27,7 @@ from flatout.algorithms.continuous import (
 )
 from flatout.algorithms.optimiser import Optimiser, polyak, schedule
 from flatout.algorithms.randomness import normals
+from flatout.algorithms.shards import ONE, Shards
 from flatout.config import NetworkConfig
 from flatout.hyper import DDPGConfig, TD3Config, linear
 from flatout.layers import Draw, FanIn
@@ -60,6 +61,7 @@ def td3(
     num_envs: int,
     total_steps: int,
     network: Network | None = None,
+    shards: Shards = ONE,
 ) -> Algorithm:
     """Build the pure functions: TD3's for its configuration, DDPG's for a plain one.
 
@@ -71,6 +73,7 @@ def td3(
         num_envs: N.
         total_steps: environment steps of the whole run, over which schedules run.
         network: a custom torso, or None for the configured one.
+        shards: the parts that each update is made of.
 
     Raises:
         UsageError: actions that are not a bounded box, or a network that does not fit.
@@ -146,7 +149,9 @@ def td3(
         next_action = means(state.target_actor, next_x)
         if spread:
             zero = jnp.zeros((), jnp.int32)
-            drawn = normals(key, zero, state.updates, next_action.size).reshape(next_action.shape)
+            drawn = normals(shards.key(key), zero, state.updates, next_action.size).reshape(
+                next_action.shape
+            )
             drawn = jnp.clip(spread * drawn, -reach, reach)
             next_action = jnp.clip(next_action + drawn, -1.0, 1.0)
         bootstrap = smallest(q(state.target_critics, next_x, next_action))
@@ -161,6 +166,8 @@ def td3(
         (loss, (error, q_mean)), grads = jax.value_and_grad(critic_loss, has_aux=True)(
             state.critics
         )
+        said = {"critic_loss": loss, "td_error": error.mean(), "q_mean": q_mean}
+        grads, said = shards.mean((grads, said))
         rate = schedule(learning_rate, state.step, total_steps)
         critics, critic_optimiser, norm = critic_steps.step(
             state.critics, grads, state.critic_optimiser, rate * critic_ratio
@@ -173,7 +180,7 @@ def td3(
                 values = q(state.critics, x, means(actor, x))
                 return -values[0].mean()
 
-            value, grads = jax.value_and_grad(actor_loss)(state.actor)
+            value, grads = shards.mean(jax.value_and_grad(actor_loss)(state.actor))
             actor, optimiser, _ = actor_steps.step(state.actor, grads, state.actor_optimiser, rate)
             return state._replace(actor=actor, actor_optimiser=optimiser, actor_loss=value)
 
@@ -192,9 +199,8 @@ def td3(
             state = follow(state)
         else:
             state = jax.lax.cond(updates % every == 0, follow, lambda s: s, state)
-        metrics = {
-            "actor_loss": state.actor_loss, "critic_loss": loss, "td_error": error.mean(),
-            "q_mean": q_mean, "grad_norm": norm, "learning_rate": rate,
+        metrics = said | {
+            "actor_loss": state.actor_loss, "grad_norm": norm, "learning_rate": rate,
         }  # fmt: skip
         return state, metrics, error
 

@@ -23,6 +23,10 @@ class Buffer(Protocol):
     metrics: tuple[str, ...]
     """The names of the scalars that `learn` returns."""
 
+    axes: Any
+    """What parts of a sharded learner have of their own in the inputs (0) and share (None), as a
+    pytree prefix."""
+
     def inputs(self, trajectory: Trajectory) -> list[Any]:
         """The shapes of what `learn` is given for trajectories of such shapes; the first are those
         of dispatches with updates."""
@@ -32,8 +36,12 @@ class Buffer(Protocol):
         """What lives in device memory at the start, as NumPy arrays; () for nothing."""
         ...
 
-    def take(self, trajectory: Trajectory, held: Any) -> Iterable[Any]:
-        """Take in a trajectory; yields the inputs of one or more dispatches of `learn`."""
+    def book(self, trajectory: Trajectory) -> None:
+        """Take in a trajectory, as far as that is the host's part."""
+        ...
+
+    def arrivals(self) -> Iterable[Any]:
+        """The inputs of the dispatches of `learn`, one or more, that what was booked asks for."""
         ...
 
     def learn(

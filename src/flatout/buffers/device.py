@@ -39,11 +39,12 @@ class Held(NamedTuple):
 
 class Arrival(NamedTuple):
     """What a dispatch brings: a piece, its final frames ``[C, ...]`` with their places ``[C]``
-    (F for none), and counters."""
+    (F for none), the raw key of the sampling stream, and counters."""
 
-    piece: Piece
+    piece: Any
     finals: Any
     places: Any
+    key: Any
     counters: Any
     beta: Any
 
@@ -77,6 +78,8 @@ class DeviceReplay:
         self._shapes = ring_shapes(geometry, trajectory, max(cuts, geometry.lanes))
         self._finals = self._shapes.finals.shape[0]  # room for final observations
         self._before = 0  # how many there were when room was last made
+        self._booked: tuple[Any, ...] = ()
+        self.axes: Any = Arrival(0, 0, 0, 0, None, None)
         self.metrics = (*algorithm.advanced, *algorithm.metrics, "updates")
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
@@ -95,6 +98,7 @@ class DeviceReplay:
             piece,
             jax.ShapeDtypeStruct((room, *frame), ring.finals.dtype),
             jax.ShapeDtypeStruct((room,), np.int32),
+            jax.ShapeDtypeStruct(self._key.shape, self._key.dtype),
             jax.ShapeDtypeStruct((4,), np.int32),
             jax.ShapeDtypeStruct((), np.float32),
         )
@@ -106,28 +110,51 @@ class DeviceReplay:
         priorities = None if self._needs.alpha is None else no_priorities(self._geometry)
         return Held(ring, priorities)
 
-    def take(self, trajectory: Trajectory, held: Any) -> Iterator[Any]:
-        """Book a trajectory and hand it over."""
-        ledger = self._ledger
-        head, made = ledger.head, ledger.made
-        piece, finals, numbers, room = ledger.take(trajectory)
-        if room > self._finals:
-            self._resize(room)
+    @property
+    def room(self) -> int:
+        """Final observations that the ring has to have room for, with what is booked."""
+        return self._ledger.room
+
+    def make_room(self, room: int) -> None:
+        """Have room for so many, as another part needs."""
+        self._ledger.room = max(room, self._ledger.room)
+
+    def book(self, trajectory: Trajectory) -> None:
+        """Book a trajectory."""
+        counters = np.zeros(4, np.int32)
+        counters[[HEAD, MADE]] = self._ledger.head, self._ledger.made
+        piece, finals, numbers, _ = self._ledger.take(trajectory)
+        steps = piece.rewards.size * self._needs.parts
+        counters[[COUNT, STEPS]] = self._ledger.due, steps
+        self._booked = (piece, finals, numbers, len(trajectory.final_index), counters)
+
+    def arrivals(self) -> Iterator[Any]:
+        """Hand over what was booked."""
+        piece, finals, numbers, space, counters = self._booked
+        if self.room > self._finals:
+            self._resize(self.room)
             self._before = numbers.start
-        space = len(trajectory.final_index)
         frames = np.zeros((space, *self._shapes.finals.shape[1:]), self._shapes.finals.dtype)
         places = np.full((space,), self._finals, np.int32)
         for i, (number, final) in enumerate(zip(numbers, finals, strict=True)):
             frames[i], places[i] = final, number % self._finals
-        counters = np.zeros(4, np.int32)
-        counters[[COUNT, STEPS, HEAD, MADE]] = ledger.due, piece.rewards.size, head, made
-        yield Arrival(piece, frames, places, counters, np.float32(ledger.beta))
+        yield Arrival(piece, frames, places, self._key, counters, np.float32(self._ledger.beta))
 
     def _resize(self, room: int) -> None:
         old = self._shapes.finals
         self._finals = room
         finals = jax.ShapeDtypeStruct((room, *old.shape[1:]), old.dtype)
         self._shapes = self._shapes._replace(finals=finals)
+
+    def settle(self) -> None:
+        """Make room at once; what is held has to be `grown`."""
+        if self.room > self._finals:
+            self._resize(self.room)
+            self._before = self._ledger.finals
+
+    def fits(self, room: int) -> bool:
+        """Whether what is held, with room for so many final observations, is as wanted."""
+        return room == max(self._finals, self.room)
 
     def grown(self, held: Held) -> Held:
         """What is held, with room for the final observations that `take` found."""
@@ -155,7 +182,7 @@ class DeviceReplay:
         def body(u: jax.Array, carry: Any) -> Any:
             state, totals, priorities = carry
             drawn = draw(
-                geometry, jnp.asarray(self._key), counters[MADE] + u, newest, needs.batch_size,
+                geometry, inputs.key, counters[MADE] + u, newest, needs.batch_size,
                 priorities, inputs.beta,
             )  # fmt: skip
             batch = gather(jnp, geometry, ring, newest, drawn.row, drawn.lane)

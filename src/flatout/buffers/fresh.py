@@ -18,7 +18,9 @@ class Fresh:
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
+        self._booked: Trajectory | None = None
         self.metrics = algorithm.metrics
+        self.axes: Any = 0
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
         """The trajectory's own shapes."""
@@ -28,9 +30,13 @@ class Fresh:
         """Nothing lives in device memory."""
         return ()
 
-    def take(self, trajectory: Trajectory, held: Any) -> Iterator[Any]:
+    def book(self, trajectory: Trajectory) -> None:
+        """Nothing is kept of it."""
+        self._booked = trajectory
+
+    def arrivals(self) -> Iterator[Any]:
         """The trajectory itself."""
-        yield trajectory
+        yield self._booked
 
     def learn(
         self, state: Any, held: Any, inputs: Any, key: jax.Array

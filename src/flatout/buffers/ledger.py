@@ -31,6 +31,7 @@ class Ledger:
         head: rows ever taken in.
         made: updates ever paid for, the newest trajectory's included.
         due: updates that the newest trajectory pays for.
+        room: final observations that the ring has to have room for.
     """
 
     def __init__(self, geometry: Geometry, needs: ReplayNeeds, room: int = 0) -> None:
@@ -42,13 +43,19 @@ class Ledger:
         self._age = np.zeros((geometry.lanes,), np.uint8)
         self._finals = 0  # final observations ever taken in
         self._cuts: deque[int] = deque()  # the rows whose final observations are still needed
-        self._room = max(room, geometry.lanes)  # final observations that the ring can hold
+        self.room = max(room, geometry.lanes)
+
+    @property
+    def finals(self) -> int:
+        """Final observations ever taken in."""
+        return self._finals
 
     @property
     def beta(self) -> float:
         """The exponent of the importance weights now."""
         start, end = self._needs.beta
-        done = min(self.head * self._geometry.lanes / self._needs.total_steps, 1.0)
+        steps = self.head * self._geometry.lanes * self._needs.parts
+        done = min(steps / self._needs.total_steps, 1.0)
         return start + (end - start) * done
 
     def take(self, trajectory: Trajectory) -> tuple[Piece, list[np.ndarray], range, int]:
@@ -94,9 +101,9 @@ class Ledger:
         return piece, finals, range(first, self._finals), self._grown()
 
     def _grown(self) -> int:
-        while self._room < len(self._cuts):
-            self._room *= 2
-        return self._room
+        while self.room < len(self._cuts):
+            self.room *= 2
+        return self.room
 
     @staticmethod
     def moved(finals: np.ndarray, room: int, count: int) -> np.ndarray:
@@ -121,7 +128,7 @@ class Ledger:
 
     def state(self) -> dict[str, Any]:
         """JSON-compatible counters."""
-        return {"head": self.head, "finals": self._finals, "room": self._room}
+        return {"head": self.head, "finals": self._finals, "room": self.room}
 
     def source(self, ring: Ring) -> RowSource:
         """The rows, to be read where they lie."""
@@ -152,7 +159,7 @@ class Ledger:
         if rows is None:
             raise CheckpointError("it holds no replayed experience.")
         self.head, self._finals = int(data["head"]), int(data["finals"])
-        self._room = max(int(data["room"]), self._room)
+        self.room = max(int(data["room"]), self.room)
         self.made = self._needs.due(self.head * geometry.lanes)
         self._age = np.array(arrays["age"], np.uint8)
         if self._age.shape != (geometry.lanes,) or self.head < 0:
@@ -201,7 +208,7 @@ class Ledger:
         self._finals += 1
         self._cuts.append(self.head - 1)
         if self._grown() > len(ring.finals):
-            ring = ring._replace(finals=self.moved(ring.finals, self._room, self._finals - 1))
+            ring = ring._replace(finals=self.moved(ring.finals, self.room, self._finals - 1))
         ring.finals[(self._finals - 1) % len(ring.finals)] = self._geometry.newest(final_obs)
         return ring
 
@@ -236,6 +243,8 @@ class _Rows:
 
 def on_host(array: Any, start: int, size: int) -> np.ndarray:
     """Some entries of an array in host memory, without moving all of it there."""
+    if hasattr(array, "rows"):  # one part's of several
+        return array.rows(start, size)
     if isinstance(array, np.ndarray) or next(iter(array.devices())).platform == "cpu":
         return np.asarray(array)[start : start + size]
     import jax

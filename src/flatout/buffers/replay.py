@@ -63,6 +63,8 @@ class HostReplay:
         self._ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
         self._ledger = Ledger(geometry, self._needs)
         self._drawn: tuple[np.ndarray, np.ndarray] | None = None
+        self._booked = (0, 0)
+        self.axes: Any = (0, None)
         self._priorities: Any = None
         on = jax.sharding.SingleDeviceSharding(host)
         counters = np.zeros(2, np.int32)
@@ -98,8 +100,8 @@ class HostReplay:
         """Nothing lives in device memory."""
         return ()
 
-    def take(self, trajectory: Trajectory, held: Any) -> Iterator[Any]:
-        """Take in a trajectory, then hand over the batches of the updates that it pays for."""
+    def book(self, trajectory: Trajectory) -> None:
+        """Take in a trajectory."""
         ledger, ring = self._ledger, self._ring
         head, made = ledger.head, ledger.made
         piece, finals, numbers, room = ledger.take(trajectory)
@@ -110,10 +112,14 @@ class HostReplay:
             ring.finals[number % len(ring.finals)] = final
         if self._priorities is not None:
             self._priorities = self._arrive(self._priorities, np.int32(head))
-        count, steps = ledger.due, piece.rewards.size
-        if (
-            not count
-        ):  # a program of its own: what does not change in a loop, XLA computes before it
+        self._booked = (made, piece.rewards.size * self._needs.parts)
+
+    def arrivals(self) -> Iterator[Any]:
+        """The batches of the updates that the trajectory pays for."""
+        ledger, (made, steps) = self._ledger, self._booked
+        count = ledger.due
+        if not count:
+            # A program of its own: what does not change in a loop, XLA computes before it.
             yield (), np.array([0, steps], np.int32)
             return
         beta = np.float32(ledger.beta)

@@ -7,7 +7,6 @@ environments are handed over as one of K * N; while fewer were collected, the re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ class TrajectoryReplay(Fresh):
         """The shapes of all K trajectories as one."""
         return [shapes_of(self._zeros(trajectory))]
 
-    def take(self, trajectory: Trajectory, held: Any) -> Iterator[Any]:
+    def book(self, trajectory: Trajectory) -> None:
         """Add the newest; the oldest of K + 1 falls out."""
         room = trajectory.final_index.shape[0]
         if room * self._kept > len(self._all.final_index):  # room for final observations grew
@@ -67,7 +66,7 @@ class TrajectoryReplay(Fresh):
         index[:room] = finals
         self._all.final_obs[:room] = trajectory.final_obs
         self._count += 1
-        yield self._all
+        self._booked = self._all
 
     def facts(self) -> dict[str, float]:
         """How many of the K trajectories there are, as a share, and what they take."""

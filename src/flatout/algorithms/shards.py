@@ -1,0 +1,79 @@
+"""Logical shards: how one update is split into parts that differ only in their data.
+
+A part sees its own environments, rows and random numbers, and what it learns is averaged with the
+others'. How many parts there are decides what is computed; how many devices carry them does not.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+
+DEVICES, PARTS = "devices", "parts"
+"""The axes of a sharded program: devices, and the parts that each of them carries."""
+
+Tree = TypeVar("Tree")
+
+
+@dataclass(frozen=True)
+class Shards:
+    """What a part of an update knows of the others. A single one calls nothing.
+
+    Attributes:
+        count: S, how many parts there are.
+        every: gradients are averaged at each update (1), or parameters after every K updates
+            (local SGD; Stich, 2019).
+        ordered: averages are sums in the parts' order, the same bits on any number of devices;
+            else whatever order is fastest.
+    """
+
+    count: int = 1
+    every: int = 1
+    ordered: bool = False
+
+    def sum(self, tree: Tree) -> Tree:
+        """Every leaf's sum over the parts."""
+        if self.count == 1:
+            return tree
+        if not self.ordered:
+            return jax.lax.psum(tree, (PARTS, DEVICES))
+        return jax.tree.map(lambda leaf: functools.reduce(jnp.add, self.gather(leaf[None])), tree)
+
+    def mean(self, tree: Tree) -> Tree:
+        """Every leaf's average over the parts."""
+        if self.count == 1:
+            return tree
+        return jax.tree.map(lambda leaf: leaf / self.count, self.sum(tree))
+
+    def gather(self, x: jax.Array) -> jax.Array:
+        """All parts' arrays ``[n, ...]`` one after another, ``[S * n, ...]``."""
+        if self.count == 1:
+            return x
+        here = jax.lax.all_gather(x, PARTS, axis=0, tiled=True)
+        return jax.lax.all_gather(here, DEVICES, axis=0, tiled=True)
+
+    def own(self, x: jax.Array) -> jax.Array:
+        """This part's piece ``[n, ...]`` of ``[S * n, ...]``; what `gather` is the inverse of."""
+        if self.count == 1:
+            return x
+        size = x.shape[0] // self.count
+        return jax.lax.dynamic_slice_in_dim(x, self.index() * size, size)
+
+    def index(self) -> jax.Array:
+        """This part's number, int32."""
+        if self.count == 1:
+            return jnp.zeros((), jnp.int32)
+        here = jax.lax.axis_size(PARTS)
+        return jax.lax.axis_index(DEVICES) * here + jax.lax.axis_index(PARTS)
+
+    def key(self, key: jax.Array) -> jax.Array:
+        """This part's random stream."""
+        return key if self.count == 1 else jax.random.fold_in(key, self.index())
+
+
+ONE = Shards()
+"""No parts: the whole batch at once."""

@@ -1,0 +1,83 @@
+"""The devices that carry a learner's parts, and a program over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from flatout.algorithms.shards import DEVICES, PARTS
+from flatout.types import Device
+
+WHOLE = jax.sharding.PartitionSpec()
+SPLIT = jax.sharding.PartitionSpec(DEVICES)
+
+
+class Mesh:
+    """One or several devices with S parts on them, as many on each.
+
+    Args:
+        devices: the learning devices.
+        parts: S; with one part and one device arrays have no axis of parts.
+
+    Attributes:
+        whole: the sharding of what every device has all of.
+        split: that of arrays whose first axis is the parts.
+    """
+
+    def __init__(self, devices: Sequence[Device], parts: int) -> None:
+        self.devices = tuple(devices)
+        self.parts = parts
+        if parts == 1:
+            self.whole: Any = jax.sharding.SingleDeviceSharding(self.devices[0])
+            self.split: Any = self.whole
+            return
+        self._mesh = jax.sharding.Mesh(np.array(self.devices), (DEVICES,))
+        self.whole = jax.sharding.NamedSharding(self._mesh, WHOLE)
+        self.split = jax.sharding.NamedSharding(self._mesh, SPLIT)
+
+    @property
+    def first(self) -> Device:
+        """The device that speaks for all."""
+        return self.devices[0]
+
+    def program(self, function: Callable[..., Any], axes: Sequence[Any], out: Sequence[Any]) -> Any:
+        """`function` of one part as a function of all, compiled when it is lowered.
+
+        Args:
+            function: of arrays, for one part.
+            axes: for each argument 0 where parts have their own, None where all share it; or a
+                pytree prefix of these.
+            out: the same for each result.
+        """
+        if self.parts == 1:
+            return jax.jit(
+                function, donate_argnums=(0, 1), in_shardings=self.whole, out_shardings=self.whole
+            )
+        here = self.parts // len(self.devices)
+        over_parts = jax.vmap(
+            function, tuple(axes), tuple(out), axis_name=PARTS, axis_size=here
+        )  # fmt: skip
+        program = jax.shard_map(
+            over_parts, mesh=self._mesh, in_specs=_chosen(axes, SPLIT, WHOLE),
+            out_specs=_chosen(out, SPLIT, WHOLE), check_vma=False,
+        )  # fmt: skip
+        return jax.jit(
+            program, donate_argnums=(0, 1), in_shardings=_chosen(axes, self.split, self.whole),
+            out_shardings=_chosen(out, self.split, self.whole),
+        )  # fmt: skip
+
+    def put(self, tree: Any, axes: Any) -> Any:
+        """Arrays where `program` expects them; `axes` as there."""
+        chosen = _chosen(axes, self.split, self.whole)
+        return jax.tree.map(lambda where, own: jax.device_put(own, where), chosen, tree)
+
+
+def _chosen(axes: Any, own: Any, shared: Any) -> Any:
+    """A pytree prefix with one of two values for each axis."""
+    axes = tuple(axes) if isinstance(axes, list) else axes
+    return jax.tree.map(
+        lambda axis: shared if axis is None else own, axes, is_leaf=lambda axis: axis is None
+    )

@@ -1,0 +1,186 @@
+"""Sharded updates: what is learned depends on the number of parts, not on who carries them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flatout import checkpoint
+from flatout.buffers.sharded import JoinedRows, PartRows, split
+from flatout.mesh import Mesh
+from flatout.types import Trajectory
+from tests.conftest import Result
+
+Cli = Callable[..., Result]
+
+REPLAYED = (
+    "--batch-size", 32, "--learning-starts", 64, "--buffer-size", 96, "--steps", 112,
+    "--gradient-steps", 1, "--train-freq", 16, "--hidden", 16, 16,
+)  # fmt: skip
+RUNS: dict[str, tuple[Any, ...]] = {
+    "ppo": (
+        "ppo", "--env", "Pendulum-v1", "--n-steps", 16, "--batch-size", 32, "--n-epochs", 2,
+        "--steps", 256, "--normalize-observation", "--normalize-reward",
+    ),
+    "a2c": ("a2c", "--env", "CartPole-v1", "--steps", 80, "--normalize-advantage"),
+    "dqn": ("dqn", "--env", "CartPole-v1", *REPLAYED),
+    "sac": ("sac", "--env", "Pendulum-v1", *REPLAYED),
+}  # fmt: skip
+"""Short runs of a few updates each, of 16 environments."""
+
+
+def learned(flatout: Cli, run: Path, *flags: Any) -> dict[str, np.ndarray]:
+    """The last checkpoint's arrays of a run of 16 environments in 8 parts."""
+    shards = () if "--shards" in flags else ("--shards", 8)
+    always = ("--envs", 16, "--quiet", "--no-tensorboard", "--run-dir", run)
+    result = flatout("train", *flags, *shards, *always)
+    assert result.code == 0, result.err
+    return checkpoint.load(checkpoint.latest(run))[1].arrays
+
+
+def furthest(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    assert one.keys() == other.keys()
+    return max(
+        float(np.abs(one[name].astype(np.float64) - other[name].astype(np.float64)).max())
+        for name in one
+        if one[name].size
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "counts"), [("ppo", (2, 8)), ("a2c", (8,)), ("dqn", (4, 8)), ("sac", (8,))]
+)
+def test_as_many_parts_learn_the_same_on_any_number_of_devices(
+    name: str, counts: tuple[int, ...], flatout: Cli, tmp_path: Path
+) -> None:
+    one = learned(flatout, tmp_path / "1", *RUNS[name], "--devices", 1)
+    for count in counts:
+        several = learned(flatout, tmp_path / str(count), *RUNS[name], "--devices", count)
+        assert furthest(one, several) < 2e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["cpu", "device"])
+def test_replay_in_parts_is_the_same_wherever_it_lives_and_whoever_carries_it(
+    where: str, flatout: Cli, tmp_path: Path
+) -> None:
+    """Bit for bit: priorities feed a last bit's difference back into which rows are drawn."""
+    flags = (*RUNS["dqn"], "--prioritized", "--n-step", 3, "--reduce", "ordered")
+    one = learned(flatout, tmp_path / "1", *flags, "--devices", 1)
+    placement = f"act=cpu replay={where}"
+    other = learned(flatout, tmp_path / "4", *flags, "--devices", 4, "--placement", placement)
+    assert furthest(one, other) == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["cpu", "device"])
+def test_a_run_goes_on_with_another_number_of_devices(
+    where: str, flatout: Cli, tmp_path: Path
+) -> None:
+    flags = (*RUNS["dqn"], "--reduce", "ordered", "--placement", f"act=cpu replay={where}")
+    whole = learned(flatout, tmp_path / "whole", *flags, "--devices", 2, "--steps", 320)
+    learned(flatout, tmp_path / "parts", *flags, "--devices", 8, "--steps", 160)
+    resumed = flatout(
+        "train", "--resume", tmp_path / "parts", "--steps", 320, "--devices", 2, "--quiet"
+    )
+    assert resumed.code == 0, resumed.err
+    again = checkpoint.load(checkpoint.latest(tmp_path / "parts"))[1].arrays
+    assert furthest(whole, again) == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_parts_of_a_full_batch_learn_what_the_whole_batch_does(
+    name: str, flatout: Cli, tmp_path: Path
+) -> None:
+    """Normalised advantages, observations and rewards are those of all parts together."""
+    flags = (*RUNS[name], *(("--batch-size", 256) if name == "ppo" else ()))
+    one = learned(flatout, tmp_path / "whole", *flags, "--shards", 1)
+    assert furthest(one, learned(flatout, tmp_path / "parts", *flags, "--devices", 4)) < 2e-5
+
+
+# --- The pieces ---------------------------------------------------------------------------------
+
+
+def test_each_device_holds_its_parts_and_no_more() -> None:
+    """What parts have of their own is divided; what all share is everywhere."""
+    mesh = Mesh(jax.devices("cpu")[:4], 8)
+    arrays = np.arange(8 * 6, dtype=np.float32).reshape(8, 6)
+    placed = mesh.put({"own": arrays, "all": arrays}, {"own": 0, "all": None})
+    for number, shard in enumerate(placed["own"].addressable_shards):
+        np.testing.assert_array_equal(shard.data, arrays[2 * number : 2 * number + 2])
+        assert shard.data.nbytes == arrays.nbytes // 4
+    assert all(shard.data.nbytes == arrays.nbytes for shard in placed["all"].addressable_shards)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data())
+def test_a_trajectory_falls_into_its_environments_parts(data: st.DataObject) -> None:
+    steps, own, parts = data.draw(st.tuples(*(st.integers(1, 4),) * 3))
+    envs = own * parts
+    cuts = data.draw(st.sets(st.integers(0, steps * envs - 1), max_size=8))
+    index = np.full(envs * 8, steps * envs, np.int32)
+    index[: len(cuts)] = sorted(cuts)
+    flat = np.arange(steps * envs).reshape(steps, envs)
+    whole = Trajectory(
+        obs=flat, actions=flat, rewards=flat, terminated=flat, truncated=flat,
+        last_obs=np.arange(envs), final_obs=index.copy(), final_index=index, extras={"log": flat},
+    )  # fmt: skip
+    for number, part in enumerate(split(whole, parts)):
+        lanes = slice(number * own, (number + 1) * own)
+        np.testing.assert_array_equal(part.rewards, flat[:, lanes])
+        np.testing.assert_array_equal(part.extras["log"], flat[:, lanes])
+        np.testing.assert_array_equal(part.last_obs, np.arange(envs)[lanes])
+        used = part.final_index < steps * own
+        # A final observation here is its own number in the whole trajectory.
+        np.testing.assert_array_equal(
+            part.rewards.reshape(-1)[part.final_index[used]], part.final_obs[used]
+        )
+        assert set(part.final_obs[used]) == {cut for cut in cuts if cut % envs // own == number}
+
+
+def test_rows_of_parts_are_one_store_on_disk_and_parts_again() -> None:
+    truncated = np.random.default_rng(0).random((20, 6)) < 0.3
+    rewards, finals = np.arange(120.0).reshape(20, 6), np.flatnonzero(truncated.reshape(-1))
+
+    class Rows:
+        stored = (3, 23)
+
+        def read(self, first: int, end: int) -> dict[str, np.ndarray]:
+            rows = slice(first - 3, end - 3)
+            before = truncated[: rows.start].sum()
+            own = finals[before : before + truncated[rows].sum()]
+            return {"rewards": rewards[rows], "truncated": truncated[rows], "finals": own}
+
+    joined = JoinedRows([PartRows(Rows(), first, 2) for first in (0, 2, 4)])
+    assert joined.stored == (3, 23)
+    for first, end in ((3, 23), (7, 8), (10, 19)):
+        for name, array in Rows().read(first, end).items():
+            np.testing.assert_array_equal(joined.read(first, end)[name], array)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--envs", 6, "--shards", 4), "must divide envs = 6"),
+        (("--envs", 6, "--shards", 3), "must divide batch_size = 64"),
+        (("--envs", 4, "--devices", 2), "pass --shards 2 or a multiple"),
+        (("--envs", 8, "--shards", 8, "--devices", 3), "pass --shards 3 or a multiple"),
+        (("--envs", 8, "--devices", 2, "--placement", "act=cpu learn=cpu"), "both say where"),
+        (("--envs", 16, "--shards", 16, "--devices", 16), "cpu:8"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(
+    flags: tuple[Any, ...], words: str, flatout: Cli, tmp_path: Path
+) -> None:
+    result = flatout("train", "ppo", "--env", "CartPole-v1", *flags, "--run-dir", tmp_path / "r")
+    assert result.code == 2
+    assert words in result.message
