@@ -259,8 +259,8 @@ def verdicts(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) ->
     if args.unseen:
         name, cases_are = f"{NAME}_unseen", "scripts by somebody who had not read the rules"
     title = f"Explaining {cases_are}: planted causes and verdicts"
-    write(args, runner, name, title, f"""- Each script is sampled for {args.seconds:g} s; its planted
-  cause is the verdict in **{right} of {len(found)}**.
+    write(args, runner, name, title, f"""- Each script is sampled for {args.seconds:g} s; its
+  planted cause is the verdict in **{right} of {len(found)}**.
 
 {table(head, body)}""")  # fmt: skip
 
