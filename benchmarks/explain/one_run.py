@@ -23,6 +23,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--explain", default=None, help="the flatout command; without it: plainly")
     parser.add_argument("--seconds", default="15", help="that explain samples for")
+    parser.add_argument("--save", default=None, help="keep the evidence in this file")
     parser.add_argument(
         "--rate", nargs=2, default=None, metavar=("WORK", "SECONDS"),
         help="dotted keys of these in the JSON object that the script prints",
@@ -60,8 +61,9 @@ def main() -> None:
         file = Path(folder) / "explain.json"
         command = args.command
         if args.explain:
-            head = [args.explain, "explain", "--seconds", args.seconds, "--json", str(file), "--"]
-            command = [*head, *command]
+            head = [args.explain, "explain", "--seconds", args.seconds, "--json", str(file)]
+            head += ["--save", args.save] if args.save else []
+            command = [*head, "--", *command]
         child = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
         )

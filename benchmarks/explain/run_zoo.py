@@ -2,6 +2,7 @@
 
 Without a flag each case runs once under explain, and its verdict stands beside the planted cause;
 `--unseen` does so for the cases written by somebody who knew neither the rules nor the zoo.
+With `--any-source` recordings of other versions are judged again instead of made anew.
 `--fixed` runs each script that has one in turn with its fixed version, plainly, and compares the
 measured gain with the predicted one. `--overhead` runs each script in turn with explain and
 without. All three resume: finished runs are kept in benchmarks/results/explain_zoo.
@@ -22,6 +23,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from flatout.explain.diagnose import diagnose as judge  # noqa: E402
+from flatout.explain.evidence import load as load_evidence  # noqa: E402
 from harness import (  # noqa: E402
     NO_CACHE,
     BenchmarkError,
@@ -152,6 +155,12 @@ class Runner:
             self.rows.setdefault(side, []).extend(runs)
         return rows
 
+    def evidence(self, case: Case) -> Path:
+        """Where what explain recorded of a case is kept."""
+        folder = Path(self.args.results) / NAME / "evidence"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{case.name}.json"
+
     def command(self, case: Case, side: str, through: bool) -> Command:
         """One run of a script, by way of one_run.py."""
         sampled = self.args.seconds
@@ -160,6 +169,8 @@ class Runner:
         if side == EXPLAINED:
             argv += ["--explain", flatout(self.args)]
             argv += ["--seconds", f"{lasts + 600 if through else sampled:g}"]
+            if not through:
+                argv += ["--save", str(self.evidence(case))]
         if case.rate:
             argv += ["--rate", *case.rate]
         python = self.pythons[case.framework]
@@ -227,11 +238,14 @@ class Verdict:
 
 
 def diagnose(runner: Runner, cases: Sequence[Case]) -> dict[str, Verdict]:
-    """Each case once under explain."""
+    """Each case once under explain; what was recorded, as today's rules judge it."""
     found = {}
     for case in cases:
         if not runner.missing(case) and (rows := runner.run(case, [EXPLAINED], 1)):
-            found[case.name] = Verdict.of(case, rows[EXPLAINED][0]["result"]["explain"])
+            explained = rows[EXPLAINED][0]["result"]["explain"]
+            if (kept := runner.evidence(case)).exists():
+                explained = judge(load_evidence(kept)).as_json()
+            found[case.name] = Verdict.of(case, explained)
     return found
 
 
