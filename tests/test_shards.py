@@ -97,6 +97,20 @@ def test_a_run_goes_on_with_another_number_of_devices(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["ppo", "sac"])
+def test_parts_that_agree_now_and_then_do_so_on_any_number_of_devices(
+    name: str, flatout: Cli, tmp_path: Path
+) -> None:
+    flags = (*RUNS[name], "--sync", "every:3")
+    if name == "sac":
+        flags = (*flags, "--train-freq", 32, "--gradient-steps", 8)
+    one = learned(flatout, tmp_path / "1", *flags, "--devices", 1)
+    assert furthest(one, learned(flatout, tmp_path / "8", *flags, "--devices", 8)) < 2e-5
+    always = learned(flatout, tmp_path / "always", *flags, "--sync", "every-step")
+    assert furthest(one, always) > 1e-4  # it is something else
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
 def test_parts_of_a_full_batch_learn_what_the_whole_batch_does(
     name: str, flatout: Cli, tmp_path: Path
@@ -176,6 +190,8 @@ def test_rows_of_parts_are_one_store_on_disk_and_parts_again() -> None:
         (("--envs", 8, "--shards", 8, "--devices", 3), "pass --shards 3 or a multiple"),
         (("--envs", 8, "--devices", 2, "--placement", "act=cpu learn=cpu"), "both say where"),
         (("--envs", 16, "--shards", 16, "--devices", 16), "cpu:8"),
+        (("--sync", "sometimes"), "every-step nor every:K"),
+        (("--envs", 8, "--shards", 2, "--sync", "every:4", "--target-kl", 0.1), "target_kl"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(

@@ -159,7 +159,7 @@ class Runner:
         """Where what explain recorded of a case is kept."""
         folder = Path(self.args.results) / NAME / "evidence"
         folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"{case.name}.json"
+        return folder / f"{case.name}-{case.digest()}.json"
 
     def command(self, case: Case, side: str, through: bool) -> Command:
         """One run of a script, by way of one_run.py."""
@@ -238,14 +238,15 @@ class Verdict:
 
 
 def diagnose(runner: Runner, cases: Sequence[Case]) -> dict[str, Verdict]:
-    """Each case once under explain; what was recorded, as today's rules judge it."""
+    """Each case once under explain; with --any-source what was recorded before, judged anew."""
     found = {}
     for case in cases:
-        if not runner.missing(case) and (rows := runner.run(case, [EXPLAINED], 1)):
-            explained = rows[EXPLAINED][0]["result"]["explain"]
-            if (kept := runner.evidence(case)).exists():
-                explained = judge(load_evidence(kept)).as_json()
-            found[case.name] = Verdict.of(case, explained)
+        if runner.missing(case):
+            continue
+        kept = runner.evidence(case)
+        if not (runner.args.any_source and kept.exists()) and not runner.run(case, [EXPLAINED], 1):
+            continue
+        found[case.name] = Verdict.of(case, judge(load_evidence(kept)).as_json())
     return found
 
 

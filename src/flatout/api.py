@@ -380,14 +380,28 @@ def load_any(path: Path, prefer: str = "best", env: str | None = None) -> tuple[
         metadata: dict[str, Any] = {
             "config": {"algorithm": config.algorithm, "settings": config.flat()}
         }
-        kind = AGENTS[config.algorithm]
+        kind = _kind(config.algorithm, path)
         return kind._restored(snapshot.arrays, metadata, saved[-1], env, None), saved[-1]
     file = find_agent(path)
     if prefer != "best" and FINAL in there:
         file = path / FINAL
     arrays, metadata = checkpoint.load_agent(file)
     config = saved_config(metadata, file)
-    return AGENTS[config.algorithm]._restored(arrays, metadata, file, env, None), file
+    return _kind(config.algorithm, file)._restored(arrays, metadata, file, env, None), file
+
+
+def _kind(algorithm: str, path: Path) -> type[Agent]:
+    """The agents of an algorithm.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if algorithm not in AGENTS:
+        raise UsageError(
+            f"{path} holds no agent that plays, but a {algorithm} run; how well it does is in "
+            "its summary.json (test_accuracy)."
+        )
+    return AGENTS[algorithm]
 
 
 def _name(env: Any) -> tuple[str | None, Any]:

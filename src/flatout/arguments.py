@@ -33,14 +33,12 @@ from flatout.settings import (
 def arguments_class(algorithm: str) -> type:
     """The settings of one algorithm as one class, whose docstring heads its help."""
     hyper = HYPER[algorithm]
+    parts: list[tuple[str, type]] = [("hyper", hyper), ("run", RunConfig)]
+    if algorithm != "classify":  # which has images instead, and networks of its own
+        parts = [("environment", EnvConfig), ("network", NetworkConfig), *parts]
     made = make_dataclass(
         f"{algorithm.upper()}Arguments",
-        [
-            ("environment", EnvConfig, field(default_factory=EnvConfig)),
-            ("network", NetworkConfig, field(default_factory=NetworkConfig)),
-            ("hyper", hyper, field(default_factory=hyper)),
-            ("run", RunConfig, field(default_factory=RunConfig)),
-        ],
+        [(name, part, field(default_factory=part)) for name, part in parts],
         frozen=True,
     )
     title = (hyper.__doc__ or "").split("; ")[0]
@@ -200,16 +198,21 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
             raise UsageError(f"the preset or file is for {chosen[-1]}, not {named}.")
     base = build(algorithm, *layers)
     arguments = arguments_class(algorithm)
-    default = arguments(base.env, base.network, base.hyper, base.run)
+    given = {"environment": base.env, "network": base.network}
+    known = {spec.name for spec in fields(arguments)}
+    given = {name: part for name, part in given.items() if name in known}
+    default = arguments(**given, hyper=base.hyper, run=base.run)
     parsed = parse(arguments, f"flatout train {algorithm}", argv, default)
+    if pairs and not given:
+        raise UsageError(f"--env-kwargs: {algorithm} has no environment.")
     kwargs = {**base.env.env_kwargs, **parse_kwargs(pairs)}
-    own = replace(parsed.environment, env_kwargs=kwargs)
+    own = replace(getattr(parsed, "environment", base.env), env_kwargs=kwargs)
     if not any(argument.partition("=")[0] == "--envs" for argument in argv):
         own = replace(own, **environments(parsed.run.placement))
     built = TrainConfig(
         algorithm,
         own,
-        parsed.network,
+        getattr(parsed, "network", base.network),
         parsed.hyper,
         parsed.run,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flatout import backend
-from flatout.config import TrainConfig
+from flatout.config import TrainConfig, sync_every
 from flatout.envs.task import Task, open_task
 from flatout.errors import UsageError
 from flatout.hardware import Hardware, inventory, resolve_placement
@@ -25,13 +25,15 @@ from flatout.spans import Spans
 
 if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
+    from flatout.algorithms.shards import Shards
     from flatout.buffers.base import Buffer
     from flatout.evaluate import Evaluator
     from flatout.networks import Network
     from flatout.params import Publisher
     from flatout.schedules.base import Schedule
+    from flatout.supervised import Tester
 
-INIT, LEARN, ACT, REPLAY = 0, 1, 2, 3
+INIT, LEARN, ACT, REPLAY, DATA = 0, 1, 2, 3, 4
 """The run's independent random streams."""
 
 
@@ -67,11 +69,10 @@ def horizon(config: TrainConfig, limit: int | None) -> int:
 def build_algorithm(config: TrainConfig, task: Task, network: Network | None) -> Algorithm:
     """The algorithm's pure functions for this task."""
     from flatout.algorithms import a2c, dqn, genetic, ppo, sac, td3
-    from flatout.algorithms.shards import Shards
 
     common: dict[str, Any] = {
         "num_envs": config.env.envs, "total_steps": config.run.steps, "network": network,
-        "shards": Shards(config.run.shards, ordered=config.run.reduce == "ordered"),
+        "shards": shards_of(config),
     }  # fmt: skip
     settings = (config.hyper, config.network, task.obs_spec, task.action_spec)
     padded: dict[str, Any] = {"ppo": ppo.ppo, "genetic": genetic.genetic}
@@ -88,15 +89,24 @@ def build_algorithm(config: TrainConfig, task: Task, network: Network | None) ->
     return build[config.algorithm](*settings, **common)
 
 
+def shards_of(config: TrainConfig) -> Shards:
+    """The parts that the settings ask for."""
+    from flatout.algorithms.shards import Shards
+
+    run = config.run
+    every = sync_every(run.sync) if run.shards > 1 else 1
+    return Shards(run.shards, every, run.reduce == "ordered")
+
+
 def build_buffer(
-    config: TrainConfig, task: Task, algorithm: Algorithm, placement: Placement, shapes: Any,
+    config: TrainConfig, task: Task | None, algorithm: Algorithm, placement: Placement, shapes: Any,
     expect: Callable[[tuple[float, float]], None],
 ) -> Buffer:  # fmt: skip
     """What lies between trajectories and updates, where the placement wants it.
 
     Args:
         config: the settings.
-        task: the environment.
+        task: the environment; None for a dataset.
         algorithm: learns from it.
         placement: where replay lives.
         shapes: of trajectories.
@@ -121,11 +131,11 @@ def build_buffer(
         _build_part(config, task, algorithm, placement, shapes, together, number)
         for number in range(shards)
     ]
-    return ShardedBuffer(parts, config.env.envs // shards)
+    return ShardedBuffer(parts, shapes.rewards.shape[1])
 
 
 def _build_part(
-    config: TrainConfig, task: Task, algorithm: Algorithm, placement: Placement, shapes: Any,
+    config: TrainConfig, task: Task | None, algorithm: Algorithm, placement: Placement, shapes: Any,
     expect: Callable[[tuple[float, float]], None], number: int | None,
 ) -> Buffer:  # fmt: skip
     """One part's buffer, or the whole run's."""
@@ -145,6 +155,7 @@ def _build_part(
         trajectories = TrajectoryReplay(algorithm, kept, shapes)
         expect(trajectories.memory_mb())
         return trajectories
+    assert task is not None  # only what learns from replay looks at it again
     lanes = shapes.rewards.shape[1]
     rows = max(needs.buffer_size // lanes, algorithm.horizon)
     geometry = Geometry(task.obs_spec, lanes, rows, needs.n_step, needs.gamma)
@@ -176,7 +187,7 @@ class Parts:
     hardware: Hardware
     algorithm: Algorithm
     schedule: Schedule
-    evaluator: Evaluator | None
+    evaluator: Evaluator | Tester | None
     memory_mb: dict[str, float]
     notes: list[str]
 
@@ -211,24 +222,18 @@ def assemble(
     """
     backend.show_virtual_devices(config.run.virtual_devices)
     hardware = inventory()
+    if config.algorithm == "classify":
+        from flatout.supervised import assemble_classifier
+
+        placement, notes = _placed(config, hardware, images=True)
+        for note in notes:
+            announce(note)
+        return assemble_classifier(
+            config, placement, hardware, notes, spans, discardable, announce
+        )  # fmt: skip
     task = open_task(config.env, source)
     try:
-        placement, notes = resolve_placement(
-            config.run.placement, hardware,
-            images=task.obs_spec.is_image, soft=config.run.soft_placement,
-            devices=config.run.devices,
-        )  # fmt: skip
-        refuse_unavailable(placement)
-        refuse_shards(placement, config.run.shards)
-        if config.algorithm == "genetic" and placement.schedule != "serial":
-            raise UsageError(
-                "genetic needs schedule=serial: it selects among the members that played, which a "
-                "schedule that learns meanwhile has already replaced."
-            )
-        placement = with_workers(placement, config.env.envs, hardware.cores)
-        if hardware.unused_gpu_warning:
-            notes.append(hardware.unused_gpu_warning)
-        notes += backend.start(placement)
+        placement, notes = _placed(config, hardware, images=task.obs_spec.is_image)
         starts = getattr(config.hyper, "learning_starts", 0)
         if starts >= config.run.steps:
             notes.append(
@@ -243,6 +248,29 @@ def assemble(
     except BaseException:
         task.close()
         raise
+
+
+def _placed(config: TrainConfig, hardware: Hardware, images: bool) -> tuple[Placement, list[str]]:
+    """Where everything will be, JAX started there, and sentences for the user.
+
+    Raises:
+        UsageError: what cannot be done.
+    """
+    placement, notes = resolve_placement(
+        config.run.placement, hardware, images=images, soft=config.run.soft_placement,
+        devices=config.run.devices,
+    )  # fmt: skip
+    refuse_unavailable(placement)
+    refuse_shards(placement, config.run.shards)
+    if config.algorithm == "genetic" and placement.schedule != "serial":
+        raise UsageError(
+            "genetic needs schedule=serial: it selects among the members that played, which a "
+            "schedule that learns meanwhile has already replaced."
+        )
+    placement = with_workers(placement, config.env.envs, hardware.cores)
+    if hardware.unused_gpu_warning:
+        notes.append(hardware.unused_gpu_warning)
+    return placement, [*notes, *backend.start(placement)]
 
 
 def _compile(

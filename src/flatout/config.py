@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from flatout.errors import UsageError
 from flatout.hyper import HYPER, check, need
 
 ALGORITHMS = tuple(HYPER)
@@ -82,6 +83,9 @@ class RunConfig:
     reduce: Literal["fastest", "ordered"] = "fastest"
     """How the parts' gradients are added up: fastest (equal to 1e-5 on any number of devices) or
     ordered (bit for bit)."""
+    sync: str = "every-step"
+    """When parts agree: every-step averages gradients, every:K parameters after K updates of each
+    part by itself (and at the end of each iteration)."""
     soft_placement: bool = False
     """Where a named device is missing, run on what is there and say so."""
     worker_timeout: float = 60.0
@@ -142,6 +146,20 @@ RESUMABLE = frozenset(
 """The settings that a resumed run may change: placement, steps, logging and stopping."""
 
 
+def sync_every(text: str) -> int:
+    """K of ``every:K``, 1 of ``every-step``.
+
+    Raises:
+        UsageError: neither.
+    """
+    if text == "every-step":
+        return 1
+    word, _, number = text.partition(":")
+    if word != "every" or not number.isdecimal() or not 1 <= int(number) < 2**31:
+        raise UsageError(f"sync = {text!r} is neither every-step nor every:K, such as every:8.")
+    return int(number)
+
+
 def validate(config: TrainConfig) -> None:
     """Refuse impossible values, each with its name and what is possible.
 
@@ -167,7 +185,7 @@ def validate(config: TrainConfig) -> None:
     need(all(w >= 1 for w in widths), "hidden", widths, "every width is at least 1")
     need(run.shards >= 1, "shards", run.shards, "at least 1")
     need(
-        env.envs % run.shards == 0, "shards", run.shards,
+        config.algorithm == "classify" or env.envs % run.shards == 0, "shards", run.shards,
         f"it must divide envs = {env.envs}: each part has as many environments",
     )  # fmt: skip
     batch = getattr(hyper, "batch_size", run.shards)
@@ -175,6 +193,7 @@ def validate(config: TrainConfig) -> None:
         batch % run.shards == 0, "shards", run.shards,
         f"it must divide batch_size = {batch}: each part has as many of its rows",
     )  # fmt: skip
+    sync_every(run.sync)
     need(run.devices is None or run.devices >= 1, "devices", run.devices, "at least 1")
     virtual = run.virtual_devices
     need(virtual is None or 1 <= virtual <= 64, "virtual_devices", virtual, "it lies in 1 to 64")

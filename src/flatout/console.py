@@ -32,8 +32,8 @@ PLAIN_S = 5.0
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 SHOWN = (
-    "policy_loss", "value_loss", "loss", "q_max", "actor_loss", "critic_loss", "epsilon",
-    "ent_coef", "replay_fill",
+    "policy_loss", "value_loss", "loss", "accuracy", "q_max", "actor_loss", "critic_loss",
+    "epsilon", "ent_coef", "replay_fill",
 )  # fmt: skip
 """The metrics that the live display shows, as far as the algorithm has them."""
 
@@ -100,10 +100,12 @@ class LiveDisplay:
         if progress.returns and progress.steps != self._curve_step:
             self._curve.append(mean)
             self._curve_step = progress.steps
+        plays = self._config.algorithm != "classify"
         figures = (
             f"episodes {progress.episodes:,}   return {mean:.1f} (last 10: {mean10:.1f})   "
-            f"{rate:,.0f} steps/s"
-        )
+            if plays
+            else f"loss {row['loss']:.4f}   accuracy {row['accuracy']:.1%}   "
+        ) + f"{rate:,.0f} steps/s"
         machine = "" if load is None else load_words(load)
         if self._live is None:
             together = "   ".join(part for part in (figures, machine) if part)
@@ -114,9 +116,13 @@ class LiveDisplay:
             return
         self._bar.update(self._task, completed=min(progress.steps, self._config.run.steps))
         grid = Table.grid(padding=(0, 3))
-        grid.add_row("steps", f"{progress.steps:,}", "updates", f"{progress.updates:,}")
-        grid.add_row("episodes", f"{progress.episodes:,}", "steps/s", f"{rate:,.0f}")
-        grid.add_row("return, last 100", f"{mean:.1f}", "last 10", f"{mean10:.1f}")
+        if plays:
+            grid.add_row("steps", f"{progress.steps:,}", "updates", f"{progress.updates:,}")
+            grid.add_row("episodes", f"{progress.episodes:,}", "steps/s", f"{rate:,.0f}")
+            grid.add_row("return, last 100", f"{mean:.1f}", "last 10", f"{mean10:.1f}")
+        else:
+            images = rate * self._config.hyper.batch_size
+            grid.add_row("steps", f"{progress.steps:,}", "images/s", f"{images:,.0f}")
         shown = [(name, row[name]) for name in SHOWN if name in row]
         for left, right in zip(shown[::2], [*shown[1::2], ("", math.nan)], strict=False):
             cells = (left[0].replace("_", " "), f"{left[1]:.4g}")
@@ -170,10 +176,14 @@ def report(summary: dict[str, Any], console: Console) -> None:
     said = "no episode ended" if shown is None else f"mean return {shown:.1f}" + (
         " (last 100 episodes)" if mean is not None else " (fewer than 100 episodes)"
     )  # fmt: skip
+    ended = f"{summary['episodes']:,} episodes"
+    if "examples_per_s" in summary:
+        said = f"test accuracy {summary['test_accuracy'] or math.nan:.2%}"
+        ended = f"{summary['examples_per_s']:,.0f} images/s"
     headline.append("; ".join([said, *goals]), style="not bold")
     console.print(headline, soft_wrap=not console.is_terminal)
     console.print(
-        f"          {summary['steps']:,} steps, {summary['episodes']:,} episodes, "
+        f"          {summary['steps']:,} steps, {ended}, "
         f"{summary['updates']:,} updates in {summary['wall_s']:.1f} s "
         f"({summary['startup_s']:.1f} s start-up, of it {summary['compile_s']:.1f} s compiling); "
         f"{summary['steps_per_s']:,.0f} steps/s after it, on {summary['placement']}",

@@ -44,6 +44,20 @@ class Evaluation:
         """Mean length in steps."""
         return float(np.mean(self.lengths))
 
+    def words(self) -> str:
+        """What was reached, in a sentence."""
+        return (
+            f"return {self.return_mean:.1f} ± {self.return_std:.1f} over {len(self.returns)} "
+            "episodes"
+        )
+
+    def row(self) -> dict[str, float]:
+        """As a row of metrics has it."""
+        return {
+            "eval/return_mean": self.return_mean, "eval/return_std": self.return_std,
+            "eval/length_mean": self.length_mean,
+        }  # fmt: skip
+
 
 class Evaluator:
     """Plays the same numbered episodes greedily, so that evaluations compare.

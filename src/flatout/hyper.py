@@ -210,9 +210,27 @@ class SACConfig(ReplayConfig):
     """Entropy that the automatic weight aims at; by default minus the action's components."""
 
 
+@dataclass(frozen=True)
+class ClassifyConfig:
+    """A classifier of images on one device or many; Adam, the settings of common tutorials."""
+
+    data: str | None = None
+    """Folder with MNIST's four IDX files, compressed or not; by default the bundled 8x8 digits."""
+    size: Literal["small", "large"] = "small"
+    """small (conv 6 and 12, batch normalisation) or large (conv 12 and 24, dropout)."""
+    learning_rate: float | str = 1e-3
+    """Adam's step size; lin_0.001 falls to 0 over the run."""
+    batch_size: int = 1024
+    """Images per gradient step, over all devices."""
+    l2: float = 5e-4
+    """Weight of half the squared weights in the loss."""
+    dropout: float = 0.5
+    """Share of the dense layer's outputs that are left out (size large)."""
+
+
 HYPER: dict[str, type] = {
     "ppo": PPOConfig, "a2c": A2CConfig, "dqn": DQNConfig, "ddpg": DDPGConfig, "td3": TD3Config,
-    "sac": SACConfig, "genetic": GeneticConfig,
+    "sac": SACConfig, "genetic": GeneticConfig, "classify": ClassifyConfig,
 }  # fmt: skip
 
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -223,6 +241,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "td3": {"hidden": (400, 300), "activation": "relu"},
     "sac": {"hidden": (256, 256), "activation": "relu"},
     "genetic": {"envs": 32},
+    "classify": {"env": "digits", "steps": 1000, "log_every": 10},
 }
 """Settings of other components whose defaults depend on the algorithm."""
 
@@ -311,12 +330,13 @@ def check(hyper: Any, envs: int) -> None:
     }  # fmt: skip
     rules |= {
         name: (lambda v: v >= 0, "it must not be negative")
-        for name in ("vf_coef", "action_noise", "target_policy_noise", "target_noise_clip")
+        for name in ("vf_coef", "l2", "action_noise", "target_policy_noise", "target_noise_clip")
     }
     rules |= {
         name: (lambda v: 0 <= v < 2**31, "it lies in 0 to 2147483647")
         for name in ("learning_starts", "exploration_steps")
     }
+    rules["dropout"] = (lambda v: 0 <= v < 1, "it lies in 0 to below 1")
     rules["tau"] = (lambda v: 0 < v <= 1, "it lies above 0 and up to 1")
     rules["n_step"] = (lambda v: 1 <= v <= 1000, "it lies in 1 to 1000")
     for spec in fields(hyper):

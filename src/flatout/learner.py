@@ -189,6 +189,7 @@ class Learner:
     def _learn(self, leaves: list[Any], held: Any, inputs: Any, key: jax.Array) -> Any:
         state = jax.tree.unflatten(self._tree, leaves)
         state, held, metrics, feedback = self._buffer.learn(state, held, inputs, key)
+        state, metrics = self._algorithm.shards.settle((state, metrics))
         vector = self._bundle.vector(self._algorithm.actor(state))
         scalars = [metrics[name].astype(jnp.float32) for name in self._buffer.metrics]
         finite = jnp.isfinite(vector).all() & jnp.isfinite(jnp.stack(scalars)).all()

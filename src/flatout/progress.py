@@ -23,6 +23,7 @@ class Progress:
         wall_s: seconds that earlier parts of a resumed run took.
         reached: threshold -> [steps, seconds] once the mean of 100 returns reached it.
         best_return: highest mean evaluation return, or None.
+        last_eval: the newest evaluation's row, until it is logged.
         next_log, next_checkpoint, next_eval: steps at which each is due.
         metrics_bytes, episodes_bytes: lengths of metrics.jsonl and episodes.jsonl.
         pending: of each of the algorithm's scalars since the last row, the sum and of how many
@@ -40,7 +41,7 @@ class Progress:
     wall_s: float = 0.0
     reached: dict[str, list[float]] = field(default_factory=dict)
     best_return: float | None = None
-    last_eval: list[float] | None = None
+    last_eval: dict[str, float] | None = None
     next_log: int = 0
     next_checkpoint: int = 0
     next_eval: int = 0
@@ -83,6 +84,9 @@ class Progress:
         known["reached"] = {str(k): [float(x) for x in v] for k, v in known["reached"].items()}
         for name in ("pending", "since_episode"):
             known[name] = {str(k): [float(x) for x in v] for k, v in known[name].items()}
+        if isinstance(known["last_eval"], list):  # as it was saved by earlier versions
+            names = ("eval/return_mean", "eval/return_std", "eval/length_mean")
+            known["last_eval"] = dict(zip(names, known["last_eval"], strict=True))
         known["returns"] = deque(known["returns"], maxlen=WINDOW)
         known["lengths"] = deque(known["lengths"], maxlen=WINDOW)
         return cls(**known)

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 NAMES = (
-    "env", "act", "transfer", "replay", "learn", "publish", "log", "checkpoint", "wait",
+    "env", "act", "input", "transfer", "replay", "learn", "publish", "log", "checkpoint", "wait",
     "eval", "compile",
 )  # fmt: skip
 """Every span of the main process, in the order in which reports list them."""

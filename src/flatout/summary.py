@@ -29,6 +29,7 @@ class Facts:
     last: dict[str, float]
     run_dir: str | None
     ended: str
+    evaluated: float | None
     verdict: dict[str, Any]
 
 
@@ -57,6 +58,10 @@ def summarise(
     keys = sorted((str(float(goal)) for goal in goals if goal is not None), key=float)
     reached = {key: progress.reached.get(key) for key in keys}
     last = list(progress.returns)
+    own: dict[str, Any] = {}
+    if config.algorithm == "classify":
+        own["test_accuracy"] = facts.evaluated
+        own["examples_per_s"] = facts.steps_per_s * config.hyper.batch_size
     return {
         "algorithm": config.algorithm,
         "env": config.env.env,
@@ -75,6 +80,7 @@ def summarise(
         "return_mean_100": progress.return_mean_100,
         "return_mean_last": sum(last) / len(last) if last else None,
         "best_eval_return": progress.best_return,
+        **own,
         "last": facts.last,
         "time_to_return_s": {key: at and at[1] for key, at in reached.items()},
         "steps_to_return": {key: at and int(at[0]) for key, at in reached.items()},
@@ -92,6 +98,7 @@ def summarise(
 PHASE_WORDS = {
     "env": "stepping environments",
     "act": "choosing actions",
+    "input": "waiting for images",
     "transfer": "moving data between devices",
     "replay": "sampling replay",
     "learn": "gradient steps",

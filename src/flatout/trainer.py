@@ -90,6 +90,7 @@ class Trainer:
         self._stopped = False
         self._saved = -1  # the iteration that the newest checkpoint of this process holds
         self._last_values: dict[str, float] = {}
+        self._evaluated: float | None = None
         self.final: Snapshot | None = None
 
     def run(self) -> dict[str, Any]:
@@ -244,11 +245,12 @@ class Trainer:
             progress.next_checkpoint, progress.next_eval = every, run.eval_every
         while True:
             # First what the last boundary owes: a run stopped while it evaluated resumes here.
-            if parts.evaluator is not None and run.eval_every and (
-                progress.steps >= progress.next_eval or self._done() == "steps"
-            ) and progress.steps:  # fmt: skip
+            if parts.evaluator is not None and progress.steps and (
+                (run.eval_every and progress.steps >= progress.next_eval)
+                or self._done() == "steps"
+            ):  # fmt: skip
                 self._evaluate(parts)
-                progress.next_eval = _next(progress.steps, run.eval_every)
+                progress.next_eval = _next(progress.steps, run.eval_every or run.steps)
             if progress.pending_count and (progress.steps >= progress.next_log or self._done()):
                 self._log(parts, loggers)
                 progress.next_log = _next(progress.steps, run.log_every)
@@ -307,7 +309,8 @@ class Trainer:
         progress = self.progress
         with self._interrupts.discardable(), self._spans.span("eval"):
             result: Evaluation = parts.evaluator.run(parts.schedule.params, progress.iterations)
-        progress.last_eval = [result.return_mean, result.return_std, result.length_mean]
+        progress.last_eval = result.row()
+        self._evaluated = result.return_mean
         if progress.best_return is None or result.return_mean > progress.best_return:
             progress.best_return = result.return_mean
             if self._folder is not None:
@@ -318,10 +321,7 @@ class Trainer:
                         parts.schedule.snapshot().arrays,
                         result.return_mean,
                     )
-        self._display.note(
-            f"evaluation at step {progress.steps:,}: return {result.return_mean:.1f} ± "
-            f"{result.return_std:.1f} over {len(result.returns)} episodes"
-        )
+        self._display.note(f"evaluation at step {progress.steps:,}: {result.words()}")
 
     def _log(self, parts: Parts, loggers: list[Logger]) -> None:
         with self._spans.span("log"):
@@ -343,6 +343,8 @@ class Trainer:
             "rollout/episodes": progress.episodes,
             "train/updates": progress.updates,
         }
+        if self.config.algorithm == "classify":
+            row["time/examples_per_s"] = self._rate() * self.config.hyper.batch_size
         if progress.returns:
             row["rollout/return_mean_100"] = float(np.mean(progress.returns))
             row["rollout/return_min_100"] = float(np.min(progress.returns))
@@ -351,8 +353,7 @@ class Trainer:
         for name, (total, count) in progress.pending.items():
             row[metric(name)] = total / count
         if progress.last_eval is not None:
-            names = ("eval/return_mean", "eval/return_std", "eval/length_mean")
-            row |= dict(zip(names, progress.last_eval, strict=True))
+            row |= progress.last_eval
             progress.last_eval = None
         phases = self._spans.phases(time.time() - self._started)
         return row | {f"phase/{name}": share for name, share in phases.items()}
@@ -415,6 +416,7 @@ class Trainer:
                 last=self._last_values,
                 run_dir=None if self._folder is None else str(self._folder.path),
                 ended=self._ended(),
+                evaluated=self._evaluated,
                 verdict=self._verdict(parts, recording),
             ),
         )

@@ -67,7 +67,7 @@ def a2c(
         v = value(networks, batch.obs, hidden)
         advantage = batch.advantage
         if config.normalize_advantage:
-            advantage = centre(advantage, None, shards)
+            advantage = centre(advantage, None, shards.each_step)
         log_prob = base.dist.log_prob(x, networks.actor.extra, batch.sample)
         likelier = jnp.exp(jax.lax.stop_gradient(log_prob) - batch.log_prob)
         policy_loss = -mean(jnp.minimum(likelier, 1.0) * advantage * log_prob)
@@ -82,7 +82,7 @@ def a2c(
         state, batch, explained = base.prepare(state, trajectory)
         rate = schedule(learning_rate, state.step, total_steps)
         (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(state.networks, batch)
-        grads, metrics = shards.mean((grads, metrics))
+        grads, metrics = shards.each_step.mean((grads, metrics))
         networks, optimiser, norm = steps.step(state.networks, grads, state.optimiser, rate)
         metrics |= {
             "grad_norm": norm, "explained_variance": explained, "learning_rate": rate,
@@ -101,4 +101,5 @@ def a2c(
         horizon=config.n_steps,
         episodes=None,
         metrics=METRICS,
+        shards=shards,
     )

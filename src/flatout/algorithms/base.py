@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from flatout.algorithms.shards import ONE, Shards
 from flatout.hyper import ReplayConfig, linear
 
 State = Any
@@ -42,6 +43,7 @@ class Algorithm:
         advance: ``(state, steps) -> state, scalars`` with `replay`: environment steps were taken,
             before the updates that they pay for; scalars (epsilon, say) by name.
         advanced: the names of those scalars.
+        shards: the parts that an update is made of.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Algorithm:
     replay: ReplayNeeds | None = None
     advance: Callable[[State, jax.Array], tuple[State, dict[str, jax.Array]]] | None = None
     advanced: tuple[str, ...] = ()
+    shards: Shards = ONE
 
 
 @dataclass(frozen=True)

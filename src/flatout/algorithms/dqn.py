@@ -189,11 +189,12 @@ def dqn(
         (total, (error, q_max)), grads = jax.value_and_grad(loss, has_aux=True)(state.network)
         error = jnp.abs(error)
         said = {"loss": total, "td_error": error.mean(), "q_max": q_max}
-        grads, said = shards.mean((grads, said))
+        grads, said = shards.each_step.mean((grads, said))
         rate = schedule(learning_rate, state.step, total_steps)
         online, optimiser, norm = steps.step(state.network, grads, state.optimiser, rate)
         metrics = said | {"grad_norm": norm, "learning_rate": rate}
         updates = state.updates + 1
+        online, optimiser = shards.agree((online, optimiser), updates)
         return state._replace(network=online, optimiser=optimiser, updates=updates), metrics, error
 
     return Algorithm(
@@ -210,4 +211,5 @@ def dqn(
         replay=needs,
         advance=advance,
         advanced=("epsilon",),
+        shards=shards,
     )

@@ -153,4 +153,5 @@ def genetic(
         horizon=horizon,
         episodes=config.rollout_episodes,
         metrics=METRICS,
+        shards=shards,
     )

@@ -68,12 +68,16 @@ def ppo(
         num_envs=num_envs, masked=masked, network=network, shards=shards,
     )  # fmt: skip
     arrays, static, dist = base.arrays, base.static, base.dist
-    packing = Packing(arrays)
+    packing, alone = Packing(arrays), shards.each_step
     steps = _optimiser(config)
     learning_rate = linear("learning_rate", config.learning_rate)
     clip_range = linear("clip_range", config.clip_range)
     critic_ratio = (config.critic_learning_rate or learning_rate[0]) / learning_rate[0]
     rates = _rates(arrays, critic_ratio) if critic_ratio != 1.0 else None
+    if config.target_kl is not None and shards.every > 1:
+        raise UsageError(
+            "target_kl does not go with --sync every:K: the parts would stop at different updates."
+        )
     if replayed and (config.normalize_observation or config.normalize_reward):
         raise UsageError(
             "replay_trajectories does not go with normalize_observation or normalize_reward: "
@@ -89,10 +93,10 @@ def ppo(
         networks = eqx.combine(networks, static)
         x, hidden = policy(networks.actor, batch.obs)
         v = value(networks, batch.obs, hidden)
-        average = functools.partial(mean, weight=batch.weight, shards=shards)
+        average = functools.partial(mean, weight=batch.weight, shards=alone)
         advantage = batch.advantage
         if config.normalize_advantage:
-            advantage = centre(advantage, batch.weight, shards)
+            advantage = centre(advantage, batch.weight, alone)
         log_ratio = dist.log_prob(x, networks.actor.extra, batch.sample) - batch.log_prob
         if batch.weight is not None:  # padding must not overflow: 0 x infinity is not 0
             log_ratio = jnp.where(batch.weight > 0, log_ratio, 0.0)
@@ -127,14 +131,16 @@ def ppo(
         def stack(metrics: dict[str, jax.Array]) -> jax.Array:
             return jnp.stack([metrics[name] for name in AVERAGED])
 
-        def minibatch(carry: Any, rows: jax.Array | None) -> tuple[Any, jax.Array]:
-            networks, optimiser, going = carry
+        def minibatch(carry: Any, given: tuple[Any, Any]) -> tuple[Any, jax.Array]:
+            (networks, optimiser, going), (rows, number) = carry, given
             part = batch if rows is None else jax.tree.map(lambda leaf: leaf[rows], batch)
             (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(networks, part, clip)
-            flat, metrics = shards.mean((packing.pack(grads), metrics))
+            flat, metrics = alone.mean((packing.pack(grads), metrics))
             direction, moved = steps.update(flat, optimiser)
             scaled = jnp.asarray(direction) * (rate if rates is None else rate * rates)
             stepped = jax.tree.map(jnp.subtract, networks, packing.unpack(scaled))
+            if number is not None:
+                stepped, moved = shards.agree((stepped, moved), number)
             metrics["grad_norm"] = jnp.sqrt(jnp.sum(jnp.square(flat)))
             if config.target_kl is None and not masked:
                 metrics["updates"] = jnp.ones(())
@@ -162,8 +168,12 @@ def ppo(
         if order is not None:
             order = order.reshape(-1, size)
         carry = (state.networks, state.optimiser, jnp.asarray(True))
+        count = config.n_epochs * rows // size
+        numbers = None
+        if shards.every > 1:
+            numbers = (state.iteration - 1) * count + 1 + jnp.arange(count)
         (networks, optimiser, _), history = jax.lax.scan(
-            minibatch, carry, order, length=config.n_epochs * rows // size
+            minibatch, carry, (order, numbers), length=count
         )
         totals = history.sum(0)
         made = totals[-1]
@@ -187,6 +197,7 @@ def ppo(
         horizon=horizon,
         episodes=config.rollout_episodes,
         metrics=METRICS,
+        shards=shards,
     )
 
 

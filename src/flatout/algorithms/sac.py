@@ -166,7 +166,7 @@ def sac(
     ) -> tuple[State, dict[str, jax.Array], jax.Array]:
         x, next_x = observe(obs_spec, batch.obs), observe(obs_spec, batch.next_obs)
         action = bounds.from_environment(batch.actions)
-        rows, stream = x.shape[0], shards.key(key)
+        rows, stream, alone = x.shape[0], shards.key(key), shards.each_step
         drawn = normals(stream, jnp.zeros((), jnp.int32), state.updates, 2 * rows * bounds.size)
         drawn = drawn.reshape(2, rows, bounds.size)
         ent_coef = jnp.exp(state.log_ent)
@@ -186,7 +186,7 @@ def sac(
             state.critics
         )
         said = {"critic_loss": loss, "td_error": error.mean(), "q_mean": q_mean}
-        grads, said = shards.mean((grads, said))
+        grads, said = alone.mean((grads, said))
         critics, critic_optimiser, norm = critic_steps.step(
             state.critics, grads, state.critic_optimiser, rate * critic_ratio
         )
@@ -198,7 +198,7 @@ def sac(
         (chosen, log_prob), pull = jax.vjp(policy, state.actor)
         value, by_action = jax.value_and_grad(lambda a: smallest(q(critics, x, a)).mean())(chosen)
         (grads,) = pull((-by_action, jnp.full_like(log_prob, 1.0 / rows) * ent_coef))
-        grads, value, surprise = shards.mean((grads, value, log_prob.mean()))
+        grads, value, surprise = alone.mean((grads, value, log_prob.mean()))
         actor, actor_optimiser, _ = actor_steps.step(
             state.actor, grads, state.actor_optimiser, rate
         )
@@ -231,7 +231,7 @@ def sac(
             ent_optimiser=ent_optimiser,
             updates=updates,
         )
-        return state, metrics, error
+        return shards.agree(state, updates), metrics, error
 
     return Algorithm(
         name="sac",
@@ -246,4 +246,5 @@ def sac(
         metrics=METRICS,
         replay=needs,
         advance=warm_up(config.learning_starts),
+        shards=shards,
     )

@@ -26,7 +26,7 @@ class Shards:
     Attributes:
         count: S, how many parts there are.
         every: gradients are averaged at each update (1), or parameters after every K updates
-            (local SGD; Stich, 2019).
+            (local SGD; Stich, 2019), and always before anything leaves the device.
         ordered: averages are sums in the parts' order, the same bits on any number of devices;
             else whatever order is fastest.
     """
@@ -34,6 +34,24 @@ class Shards:
     count: int = 1
     every: int = 1
     ordered: bool = False
+
+    @property
+    def each_step(self) -> Shards:
+        """What a single update knows of the others: nothing where only parameters are averaged."""
+        return self if self.every == 1 else ONE
+
+    def agree(self, tree: Tree, updates: jax.Array) -> Tree:
+        """Parameters after so many updates: averaged where it is time to."""
+        if self.every == 1:
+            return tree
+        return jax.lax.cond(updates % self.every == 0, self.settle, lambda same: same, tree)
+
+    def settle(self, tree: Tree) -> Tree:
+        """What the parts have of their own becomes one: the average of every float."""
+        if self.every == 1:
+            return tree
+        floats = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.inexact)  # noqa: E731
+        return jax.tree.map(lambda leaf: self.mean(leaf) if floats(leaf) else leaf, tree)
 
     def sum(self, tree: Tree) -> Tree:
         """Every leaf's sum over the parts."""

@@ -167,7 +167,7 @@ def td3(
             state.critics
         )
         said = {"critic_loss": loss, "td_error": error.mean(), "q_mean": q_mean}
-        grads, said = shards.mean((grads, said))
+        grads, said = shards.each_step.mean((grads, said))
         rate = schedule(learning_rate, state.step, total_steps)
         critics, critic_optimiser, norm = critic_steps.step(
             state.critics, grads, state.critic_optimiser, rate * critic_ratio
@@ -180,7 +180,7 @@ def td3(
                 values = q(state.critics, x, means(actor, x))
                 return -values[0].mean()
 
-            value, grads = shards.mean(jax.value_and_grad(actor_loss)(state.actor))
+            value, grads = shards.each_step.mean(jax.value_and_grad(actor_loss)(state.actor))
             actor, optimiser, _ = actor_steps.step(state.actor, grads, state.actor_optimiser, rate)
             return state._replace(actor=actor, actor_optimiser=optimiser, actor_loss=value)
 
@@ -202,7 +202,7 @@ def td3(
         metrics = said | {
             "actor_loss": state.actor_loss, "grad_norm": norm, "learning_rate": rate,
         }  # fmt: skip
-        return state, metrics, error
+        return shards.agree(state, updates), metrics, error
 
     return Algorithm(
         name=name,
@@ -217,4 +217,5 @@ def td3(
         metrics=METRICS,
         replay=needs,
         advance=warm_up(config.learning_starts),
+        shards=shards,
     )

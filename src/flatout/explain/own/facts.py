@@ -13,9 +13,9 @@ from flatout.explain.own.records import WAIT_LEARNER, Totals, Worker
 from flatout.placement import Placement
 
 OF_SPAN = {
-    "env": "env", "act": "act", "transfer": "transfer", "replay": "replay", "learn": "learn",
-    "publish": "publish", "log": "io", "checkpoint": "io", "eval": "eval", "compile": "compile",
-    "wait": "wait", "other": "other",
+    "env": "env", "act": "act", "input": "input", "transfer": "transfer", "replay": "replay",
+    "learn": "learn", "publish": "publish", "log": "io", "checkpoint": "io", "eval": "eval",
+    "compile": "compile", "wait": "wait", "other": "other",
 }  # fmt: skip
 """Which phase of a diagnosis a span of a run belongs to."""
 

@@ -47,6 +47,16 @@ def replay(facts: RunFacts, cost: Costs) -> Finding | None:
     return predicted("replay-bound", share, evidence, best(tries, facts), otherwise)
 
 
+def images(facts: RunFacts, cost: Costs) -> Finding | None:
+    """A dataset's batches, which another thread gathers meanwhile."""
+    share = facts.phases.get("input", 0.0)
+    if share < WORTH_SAYING:
+        return None
+    evidence = [f"learning waits for the next batches {percent(share)} of the time"]
+    otherwise = "Images that are smaller, or a faster core: one thread gathers them all."
+    return predicted("input-bound", share, evidence, None, otherwise)
+
+
 def transfer(facts: RunFacts, cost: Costs) -> Finding | None:
     """Moving trajectories and parameters between devices."""
     share = facts.phases["transfer"] + facts.phases["publish"]

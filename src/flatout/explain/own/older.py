@@ -29,7 +29,8 @@ def from_summary(
             compile_s = float(summary["compile_s"])
             counts = (summary["steps"], summary["updates"], summary["iterations"])
         elif row is not None and row.get("time/iterations"):
-            phases = {name: float(row[f"phase/{name}"]) for name in (*NAMES, "other")}
+            names = [name for name in NAMES if f"phase/{name}" in row]
+            phases = {name: float(row[f"phase/{name}"]) for name in (*names, "other")}
             wall, rate, source = float(row["time/wall_s"]), float(row["time/steps_per_s"]), {}
             startup = max(wall - float(row["step"]) / max(rate, 1e-9), 0.0)
             compile_s = phases["compile"] * wall

@@ -95,7 +95,9 @@ def costs(facts: RunFacts) -> Costs:
         together = -(-facts.envs // min(len(facts.workers), 2 * len(facts.placement.act)))
     learn = sum(phases[name] for name in ("learn", "replay", "transfer")) * each
     act = phases["act"] * each * together
-    rest = sum(phases[name] for name in ("io", "eval", "publish", "other", "compile")) * each
+    rest = (
+        sum(phases[name] for name in ("input", "io", "eval", "publish", "other", "compile")) * each
+    )
     computing, learn_cores = 1.0, 1.0
     if facts.use.cpu is not None:
         share = env / max(each, 1e-12)  # of all workers together this may be more than 1

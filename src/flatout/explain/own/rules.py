@@ -21,7 +21,7 @@ LEARNING_HOLDS = 0.5
 
 RULES: tuple[Callable[[RunFacts, Costs], Finding | None], ...] = (
     collecting.env, collecting.act, collecting.ipc, collecting.lockstep,
-    learning.replay, learning.transfer, learning.turns, learning.arithmetic,
+    learning.replay, learning.images, learning.transfer, learning.turns, learning.arithmetic,
     beside.writing, beside.evaluation, beside.compiling,
     beside.oversubscribed, beside.gpu_unused, beside.memory,
 )  # fmt: skip
@@ -70,13 +70,14 @@ def bottleneck(phases: dict[str, float]) -> tuple[str, float]:
 
 _OF_PHASE = {
     "env": "env-bound", "act": "acting-bound", "replay": "replay-bound", "ipc": "ipc-bound",
-    "wait": "waiting", "io": "io-bound", "eval": "evaluating", "compile": "compile-bound",
-    "transfer": "transfer-bound", "learn": "learning",
+    "input": "input-bound", "wait": "waiting", "io": "io-bound", "eval": "evaluating",
+    "compile": "compile-bound", "transfer": "transfer-bound", "learn": "learning",
 }  # fmt: skip
 
 _AWAITED = {
     "env": "waiting for env.step", "act": "choosing actions", "replay": "gathering batches",
-    "ipc": "moving data between processes", "wait": "waiting for the slowest actor process",
+    "ipc": "moving data between processes", "input": "waiting for images",
+    "wait": "waiting for the slowest actor process",
     "io": "writing logs and checkpoints", "compile": "compiling again",
 }  # fmt: skip
 """What the learner cannot begin before."""

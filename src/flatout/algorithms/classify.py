@@ -1,0 +1,219 @@
+"""Supervised classification: a small convolutional network, one gradient step per batch.
+
+It is here for what it shows of devices: the same network on one card and on several.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from flatout.algorithms.base import Algorithm, shapes_of
+from flatout.algorithms.optimiser import Optimiser, schedule
+from flatout.algorithms.shards import ONE, Shards
+from flatout.convolution import convolve
+from flatout.errors import UsageError
+from flatout.hyper import ClassifyConfig, linear
+from flatout.layers import Conv, Draw, FanIn, Linear
+from flatout.types import Array, ObservationSpec, Trajectory
+
+METRICS = ("loss", "accuracy", "l2", "grad_norm", "learning_rate", "updates")
+FORGET = 0.1
+"""Share of a batch's mean and variance in the running ones (Ioffe and Szegedy, 2015)."""
+
+SIZES = {"small": ((6, 5), (12, 5)), "large": ((12, 5), (24, 3))}
+"""Channels and kernel sizes of the two convolutions."""
+
+
+class Normalisation(NamedTuple):
+    """Batch normalisation's running statistics, one mean and variance per channel."""
+
+    mean: Array
+    var: Array
+
+
+class Network(eqx.Module):
+    """Twice a convolution and a pool, then a dense layer and the classes' logits.
+
+    Attributes:
+        kernels: two, ``[k, k, in, out]``.
+        scale: batch normalisation's, for each of them; empty without it.
+        shift: what is added after them; with batch normalisation its own, as a bias before it would
+            change nothing.
+        dense, head: the last layers.
+    """
+
+    kernels: tuple[Array, Array]
+    scale: tuple[Array, ...]
+    shift: tuple[Array, Array]
+    dense: Linear
+    head: Linear
+
+
+class State(NamedTuple):
+    """Everything that learning changes; `step` counts gradient steps (int32)."""
+
+    networks: Network
+    optimiser: Any
+    moments: tuple[Normalisation, ...]
+    step: Array
+
+
+class ActorParams(NamedTuple):
+    """What predicting needs."""
+
+    networks: Network
+    moments: tuple[Normalisation, ...]
+
+
+def classify(
+    config: ClassifyConfig,
+    obs_spec: ObservationSpec,
+    classes: int,
+    *,
+    horizon: int,
+    total_steps: int,
+    shards: Shards = ONE,
+) -> Algorithm:
+    """Build the classifier's pure functions.
+
+    Args:
+        config: hyper-parameters.
+        obs_spec: one image.
+        classes: how many there are.
+        horizon: U, gradient steps in one dispatch.
+        total_steps: gradient steps of the whole run, over which the step size moves.
+        shards: the parts that each batch is made of.
+
+    Raises:
+        UsageError: images that are too small.
+    """
+    rows, columns, channels = obs_spec.shape
+    if min(rows, columns) < 4:
+        raise UsageError(f"images of {rows}x{columns} are too small to be pooled twice.")
+    (first, size), (second, other) = SIZES[config.size]
+    norm = config.size == "small"
+    counts = (first, second) if norm else ()
+    dropout = 0.0 if norm else config.dropout
+    learning_rate = linear("learning_rate", config.learning_rate)
+    high = float(obs_spec.high or 1)
+
+    def build(draw: Draw) -> Network:
+        flat = (rows // 4) * (columns // 4) * second
+        layers = (Conv(draw, channels, first, size), Conv(draw, first, second, other))
+        return Network(
+            (layers[0].weight, layers[1].weight),
+            tuple(np.ones(n, np.float32) for n in counts),
+            (np.zeros(first, np.float32), np.zeros(second, np.float32)),
+            Linear(draw, flat, 100, 1.0),
+            Linear(draw, 100, classes, 1.0),
+        )
+
+    arrays, static = eqx.partition(build(FanIn(None)), eqx.is_array)
+    steps, alone = Optimiser(arrays, "adam", None), shards.each_step
+
+    def fresh(networks: Network) -> State:
+        return State(
+            networks=jax.tree.map(np.asarray, networks),
+            optimiser=steps.init(),
+            moments=tuple(
+                Normalisation(np.zeros(n, np.float32), np.ones(n, np.float32)) for n in counts
+            ),
+            step=np.zeros((), np.int32),
+        )
+
+    def init(key: np.ndarray) -> State:
+        return fresh(eqx.filter(build(FanIn(np.random.default_rng(key))), eqx.is_array))
+
+    def logits(
+        networks: Network, images: jax.Array, moments: tuple[Normalisation, ...],
+        key: jax.Array | None,
+    ) -> tuple[jax.Array, tuple[Normalisation, ...]]:  # fmt: skip
+        """Logits ``[B, classes]``, and the batch's statistics; with a key as in training."""
+        networks = eqx.combine(networks, static)
+        x, seen = images.astype(jnp.float32) / high, list[Normalisation]()
+        for layer, kernel in enumerate(networks.kernels):
+            x = convolve(x, kernel, 1, "SAME")
+            if norm:
+                now = batch_moments(x, alone) if key is not None else moments[layer]
+                seen.append(now)
+                x = (x - now.mean) * jax.lax.rsqrt(now.var + 1e-5) * networks.scale[layer]
+            x = pool(jax.nn.relu(x + networks.shift[layer]))
+        x = jax.nn.relu(networks.dense(x.reshape(len(x), -1)))
+        if dropout and key is not None:
+            kept = jax.random.bernoulli(key, 1 - dropout, x.shape)
+            x = jnp.where(kept, x / (1 - dropout), 0.0)
+        return networks.head(x), tuple(seen)
+
+    def loss(
+        networks: Network, images: jax.Array, labels: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, tuple[dict[str, jax.Array], tuple[Normalisation, ...]]]:
+        found, seen = logits(networks, images, (), key)
+        error = optax.softmax_cross_entropy_with_integer_labels(found, labels).mean()
+        weights = (*networks.kernels, networks.dense.weight, networks.head.weight)
+        l2 = 0.5 * config.l2 * sum(jnp.sum(jnp.square(one)) for one in weights)
+        right = (found.argmax(-1) == labels).astype(jnp.float32).mean()
+        return error + l2, ({"loss": error, "accuracy": right, "l2": jnp.asarray(l2)}, seen)
+
+    def update(
+        state: State, data: Trajectory, key: jax.Array
+    ) -> tuple[State, dict[str, jax.Array], None]:
+        stream = shards.key(key)
+
+        def one(state: State, batch: tuple[jax.Array, jax.Array]) -> tuple[State, dict[str, Any]]:
+            drawing = jax.random.fold_in(stream, state.step)
+            (_, (said, seen)), grads = jax.value_and_grad(loss, has_aux=True)(
+                state.networks, *batch, drawing
+            )
+            grads, said = alone.mean((grads, said))
+            rate = schedule(learning_rate, state.step, total_steps)
+            networks, optimiser, size = steps.step(state.networks, grads, state.optimiser, rate)
+            moments = jax.tree.map(
+                lambda old, new: (1 - FORGET) * old + FORGET * new, state.moments, seen
+            )
+            said |= {"grad_norm": size, "learning_rate": rate, "updates": jnp.ones(())}
+            done = state.step + 1
+            networks, optimiser = shards.agree((networks, optimiser), done)
+            return State(networks, optimiser, moments, done), said
+
+        state, history = jax.lax.scan(one, state, (data.obs, data.actions))
+        metrics = {name: values.mean() for name, values in history.items()}
+        return state, metrics | {"updates": history["updates"].sum()}, None
+
+    def act(
+        params: ActorParams, obs: jax.Array, carry: Any, draw: Any
+    ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
+        found, _ = logits(params.networks, obs, params.moments, None)
+        return found.argmax(-1).astype(jnp.int32), carry, {}
+
+    return Algorithm(
+        name="classify",
+        init=init,
+        shapes=shapes_of(fresh(arrays)),
+        noise=lambda key, env, step: jnp.zeros(()),
+        act=act,
+        update=update,
+        actor=lambda state: ActorParams(state.networks, state.moments),
+        horizon=horizon,
+        episodes=None,
+        metrics=METRICS,
+        shards=shards,
+    )
+
+
+def pool(x: jax.Array) -> jax.Array:
+    """The largest of each 2x2 pixels of ``[B, H, W, C]``; an odd last row or column is left out."""
+    batch, rows, columns, channels = x.shape
+    x = x[:, : rows // 2 * 2, : columns // 2 * 2]
+    return x.reshape(batch, rows // 2, 2, columns // 2, 2, channels).max((2, 4))
+
+
+def batch_moments(x: jax.Array, shards: Shards) -> Normalisation:
+    """Mean and variance per channel of ``[B, H, W, C]`` over all parts' batches."""
+    mean = shards.mean(x.mean((0, 1, 2)))
+    return Normalisation(mean, shards.mean(jnp.square(x - mean).mean((0, 1, 2))))

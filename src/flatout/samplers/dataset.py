@@ -1,0 +1,154 @@
+"""A dataset as a sampler: batches of labelled images, gathered while the last ones are learned."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any
+
+import numpy as np
+
+from flatout.datasets import Dataset
+from flatout.samplers.base import Restart
+from flatout.spans import Spans, Work
+from flatout.types import Episode, Trajectory
+
+AHEAD = 2
+"""Pieces that wait at most to be learned from."""
+
+
+class DatasetSampler:
+    """U batches of B images at a time, every image once per epoch in an order of its own.
+
+    Which images a step sees is a function of (seed, step), so that a run can go on anywhere.
+
+    Args:
+        dataset: the images.
+        steps: U.
+        batch: B.
+        seed: raw words of the stream that orders epochs.
+        spans: where the time goes.
+    """
+
+    def __init__(
+        self, dataset: Dataset, steps: int, batch: int, seed: np.ndarray, spans: Spans
+    ) -> None:
+        self._dataset, self._steps, self._batch = dataset, steps, batch
+        self._seed = seed
+        self._spans = spans
+        self._position = 0  # steps that were learned from
+        self._orders: dict[int, np.ndarray] = {}
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._ready: queue.Queue[Trajectory | BaseException] = queue.Queue(AHEAD)
+        self.episodes: list[Episode] = []
+        self.restarted: list[Restart] = []
+        self.lost = 0
+
+    @property
+    def steps_collected(self) -> int:
+        """U: a step of a classifier is a batch."""
+        return self._steps
+
+    def start(self) -> None:
+        """Begin to gather."""
+        self._ended.clear()
+        self._ready = queue.Queue(AHEAD)
+        arguments = (self._position, self._ready, self._ended)
+        self._thread = threading.Thread(
+            target=self._gather_all, args=arguments, name="input", daemon=True
+        )
+        self._thread.start()
+
+    def collect(self) -> Trajectory:
+        """The next U batches, waiting until they are there.
+
+        Raises:
+            BaseException: what gathering them raised.
+        """
+        with self._spans.span("input"):
+            found = self._ready.get()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def commit(self) -> None:
+        """The batches will be learned from."""
+        self._position += self._steps
+
+    def work(self) -> dict[str, Work]:
+        """Nothing is counted apart."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """How many steps were learned from."""
+        return {"position": self._position, "obs": np.zeros(0, np.uint8), "actions": []}
+
+    def restore(self, state: dict[str, Any]) -> list[str]:
+        """Go on from there."""
+        self.close()
+        self._position = int(state["position"])
+        self.start()
+        return []
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        if self._thread is not None:
+            while self._thread.is_alive():  # it may wait for room
+                try:
+                    self._ready.get_nowait()
+                except queue.Empty:
+                    self._thread.join(0.01)
+            self._thread = None
+
+    def _gather_all(
+        self, position: int, ready: queue.Queue[Trajectory | BaseException], ended: threading.Event
+    ) -> None:
+        try:
+            while not ended.is_set():
+                piece = self.gathered(position)
+                position += self._steps
+                ready.put(piece)
+        except BaseException as error:  # the main thread raises it
+            ready.put(error)
+
+    def gathered(self, first: int) -> Trajectory:
+        """The batches of steps ``first .. first + U - 1``."""
+        size = len(self._dataset.train_labels)
+        number = first * self._batch + np.arange(self._steps * self._batch)
+        epochs, places = np.divmod(number, size)
+        rows = np.empty(len(number), np.int64)
+        for epoch in range(epochs[0], epochs[-1] + 1):
+            mine = epochs == epoch
+            rows[mine] = self._order(epoch)[places[mine]]
+        for old in [epoch for epoch in self._orders if epoch < epochs[-1]]:
+            del self._orders[old]
+        return batches(
+            self._dataset.train_images[rows], self._dataset.train_labels[rows],
+            self._steps, self._batch,
+        )  # fmt: skip
+
+    def _order(self, epoch: int) -> np.ndarray:
+        if epoch not in self._orders:
+            entropy = [*map(int, self._seed), epoch]
+            rng = np.random.default_rng(np.random.SeedSequence(entropy))
+            self._orders[epoch] = rng.permutation(len(self._dataset.train_labels))
+        return self._orders[epoch]
+
+
+def batches(images: Any, labels: Any, steps: int, batch: int) -> Trajectory:
+    """Images ``[U * B, ...]`` and labels as what a learner takes: `obs` and `actions`
+    ``[U, B, ...]``, everything else empty."""
+    flags = np.zeros((steps, batch), np.bool_)
+    return Trajectory(
+        obs=images.reshape(steps, batch, *images.shape[1:]),
+        actions=labels.reshape(steps, batch),
+        rewards=np.zeros((steps, batch), np.float32),
+        terminated=flags,
+        truncated=flags,
+        last_obs=np.zeros((batch, 0), images.dtype),
+        final_obs=np.zeros((0, *images.shape[1:]), images.dtype),
+        final_index=np.zeros((0,), np.int32),
+        extras={},
+    )
