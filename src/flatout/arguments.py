@@ -113,7 +113,7 @@ def _plain(box: str) -> str:
     return " ".join(message).rstrip(".")
 
 
-def _take(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
+def take(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
     """The last value of a flag, and the arguments without it.
 
     Raises:
@@ -159,9 +159,9 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
     Raises:
         UsageError: what is wrong with them.
     """
-    resumed, argv = _take(argv, "--resume")
-    preset, argv = _take(argv, "--preset")
-    file, argv = _take(argv, "--config")
+    resumed, argv = take(argv, "--resume")
+    preset, argv = take(argv, "--preset")
+    file, argv = take(argv, "--config")
     pairs, argv = _take_list(argv, "--env-kwargs")
     thresholds, argv = _take_list(argv, "--threshold")
     if thresholds:
@@ -174,7 +174,7 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
         for flag, value in (("--preset", preset), ("--config", file)):
             if value is not None:
                 raise UsageError(f"{flag} cannot change what --resume goes on with.")
-        again, _ = _take(list(argv), "--env")
+        again, _ = take(list(argv), "--env")
         saved = load_config(Path(resumed), again)
         layers.append(saved.flat() | {"run_dir": resumed})
         # How the run reports is asked anew each time.

@@ -33,6 +33,8 @@ commands:
   watch RUN_DIR     see the agent play in the terminal, also while it learns (--gif out.gif)
   explain RUN_DIR   why the hardware is idle, what to change, and what that gains (--try)
                       flatout explain -- python any_training_script.py
+  scale ALGORITHM   the same work on several devices: what they gain, and what eats the rest
+                      flatout scale classify --devices 1,2,4
   devices           what this machine has, who uses it, and what a run would use
 
 presets: {presets}
@@ -93,7 +95,7 @@ def dispatch(argv: list[str]) -> int:
         FlatoutError: anything that the user can mend.
     """
     commands: dict[str, Callable[[list[str]], int]] = {
-        "train": _train, "eval": _eval, "watch": _watch, "explain": _explain,
+        "train": _train, "eval": _eval, "watch": _watch, "explain": _explain, "scale": _scale,
         "devices": _devices,
     }  # fmt: skip
     if not argv or argv[0] in ("-h", "--help", "help"):
@@ -268,6 +270,12 @@ def _explain(argv: list[str]) -> int:
     from flatout.explain.command import explain
 
     return explain(argv)
+
+
+def _scale(argv: list[str]) -> int:
+    from flatout.scaling.command import scale
+
+    return scale(argv)
 
 
 def _need_gif(flag: str, path: str | None) -> None:

@@ -1,0 +1,1 @@
+"""`flatout scale`: the same work on one device and on several."""

@@ -1,0 +1,178 @@
+"""What several devices gained, and what ate the rest: numbers in, sentences out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from flatout.errors import UsageError
+
+PARTS = ("compute", "averaging", "input", "dispatch", "waiting", "other")
+"""What the seconds of training are split into."""
+
+CAUSES = {
+    "averaging": ("communication-bound", "averaging gradients between the devices"),
+    "dispatch": ("launch-bound", "starting programs on the devices"),
+    "input": ("input-bound", "what one host does: collecting what is learned, and handing it over"),
+    "waiting": ("waiting", "waiting for the slowest"),
+    "other": ("io-bound", "logs, checkpoints and tests, which do not become faster"),
+}  # fmt: skip
+WINS = 1.05
+"""Less speed-up than this is none."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of devices.
+
+    Attributes:
+        devices: how many.
+        seconds: of training, after start-up.
+        steps_per_s: environment steps (classify: gradient steps) per second.
+        examples_per_s: rows that gradients were taken of, per second.
+        parts: `seconds` by `PARTS`.
+    """
+
+    devices: int
+    seconds: float
+    steps_per_s: float
+    examples_per_s: float
+    parts: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The same work on several numbers of devices, the smallest first.
+
+    Attributes:
+        rows: measured.
+        cores: of the host.
+        virtual: whether the devices are a CPU's virtual ones.
+    """
+
+    rows: Sequence[Row]
+    cores: int
+    virtual: bool
+
+    def speed_up(self, row: Row) -> float:
+        """How many times faster than the smallest number of devices."""
+        return self.rows[0].seconds / row.seconds
+
+    def efficiency(self, row: Row) -> float:
+        """The speed-up as a share of what as many more devices could give."""
+        return self.speed_up(row) * self.rows[0].devices / row.devices
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        cause, words = self.verdict()
+        return {
+            "rows": [
+                asdict(row)
+                | {"speed_up": self.speed_up(row), "efficiency": self.efficiency(row)}
+                for row in self.rows
+            ],
+            "cores": self.cores, "virtual": self.virtual, "verdict": cause, "headline": words,
+        }  # fmt: skip
+
+    def verdict(self) -> tuple[str, str]:
+        """A cause (or ``healthy``) and its sentence, about the largest number of devices."""
+        first, last = self.rows[0], self.rows[-1]
+        gained = self.speed_up(last)
+        many = f"{last.devices} devices"
+        if len(self.rows) < 2:
+            return "healthy", "there is nothing to compare with"
+        if gained >= WINS:
+            share = f"{gained:.2f} times as fast, {self.efficiency(last):.0%} of {last.devices}"
+            eaten, more = self._eaten(first, last)
+            if self.efficiency(last) > 0.8 or more <= 0:
+                return "healthy", f"{many} are {share} times"
+            return CAUSES.get(eaten, ("compute-bound", ""))[0], (
+                f"{many} are {share} times; most of the rest goes into {_words(eaten)}"
+            )
+        eaten, more = self._eaten(first, last)
+        slower = "no faster" if gained > 1 / WINS else f"{1 / gained:.2f} times slower"
+        if self.virtual and eaten == "compute":
+            return "oversubscribed", (
+                f"{many} are {slower} than {_count(first.devices)}: they are virtual, and share "
+                f"the same {self.cores} cores"
+            )
+        cause = CAUSES.get(eaten, ("launch-bound", ""))[0]
+        return cause, (
+            f"{many} are {slower} than {_count(first.devices)}: {more:.2f} s more than {many} "
+            f"should take go into {_words(eaten)}"
+        )  # fmt: skip
+
+    def _eaten(self, first: Row, last: Row) -> tuple[str, float]:
+        """The part that exceeds most what so many devices should need, and by how many seconds."""
+        ratio = last.devices / first.devices
+        excess = {
+            name: last.parts[name] - first.parts[name] / (ratio if name == "compute" else 1.0)
+            for name in PARTS
+        }
+        worst = max(excess, key=lambda name: excess[name])
+        return worst, excess[worst]
+
+
+def _words(part: str) -> str:
+    if part == "compute":
+        return "the arithmetic itself: each device's share is too small to be done faster"
+    return CAUSES[part][1]
+
+
+def _count(devices: int) -> str:
+    return "one" if devices == 1 else str(devices)
+
+
+def split(summary: Mapping[str, Any], costs: Mapping[str, float]) -> dict[str, float]:
+    """The seconds of training by `PARTS`, of a run's summary.
+
+    Args:
+        summary: as summary.json has it.
+        costs: `average_s` of one average of the gradients, `dispatch_s` of starting a program,
+            `averages` and `dispatches`, how many there were.
+    """
+    wall = summary["wall_s"]
+    spent = {name: share * wall for name, share in summary["phases"].items()}
+    learn = spent["learn"]
+    averaging = min(costs["average_s"] * costs["averages"], learn)
+    dispatch = min(costs["dispatch_s"] * costs["dispatches"], learn - averaging)
+    feeding = ("env", "act", "input", "replay", "transfer", "publish")
+    parts = {
+        "compute": learn - averaging - dispatch,
+        "averaging": averaging,
+        "input": sum(spent[name] for name in feeding),
+        "dispatch": dispatch,
+        "waiting": spent["wait"],
+    }
+    seconds = training_s(summary)
+    return parts | {"other": max(seconds - sum(parts.values()), 0.0)}
+
+
+def training_s(summary: Mapping[str, Any]) -> float:
+    """Seconds after start-up."""
+    return summary["steps"] / summary["steps_per_s"]
+
+
+def refuse_unequal(work: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse to compare runs that did not do the same.
+
+    Args:
+        work: what each did, by its name: numbers and settings by name.
+
+    Raises:
+        UsageError: naming what differs.
+    """
+    names = list(work)
+    keys = {key for one in work.values() for key in one}
+    for key in sorted(keys):
+        values = {name: work[name].get(key) for name in names}
+        if len({repr(value) for value in values.values()}) > 1:
+            said = ", ".join(f"{name} {_shown(value)}" for name, value in values.items())
+            raise UsageError(
+                f"these runs did unequal work, so their times do not compare: {key} is {said}."
+            )
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
