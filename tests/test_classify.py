@@ -116,6 +116,16 @@ def test_parts_that_agree_now_and_then_are_local_gradient_descent(
         np.testing.assert_allclose(found[name], array, atol=2e-6, err_msg=name)
 
 
+def test_gradients_in_pieces_take_less_memory_and_are_the_same(
+    flatout: Cli, tmp_path: Path
+) -> None:
+    flags = (*TINY, "--batch-size", 512, "--size", "large", "--dropout", 0)
+    one = summary(flatout, tmp_path / "whole", *flags)
+    several = summary(flatout, tmp_path / "pieces", *flags, "--micro-batch", 32)
+    assert furthest(arrays(tmp_path / "whole"), arrays(tmp_path / "pieces")) < 2e-5
+    assert several["memory_expected_mb"]["cpu"] < 0.6 * one["memory_expected_mb"]["cpu"]
+
+
 def test_a_resumed_run_is_the_uninterrupted_one(flatout: Cli, tmp_path: Path) -> None:
     summary(flatout, tmp_path / "whole", *TINY, "--steps", 12)
     summary(flatout, tmp_path / "parts", *TINY)

@@ -121,6 +121,17 @@ def test_parts_of_a_full_batch_learn_what_the_whole_batch_does(
     assert furthest(one, learned(flatout, tmp_path / "parts", *flags, "--devices", 4)) < 2e-5
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ppo", "a2c", "dqn"])
+def test_gradients_in_pieces_are_those_of_the_whole_batch(
+    name: str, flatout: Cli, tmp_path: Path
+) -> None:
+    flags = (*RUNS[name], "--shards", 2)
+    one = learned(flatout, tmp_path / "whole", *flags)
+    parts = learned(flatout, tmp_path / "pieces", *flags, "--micro-batch", 4)
+    assert furthest(one, parts) < 2e-5
+
+
 # --- The pieces ---------------------------------------------------------------------------------
 
 
@@ -190,6 +201,8 @@ def test_rows_of_parts_are_one_store_on_disk_and_parts_again() -> None:
         (("--envs", 8, "--shards", 8, "--devices", 3), "pass --shards 3 or a multiple"),
         (("--envs", 8, "--devices", 2, "--placement", "act=cpu learn=cpu"), "both say where"),
         (("--envs", 16, "--shards", 16, "--devices", 16), "cpu:8"),
+        (("--micro-batch", 7), "divisor such as 4"),
+        (("--micro-batch", 8, "--replay-trajectories", 2), "replay_trajectories"),
         (("--sync", "sometimes"), "every-step nor every:K"),
         (("--envs", 8, "--shards", 2, "--sync", "every:4", "--target-kl", 0.1), "target_kl"),
     ],

@@ -75,6 +75,8 @@ def build_algorithm(config: TrainConfig, task: Task, network: Network | None) ->
         "shards": shards_of(config),
     }  # fmt: skip
     settings = (config.hyper, config.network, task.obs_spec, task.action_spec)
+    if config.run.micro_batch is not None:
+        common["micro_batch"] = config.run.micro_batch
     padded: dict[str, Any] = {"ppo": ppo.ppo, "genetic": genetic.genetic}
     if config.algorithm in padded:
         steps = horizon(config, task.limit)

@@ -86,6 +86,9 @@ class RunConfig:
     sync: str = "every-step"
     """When parts agree: every-step averages gradients, every:K parameters after K updates of each
     part by itself (and at the end of each iteration)."""
+    micro_batch: int | None = None
+    """Compute gradients of so many rows of a part at a time and add them up: less memory, the
+    same update (ppo, a2c, dqn, classify)."""
     soft_placement: bool = False
     """Where a named device is missing, run on what is there and say so."""
     worker_timeout: float = 60.0
@@ -194,6 +197,13 @@ def validate(config: TrainConfig) -> None:
         f"it must divide batch_size = {batch}: each part has as many of its rows",
     )  # fmt: skip
     sync_every(run.sync)
+    micro = run.micro_batch
+    need(micro is None or micro >= 1, "micro_batch", micro, "at least 1")
+    able = ("ppo", "a2c", "dqn", "classify")
+    need(
+        micro is None or config.algorithm in able, "micro_batch", micro,
+        f"{config.algorithm} computes its gradients at once; it is for {', '.join(able)}",
+    )  # fmt: skip
     need(run.devices is None or run.devices >= 1, "devices", run.devices, "at least 1")
     virtual = run.virtual_devices
     need(virtual is None or 1 <= virtual <= 64, "virtual_devices", virtual, "it lies in 1 to 64")

@@ -45,6 +45,7 @@ def build_classifier(config: TrainConfig, dataset: Dataset, horizon: int) -> Alg
     return classify(
         config.hyper, image_spec(dataset), dataset.classes, horizon=horizon,
         total_steps=config.run.steps, shards=shards_of(config),
+        micro_batch=config.run.micro_batch,
     )  # fmt: skip
 
 

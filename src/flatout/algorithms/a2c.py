@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from flatout.algorithms.accumulate import pieces_of, value_and_grad
 from flatout.algorithms.actor_critic import Networks, policy, value
 from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.algorithms.on_policy import Batch, OnPolicy, State
@@ -38,6 +39,7 @@ def a2c(
     total_steps: int,
     network: Network | None = None,
     shards: Shards = ONE,
+    micro_batch: int | None = None,
 ) -> Algorithm:
     """Build A2C's pure functions.
 
@@ -50,6 +52,7 @@ def a2c(
         total_steps: environment steps of the whole run, over which linear schedules run.
         network: a custom torso, or None for the configured one.
         shards: the parts that each update is made of.
+        micro_batch: rows of a part whose gradient is computed at once; None for all.
 
     Raises:
         UsageError: a network that does not fit the spaces.
@@ -61,27 +64,34 @@ def a2c(
     steps = Optimiser(base.arrays, config.optimizer, config.max_grad_norm)
     learning_rate = linear("learning_rate", config.learning_rate)
 
-    def loss(networks: Networks, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(
+        networks: Networks, batch: Batch
+    ) -> tuple[jax.Array, tuple[dict[str, jax.Array], None]]:
         networks = eqx.combine(networks, base.static)
         x, hidden = policy(networks.actor, batch.obs)
         v = value(networks, batch.obs, hidden)
         advantage = batch.advantage
-        if config.normalize_advantage:
-            advantage = centre(advantage, None, shards.each_step)
         log_prob = base.dist.log_prob(x, networks.actor.extra, batch.sample)
         likelier = jnp.exp(jax.lax.stop_gradient(log_prob) - batch.log_prob)
         policy_loss = -mean(jnp.minimum(likelier, 1.0) * advantage * log_prob)
         value_loss = mean(jnp.square(batch.target - v))
         entropy = mean(base.dist.entropy(x, networks.actor.extra))
         total = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
-        return total, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+        said = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+        return total, (said, None)
+
+    rows = config.n_steps * num_envs // shards.count
+    gradient = value_and_grad(loss, pieces_of(rows, micro_batch))
 
     def update(
         state: State, trajectory: Trajectory, key: jax.Array
     ) -> tuple[State, dict[str, jax.Array], None]:
         state, batch, explained = base.prepare(state, trajectory)
         rate = schedule(learning_rate, state.step, total_steps)
-        (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(state.networks, batch)
+        if config.normalize_advantage:
+            centred = centre(batch.advantage, None, shards.each_step)
+            batch = batch._replace(advantage=centred)
+        (_, (metrics, _)), grads = gradient(state.networks, batch)
         grads, metrics = shards.each_step.mean((grads, metrics))
         networks, optimiser, norm = steps.step(state.networks, grads, state.optimiser, rate)
         metrics |= {

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from flatout.algorithms.accumulate import pieces_of, value_and_grad
 from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.algorithms.optimiser import Optimiser, schedule
 from flatout.algorithms.shards import ONE, Shards
@@ -79,6 +80,7 @@ def classify(
     horizon: int,
     total_steps: int,
     shards: Shards = ONE,
+    micro_batch: int | None = None,
 ) -> Algorithm:
     """Build the classifier's pure functions.
 
@@ -89,6 +91,8 @@ def classify(
         horizon: U, gradient steps in one dispatch.
         total_steps: gradient steps of the whole run, over which the step size moves.
         shards: the parts that each batch is made of.
+        micro_batch: images of a part whose gradient is computed at once; None for all. Batch
+            normalisation is then within these.
 
     Raises:
         UsageError: images that are too small.
@@ -151,14 +155,18 @@ def classify(
         return networks.head(x), tuple(seen)
 
     def loss(
-        networks: Network, images: jax.Array, labels: jax.Array, key: jax.Array
-    ) -> tuple[jax.Array, tuple[dict[str, jax.Array], tuple[Normalisation, ...]]]:
-        found, seen = logits(networks, images, (), key)
+        networks: Network, batch: tuple[jax.Array, ...], key: jax.Array
+    ) -> tuple[jax.Array, tuple[tuple[dict[str, jax.Array], Any], None]]:
+        images, labels, rows = batch
+        found, seen = logits(networks, images, (), jax.random.fold_in(key, rows[0]))
         error = optax.softmax_cross_entropy_with_integer_labels(found, labels).mean()
         weights = (*networks.kernels, networks.dense.weight, networks.head.weight)
         l2 = 0.5 * config.l2 * sum(jnp.sum(jnp.square(one)) for one in weights)
         right = (found.argmax(-1) == labels).astype(jnp.float32).mean()
-        return error + l2, ({"loss": error, "accuracy": right, "l2": jnp.asarray(l2)}, seen)
+        said = {"loss": error, "accuracy": right, "l2": jnp.asarray(l2)}
+        return error + l2, ((said, seen), None)
+
+    gradient = value_and_grad(loss, pieces_of(config.batch_size // shards.count, micro_batch))
 
     def update(
         state: State, data: Trajectory, key: jax.Array
@@ -167,8 +175,8 @@ def classify(
 
         def one(state: State, batch: tuple[jax.Array, jax.Array]) -> tuple[State, dict[str, Any]]:
             drawing = jax.random.fold_in(stream, state.step)
-            (_, (said, seen)), grads = jax.value_and_grad(loss, has_aux=True)(
-                state.networks, *batch, drawing
+            (_, ((said, seen), _)), grads = gradient(
+                state.networks, (*batch, jnp.arange(len(batch[1]))), drawing
             )
             grads, said = alone.mean((grads, said))
             rate = schedule(learning_rate, state.step, total_steps)

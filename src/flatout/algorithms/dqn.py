@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from flatout.algorithms.accumulate import pieces_of, value_and_grad
 from flatout.algorithms.base import Algorithm, replay_needs, shapes_of
 from flatout.algorithms.continuous import observe
 from flatout.algorithms.optimiser import Optimiser, polyak, schedule
@@ -79,6 +80,7 @@ def dqn(
     total_steps: int,
     network: Network | None = None,
     shards: Shards = ONE,
+    micro_batch: int | None = None,
 ) -> Algorithm:
     """Build DQN's pure functions.
 
@@ -91,6 +93,7 @@ def dqn(
         total_steps: environment steps of the whole run, over which schedules run.
         network: a custom torso, or None for the configured one.
         shards: the parts that each update is made of.
+        micro_batch: rows of a part whose gradient is computed at once; None for all.
 
     Raises:
         UsageError: continuous actions, or a network that does not fit.
@@ -168,6 +171,17 @@ def dqn(
         )
         return state._replace(target=target, epsilon=epsilon, step=step), {"epsilon": epsilon}
 
+    def loss(
+        online: QNetwork, rows: tuple[jax.Array, ...]
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        obs, chosen, wanted, weights = rows
+        q = values(online, obs)
+        error = (q * jax.nn.one_hot(chosen, actions)).sum(-1) - wanted
+        each = optax.huber_loss(error) if config.loss == "huber" else jnp.square(error)
+        return (weights * each).mean(), (q.max(-1).mean(), error)
+
+    gradient = value_and_grad(loss, pieces_of(config.batch_size // shards.count, micro_batch))
+
     def update(
         state: State, batch: Batch, key: jax.Array
     ) -> tuple[State, dict[str, jax.Array], jax.Array]:
@@ -178,15 +192,8 @@ def dqn(
         else:
             bootstrap = q_next.max(-1)
         wanted = batch.rewards + batch.discounts * bootstrap
-        chosen = jax.nn.one_hot(batch.actions, actions)
-
-        def loss(online: QNetwork) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-            q = values(online, batch.obs)
-            error = (q * chosen).sum(-1) - wanted
-            each = optax.huber_loss(error) if config.loss == "huber" else jnp.square(error)
-            return (batch.weights * each).mean(), (error, q.max(-1).mean())
-
-        (total, (error, q_max)), grads = jax.value_and_grad(loss, has_aux=True)(state.network)
+        rows = (batch.obs, batch.actions, wanted, batch.weights)
+        (total, (q_max, error)), grads = gradient(state.network, rows)
         error = jnp.abs(error)
         said = {"loss": total, "td_error": error.mean(), "q_max": q_max}
         grads, said = shards.each_step.mean((grads, said))

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from flatout.algorithms.accumulate import pieces_of, value_and_grad
 from flatout.algorithms.actor_critic import Networks, policy, value
 from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.algorithms.on_policy import Batch, OnPolicy, State
@@ -44,6 +45,7 @@ def ppo(
     total_steps: int,
     network: Network | None = None,
     shards: Shards = ONE,
+    micro_batch: int | None = None,
 ) -> Algorithm:
     """Build PPO's pure functions.
 
@@ -57,6 +59,7 @@ def ppo(
         total_steps: environment steps of the whole run, over which linear schedules run.
         network: a custom torso, or None for the configured one.
         shards: the parts that each update is made of.
+        micro_batch: rows of a part whose gradient is computed at once; None for all.
 
     Raises:
         UsageError: a network that does not fit the spaces.
@@ -78,6 +81,11 @@ def ppo(
         raise UsageError(
             "target_kl does not go with --sync every:K: the parts would stop at different updates."
         )
+    if masked and micro_batch is not None:
+        raise UsageError(
+            "micro_batch does not go with rollout_episodes or replay_trajectories: padding would "
+            "make some pieces count more than others."
+        )
     if replayed and (config.normalize_observation or config.normalize_reward):
         raise UsageError(
             "replay_trajectories does not go with normalize_observation or normalize_reward: "
@@ -89,14 +97,12 @@ def ppo(
 
     def loss(
         networks: Networks, batch: Batch, clip: jax.Array
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    ) -> tuple[jax.Array, tuple[dict[str, jax.Array], None]]:
         networks = eqx.combine(networks, static)
         x, hidden = policy(networks.actor, batch.obs)
         v = value(networks, batch.obs, hidden)
         average = functools.partial(mean, weight=batch.weight, shards=alone)
         advantage = batch.advantage
-        if config.normalize_advantage:
-            advantage = centre(advantage, batch.weight, alone)
         log_ratio = dist.log_prob(x, networks.actor.extra, batch.sample) - batch.log_prob
         if batch.weight is not None:  # padding must not overflow: 0 x infinity is not 0
             log_ratio = jnp.where(batch.weight > 0, log_ratio, 0.0)
@@ -109,13 +115,16 @@ def ppo(
         value_loss = average(jnp.square(batch.target - v))
         entropy = average(dist.entropy(x, networks.actor.extra))
         total = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
-        return total, {
+        said = {
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy": entropy,
             "approx_kl": average(ratio - 1 - log_ratio),
             "clip_fraction": average((jnp.abs(ratio - 1) > clip).astype(jnp.float32)),
         }
+        return total, (said, None)
+
+    gradient = value_and_grad(loss, pieces_of(config.batch_size // shards.count, micro_batch))
 
     def update(
         state: State, trajectory: Trajectory, key: jax.Array
@@ -134,7 +143,10 @@ def ppo(
         def minibatch(carry: Any, given: tuple[Any, Any]) -> tuple[Any, jax.Array]:
             (networks, optimiser, going), (rows, number) = carry, given
             part = batch if rows is None else jax.tree.map(lambda leaf: leaf[rows], batch)
-            (_, metrics), grads = jax.value_and_grad(loss, has_aux=True)(networks, part, clip)
+            if config.normalize_advantage:
+                centred = centre(part.advantage, part.weight, alone)
+                part = part._replace(advantage=centred)
+            (_, (metrics, _)), grads = gradient(networks, part, clip)
             flat, metrics = alone.mean((packing.pack(grads), metrics))
             direction, moved = steps.update(flat, optimiser)
             scaled = jnp.asarray(direction) * (rate if rates is None else rate * rates)

@@ -1,0 +1,64 @@
+"""Gradients of a batch in pieces, where its activations would not fit into memory at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from flatout.errors import UsageError
+
+Loss = Callable[..., tuple[jax.Array, tuple[Any, Any]]]
+"""``(params, batch, *shared) -> mean over rows, (means over rows, arrays with a row each)``."""
+
+
+def pieces_of(rows: int, micro_batch: int | None) -> int:
+    """How many pieces a batch of so many rows comes in.
+
+    Raises:
+        UsageError: pieces of that size do not make up the batch.
+    """
+    if micro_batch is None or micro_batch >= rows:
+        return 1
+    if rows % micro_batch:
+        raise UsageError(
+            f"micro_batch = {micro_batch} does not divide the {rows} rows of a part's batch; "
+            f"choose a divisor such as {max(n for n in range(1, micro_batch) if not rows % n)}."
+        )
+    return rows // micro_batch
+
+
+def value_and_grad(loss: Loss, pieces: int) -> Callable[..., Any]:
+    """`jax.value_and_grad` with `has_aux` of a mean over rows, piece by piece.
+
+    The gradient is the mean of the pieces' gradients, which is that of the whole batch as long as
+    a row's loss does not depend on the other rows.
+
+    Args:
+        loss: of `Loss`'s form.
+        pieces: how many; 1 is the plain function.
+    """
+    plain = jax.value_and_grad(loss, has_aux=True)
+    if pieces == 1:
+        return plain
+
+    def accumulated(params: Any, batch: Any, *shared: Any) -> Any:
+        parted = jax.tree.map(lambda x: x.reshape(pieces, -1, *x.shape[1:]), batch)
+        first = jax.tree.map(lambda x: x[0], parted)
+        (value, (means, _)), grads = jax.eval_shape(plain, params, first, *shared)
+        zeros = jax.tree.map(
+            lambda shape: jnp.zeros(shape.shape, shape.dtype), (value, means, grads)
+        )
+
+        def add(totals: Any, piece: Any) -> tuple[Any, Any]:
+            (value, (means, rows)), grads = plain(params, piece, *shared)
+            return jax.tree.map(jnp.add, totals, (value, means, grads)), rows
+
+        totals, rows = jax.lax.scan(add, zeros, parted)
+        value, means, grads = jax.tree.map(lambda total: total / pieces, totals)
+        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
+        return (value, (means, rows)), grads
+
+    return accumulated
