@@ -166,7 +166,7 @@ def test_cores_are_those_that_this_process_may_use() -> None:
 
 
 def expectation(memory: str = "", **taken: float) -> tuple[Expectation, Placement]:
-    sizes = {"state": 100.0, "trajectory": 50.0, "workspace": 25.0} | taken
+    sizes = {"model": 40.0, "optimiser": 60.0, "trajectory": 50.0, "workspace": 25.0} | taken
     return Expectation(**sizes), parse(f"act=cpu learn=gpu {memory}")
 
 
@@ -184,7 +184,7 @@ def test_expected_memory_counts_both_devices() -> None:
 @pytest.mark.parametrize(
     ("taken", "device", "numbers"),
     [
-        ({"state": 4_000.0}, "gpu:0", ["8,675", "8,192", "8,000"]),
+        ({"model": 3_940.0}, "gpu:0", ["8,675", "8,192", "8,000"]),
         ({"trajectory": 20_000.0}, "cpu", ["20,000", "16,384"]),
         ({"workspace": 9_000.0}, "gpu:0", ["9,850", "9,000", "8,192"]),
     ],
@@ -201,7 +201,7 @@ def test_what_cannot_fit_is_refused_with_the_numbers(
 
 
 def test_a_memory_cap_counts_as_what_is_available() -> None:
-    expected, capped = expectation("memory=0.5", state=2_500.0)  # 5,675 MiB; half is 5,120
+    expected, capped = expectation("memory=0.5", optimiser=2_460.0)  # 5,675 MiB; half is 5,120
     expected.check(parse("cpu+gpu"), machine(1))
     with pytest.raises(FlatoutError, match=r"5,675 MiB on gpu:0.*5,120 MiB"):
         expected.check(capped, machine(1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,26 @@ def test_gradients_in_pieces_are_those_of_the_whole_batch(
     one = learned(flatout, tmp_path / "whole", *flags)
     parts = learned(flatout, tmp_path / "pieces", *flags, "--micro-batch", 4)
     assert furthest(one, parts) < 2e-5
+
+
+@pytest.mark.slow
+def test_replay_and_its_memory_are_divided_over_the_devices(flatout: Cli, tmp_path: Path) -> None:
+    """Parameters lie everywhere, replay in parts; as foreseen."""
+    taken: dict[int, dict[str, Any]] = {}
+    for count in (1, 4):
+        run = tmp_path / str(count)
+        flags = (*RUNS["dqn"], "--devices", count, "--placement", "act=cpu replay=device")
+        learned(flatout, run, *flags)
+        taken[count] = json.loads((run / "summary.json").read_text())["memory_mb"]
+    whole = taken[1]["cpu"]
+    assert set(taken[4]) == {"cpu", "cpu:1", "cpu:2", "cpu:3"}
+    for device in taken[4].values():
+        live = device["live"]
+        assert live["replay"] == pytest.approx(whole["live"]["replay"] / 4, abs=0.01)
+        assert live["model"] == whole["live"]["model"]
+        assert live["optimiser"] == whole["live"]["optimiser"]
+        assert 2 * live["model"] == pytest.approx(device["expected"]["model"], abs=0.01)
+        assert live["replay"] == pytest.approx(device["expected"]["replay"], rel=0.3)
 
 
 # --- The pieces ---------------------------------------------------------------------------------

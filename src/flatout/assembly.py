@@ -15,6 +15,7 @@ from flatout.errors import UsageError
 from flatout.hardware import Hardware, inventory, resolve_placement
 from flatout.placement import (
     CPU,
+    DeviceName,
     Placement,
     refuse_shards,
     refuse_unavailable,
@@ -181,7 +182,7 @@ class Parts:
         algorithm: the pure functions.
         schedule: the data flow.
         evaluator: plays evaluation episodes, or None.
-        memory_mb: expected memory by device, MiB.
+        memory_mb: expected memory by device and what takes it, MiB.
         notes: sentences for the user.
     """
 
@@ -190,7 +191,7 @@ class Parts:
     algorithm: Algorithm
     schedule: Schedule
     evaluator: Evaluator | Tester | None
-    memory_mb: dict[str, float]
+    memory_mb: dict[DeviceName, dict[str, float]]
     notes: list[str]
 
     def close(self) -> None:
@@ -291,7 +292,7 @@ def _compile(
     from flatout.buffers.rollout import final_chunks, trajectory_shapes
     from flatout.evaluate import Evaluator
     from flatout.learner import Learner
-    from flatout.memory import Expectation, size_mb
+    from flatout.memory import Expectation, learned_mb, size_mb
     from flatout.mesh import Mesh
     from flatout.samplers.make import Acting, Needs, hire, make_sampler
     from flatout.schedules.overlapped import OverlappedSchedule
@@ -311,7 +312,7 @@ def _compile(
         needs.horizon, count, task.obs_spec, acting.policies[0].layout,
         needs.episodes is not None, needs.chunks, needs.replayed,
     )  # fmt: skip
-    expectation = Expectation(size_mb(algorithm.shapes), needs.slots * size_mb(shapes))
+    expectation = Expectation(*learned_mb(algorithm.shapes), needs.slots * size_mb(shapes))
 
     def expect(replay: tuple[float, float]) -> None:
         nonlocal expectation
@@ -363,7 +364,7 @@ def _compile(
             schedule: Schedule = OverlappedSchedule(*flow, lag=placement.lag)
         else:
             schedule = SerialSchedule(*flow)
-        expected = {str(d): round(mb, 1) for d, mb in expectation.by_device(placement).items()}
+        expected = expectation.parts(placement)
         if crew is not None:
             task.close()  # what was made to look at is not stepped here
         undo.pop_all()

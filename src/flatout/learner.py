@@ -12,6 +12,7 @@ from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.backend import full_precision
 from flatout.buffers.base import Buffer
 from flatout.errors import FlatoutError
+from flatout.memory import live_mb, with_optimiser
 from flatout.mesh import Mesh
 from flatout.packing import Bundle
 from flatout.spans import Spans
@@ -149,6 +150,11 @@ class Learner:
     def host_state(self) -> Any:
         """The learning state as NumPy arrays."""
         return jax.tree.unflatten(self._tree, jax.device_get(self._leaves))
+
+    def live_mb(self) -> dict[str, dict[str, float]]:
+        """What lies on each device, see `flatout.memory.live_mb`."""
+        kept = [optimiser for _, optimiser in with_optimiser(self.shapes)]
+        return live_mb(list(zip(self._leaves, kept, strict=True)), self._held)
 
     def buffer_state(self) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
         """What the buffer keeps: arrays, JSON-compatible data, rows of experience."""

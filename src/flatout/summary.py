@@ -87,11 +87,28 @@ def summarise(
         "phases": spans.phases(facts.this_wall_s),
         "flow": parts.schedule.facts(),
         "peak_rss_mb": peak_rss_mb(),
-        "memory_expected_mb": parts.memory_mb,
+        "memory_expected_mb": {
+            str(device): round(sum(expected.values()), 1)
+            for device, expected in parts.memory_mb.items()
+        },
+        "memory_mb": memory(parts),
         "notes": parts.notes,
         **facts.verdict,
         "run_dir": facts.run_dir,
         "versions": versions(),
+    }
+
+
+def memory(parts: Parts) -> dict[str, dict[str, Any]]:
+    """By device: what was `expected`, and what is there at the end (`live`)."""
+    live = parts.schedule.memory()
+    expected = {
+        str(device): {what: round(mb, 3) for what, mb in taken.items()}
+        for device, taken in parts.memory_mb.items()
+    }
+    return {
+        device: {"expected": expected.get(device, {}), "live": live.get(device, {})}
+        for device in sorted({*expected, *live})
     }
 
 

@@ -71,7 +71,7 @@ def assemble_classifier(
     from flatout.algorithms.base import raw_key, shapes_of
     from flatout.assembly import DATA, INIT, LEARN, Parts, build_buffer
     from flatout.learner import Learner
-    from flatout.memory import Expectation, size_mb
+    from flatout.memory import Expectation, learned_mb, size_mb
     from flatout.mesh import Mesh
     from flatout.samplers.dataset import DatasetSampler
     from flatout.schedules.serial import SerialSchedule
@@ -86,7 +86,7 @@ def assemble_classifier(
     algorithm = build_classifier(config, dataset, together)
     sampler = DatasetSampler(dataset, together, batch, raw_key(seed, DATA), spans)
     shapes = shapes_of(sampler.gathered(0))
-    expectation = Expectation(size_mb(algorithm.shapes), 3 * size_mb(shapes))
+    expectation = Expectation(*learned_mb(algorithm.shapes), 3 * size_mb(shapes))
     expectation.check(placement, hardware)
     buffer = build_buffer(config, None, algorithm, placement, shapes, lambda _: None)
     mesh = Mesh([backend.device(name) for name in placement.learn], config.run.shards)
@@ -104,7 +104,7 @@ def assemble_classifier(
         f"{len(dataset.test_labels):,} to test with"
     )
     schedule = SerialSchedule(sampler, [], learner, spans, discardable)
-    expected = {str(d): round(mb, 1) for d, mb in expectation.by_device(placement).items()}
+    expected = expectation.parts(placement)
     return Parts(placement, hardware, algorithm, schedule, tester, expected, notes)
 
 

@@ -38,6 +38,10 @@ class Schedule(Protocol):
         """What the threads and processes beside this thread have done so far, by name."""
         ...
 
+    def memory(self) -> dict[str, dict[str, float]]:
+        """What lies on each device, see `flatout.memory.live_mb`."""
+        ...
+
     def snapshot(self) -> Snapshot:
         """All state at the last iteration's boundary."""
         ...

@@ -137,6 +137,10 @@ class Flow:
         """See `Schedule.lanes`."""
         return self._sampler.work()
 
+    def memory(self) -> dict[str, dict[str, float]]:
+        """See `Schedule.memory`."""
+        return self._learner.live_mb()
+
     def start(self) -> None:
         """Draw the initial parameters and reset the environments."""
         self._learner.start()
