@@ -153,6 +153,27 @@ def test_replay_and_its_memory_are_divided_over_the_devices(flatout: Cli, tmp_pa
         assert live["replay"] == pytest.approx(device["expected"]["replay"], rel=0.3)
 
 
+WIDE = ("--hidden", 256, 256, "--placement", "act=cpu params=sharded")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ppo", "dqn", "sac"])
+def test_divided_parameters_learn_the_same_in_less_memory(
+    name: str, flatout: Cli, tmp_path: Path
+) -> None:
+    flags = (*RUNS[name], "--devices", 4, *WIDE)
+    divided = learned(flatout, tmp_path / "divided", *flags)
+    whole = learned(flatout, tmp_path / "whole", *flags[:-2])
+    assert furthest(whole, divided) < 2e-5
+    taken: dict[str, float] = {}
+    for run in ("whole", "divided"):
+        summary = json.loads((tmp_path / run / "summary.json").read_text())
+        live = [device["live"] for device in summary["memory_mb"].values()]
+        assert len(live) == 4
+        taken[run] = max(one["model"] + one["optimiser"] for one in live)
+    assert taken["divided"] < 0.4 * taken["whole"]
+
+
 # --- The pieces ---------------------------------------------------------------------------------
 
 
@@ -222,6 +243,7 @@ def test_rows_of_parts_are_one_store_on_disk_and_parts_again() -> None:
         (("--envs", 8, "--shards", 8, "--devices", 3), "pass --shards 3 or a multiple"),
         (("--envs", 8, "--devices", 2, "--placement", "act=cpu learn=cpu"), "both say where"),
         (("--envs", 16, "--shards", 16, "--devices", 16), "cpu:8"),
+        (("--placement", "act=cpu params=sharded"), "several learning devices"),
         (("--micro-batch", 7), "divisor such as 4"),
         (("--micro-batch", 8, "--replay-trajectories", 2), "replay_trajectories"),
         (("--sync", "sometimes"), "every-step nor every:K"),

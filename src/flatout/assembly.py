@@ -67,13 +67,15 @@ def horizon(config: TrainConfig, limit: int | None) -> int:
     return steps
 
 
-def build_algorithm(config: TrainConfig, task: Task, network: Network | None) -> Algorithm:
-    """The algorithm's pure functions for this task."""
+def build_algorithm(
+    config: TrainConfig, task: Task, network: Network | None, placement: Placement | None = None
+) -> Algorithm:
+    """The algorithm's pure functions for this task; the placement only where they will learn."""
     from flatout.algorithms import a2c, dqn, genetic, ppo, sac, td3
 
     common: dict[str, Any] = {
         "num_envs": config.env.envs, "total_steps": config.run.steps, "network": network,
-        "shards": shards_of(config),
+        "shards": shards_of(config, placement),
     }  # fmt: skip
     settings = (config.hyper, config.network, task.obs_spec, task.action_spec)
     if config.run.micro_batch is not None:
@@ -92,13 +94,14 @@ def build_algorithm(config: TrainConfig, task: Task, network: Network | None) ->
     return build[config.algorithm](*settings, **common)
 
 
-def shards_of(config: TrainConfig) -> Shards:
+def shards_of(config: TrainConfig, placement: Placement | None) -> Shards:
     """The parts that the settings ask for."""
     from flatout.algorithms.shards import Shards
 
     run = config.run
     every = sync_every(run.sync) if run.shards > 1 else 1
-    return Shards(run.shards, every, run.reduce == "ordered")
+    divided = placement is not None and placement.params == "sharded"
+    return Shards(run.shards, every, run.reduce == "ordered", mapped=not divided)
 
 
 def build_buffer(
@@ -299,8 +302,9 @@ def _compile(
     from flatout.schedules.serial import SerialSchedule
 
     seed, count = config.run.seed, config.env.envs
-    mesh = Mesh([backend.device(name) for name in placement.learn], config.run.shards)
-    algorithm = build_algorithm(config, task, network)
+    learning = [backend.device(name) for name in placement.learn]
+    mesh = Mesh(learning, config.run.shards, placement.params == "sharded")
+    algorithm = build_algorithm(config, task, network, placement)
     acting = Acting(
         shares(placement, count), algorithm, task, raw_key(seed, ACT), backend.device
     )  # fmt: skip

@@ -46,6 +46,7 @@ class Learner:
         self._key = key
         self._spans = spans
         self._mesh = mesh
+        self._places = mesh.state(jax.tree.leaves(algorithm.shapes))
         self.device = mesh.first
         self.shapes = algorithm.shapes
         self._leaf_shapes, self._tree = jax.tree.flatten(self.shapes)
@@ -77,8 +78,9 @@ class Learner:
         signature = _signature((held, inputs))
         if signature not in self._programs:
             program = self._mesh.program(
-                self._learn, (None, 0, self._buffer.axes, None), (None, 0, None, None, 0)
-            )
+                self._learn, (None, 0, self._buffer.axes, None), (None, 0, None, None, 0),
+                self._places,
+            )  # fmt: skip
             with full_precision(self.device):
                 lowered = program.lower(self._leaf_shapes, held, inputs, self._key)
                 self._programs[signature] = lowered.compile()
@@ -182,7 +184,7 @@ class Learner:
         self._held = self._mesh.put(held, 0)
 
     def _set(self, state: Any) -> None:
-        self._leaves = self._mesh.put(jax.tree.leaves(state), None)
+        self._leaves = jax.device_put(jax.tree.leaves(state), self._places)
         vector = self._bundle.pack_host(self._algorithm.actor(state))[0]
         vector = self._mesh.put(vector, None)
         self.bundle = (vector, *(self._leaves[i] for i in self._large))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from flatout.types import Device
 
 WHOLE = jax.sharding.PartitionSpec()
 SPLIT = jax.sharding.PartitionSpec(DEVICES)
+LARGE = 1 << 14
+"""Elements from which an array of a divided learning state is divided."""
 
 
 class Mesh:
@@ -21,15 +24,18 @@ class Mesh:
     Args:
         devices: the learning devices.
         parts: S; with one part and one device arrays have no axis of parts.
+        divided: the learning state is divided over the devices, too, as far as its arrays are
+            large: each layer's are brought together only while they are needed.
 
     Attributes:
         whole: the sharding of what every device has all of.
         split: that of arrays whose first axis is the parts.
     """
 
-    def __init__(self, devices: Sequence[Device], parts: int) -> None:
+    def __init__(self, devices: Sequence[Device], parts: int, divided: bool = False) -> None:
         self.devices = tuple(devices)
         self.parts = parts
+        self._divided = divided and parts > 1
         if parts == 1:
             self.whole: Any = jax.sharding.SingleDeviceSharding(self.devices[0])
             self.split: Any = self.whole
@@ -43,7 +49,26 @@ class Mesh:
         """The device that speaks for all."""
         return self.devices[0]
 
-    def program(self, function: Callable[..., Any], axes: Sequence[Any], out: Sequence[Any]) -> Any:
+    def state(self, shapes: Sequence[Any]) -> Any:
+        """Where the arrays of a learning state lie: a sharding, or one for each."""
+        if not self._divided:
+            return self.whole
+        return [self._place(shape.shape) for shape in shapes]
+
+    def _place(self, shape: tuple[int, ...]) -> Any:
+        """Divided along the longest axis that as many devices divide, unless it is small."""
+        count = len(self.devices)
+        able = [axis for axis, size in enumerate(shape) if size % count == 0]
+        if not able or math.prod(shape) < LARGE:
+            return self.whole
+        longest = max(able, key=lambda axis: shape[axis])
+        spec = jax.sharding.PartitionSpec(*[None] * longest, DEVICES)
+        return jax.sharding.NamedSharding(self._mesh, spec)
+
+    def program(
+        self, function: Callable[..., Any], axes: Sequence[Any], out: Sequence[Any],
+        state: Any = None,
+    ) -> Any:  # fmt: skip
         """`function` of one part as a function of all, compiled when it is lowered.
 
         Args:
@@ -51,10 +76,25 @@ class Mesh:
             axes: for each argument 0 where parts have their own, None where all share it; or a
                 pytree prefix of these.
             out: the same for each result.
+            state: shardings of the first argument and the first result, from `state`.
         """
         if self.parts == 1:
             return jax.jit(
                 function, donate_argnums=(0, 1), in_shardings=self.whole, out_shardings=self.whole
+            )
+        given = list(_chosen(axes, self.split, self.whole))
+        found = list(_chosen(out, self.split, self.whole))
+        if self._divided and state is not None:
+            given[0] = found[0] = state
+        if self._divided:  # the compiler divides the axis of parts, and says who needs what when
+            program = jax.vmap(
+                function, tuple(axes), tuple(out), axis_name=PARTS, axis_size=self.parts
+            )  # fmt: skip
+            return jax.jit(
+                program,
+                donate_argnums=(0, 1),
+                in_shardings=tuple(given),
+                out_shardings=tuple(found),
             )
         here = self.parts // len(self.devices)
         over_parts = jax.vmap(
@@ -65,9 +105,8 @@ class Mesh:
             out_specs=_chosen(out, SPLIT, WHOLE), check_vma=False,
         )  # fmt: skip
         return jax.jit(
-            program, donate_argnums=(0, 1), in_shardings=_chosen(axes, self.split, self.whole),
-            out_shardings=_chosen(out, self.split, self.whole),
-        )  # fmt: skip
+            program, donate_argnums=(0, 1), in_shardings=tuple(given), out_shardings=tuple(found)
+        )
 
     def put(self, tree: Any, axes: Any) -> Any:
         """Arrays where `program` expects them; `axes` as there."""

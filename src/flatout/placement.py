@@ -244,15 +244,6 @@ def refuse_unavailable(placement: Placement) -> None:
     Raises:
         UsageError: naming the key and what can be written instead.
     """
-    wanted = {
-        "params": (placement.params, "replicated"),
-    }
-    for key, (value, available) in wanted.items():
-        if value != available:
-            raise UsageError(
-                f"--placement: {key}={value} is not available in this version; "
-                f"use {key}={available} (the default)."
-            )
     for key, value, others in (
         ("sampler", "device", "inline or processes"), ("schedule", "fused", "serial or overlapped")
     ):  # fmt: skip
@@ -307,6 +298,11 @@ def refuse_shards(placement: Placement, shards: int) -> None:
         UsageError: with the number of shards that would do.
     """
     count = len(placement.learn)
+    if placement.params == "sharded" and count < 2:
+        raise UsageError(
+            "--placement: params=sharded divides parameters over several learning devices; name "
+            "them (learn=gpu:0,gpu:1, or --devices 2) and pass --shards 2."
+        )
     if shards % count:
         raise UsageError(
             f"learn={_join(placement.learn)} are {count} devices, which cannot carry --shards "

@@ -37,14 +37,16 @@ def steps_together(steps: int, every: int) -> int:
     return next(u for u in fits if steps % u == 0 and every % u == 0)
 
 
-def build_classifier(config: TrainConfig, dataset: Dataset, horizon: int) -> Algorithm:
+def build_classifier(
+    config: TrainConfig, dataset: Dataset, horizon: int, placement: Placement
+) -> Algorithm:
     """The classifier's pure functions for this dataset."""
     from flatout.algorithms.classify import classify
     from flatout.assembly import shards_of
 
     return classify(
         config.hyper, image_spec(dataset), dataset.classes, horizon=horizon,
-        total_steps=config.run.steps, shards=shards_of(config),
+        total_steps=config.run.steps, shards=shards_of(config, placement),
         micro_batch=config.run.micro_batch,
     )  # fmt: skip
 
@@ -83,13 +85,14 @@ def assemble_classifier(
     dataset = load_dataset(config.hyper.data)
     seed, batch = config.run.seed, config.hyper.batch_size
     together = steps_together(config.run.steps, config.run.log_every)
-    algorithm = build_classifier(config, dataset, together)
+    algorithm = build_classifier(config, dataset, together, placement)
     sampler = DatasetSampler(dataset, together, batch, raw_key(seed, DATA), spans)
     shapes = shapes_of(sampler.gathered(0))
     expectation = Expectation(*learned_mb(algorithm.shapes), 3 * size_mb(shapes))
     expectation.check(placement, hardware)
     buffer = build_buffer(config, None, algorithm, placement, shapes, lambda _: None)
-    mesh = Mesh([backend.device(name) for name in placement.learn], config.run.shards)
+    learning = [backend.device(name) for name in placement.learn]
+    mesh = Mesh(learning, config.run.shards, placement.params == "sharded")
     learner = Learner(algorithm, buffer, mesh, raw_key(seed, INIT), raw_key(seed, LEARN), spans)
     tester = Tester(algorithm, dataset, mesh.first)
     with spans.span("compile"), ThreadPoolExecutor(2) as pool:

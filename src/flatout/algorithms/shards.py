@@ -29,11 +29,13 @@ class Shards:
             (local SGD; Stich, 2019), and always before anything leaves the device.
         ordered: averages are sums in the parts' order, the same bits on any number of devices;
             else whatever order is fastest.
+        mapped: devices have an axis of their own; else the compiler divides the one of parts.
     """
 
     count: int = 1
     every: int = 1
     ordered: bool = False
+    mapped: bool = True
 
     @property
     def each_step(self) -> Shards:
@@ -58,7 +60,7 @@ class Shards:
         if self.count == 1:
             return tree
         if not self.ordered:
-            return jax.lax.psum(tree, (PARTS, DEVICES))
+            return jax.lax.psum(tree, (PARTS, DEVICES) if self.mapped else PARTS)
         return jax.tree.map(lambda leaf: functools.reduce(jnp.add, self.gather(leaf[None])), tree)
 
     def mean(self, tree: Tree) -> Tree:
@@ -72,7 +74,7 @@ class Shards:
         if self.count == 1:
             return x
         here = jax.lax.all_gather(x, PARTS, axis=0, tiled=True)
-        return jax.lax.all_gather(here, DEVICES, axis=0, tiled=True)
+        return jax.lax.all_gather(here, DEVICES, axis=0, tiled=True) if self.mapped else here
 
     def own(self, x: jax.Array) -> jax.Array:
         """This part's piece ``[n, ...]`` of ``[S * n, ...]``; what `gather` is the inverse of."""
@@ -85,6 +87,8 @@ class Shards:
         """This part's number, int32."""
         if self.count == 1:
             return jnp.zeros((), jnp.int32)
+        if not self.mapped:
+            return jax.lax.axis_index(PARTS)
         here = jax.lax.axis_size(PARTS)
         return jax.lax.axis_index(DEVICES) * here + jax.lax.axis_index(PARTS)
 

@@ -18,6 +18,7 @@ from flatout.settings import resolve
 
 if TYPE_CHECKING:
     from flatout.mesh import Mesh
+    from flatout.placement import Placement
 
 IN_A_ROW = 50
 """Averages in one program, whose time is one's times this."""
@@ -45,8 +46,9 @@ def measured(config: TrainConfig) -> dict[str, Any]:
         for name, array in trainer.final.arrays.items()
         if name.startswith(PREFIX) and array.dtype.kind == "f" and "optimiser" not in name
     )
-    learn = parse(summary["placement"]).learn
-    mesh = Mesh([backend.device(name) for name in learn], config.run.shards)
+    placement = parse(summary["placement"])
+    learning = [backend.device(name) for name in placement.learn]
+    mesh = Mesh(learning, config.run.shards, placement.params == "sharded")
     every = sync_every(config.run.sync)
     copies = 1 if every == 1 else 3  # parameters and the optimiser's two moments
     batch = getattr(config.hyper, "batch_size", None)
@@ -54,7 +56,7 @@ def measured(config: TrainConfig) -> dict[str, Any]:
         "summary": summary,
         "examples": summary["steps"] if batch is None else summary["updates"] * batch,
         "costs": {
-            "average_s": average_s(mesh, config, floats * copies),
+            "average_s": average_s(mesh, config, placement, floats * copies),
             "dispatch_s": dispatch_s(mesh),
             "averages": summary["updates"] / every,
             "dispatches": summary["iterations"],
@@ -62,7 +64,7 @@ def measured(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def average_s(mesh: Mesh, config: TrainConfig, floats: int) -> float:
+def average_s(mesh: Mesh, config: TrainConfig, placement: Placement, floats: int) -> float:
     """Seconds to average so many floats over the parts, within a program."""
     if mesh.parts == 1:
         return 0.0
@@ -70,7 +72,7 @@ def average_s(mesh: Mesh, config: TrainConfig, floats: int) -> float:
 
     from flatout.assembly import shards_of
 
-    shards = shards_of(config)
+    shards = shards_of(config, placement)
 
     def averaged(x: jax.Array, own: jax.Array) -> tuple[jax.Array, jax.Array]:
         # Each average has to wait for the one before.
