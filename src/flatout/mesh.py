@@ -79,23 +79,16 @@ class Mesh:
             state: shardings of the first argument and the first result, from `state`.
         """
         if self.parts == 1:
-            return jax.jit(
-                function, donate_argnums=(0, 1), in_shardings=self.whole, out_shardings=self.whole
-            )
-        given = list(_chosen(axes, self.split, self.whole))
-        found = list(_chosen(out, self.split, self.whole))
+            return _compiled(function, self.whole, self.whole)
+        given = _chosen(axes, self.split, self.whole)
+        found = _chosen(out, self.split, self.whole)
         if self._divided and state is not None:
-            given[0] = found[0] = state
+            given, found = (state, *given[1:]), (state, *found[1:])
         if self._divided:  # the compiler divides the axis of parts, and says who needs what when
             program = jax.vmap(
                 function, tuple(axes), tuple(out), axis_name=PARTS, axis_size=self.parts
             )  # fmt: skip
-            return jax.jit(
-                program,
-                donate_argnums=(0, 1),
-                in_shardings=tuple(given),
-                out_shardings=tuple(found),
-            )
+            return _compiled(program, given, found)
         here = self.parts // len(self.devices)
         over_parts = jax.vmap(
             function, tuple(axes), tuple(out), axis_name=PARTS, axis_size=here
@@ -104,14 +97,16 @@ class Mesh:
             over_parts, mesh=self._mesh, in_specs=_chosen(axes, SPLIT, WHOLE),
             out_specs=_chosen(out, SPLIT, WHOLE), check_vma=False,
         )  # fmt: skip
-        return jax.jit(
-            program, donate_argnums=(0, 1), in_shardings=tuple(given), out_shardings=tuple(found)
-        )
+        return _compiled(program, given, found)
 
     def put(self, tree: Any, axes: Any) -> Any:
         """Arrays where `program` expects them; `axes` as there."""
         chosen = _chosen(axes, self.split, self.whole)
         return jax.tree.map(lambda where, own: jax.device_put(own, where), chosen, tree)
+
+
+def _compiled(program: Any, given: Any, found: Any) -> Any:
+    return jax.jit(program, donate_argnums=(0, 1), in_shardings=given, out_shardings=found)
 
 
 def _chosen(axes: Any, own: Any, shared: Any) -> Any:
