@@ -138,6 +138,7 @@ def test_every_metric_is_documented_and_every_documented_metric_exists(
     runs |= {
         "a2c": (*TINY, "--placement", "schedule=overlapped", "--log-every", 10),
         "genetic": (*TINY, "--envs", 4, "--elites", 1),
+        "classify": ("--steps", 10, "--batch-size", 32, "--eval-every", 5, "--quiet"),
     }
     written: set[str] = set()
     summary: set[str] = set()
