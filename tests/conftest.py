@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
@@ -59,3 +60,20 @@ def flatout(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
 
 TINY = ("--env", "CartPole-v1", "--envs", "2", "--n-steps", "32", "--steps", "256", "--quiet")
 """The smallest useful run's flags."""
+
+
+def last_saved(run: Path) -> dict[str, np.ndarray]:
+    """The arrays of a run's newest checkpoint."""
+    from flatout import checkpoint
+
+    return checkpoint.load(checkpoint.latest(run))[1].arrays
+
+
+def furthest(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    """The largest difference between arrays of the same names."""
+    assert one.keys() == other.keys()
+    return max(
+        float(np.abs(one[name].astype(np.float64) - other[name].astype(np.float64)).max())
+        for name in one
+        if one[name].size
+    )

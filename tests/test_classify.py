@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout import checkpoint
 from flatout.algorithms.base import raw_key
 from flatout.algorithms.classify import classify
 from flatout.assembly import DATA, INIT
@@ -25,7 +24,7 @@ from flatout.hyper import ClassifyConfig
 from flatout.samplers.dataset import DatasetSampler, batches
 from flatout.spans import Spans
 from flatout.supervised import image_spec, steps_together
-from tests.conftest import Result
+from tests.conftest import Result, furthest, last_saved
 
 Cli = Callable[..., Result]
 TINY = ("--steps", 6, "--batch-size", 64, "--quiet", "--no-tensorboard", "--log-every", 2)
@@ -35,15 +34,6 @@ def summary(flatout: Cli, run: Path, *flags: Any) -> dict[str, Any]:
     result = flatout("train", "classify", *flags, "--run-dir", run)
     assert result.code == 0, result.err
     return json.loads((run / "summary.json").read_text())
-
-
-def arrays(run: Path) -> dict[str, np.ndarray]:
-    return checkpoint.load(checkpoint.latest(run))[1].arrays
-
-
-def furthest(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
-    assert one.keys() == other.keys()
-    return max(float(np.abs(one[n] - other[n]).max()) for n in one if one[n].size)
 
 
 def write_idx(
@@ -76,14 +66,14 @@ def test_as_many_parts_learn_the_same_on_any_number_of_devices(
     flags = (*TINY, "--size", size, "--shards", 8)
     for devices in (1, 8):
         summary(flatout, tmp_path / str(devices), *flags, "--devices", devices)
-    assert furthest(arrays(tmp_path / "1"), arrays(tmp_path / "8")) < 2e-5
+    assert furthest(last_saved(tmp_path / "1"), last_saved(tmp_path / "8")) < 2e-5
 
 
 def test_batch_normalisation_is_over_all_parts(flatout: Cli, tmp_path: Path) -> None:
     """Otherwise four parts would learn something else than the whole batch at once."""
     for shards in (1, 4):
         summary(flatout, tmp_path / str(shards), *TINY, "--shards", shards)
-    assert furthest(arrays(tmp_path / "1"), arrays(tmp_path / "4")) < 2e-5
+    assert furthest(last_saved(tmp_path / "1"), last_saved(tmp_path / "4")) < 2e-5
 
 
 def test_parts_that_agree_now_and_then_are_local_gradient_descent(
@@ -111,7 +101,7 @@ def test_parts_that_agree_now_and_then_are_local_gradient_descent(
             lambda *own: np.mean(own, 0).astype(own[0].dtype), *jax.device_get(learned)
         )
     wanted = named_leaves(state, "learner")
-    found = arrays(tmp_path / "run")
+    found = last_saved(tmp_path / "run")
     for name, array in wanted.items():
         np.testing.assert_allclose(found[name], array, atol=2e-6, err_msg=name)
 
@@ -122,7 +112,7 @@ def test_gradients_in_pieces_take_less_memory_and_are_the_same(
     flags = (*TINY, "--batch-size", 512, "--size", "large", "--dropout", 0)
     one = summary(flatout, tmp_path / "whole", *flags)
     several = summary(flatout, tmp_path / "pieces", *flags, "--micro-batch", 32)
-    assert furthest(arrays(tmp_path / "whole"), arrays(tmp_path / "pieces")) < 2e-5
+    assert furthest(last_saved(tmp_path / "whole"), last_saved(tmp_path / "pieces")) < 2e-5
     assert several["memory_expected_mb"]["cpu"] < 0.6 * one["memory_expected_mb"]["cpu"]
 
 
@@ -131,7 +121,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(flatout: Cli, tmp_path: Path) ->
     summary(flatout, tmp_path / "parts", *TINY)
     again = flatout("train", "--resume", tmp_path / "parts", "--steps", 12, "--quiet")
     assert again.code == 0, again.err
-    assert furthest(arrays(tmp_path / "whole"), arrays(tmp_path / "parts")) == 0.0
+    assert furthest(last_saved(tmp_path / "whole"), last_saved(tmp_path / "parts")) == 0.0
 
 
 # --- Data ---------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import pytest
 
 from flatout import PPO, checkpoint
 from flatout.placement import parse, shares, with_workers
-from tests.conftest import Result
+from tests.conftest import Result, last_saved
 from tests.kills import finish, spawn, wait_for
 
 Cli = Callable[..., Result]
@@ -36,12 +36,8 @@ SMALL = (
 )
 
 
-def final(run: Path) -> dict[str, np.ndarray]:
-    return checkpoint.load(checkpoint.latest(run))[1].arrays
-
-
 def differences(one: Path, other: Path) -> list[str]:
-    left, right = final(one), final(other)
+    left, right = last_saved(one), last_saved(other)
     assert left.keys() == right.keys()
     return [name for name in left if not np.array_equal(left[name], right[name])]
 

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout import checkpoint
 from flatout.buffers.sharded import JoinedRows, PartRows, split
 from flatout.mesh import Mesh
 from flatout.types import Trajectory
-from tests.conftest import Result
+from tests.conftest import Result, furthest, last_saved
 
 Cli = Callable[..., Result]
 
@@ -43,16 +42,7 @@ def learned(flatout: Cli, run: Path, *flags: Any) -> dict[str, np.ndarray]:
     always = ("--envs", 16, "--quiet", "--no-tensorboard", "--run-dir", run)
     result = flatout("train", *flags, *shards, *always)
     assert result.code == 0, result.err
-    return checkpoint.load(checkpoint.latest(run))[1].arrays
-
-
-def furthest(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
-    assert one.keys() == other.keys()
-    return max(
-        float(np.abs(one[name].astype(np.float64) - other[name].astype(np.float64)).max())
-        for name in one
-        if one[name].size
-    )
+    return last_saved(run)
 
 
 @pytest.mark.slow
@@ -93,7 +83,7 @@ def test_a_run_goes_on_with_another_number_of_devices(
         "train", "--resume", tmp_path / "parts", "--steps", 320, "--devices", 2, "--quiet"
     )
     assert resumed.code == 0, resumed.err
-    again = checkpoint.load(checkpoint.latest(tmp_path / "parts"))[1].arrays
+    again = last_saved(tmp_path / "parts")
     assert furthest(whole, again) == 0.0
 
 

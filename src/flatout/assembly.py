@@ -231,23 +231,13 @@ def assemble(
     if config.algorithm == "classify":
         from flatout.supervised import assemble_classifier
 
-        placement, notes = _placed(config, hardware, images=True)
-        for note in notes:
-            announce(note)
+        placement, notes = _placed(config, hardware, True, announce)
         return assemble_classifier(
             config, placement, hardware, notes, spans, discardable, announce
         )  # fmt: skip
     task = open_task(config.env, source)
     try:
-        placement, notes = _placed(config, hardware, images=task.obs_spec.is_image)
-        starts = getattr(config.hyper, "learning_starts", 0)
-        if starts >= config.run.steps:
-            notes.append(
-                f"nothing will be learned: learning_starts is {starts:,}, and the run has only "
-                f"{config.run.steps:,} steps"
-            )
-        for note in notes:
-            announce(note)
+        placement, notes = _placed(config, hardware, task.obs_spec.is_image, announce)
         return _compile(
             config, task, placement, hardware, notes, spans, source, network, discardable, announce
         )
@@ -256,8 +246,10 @@ def assemble(
         raise
 
 
-def _placed(config: TrainConfig, hardware: Hardware, images: bool) -> tuple[Placement, list[str]]:
-    """Where everything will be, JAX started there, and sentences for the user.
+def _placed(
+    config: TrainConfig, hardware: Hardware, images: bool, announce: Callable[[str], None]
+) -> tuple[Placement, list[str]]:
+    """Where everything will be, JAX started there, and sentences that the user was told.
 
     Raises:
         UsageError: what cannot be done.
@@ -276,7 +268,16 @@ def _placed(config: TrainConfig, hardware: Hardware, images: bool) -> tuple[Plac
     placement = with_workers(placement, config.env.envs, hardware.cores)
     if hardware.unused_gpu_warning:
         notes.append(hardware.unused_gpu_warning)
-    return placement, [*notes, *backend.start(placement)]
+    notes += backend.start(placement)
+    starts = getattr(config.hyper, "learning_starts", 0)
+    if starts >= config.run.steps:
+        notes.append(
+            f"nothing will be learned: learning_starts is {starts:,}, and the run has only "
+            f"{config.run.steps:,} steps"
+        )
+    for note in notes:
+        announce(note)
+    return placement, notes
 
 
 def _compile(

@@ -151,8 +151,7 @@ def ppo(
             direction, moved = steps.update(flat, optimiser)
             scaled = jnp.asarray(direction) * (rate if rates is None else rate * rates)
             stepped = jax.tree.map(jnp.subtract, networks, packing.unpack(scaled))
-            if number is not None:
-                stepped, moved = shards.agree((stepped, moved), number)
+            stepped, moved = shards.agree((stepped, moved), number)
             metrics["grad_norm"] = jnp.sqrt(jnp.sum(jnp.square(flat)))
             if config.target_kl is None and not masked:
                 metrics["updates"] = jnp.ones(())

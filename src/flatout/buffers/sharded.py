@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import jax
@@ -70,8 +71,8 @@ class ShardedBuffer:
 
     def refresh(self, feedback: list[Any]) -> None:
         """Each part takes in what was fed back from its own rows."""
-        for number, part in enumerate(self._parts):
-            part.refresh([_part(one, number) for one in feedback])
+        for part, own in zip(self._parts, self._apart(feedback), strict=True):
+            part.refresh(own)
 
     def facts(self) -> dict[str, float]:
         """How full the parts are, and what they take together."""
@@ -127,9 +128,10 @@ class ShardedBuffer:
             return held
         return self._together(self._apart(held))
 
-    def _apart(self, held: Any) -> list[Any]:
-        host = jax.tree.map(np.asarray, held)
-        return [_part(host, number) for number in range(len(self._parts))]
+    def _apart(self, tree: Any) -> list[Any]:
+        """Each part's arrays in host memory, all moved there once."""
+        host = jax.tree.map(np.asarray, tree)
+        return [jax.tree.map(itemgetter(number), host) for number in range(len(self._parts))]
 
     def _together(self, held: list[Any]) -> Any:
         self._make_room()
@@ -216,11 +218,6 @@ def _stacked(parts: Sequence[Any], axes: Any) -> Any:
         return jax.tree.map(lambda *leaves: np.stack(leaves), *own)
 
     return jax.tree.map(join, axes, *parts, is_leaf=lambda axis: axis is None)
-
-
-def _part(tree: Any, number: int) -> Any:
-    """One part's arrays of all parts' (NumPy)."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[number], tree)
 
 
 def part_of(held: Any, number: int) -> Any:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from flatout.arguments import take, train_config
 from flatout.config import TrainConfig
 from flatout.errors import FlatoutError, UsageError
+from flatout.scaling.measure import examples
 from flatout.scaling.verdict import Row, Scaling, refuse_unequal, split, training_s
 from flatout.settings import resolve
 
@@ -154,9 +155,7 @@ def measured(config: TrainConfig, settings: dict[str, Any]) -> dict[str, Any]:
     changed = replace(config, run=replace(config.run, **settings))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "settings.json"
-        flat = changed.flat()
-        flat.pop("algorithm")
-        file.write_text(json.dumps({"algorithm": config.algorithm, "settings": flat}))
+        file.write_text(json.dumps(changed.flat()))
         child = subprocess.run(
             [sys.executable, "-m", "flatout.scaling.measure", str(file)],
             capture_output=True, text=True, check=False,
@@ -200,8 +199,7 @@ def crossover(config: TrainConfig, run: Any, fewest: int, most: int) -> dict[str
 
 def enlarged(config: TrainConfig, factor: int) -> TrainConfig | None:
     """The same with larger batches and about as many examples; None where it has no batch."""
-    flat = config.flat()
-    algorithm = flat.pop("algorithm")
+    flat, algorithm = config.flat(), config.algorithm
     if algorithm == "genetic":
         return None
     if algorithm in ("ppo", "a2c"):
@@ -234,7 +232,7 @@ def compared(folders: Sequence[Path]) -> Scaling:
 
     work: dict[str, dict[str, Any]] = {}
     rows: list[Row] = []
-    cores, virtual = 1, False
+    virtual = False
     for folder in folders:
         try:
             summary = json.loads((folder / "summary.json").read_text())
@@ -251,8 +249,7 @@ def compared(folders: Sequence[Path]) -> Scaling:
     refuse_unequal(work)
     from flatout.hardware import inventory
 
-    cores = inventory().cores
-    return Scaling(sorted(rows, key=lambda one: one.devices), cores, virtual)
+    return Scaling(sorted(rows, key=lambda one: one.devices), inventory().cores, virtual)
 
 
 def work_of(config: TrainConfig, summary: dict[str, Any]) -> dict[str, Any]:
@@ -265,12 +262,6 @@ def work_of(config: TrainConfig, summary: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     settings = {name: value for name, value in flat.items() if name not in ignored}
     return {
-        "examples": examples(config, summary["steps"], summary["updates"]),
+        "examples": examples(config, summary),
         "steps": summary["steps"], "updates": summary["updates"], **settings,
     }  # fmt: skip
-
-
-def examples(config: TrainConfig, steps: int, updates: int) -> int:
-    """Rows that gradients were taken of."""
-    batch = getattr(config.hyper, "batch_size", None)
-    return steps if batch is None else updates * batch

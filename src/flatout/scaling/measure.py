@@ -51,10 +51,9 @@ def measured(config: TrainConfig) -> dict[str, Any]:
     mesh = Mesh(learning, config.run.shards, placement.params == "sharded")
     every = sync_every(config.run.sync)
     copies = 1 if every == 1 else 3  # parameters and the optimiser's two moments
-    batch = getattr(config.hyper, "batch_size", None)
     return {
         "summary": summary,
-        "examples": summary["steps"] if batch is None else summary["updates"] * batch,
+        "examples": examples(config, summary),
         "costs": {
             "average_s": average_s(mesh, config, placement, floats * copies),
             "dispatch_s": dispatch_s(mesh),
@@ -62,6 +61,12 @@ def measured(config: TrainConfig) -> dict[str, Any]:
             "dispatches": summary["iterations"],
         },
     }
+
+
+def examples(config: TrainConfig, summary: dict[str, Any]) -> int:
+    """Rows that gradients were taken of."""
+    batch = getattr(config.hyper, "batch_size", None)
+    return summary["steps"] if batch is None else summary["updates"] * batch
 
 
 def average_s(mesh: Mesh, config: TrainConfig, placement: Placement, floats: int) -> float:
@@ -112,7 +117,7 @@ def main() -> None:
 
     said = json.loads(Path(sys.argv[1]).read_text())
     try:
-        print(json.dumps(measured(resolve(said["algorithm"], said["settings"]))))
+        print(json.dumps(measured(resolve(said["algorithm"], said))))
     except FlatoutError as error:
         print(f"flatout: {error}", file=sys.stderr)
         sys.exit(1)
