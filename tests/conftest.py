@@ -70,10 +70,11 @@ def last_saved(run: Path) -> dict[str, np.ndarray]:
 
 
 def furthest(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
-    """The largest difference between arrays of the same names."""
+    """The largest difference between arrays of the same names; of numbers above 1 relatively."""
     assert one.keys() == other.keys()
-    return max(
-        float(np.abs(one[name].astype(np.float64) - other[name].astype(np.float64)).max())
-        for name in one
-        if one[name].size
-    )
+
+    def apart(a: np.ndarray, b: np.ndarray) -> float:
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        return float((np.abs(a - b) / np.maximum(1.0, np.abs(a))).max())
+
+    return max(apart(one[name], other[name]) for name in one if one[name].size)

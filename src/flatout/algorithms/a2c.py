@@ -81,7 +81,7 @@ def a2c(
         return total, (said, None)
 
     rows = config.n_steps * num_envs // shards.count
-    gradient = value_and_grad(loss, pieces_of(rows, micro_batch))
+    gradient = value_and_grad(loss, pieces_of(rows, micro_batch), shards)
 
     def update(
         state: State, trajectory: Trajectory, key: jax.Array

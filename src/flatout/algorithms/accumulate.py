@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from flatout.algorithms.shards import ONE, Shards
 from flatout.errors import UsageError
 
 Loss = Callable[..., tuple[jax.Array, tuple[Any, Any]]]
@@ -30,7 +31,7 @@ def pieces_of(rows: int, micro_batch: int | None) -> int:
     return rows // micro_batch
 
 
-def value_and_grad(loss: Loss, pieces: int) -> Callable[..., Any]:
+def value_and_grad(loss: Loss, pieces: int, shards: Shards = ONE) -> Callable[..., Any]:
     """`jax.value_and_grad` with `has_aux` of a mean over rows, piece by piece.
 
     The gradient is the mean of the pieces' gradients, which is that of the whole batch as long as
@@ -39,8 +40,9 @@ def value_and_grad(loss: Loss, pieces: int) -> Callable[..., Any]:
     Args:
         loss: of `Loss`'s form.
         pieces: how many; 1 is the plain function.
+        shards: whose part the batch is; the loss asks nothing of the other parts.
     """
-    plain = jax.value_and_grad(loss, has_aux=True)
+    plain = shards.apart(jax.value_and_grad(loss, has_aux=True))
     if pieces == 1:
         return plain
 

@@ -166,7 +166,9 @@ def classify(
         said = {"loss": error, "accuracy": right, "l2": jnp.asarray(l2)}
         return error + l2, ((said, seen), None)
 
-    gradient = value_and_grad(loss, pieces_of(config.batch_size // shards.count, micro_batch))
+    pieces = pieces_of(config.batch_size // shards.count, micro_batch)
+    # Batch normalisation asks for the other parts' statistics in the middle of the network.
+    gradient = value_and_grad(loss, pieces, ONE if norm else shards)
 
     def update(
         state: State, data: Trajectory, key: jax.Array

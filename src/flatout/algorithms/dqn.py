@@ -180,19 +180,24 @@ def dqn(
         each = optax.huber_loss(error) if config.loss == "huber" else jnp.square(error)
         return (weights * each).mean(), (q.max(-1).mean(), error)
 
-    gradient = value_and_grad(loss, pieces_of(config.batch_size // shards.count, micro_batch))
+    pieces = pieces_of(config.batch_size // shards.count, micro_batch)
+    gradient = value_and_grad(loss, pieces, shards)
 
-    def update(
-        state: State, batch: Batch, key: jax.Array
-    ) -> tuple[State, dict[str, jax.Array], jax.Array]:
+    @shards.apart
+    def targets(state: State, batch: Batch) -> jax.Array:
+        """What the values of the chosen actions are moved towards, ``[B]``."""
         q_next = values(state.target, batch.next_obs)
         if config.double:
             best = values(state.network, batch.next_obs).argmax(-1)
             bootstrap = jnp.take_along_axis(q_next, best[:, None], -1)[:, 0]
         else:
             bootstrap = q_next.max(-1)
-        wanted = batch.rewards + batch.discounts * bootstrap
-        rows = (batch.obs, batch.actions, wanted, batch.weights)
+        return batch.rewards + batch.discounts * bootstrap
+
+    def update(
+        state: State, batch: Batch, key: jax.Array
+    ) -> tuple[State, dict[str, jax.Array], jax.Array]:
+        rows = (batch.obs, batch.actions, targets(state, batch), batch.weights)
         (total, (q_max, error)), grads = gradient(state.network, rows)
         error = jnp.abs(error)
         said = {"loss": total, "td_error": error.mean(), "q_max": q_max}

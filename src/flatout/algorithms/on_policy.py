@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -116,6 +117,15 @@ class OnPolicy:
 
         self._build = build
         self.arrays, self.static = eqx.partition(build(None), eqx.is_array)
+
+        def values(arrays: Networks, x: jax.Array) -> jax.Array:
+            return value(eqx.combine(arrays, self.static), x)
+
+        self._values = shards.apart(values)
+        self._returns = shards.apart(functools.partial(discounted_returns, gamma=config.gamma))
+        self._advantages = shards.apart(
+            functools.partial(generalised_advantages, gamma=config.gamma, lam=config.gae_lambda)
+        )
         if config.normalize_observation and isinstance(
             self.arrays.actor.torso, Grid | OneHot | Centred
         ):
@@ -179,7 +189,7 @@ class OnPolicy:
             The state with its counters and normalisers moved on, the flattened transitions, and
             how much of the targets' variance the values explain.
         """
-        config, masked, shards = self._config, self._masked, self._shards
+        masked, shards = self._masked, self._shards
         shape = trajectory.rewards.shape
         done = jnp.logical_or(trajectory.terminated, trajectory.truncated)
         weight = None
@@ -190,16 +200,15 @@ class OnPolicy:
         rewards = trajectory.rewards
         reward_moments, sums = state.reward_moments, state.reward_sums
         if reward_moments is not None:
-            sums, after = discounted_returns(shards.own(sums), rewards, done, config.gamma)
+            sums, after = self._returns(shards.own(sums), rewards, done)
             sums = shards.gather(sums)
             reward_moments = update_moments(reward_moments, after.reshape(-1), weight, shards)
             scale = jax.lax.rsqrt(reward_moments.var + 1e-8)
             rewards = jnp.clip(rewards * scale, -10.0, 10.0)
-        networks = eqx.combine(state.networks, self.static)
         flat_obs = trajectory.obs.reshape(-1, *self._obs_spec.shape)
         seen = jnp.concatenate([flat_obs, trajectory.last_obs, trajectory.final_obs])
         x = self.observe(seen, state.obs_moments)
-        v_t, v_tp1 = _values_around(value(networks, x), trajectory)
+        v_t, v_tp1 = _values_around(self._values(state.networks, x), trajectory)
         x = x[: len(flat_obs)]
         if masked:  # padding holds whatever an earlier trajectory left there
             rewards = jnp.where(trajectory.valid, rewards, 0.0)
@@ -209,9 +218,7 @@ class OnPolicy:
             targets = next_reward_targets(rewards, v_tp1, trajectory.terminated, done)
             advantages = targets - v_t
         else:
-            advantages = generalised_advantages(
-                rewards, v_t, v_tp1, trajectory.terminated, done, config.gamma, config.gae_lambda
-            )
+            advantages = self._advantages(rewards, v_t, v_tp1, trajectory.terminated, done)
         sample = trajectory.extras.get("sample", trajectory.actions)
         batch = Batch(
             obs=x,

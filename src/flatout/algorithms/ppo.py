@@ -18,7 +18,7 @@ from flatout.algorithms.accumulate import pieces_of, value_and_grad
 from flatout.algorithms.actor_critic import Networks, policy, value
 from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.algorithms.on_policy import Batch, OnPolicy, State
-from flatout.algorithms.returns import centre, mean
+from flatout.algorithms.returns import balanced, centre, mean
 from flatout.algorithms.shards import ONE, Shards
 from flatout.algorithms.shuffle import permutations
 from flatout.config import NetworkConfig
@@ -101,7 +101,7 @@ def ppo(
         networks = eqx.combine(networks, static)
         x, hidden = policy(networks.actor, batch.obs)
         v = value(networks, batch.obs, hidden)
-        average = functools.partial(mean, weight=batch.weight, shards=alone)
+        average = functools.partial(mean, weight=batch.weight)
         advantage = batch.advantage
         log_ratio = dist.log_prob(x, networks.actor.extra, batch.sample) - batch.log_prob
         if batch.weight is not None:  # padding must not overflow: 0 x infinity is not 0
@@ -124,7 +124,8 @@ def ppo(
         }
         return total, (said, None)
 
-    gradient = value_and_grad(loss, pieces_of(config.batch_size // shards.count, micro_batch))
+    pieces = pieces_of(config.batch_size // shards.count, micro_batch)
+    gradient = value_and_grad(loss, pieces, shards)
 
     def update(
         state: State, trajectory: Trajectory, key: jax.Array
@@ -146,6 +147,8 @@ def ppo(
             if config.normalize_advantage:
                 centred = centre(part.advantage, part.weight, alone)
                 part = part._replace(advantage=centred)
+            if part.weight is not None:
+                part = part._replace(weight=balanced(part.weight, alone))
             (_, (metrics, _)), grads = gradient(networks, part, clip)
             flat, metrics = alone.mean((packing.pack(grads), metrics))
             direction, moved = steps.update(flat, optimiser)

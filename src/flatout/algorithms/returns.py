@@ -112,16 +112,7 @@ def update_moments(
         weight: ``[B]``, 1 where a row counts and 0 where not; None counts all.
         shards: whose batches are merged together.
     """
-    if weight is None:
-        count = jnp.asarray(batch.shape[0] * shards.count, jnp.float32)
-        mean = shards.mean(batch.mean(0))
-        var = shards.mean(jnp.square(batch - mean).mean(0))
-    else:
-        w = weight.reshape(-1, *([1] * (batch.ndim - 1)))
-        count = shards.sum(weight.sum())
-        safe = jnp.maximum(count, 1.0)
-        mean = shards.sum((batch * w).sum(0)) / safe
-        var = shards.sum((jnp.square(batch - mean) * w).sum(0)) / safe
+    count, mean, var = _over_parts(batch, weight, shards)
     total = moments.total + count
     delta = mean - moments.mean
     squares = (
@@ -160,28 +151,50 @@ def discounted_returns(
     return jax.lax.scan(forward, g, (r_t, done_t))
 
 
-def mean(x: jax.Array, weight: jax.Array | None = None, shards: Shards = ONE) -> jax.Array:
-    """Mean over the entries whose `weight` is 1; None counts all.
+def mean(x: jax.Array, weight: jax.Array | None = None) -> jax.Array:
+    """Mean over a part's rows, or their weighted sum with `balanced` weights."""
+    return x.mean() if weight is None else (x * weight).sum()
 
-    Of one part's entries; such that the average of the parts' results, and so of their gradients,
-    is that over all parts' entries.
+
+def balanced(weight: jax.Array, shards: Shards = ONE) -> jax.Array:
+    """Weights whose sums over each part's rows average to the mean over all that count.
+
+    So the average of the parts' gradients is the gradient of all parts' mean.
+
+    Args:
+        weight: ``[B]``, 1 where a row counts and 0 where not.
+        shards: whose rows count together.
     """
-    if weight is None:
-        return x.mean()
-    return (x * weight).sum() * shards.count / jnp.maximum(shards.sum(weight.sum()), 1.0)
+    total = shards.sum(shards.apart(jnp.sum)(weight))
+    return weight * (shards.count / jnp.maximum(total, 1.0))
+
+
+def _over_parts(
+    x: jax.Array, weight: jax.Array | None, shards: Shards
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """How many rows of all parts' ``x [B, ...]`` count, their mean and their variance."""
+    count = jnp.asarray(len(x) * shards.count, jnp.float32)
+    if weight is not None:
+        count = shards.sum(shards.apart(jnp.sum)(weight))
+        weight = weight.reshape(-1, *([1] * (x.ndim - 1)))
+
+    safe = jnp.maximum(count, 1.0)
+
+    def total(x: jax.Array, weight: jax.Array | None) -> jax.Array:
+        return (x if weight is None else x * weight).sum(0)
+
+    def squares(x: jax.Array, middle: jax.Array, weight: jax.Array | None) -> jax.Array:
+        return total(jnp.square(x - middle), weight)
+
+    mean = shards.sum(shards.apart(total)(x, weight)) / safe
+    var = shards.sum(shards.apart(squares)(x, mean, weight)) / safe
+    return count, mean, var
 
 
 def centre(advantage: jax.Array, weight: jax.Array | None, shards: Shards = ONE) -> jax.Array:
     """Zero mean, unit sample deviation (n - 1), over the counted entries of all parts."""
-    middle = shards.mean(mean(advantage, weight, shards))
-    squares = jnp.square(advantage - middle)
-    if weight is None:
-        rows = advantage.shape[0] * shards.count
-        deviation = jnp.sqrt(shards.sum(squares.sum()) / (rows - 1))
-    else:
-        counted = shards.sum(weight.sum())
-        squares = shards.sum((squares * weight).sum())
-        deviation = jnp.sqrt(squares / jnp.maximum(counted - 1.0, 1.0))
+    count, middle, variance = _over_parts(advantage, weight, shards)
+    deviation = jnp.sqrt(variance * count / jnp.maximum(count - 1.0, 1.0))
     return (advantage - middle) / (deviation + 1e-8)
 
 
@@ -189,13 +202,6 @@ def explained_variance(
     value: jax.Array, target: jax.Array, weight: jax.Array | None, shards: Shards = ONE
 ) -> jax.Array:
     """1 - Var[target - value] / Var[target] over all parts; 0 where targets do not vary."""
-
-    def average(x: jax.Array) -> jax.Array:
-        return shards.mean(mean(x, weight, shards))
-
-    def variance(x: jax.Array) -> jax.Array:
-        return average(jnp.square(x - average(x)))
-
-    spread = variance(target)
-    explained = 1.0 - variance(target - value) / jnp.maximum(spread, 1e-12)
-    return jnp.where(spread > 0, explained, 0.0)
+    _, _, spread = _over_parts(target, weight, shards)
+    _, _, left = _over_parts(target - value, weight, shards)
+    return jnp.where(spread > 0, 1.0 - left / jnp.maximum(spread, 1e-12), 0.0)

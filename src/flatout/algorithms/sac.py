@@ -161,44 +161,57 @@ def sac(
         action = jax.lax.cond(params.epsilon > 0, lambda _: draw.uniform, run, None)
         return bounds.to_environment(action), carry, {}
 
-    def update(
-        state: State, batch: Batch, key: jax.Array
-    ) -> tuple[State, dict[str, jax.Array], jax.Array]:
+    @shards.apart
+    def critics_gradient(state: State, batch: Batch, drawn: jax.Array, ent_coef: jax.Array) -> Any:
+        """``((loss, (errors [B], mean value)), gradient)`` of the critics."""
         x, next_x = observe(obs_spec, batch.obs), observe(obs_spec, batch.next_obs)
         action = bounds.from_environment(batch.actions)
-        rows, stream, alone = x.shape[0], shards.key(key), shards.each_step
-        drawn = normals(stream, jnp.zeros((), jnp.int32), state.updates, 2 * rows * bounds.size)
-        drawn = drawn.reshape(2, rows, bounds.size)
-        ent_coef = jnp.exp(state.log_ent)
-        rate = schedule(learning_rate, state.step, total_steps)
-
-        next_action, next_log_prob = squashed(outputs(state.actor, next_x), drawn[0])
+        next_action, next_log_prob = squashed(outputs(state.actor, next_x), drawn)
         bootstrap = smallest(q(state.target_critics, next_x, next_action))
         wanted = batch.rewards + batch.discounts * (bootstrap - ent_coef * next_log_prob)
 
-        def critic_loss(critics: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        def loss(critics: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
             found = q(critics, x, action)
             losses = [0.5 * (batch.weights * jnp.square(one - wanted)).mean() for one in found]
             error = jnp.abs(jnp.stack(found) - wanted).mean(0)
             return sum(losses, jnp.zeros(())), (error, found[0].mean())
 
-        (loss, (error, q_mean)), grads = jax.value_and_grad(critic_loss, has_aux=True)(
-            state.critics
-        )
+        return jax.value_and_grad(loss, has_aux=True)(state.critics)
+
+    @shards.apart
+    def actor_gradient(
+        actor: Any, critics: Any, obs: jax.Array, drawn: jax.Array, ent_coef: jax.Array
+    ) -> Any:
+        """The actor's gradient, the mean value and mean log-probability of what it chooses."""
+        x = observe(obs_spec, obs)
+
+        def policy(actor: Any) -> tuple[jax.Array, jax.Array]:
+            return squashed(outputs(actor, x), drawn)
+
+        # The critics' gradient is wanted by action only: their parameters' would be thrown away.
+        (chosen, log_prob), pull = jax.vjp(policy, actor)
+        value, by_action = jax.value_and_grad(lambda a: smallest(q(critics, x, a)).mean())(chosen)
+        (grads,) = pull((-by_action, jnp.full_like(log_prob, 1.0 / len(x)) * ent_coef))
+        return grads, value, log_prob.mean()
+
+    def update(
+        state: State, batch: Batch, key: jax.Array
+    ) -> tuple[State, dict[str, jax.Array], jax.Array]:
+        rows, stream, alone = batch.rewards.shape[0], shards.key(key), shards.each_step
+        drawn = normals(stream, jnp.zeros((), jnp.int32), state.updates, 2 * rows * bounds.size)
+        drawn = drawn.reshape(2, rows, bounds.size)
+        ent_coef = jnp.exp(state.log_ent)
+        rate = schedule(learning_rate, state.step, total_steps)
+
+        (loss, (error, q_mean)), grads = critics_gradient(state, batch, drawn[0], ent_coef)
         said = {"critic_loss": loss, "td_error": error.mean(), "q_mean": q_mean}
         grads, said = alone.mean((grads, said))
         critics, critic_optimiser, norm = critic_steps.step(
             state.critics, grads, state.critic_optimiser, rate * critic_ratio
         )
-
-        def policy(actor: Any) -> tuple[jax.Array, jax.Array]:
-            return squashed(outputs(actor, x), drawn[1])
-
-        # The critics' gradient is wanted by action only: their parameters' would be thrown away.
-        (chosen, log_prob), pull = jax.vjp(policy, state.actor)
-        value, by_action = jax.value_and_grad(lambda a: smallest(q(critics, x, a)).mean())(chosen)
-        (grads,) = pull((-by_action, jnp.full_like(log_prob, 1.0 / rows) * ent_coef))
-        grads, value, surprise = alone.mean((grads, value, log_prob.mean()))
+        grads, value, surprise = alone.mean(
+            actor_gradient(state.actor, critics, batch.obs, drawn[1], ent_coef)
+        )
         actor, actor_optimiser, _ = actor_steps.step(
             state.actor, grads, state.actor_optimiser, rate
         )

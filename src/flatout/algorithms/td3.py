@@ -141,31 +141,40 @@ def td3(
         action = jax.lax.cond(params.epsilon > 0, lambda _: draw.uniform, run, None)
         return bounds.to_environment(action), carry, {}
 
-    def update(
-        state: State, batch: Batch, key: jax.Array
-    ) -> tuple[State, dict[str, jax.Array], jax.Array]:
+    @shards.apart
+    def critics_gradient(state: State, batch: Batch, drawn: jax.Array | None) -> Any:
+        """``((loss, (errors [B], mean value)), gradient)`` of the critics."""
         x, next_x = observe(obs_spec, batch.obs), observe(obs_spec, batch.next_obs)
         action = bounds.from_environment(batch.actions)
         next_action = means(state.target_actor, next_x)
-        if spread:
-            zero = jnp.zeros((), jnp.int32)
-            drawn = normals(shards.key(key), zero, state.updates, next_action.size).reshape(
-                next_action.shape
-            )
-            drawn = jnp.clip(spread * drawn, -reach, reach)
+        if drawn is not None:
             next_action = jnp.clip(next_action + drawn, -1.0, 1.0)
         bootstrap = smallest(q(state.target_critics, next_x, next_action))
         wanted = batch.rewards + batch.discounts * bootstrap
 
-        def critic_loss(critics: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        def loss(critics: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
             found = q(critics, x, action)
             losses = [(batch.weights * jnp.square(one - wanted)).mean() for one in found]
             error = jnp.abs(jnp.stack(found) - wanted).mean(0)
             return sum(losses, jnp.zeros(())), (error, found[0].mean())
 
-        (loss, (error, q_mean)), grads = jax.value_and_grad(critic_loss, has_aux=True)(
-            state.critics
-        )
+        return jax.value_and_grad(loss, has_aux=True)(state.critics)
+
+    @shards.apart
+    def actor_gradient(actor: Any, critics: Any, obs: jax.Array) -> Any:
+        """Minus the mean value of what the actor chooses, and its gradient by the actor."""
+        x = observe(obs_spec, obs)
+        return jax.value_and_grad(lambda actor: -q(critics, x, means(actor, x))[0].mean())(actor)
+
+    def update(
+        state: State, batch: Batch, key: jax.Array
+    ) -> tuple[State, dict[str, jax.Array], jax.Array]:
+        drawn = None
+        if spread:
+            rows, zero = batch.rewards.shape[0], jnp.zeros((), jnp.int32)
+            drawn = normals(shards.key(key), zero, state.updates, rows * bounds.size)
+            drawn = jnp.clip(spread * drawn.reshape(rows, bounds.size), -reach, reach)
+        (loss, (error, q_mean)), grads = critics_gradient(state, batch, drawn)
         said = {"critic_loss": loss, "td_error": error.mean(), "q_mean": q_mean}
         grads, said = shards.each_step.mean((grads, said))
         rate = schedule(learning_rate, state.step, total_steps)
@@ -176,11 +185,8 @@ def td3(
         state = state._replace(critics=critics, critic_optimiser=critic_optimiser, updates=updates)
 
         def improve(state: State) -> State:
-            def actor_loss(actor: Any) -> jax.Array:
-                values = q(state.critics, x, means(actor, x))
-                return -values[0].mean()
-
-            value, grads = shards.each_step.mean(jax.value_and_grad(actor_loss)(state.actor))
+            found = actor_gradient(state.actor, state.critics, batch.obs)
+            value, grads = shards.each_step.mean(found)
             actor, optimiser, _ = actor_steps.step(state.actor, grads, state.actor_optimiser, rate)
             return state._replace(actor=actor, actor_optimiser=optimiser, actor_loss=value)
 
