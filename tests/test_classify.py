@@ -177,6 +177,7 @@ def test_mnists_files_are_read(packed: bool, flatout: Cli, tmp_path: Path) -> No
     assert data.classes == 3
     assert data.high == 255
     found = summary(flatout, tmp_path / "run", *TINY, "--batch-size", 8, "--data", tmp_path)
+    assert found["env"] == data.name == tmp_path.name
     assert 0 <= found["test_accuracy"] <= 1
 
 
