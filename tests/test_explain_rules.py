@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout.explain.attach import blocking_flags
+from flatout.explain.capacity import together
 from flatout.explain.diagnose import diagnose
 from flatout.explain.diagnosis import PHASES, Diagnosis
 from flatout.explain.evidence import build, load, rows_of, save
@@ -121,6 +122,30 @@ def test_while_the_driver_waits_the_time_is_its_busy_workers() -> None:
     assert found.phases["env"] == pytest.approx(0.8, abs=0.05)
     assert found.phases["learn"] == pytest.approx(0.2, abs=0.05)
     assert "maze.py:60" in found.findings[0].evidence[0]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("cores", [2, 16])
+def test_processes_gain_what_the_cores_do_together(cores: int, share: float) -> None:
+    """Two cores that share their units are not two: no more is promised than was measured."""
+    driver = Recorded(1)
+    for _ in range(20):
+        driver.spend(0.02, "learn").spend(0.08, "env")
+    times = 1 + (cores - 1) * share
+    about = meta(driver.clock, cores=cores)
+    about["machine"]["together"] = times
+    found = diagnose(build(about, [driver.written()])).findings[0]
+    assert found.id == "env-bound"
+    if times < 1.2:
+        assert "make the step itself cheaper" in found.remedy
+    else:
+        assert "processes at once" in found.remedy
+        assert 1 < found.gain <= 1 / (1 - found.share * (1 - 1 / times))
+
+
+@pytest.mark.parametrize("cores", [1, 2, 40])
+def test_cores_do_together_at_least_what_one_does(cores: int) -> None:
+    assert 1.0 <= together(cores) <= cores
 
 
 def test_one_straggler_of_four_is_waiting() -> None:

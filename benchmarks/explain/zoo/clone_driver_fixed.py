@@ -1,8 +1,8 @@
-"""`clone_driver.py` with a checkpoint every 100 updates."""
+"""`clone_driver.py` with a checkpoint every 20 updates."""
 
 import clone_driver
 
-clone_driver.SAVE_EVERY = 100
+clone_driver.SAVE_EVERY = 20
 
 if __name__ == "__main__":
     clone_driver.main()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.errors import UsageError, one_line
+from flatout.explain.capacity import together
 from flatout.explain.evidence import rows_of
 from flatout.explain.monitor import Monitor
 
@@ -66,6 +67,8 @@ def record(
     Raises:
         UsageError: the program cannot be started.
     """
+    facts = machine()
+    facts["together"] = round(together(facts["cores"]), 3)  # while the cores are free
     with tempfile.TemporaryDirectory(
         prefix="flatout-explain-",
         ignore_cleanup_errors=True,  # a process that lives on may write
@@ -79,8 +82,9 @@ def record(
             ) from None
         began = time.monotonic()
         with _Signals(child):
-            watched = _watch(child, folder, began, seconds)
-            observed(_finish(child, command, folder, began, watched))
+            watched = _watch(child, folder, began, seconds, facts["cores"])
+            facts["cores"] = watched["cores"]
+            observed(_finish(child, command, folder, began, watched, facts))
             code = _end(child) if stop else _wait(child)
     return code if code >= 0 else 128 - code
 
@@ -131,14 +135,14 @@ def _shares_terminal() -> bool:
 
 
 def _watch(
-    child: subprocess.Popen[bytes], folder: Path, began: float, seconds: float
+    child: subprocess.Popen[bytes], folder: Path, began: float, seconds: float, cores: int
 ) -> dict[str, Any]:
     """Sample the hardware until the program ends or was observed for long enough."""
     samples: list[dict[str, Any]] = []
     try:
         monitor = Monitor(child.pid, MONITOR_S, clock=time.monotonic)
     except OSError:
-        return {"samples": samples, "cores": os.cpu_count() or 1, "notes": []}
+        return {"samples": samples, "cores": cores, "notes": []}
     next_sample, limit = began + MONITOR_S, began + seconds + IMPORTS_S
     ready = None
     try:
@@ -167,6 +171,7 @@ def _finish(
     folder: Path,
     began: float,
     watched: dict[str, Any],
+    facts: dict[str, Any],
 ) -> Recording:
     """Stop the probes and gather what they wrote."""
     ended = time.monotonic()
@@ -178,7 +183,7 @@ def _finish(
     notes = list(watched["notes"]) + _unseen(command, folder, rows, ended - began)
     meta = {
         "command": list(command), "began": began, "ended": ended, "monitor": watched["samples"],
-        "machine": machine(watched["cores"]), "notes": notes, "finished": not running,
+        "machine": facts, "notes": notes, "finished": not running,
     }  # fmt: skip
     return Recording(meta, rows)
 
@@ -226,13 +231,13 @@ def _wait(child: subprocess.Popen[bytes]) -> int:
             continue
 
 
-def machine(cores: int) -> dict[str, Any]:
+def machine() -> dict[str, Any]:
     """Facts about this machine that the rules use."""
     from flatout.hardware import inventory
 
     hardware = inventory()
     return {
-        "cores": cores,
+        "cores": hardware.cores,
         "cpu": hardware.cpu_name,
         "gpus": [gpu.name for gpu in hardware.gpus],
     }

@@ -53,6 +53,11 @@ class Facts:
         """Cores that the program may use."""
         return int(self.evidence.machine["cores"])
 
+    @property
+    def capacity(self) -> float:
+        """How many times the work of one core alone they do together (measured beforehand)."""
+        return float(min(self.evidence.machine.get("together") or self.cores, self.cores))
+
     def share(self, *phases: str) -> float:
         """Share of the explained time of some phases."""
         return sum(self.blame.shares.get(phase, 0.0) for phase in phases)

@@ -137,7 +137,8 @@ class Evidence:
 
     Attributes:
         command: its command line.
-        machine: facts: ``cores``, ``gpus`` (list of names), ``cpu``.
+        machine: facts: ``cores``, ``gpus`` (list of names), ``cpu``; where it was measured,
+            ``together``: how many times the work of one core alone they all do at once.
         began, ended: on the monotonic clock: the start, and the end of observation.
         processes: in order of their start.
         monitor: samples of the hardware, as `flatout.explain.monitor` writes them.

@@ -108,9 +108,9 @@ def is_compiling(file, name):
         if name == "cache_miss":
             return 1
         return 2 * (name in (
-            "backend_compile", "backend_compile_and_load", "compile_or_get_cached",
-            "lower_jaxpr_to_module", "lower_sharding_computation", "_create_pjit_jaxpr",
-            "xla_primitive_callable",
+            "trace_to_jaxpr", "_trace_for_jit", "backend_compile", "backend_compile_and_load",
+            "compile_or_get_cached", "from_hlo", "lower_jaxpr_to_module", "xla_primitive_callable",
+            "lower_sharding_computation", "_create_pjit_jaxpr",
         ))  # fmt: skip
     if "/torch/_dynamo/" in file:
         return 2 * (name in ("_compile", "compile_inner", "_compile_inner"))

@@ -1,0 +1,49 @@
+"""What the cores do together: two that share one core's units, or its power, are not two."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+SPAN_S = 0.15
+STARTING_S = 0.25
+MOST = 16
+"""More processes are not started: what so many lose to each other stands for the rest."""
+
+SPINNER = """
+import sys, time
+turns = []
+for begin in map(float, sys.argv[2:]):
+    time.sleep(max(0.0, begin - time.monotonic()))
+    end, count = begin + float(sys.argv[1]), 0
+    while time.monotonic() < end:
+        for _ in range(200):
+            count += 1
+    turns.append(count)
+print(*turns)
+"""
+
+
+def together(cores: int) -> float:
+    """How many times the work of one core alone all of them do at once, from 1 to `cores`.
+
+    Half a second of plain Python, first in one process, then in as many as there are cores. On an
+    idle machine it is what a program can win by processes; on a busy one what is left for it.
+    """
+    number = min(cores, MOST)
+    if number < 2:
+        return 1.0
+    alone = time.monotonic() + STARTING_S
+    side_by_side = alone + SPAN_S
+    command = [sys.executable, "-I", "-S", "-c", SPINNER, str(SPAN_S)]
+    spinners = [
+        subprocess.Popen(
+            [*command, *([str(alone)] if first else []), str(side_by_side)],
+            stdout=subprocess.PIPE, text=True,
+        )
+        for first in [True] + [False] * (number - 1)
+    ]  # fmt: skip
+    counts = [list(map(int, spinner.communicate()[0].split())) for spinner in spinners]
+    times = sum(turns[-1] for turns in counts) / max(counts[0][0], 1)
+    return min(max(times * cores / number, 1.0), float(cores))
