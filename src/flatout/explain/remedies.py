@@ -224,7 +224,7 @@ def launch(known: Facts, share: float) -> Finding:
 
 
 def transfer(known: Facts, share: float) -> Finding:
-    """Copies and syncs. Remains: one of them, a tenth."""
+    """Copies and syncs. Remains: one of very many, a twentieth."""
     evidence = _places(known, "transfer", share)
     counts = Counter(
         {
@@ -239,7 +239,7 @@ def transfer(known: Facts, share: float) -> Finding:
         "transfer-bound", share, evidence,
         f"Move data once, not piece by piece{_at(known, 'transfer')}: keep losses and parameters "
         "on the device, and fetch one array every so many updates.",
-        0.1,
+        0.05,
     )  # fmt: skip
 
 
