@@ -30,6 +30,7 @@ def together(cores: int) -> float:
 
     Half a second of plain Python, first in one process, then in as many as there are cores. On an
     idle machine it is what a program can win by processes; on a busy one what is left for it.
+    `cores` where that cannot be measured.
     """
     number = min(cores, MOST)
     if number < 2:
@@ -37,13 +38,17 @@ def together(cores: int) -> float:
     alone = time.monotonic() + STARTING_S
     side_by_side = alone + SPAN_S
     command = [sys.executable, "-I", "-S", "-c", SPINNER, str(SPAN_S)]
-    spinners = [
-        subprocess.Popen(
-            [*command, *([str(alone)] if first else []), str(side_by_side)],
-            stdout=subprocess.PIPE, text=True,
-        )
-        for first in [True] + [False] * (number - 1)
-    ]  # fmt: skip
-    counts = [list(map(int, spinner.communicate()[0].split())) for spinner in spinners]
-    times = sum(turns[-1] for turns in counts) / max(counts[0][0], 1)
+    spinners = list[subprocess.Popen[str]]()
+    try:
+        for begins in [[alone, side_by_side]] + [[side_by_side]] * (number - 1):
+            argv = [*command, *map(str, begins)]
+            spinners.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True))
+        counts = [list(map(int, spinner.communicate()[0].split())) for spinner in spinners]
+        times = sum(turns[-1] for turns in counts) / max(counts[0][0], 1)
+    except (OSError, LookupError):  # no more processes are allowed here, or one was killed
+        return float(cores)
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
     return min(max(times * cores / number, 1.0), float(cores))
