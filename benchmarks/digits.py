@@ -1,8 +1,8 @@
 """How well `flatout train classify` reads digits, over several seeds.
 
 - ``digits``: the bundled 8x8 digits, 500 steps of 128 images; the bar is 97 %.
-- ``mnist-small``, ``mnist-large``: MNIST with both networks, five epochs of 60,000 images; the bar is
-  99 %. Needs its four IDX files: ``--data FOLDER``.
+- ``mnist-small``, ``mnist-large``: MNIST with both networks, five epochs of 60,000 images; the bar
+  is 99 %. Needs its four IDX files: ``--data FOLDER``.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def show(what: str, bar: float) -> Callable[[Sequence[Row]], str]:
         ]  # fmt: skip
         above = sum(accuracy >= bar for accuracy in found)
         return (
-            f"{what}: test accuracy **{statistics.median(found):.2f} %** (median; {spread(found)}), "
-            f"{bar:g} % or more in {above} of {len(rows)} seeds.\n\n"
+            f"{what}: test accuracy **{statistics.median(found):.2f} %** (median; "
+            f"{spread(found)}), {bar:g} % or more in {above} of {len(rows)} seeds.\n\n"
             + table(["seed", "test accuracy", "examples/s", "whole process, s"], body)
         )
 

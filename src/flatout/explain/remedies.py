@@ -6,6 +6,7 @@ remains after the remedy. What r is made of stands at each rule.
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
@@ -31,6 +32,11 @@ PROCESS_COST = 0.10
 
 ENVIRONMENTS = 8
 """Environments that one batched call serves, where a program has one now."""
+
+SHORT_AVERAGE_S = 0.002
+"""An average shorter than this is mostly the cost of starting it."""
+
+COLLECTIVE = re.compile(r"all_?reduce|all_?gather|broadcast|reduce_scatter", re.IGNORECASE)
 
 RARER = 10
 """How much rarer to write."""
@@ -90,8 +96,8 @@ def acting(known: Facts, share: float) -> Finding:
         name = acts[0].owner
         evidence.insert(
             0,
-            f"{name} is called about {known.counted.rate(len(acts)):,.0f} times/s with batch {batch}, "
-            f"{'gradients on' if grads else 'no gradients'}: {percent(share)} of the time"
+            f"{name} is called about {known.counted.rate(len(acts)):,.0f} times/s with batch "
+            f"{batch}, {'gradients on' if grads else 'no gradients'}: {percent(share)} of the time"
             f"{_at(known, 'act')}",
         )
     together = max(ENVIRONMENTS, _in_a_row(known))
@@ -244,12 +250,23 @@ def transfer(known: Facts, share: float) -> Finding:
 
 
 def communication(known: Facts, share: float) -> Finding:
-    """Averaging. Remains: the bytes, half of it, when all gradients travel as one piece."""
+    """Averaging. Remains: the bytes, half of it, when all gradients travel as one piece; where each
+    average is so short that starting it is its time, one of many, a sixteenth."""
+    calls = sum(
+        entry[0] for (_, name), entry in known.counted.names.items() if COLLECTIVE.search(name)
+    )
+    evidence, remains = _places(known, "communicate", share), 0.5
+    if calls:
+        each = share * known.counted.seconds / calls
+        evidence.append(
+            f"about {known.counted.rate(calls):,.0f} averages per second, {each * 1e3:.2g} ms each"
+        )
+        remains = 1 / 16 if each < SHORT_AVERAGE_S else remains
     return finding(
-        "communication-bound", share, _places(known, "communicate", share),
+        "communication-bound", share, evidence,
         f"Average all gradients in one flat piece{_at(known, 'communicate')} (or "
         "DistributedDataParallel's buckets), less often, or with a larger batch per process.",
-        0.5,
+        remains,
     )  # fmt: skip
 
 

@@ -62,7 +62,8 @@ def record_pid(pid: int, seconds: float) -> Recording:
     note = f"Process {pid} was read from outside: no exact counts, no timeline, no start-up."
     meta = {
         "command": argv or [f"process {pid}"], "began": began, "ended": ended,
-        "monitor": samples, "machine": machine() | {"cores": cores}, "notes": [note], "finished": False,
+        "monitor": samples, "machine": machine() | {"cores": cores}, "notes": [note],
+        "finished": False,
     }  # fmt: skip
     return Recording(meta, [rows])
 
