@@ -70,8 +70,6 @@ def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
         if "placement" in layer and "envs" not in layer:
             # workers=8x16 says how many environments there are.
             values |= environments(layer["placement"])
-        if isinstance(data := layer.get("data"), str) and "env" not in layer:
-            values["env"] = Path(data).resolve().name  # so are its images called
     built: list[Any] = []
     for cls in classes:
         chosen: dict[str, Any] = {}

@@ -7,6 +7,7 @@ import resource
 import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatout.config import TrainConfig
@@ -60,6 +61,8 @@ def summarise(
     last = list(progress.returns)
     own: dict[str, Any] = {}
     if config.algorithm == "classify":
+        if config.hyper.data is not None:
+            own["env"] = Path(config.hyper.data).name or config.hyper.data
         own["test_accuracy"] = facts.evaluated
         own["examples_per_s"] = facts.steps_per_s * config.hyper.batch_size
     return {
