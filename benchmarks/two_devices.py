@@ -1,15 +1,14 @@
 """Why two devices can be slower than one: each known cause by itself, on the same small network.
 
 A convolutional network of some 62,000 parameters on images of 28x28 (random: only time counts),
-batch 1,024 over all devices, Adam. `as it should be` is one program for ten steps on all devices,
+batches of 1,024 and of 64 over all devices, Adam. `as it should be` is one program for five steps,
 gradients averaged inside of it; each other side differs from it in one thing:
 
 - ``a step at a time``: a dispatch for every step, and waiting for it;
 - ``fed through the host``: as that, each step's images moved from host memory first;
 - ``averaged on the host``: as that, each device's gradients fetched, averaged in NumPy, sent back;
 - ``parameters on one device``: they live on the first device, are sent to all for each step, and
-  the gradients come back there;
-- ``a tiny share``: a batch of 64 over all devices, ten steps in one program; per 1,024 images.
+  the gradients come back there.
 
 All sides run in turns in one process. On a CPU the devices are virtual and share its cores: then
 only what each side costs more than the first one says something, not one device against two.
@@ -20,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -31,7 +29,7 @@ from harness import main, parser
 from report import machine, spread, table, write_section
 
 NAME = "two_devices"
-BATCH, TINY, STEPS = 1024, 64, 5
+BATCHES, STEPS = (1024, 64), 5
 PLAIN, RIGHT = "plain", "as it should be"
 
 
@@ -68,7 +66,7 @@ class Sides:
     """The ways to take steps on K devices; each returns a function of no arguments that takes
     `STEPS` of them and waits."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, batch: int) -> None:
         import jax
         import numpy as np
         import optax
@@ -80,8 +78,9 @@ class Sides:
         self.split = jax.sharding.NamedSharding(self.mesh, spec("devices"))
         self.adam = optax.adam(1e-3)
         rng = np.random.default_rng(1)
-        self.images = rng.random((STEPS, BATCH, 28, 28, 1)).astype(np.float32)
-        self.labels = rng.integers(0, 10, (STEPS, BATCH)).astype(np.int32)
+        self.batch = batch
+        self.images = rng.random((STEPS, batch, 28, 28, 1)).astype(np.float32)
+        self.labels = rng.integers(0, 10, (STEPS, batch)).astype(np.int32)
 
     def gradient(self, params: Any, x: Any, y: Any) -> Any:
         """Of the mean loss of a batch."""
@@ -114,7 +113,7 @@ class Sides:
 
         return run
 
-    def together(self, images: Any, labels: Any) -> Callable[[], None]:
+    def together(self) -> Callable[[], None]:
         """One program over all devices, gradients averaged inside."""
         import jax
 
@@ -127,7 +126,7 @@ class Sides:
             )
         )  # fmt: skip
         where = jax.sharding.NamedSharding(self.mesh, spec(None, "devices"))
-        given = jax.device_put((images, labels), where)
+        given = jax.device_put((self.images, self.labels), where)
         state = jax.device_put(self.fresh(), self.everywhere)
         return lambda: jax.block_until_ready(program(state, *given))
 
@@ -181,7 +180,7 @@ class Sides:
         import numpy as np
 
         devices = self.devices
-        size = BATCH // len(devices)
+        size = self.batch // len(devices)
         there = [
             [
                 jax.device_put((x[i * size : (i + 1) * size], y[i * size : (i + 1) * size]), device)
@@ -216,20 +215,20 @@ class Sides:
 
     def all(self) -> dict[str, Callable[[], None]]:
         """Every side by its name."""
-        tiny = self.images[:, :TINY], self.labels[:, :TINY]
         return {
             PLAIN: self.plain(),
-            RIGHT: self.together(self.images, self.labels),
+            RIGHT: self.together(),
             "a step at a time": self.stepwise(feed=False),
             "fed through the host": self.stepwise(feed=True),
             "parameters on one device": self.by_hand(on_host=False),
             "averaged on the host": self.by_hand(on_host=True),
-            "a tiny share": self.together(*tiny),
         }
 
 
-def seconds(sides: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds for 1,024 images, by side, all sides in turns."""
+def milliseconds(
+    sides: dict[str, Callable[[], None]], rounds: int, batch: int
+) -> dict[str, list[float]]:
+    """For 1,000 images, by side, all sides in turns."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for run in sides.values():
         run()
@@ -237,9 +236,7 @@ def seconds(sides: dict[str, Callable[[], None]], rounds: int) -> dict[str, list
         for name, run in sides.items():
             start = time.perf_counter()
             run()
-            images = TINY if name == "a tiny share" else BATCH
-            took = (time.perf_counter() - start) * 1e3
-            found[name].append(took / STEPS * BATCH / images)
+            found[name].append((time.perf_counter() - start) * 1e6 / (STEPS * batch))
     return found
 
 
@@ -248,18 +245,20 @@ def benchmark(args: argparse.Namespace) -> None:
     import jax
 
     body: list[list[str]] = []
-    axis: list[float] = []
+    costs: list[str] = []
     virtual = jax.devices()[0].platform == "cpu"
-    for count in args.devices:
-        found = seconds(Sides(count).all(), args.seeds)
-        for name, took in found.items():
-            ratios = [a / b for a, b in zip(took, found[RIGHT], strict=True)]
-            body.append([str(count), name, spread(took), spread(ratios)])
-        if count == 1:
-            axis = [a / b for a, b in zip(found[RIGHT], found[PLAIN], strict=True)]
-    head = ["devices", "side", "ms per 1,024 images", "times `as it should be`"]
+    for batch in BATCHES:
+        for count in args.devices:
+            found = milliseconds(Sides(count, batch).all(), args.seeds, batch)
+            for name, took in found.items():
+                ratios = [a / b for a, b in zip(took, found[RIGHT], strict=True)]
+                body.append([f"{batch:,}", str(count), name, spread(took, 1), spread(ratios)])
+            if count == 1:
+                axis = [a / b for a, b in zip(found[RIGHT], found[PLAIN], strict=True)]
+                costs.append(f"{spread(axis, 3)} with {batch:,} images")
+    head = ["batch", "devices", "side", "ms per 1,000 images", "times `as it should be`"]
     kind = "virtual devices that share the CPU's cores" if virtual else jax.devices()[0].device_kind
-    cost = f"- The axis of devices costs one device {spread(axis, 3)} times the plain program.\n"
+    cost = f"- On one device the axis of devices costs, in times of `plain`: {', '.join(costs)}."
     text = f"""## Why two devices can be slower than one
 
 - Machine: {machine()}; {kind}.
@@ -267,11 +266,11 @@ def benchmark(args: argparse.Namespace) -> None:
 - Command: `python benchmarks/two_devices.py --devices {" ".join(map(str, args.devices))}`
 - Versions: python {sys.version.split()[0]}, jax {jax.__version__}.
 - {args.seeds} rounds of all sides in turns, {STEPS} steps each; median (least-greatest).
-{cost if axis else ""}
+{cost if costs else ""}
+
 {table(head, body)}
 """
     write_section(args, NAME, text)
-    print(f"median of rounds: {statistics.median(axis or [1.0]):.3f}")
 
 
 if __name__ == "__main__":
