@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import statistics
 import sys
 import tomllib
@@ -155,6 +156,16 @@ class Runner:
             self.rows.setdefault(side, []).extend(runs)
         return rows
 
+    def recall(self, case: Case) -> bool:
+        """Whether a case was recorded and is to be judged again; its row says when and where."""
+        file = Path(self.args.results) / NAME / f"{case.name}-{EXPLAINED}.jsonl"
+        if not (self.args.any_source and self.evidence(case).exists() and file.exists()):
+            return False
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        rows = [row for row in rows if row["settings"]["digest"] == case.digest()]
+        self.rows.setdefault(EXPLAINED, []).extend(rows[-1:])
+        return bool(rows)
+
     def evidence(self, case: Case) -> Path:
         """Where what explain recorded of a case is kept."""
         folder = Path(self.args.results) / NAME / "evidence"
@@ -243,10 +254,10 @@ def diagnose(runner: Runner, cases: Sequence[Case]) -> dict[str, Verdict]:
     for case in cases:
         if runner.missing(case):
             continue
-        kept = runner.evidence(case)
-        if not (runner.args.any_source and kept.exists()) and not runner.run(case, [EXPLAINED], 1):
+        if not runner.recall(case) and not runner.run(case, [EXPLAINED], 1):
             continue
-        found[case.name] = Verdict.of(case, judge(load_evidence(kept)).as_json())
+        recorded = load_evidence(runner.evidence(case))
+        found[case.name] = Verdict.of(case, judge(recorded).as_json())
     return found
 
 
