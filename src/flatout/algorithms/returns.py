@@ -165,8 +165,12 @@ def balanced(weight: jax.Array, shards: Shards = ONE) -> jax.Array:
         weight: ``[B]``, 1 where a row counts and 0 where not.
         shards: whose rows count together.
     """
-    total = shards.sum(shards.apart(jnp.sum)(weight))
-    return weight * (shards.count / jnp.maximum(total, 1.0))
+    return weight * (shards.count / jnp.maximum(_counted(weight, shards), 1.0))
+
+
+def _counted(weight: jax.Array, shards: Shards) -> jax.Array:
+    """How many rows of all parts count."""
+    return shards.sum(shards.apart(jnp.sum)(weight))
 
 
 def _over_parts(
@@ -175,9 +179,8 @@ def _over_parts(
     """How many rows of all parts' ``x [B, ...]`` count, their mean and their variance."""
     count = jnp.asarray(len(x) * shards.count, jnp.float32)
     if weight is not None:
-        count = shards.sum(shards.apart(jnp.sum)(weight))
+        count = _counted(weight, shards)
         weight = weight.reshape(-1, *([1] * (x.ndim - 1)))
-
     safe = jnp.maximum(count, 1.0)
 
     def total(x: jax.Array, weight: jax.Array | None) -> jax.Array:
