@@ -6,7 +6,8 @@ Standard library only, Python 3.8 and later, and nothing of the program is patch
   own instructions where it is. A thread that asks for the interpreter's lock instead, as sampling
   threads do, meets a program mostly where it lets go of the lock, and hardly ever in its own
   Python code;
-- while the main thread is blocked, and where there is no such timer, a thread samples;
+- while the main thread is blocked, and where there is no such timer, a thread samples; else it
+  sleeps, for a thread that asks for the lock costs more than it does;
 - now and then the main thread's own calls are counted for some milliseconds (``sys.setprofile``).
 
 What sampling costs is measured by itself, and it is done less often where that would pass one
@@ -22,18 +23,20 @@ import time
 
 from _flatout_describe import command_line, dynamo_used, thread_settings
 from _flatout_seen import Seen
-from _flatout_timer import Timer, free_signal
+from _flatout_timer import Timer, Watch, free_signal, sleep
 from _flatout_window import Window
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 INTERVAL = 0.010
 COST = 0.008  # share of the time that sampling may take
+DENSE = 150  # samples of the main thread after which they are taken half as often
 FLUSH = 0.5
 PATIENCE = 20  # failed samples
 CALM = 20  # samples without an import after which the imports are done
 BLOCKED = 0.030  # the main thread does not answer for so long: it is blocked
 WINDOW_FIRST = 0.5  # after the imports
 WINDOW_EVERY = 1.0
+WINDOW_COST = 0.01  # share of the time that windows may take
 WINDOWS = 40
 
 
@@ -78,11 +81,12 @@ class Probe:
         self.libraries = {}
         self.given = {}  # id of a code -> (code, what it returned, or None once written)
         self.ready = False
-        self.calm = self.failures = 0
+        self.calm = self.failures = self.taken = 0
         self.own = set()
-        self.last = time.monotonic()
+        self.last = self.flushed = time.monotonic()
         self.used = INTERVAL * COST
-        self.sampling = False
+        self.turn = _thread.allocate_lock()  # one thread at a time samples and writes
+        self.watch = None
         if self.timer is not None:
             self.timer = Timer(self.timer.number)
 
@@ -114,17 +118,19 @@ class Probe:
             return
         self.life = life = _thread.allocate_lock()  # given back by the thread when it ends
         life.acquire()
-        _thread.start_new_thread(self.run, (life,))
         try:
             self.timer.start(INTERVAL)
         except Exception:
             self.timer.number = None
+        _thread.start_new_thread(self.run, (life,))
 
     def before_fork(self):
         """No thread of ours is there while the program forks."""
-        life = self.life
+        life, watch = self.life, self.watch
         if life is not None and _thread.get_ident() not in self.own:
             self.life = None
+            if watch is not None:
+                watch.put_off(0.0)
             life.acquire(True, 0.2)  # one that is late ends by itself
 
     def after_fork(self):
@@ -150,14 +156,22 @@ class Probe:
         self.flush()
 
     def run(self, life):
-        """The thread that writes, and that samples while the main thread does not."""
+        """The thread that samples and writes while the main thread does not."""
         own = _thread.get_ident()
         self.own.add(own)
+        watch = None
         try:
-            self.writing(life)
+            if self.timer.running:
+                watch = self.watch = Watch(self.timer.number)
+                watch.put_off(BLOCKED)
+            self.stand_in(life, watch)
         except Exception as error:
             self.fail(error)
         finally:
+            if watch is not None:
+                watch.end()
+                if self.watch is watch:
+                    self.watch = None
             self.own.discard(own)
             life.release()
 
@@ -171,27 +185,39 @@ class Probe:
         except Exception:
             pass
 
-    def writing(self, life):
-        """Write twice a second until another thread has taken over, or none is wanted."""
-        flushed, seed = time.monotonic(), os.getpid()
+    def stand_in(self, life, watch):
+        """Sample for a main thread that is blocked, until another thread has taken over."""
+        seed = os.getpid()
         while self.life is life:
             seed = (1103515245 * seed + 12345) & 0x7FFFFFFF  # jitter: no beat with a loop
-            blocked = time.monotonic() - self.last > BLOCKED
-            rest = self.interval() if blocked or not self.timer.running else BLOCKED
-            time.sleep(rest * (0.5 + seed / 2147483648.0))
-            now = time.monotonic()
+            seconds = self.interval() * (0.5 + seed / 2147483648.0)
+            if watch is not None and self.timer.running:
+                watch.wait()
+                blocked = time.monotonic() - self.last > 0.9 * BLOCKED
+                watch.put_off(seconds if blocked else BLOCKED)
+            else:
+                sleep(seconds)
+                blocked = True
             if self.life is not life:
                 return
-            try:
-                if now - self.last > BLOCKED or not self.timer.running:
-                    self.take(None)
-                if now - flushed >= FLUSH:
-                    flushed = now
-                    self.write()
-            except Exception as error:  # the program was met at an odd moment
-                self.failures += 1
-                if self.failures > PATIENCE:
-                    self.fail(error)
+            if blocked:
+                self.attempt(None)
+
+    def attempt(self, frame):
+        """Sample, and write now and then; what fails at an odd moment is tried again."""
+        if not self.turn.acquire(False):  # the other thread is at it
+            return
+        try:
+            self.take(frame)
+            if self.last - self.flushed >= FLUSH:
+                self.flushed = self.last
+                self.write()
+        except Exception as error:
+            self.failures += 1
+            if self.failures > PATIENCE:
+                self.fail(error)
+        finally:
+            self.turn.release()
 
     def write(self):
         """Write what there is, and look whether enough was seen."""
@@ -206,40 +232,34 @@ class Probe:
         self.timer.every(self.interval())
 
     def interval(self):
-        """Seconds between two samples: rarer where they are dear."""
-        return max(INTERVAL, min(0.2, self.used / COST))
+        """Seconds between two samples: rarer where they are dear, and once there are many."""
+        shortest = INTERVAL if self.taken < DENSE else 2 * INTERVAL
+        return max(shortest, min(0.2, self.used / COST))
 
     def tick(self, _number, frame):
         """Runs in the main thread, between two of its instructions."""
         if self.done or time.monotonic() - self.last < 0.3 * INTERVAL:
             return
+        watch = self.watch
+        if watch is not None:
+            watch.put_off_by_main(BLOCKED)
         if self.window is not None and not self.window.closed:
             return
-        try:
-            if woken():
-                self.timer.give_up()
-                return
-            self.take(frame)
-            self.maybe_window()
-        except Exception as error:  # the program was met at an odd moment: the next one will do
-            self.failures += 1
-            if self.failures > PATIENCE:
-                self.fail(error)
+        if woken():
+            self.timer.give_up()
+            return
+        self.attempt(frame)
+        self.maybe_window()
 
     def take(self, frame):
         """One sample of all threads, and what it costs."""
-        if self.sampling:  # the other thread is at it
-            return
-        self.sampling = True
-        try:
-            cpu = getattr(time, "thread_time", time.process_time)
-            began = cpu()
-            now = time.monotonic()
-            dt, self.last = now - self.last, now
-            self.sample(now, dt, frame)
-            self.used = 0.9 * self.used + 0.1 * (cpu() - began)
-        finally:
-            self.sampling = False
+        cpu = getattr(time, "thread_time", time.process_time)
+        began = cpu()
+        now = time.monotonic()
+        dt, self.last = now - self.last, now
+        self.sample(now, dt, frame)
+        self.taken += self.ready
+        self.used = 0.9 * self.used + 0.1 * (cpu() - began)
 
     # --- One sample ---------------------------------------------------------------------------
 
@@ -353,7 +373,12 @@ class Probe:
             return
         self.window = None
         try:
-            self.line(window.row())
+            cpu = getattr(time, "thread_time", time.process_time)
+            began = cpu()
+            row = window.row()
+            self.line(row)
+            cost = cpu() - began + 1e-9 * row["cost"] * len(row["events"])
+            self.next_window = max(self.next_window, window.opened + cost / WINDOW_COST)
             for identity, (code, kinds) in list(self.given.items()):
                 if kinds is not None and identity in self.seen.codes:
                     self.given[identity] = (code, None)

@@ -1,4 +1,5 @@
-"""The kernel timer that makes the main thread sample.
+"""The kernel's timers: one makes the main thread sample, the other wakes the thread that does so
+while the main thread does not answer.
 
 Standard library only, Python 3.8 and later.
 """
@@ -6,6 +7,9 @@ Standard library only, Python 3.8 and later.
 import _thread
 import signal
 import sys
+import time
+
+sleep = time.sleep  # what it is before the program may replace it
 
 
 class Timer:
@@ -38,6 +42,69 @@ class Timer:
         """Signal so often from now on; in the main thread."""
         if self.running or self.number is None or not sys.platform.startswith("linux"):
             return
+        self.kernel = KernelTimer(self.number)
+        self.running = True
+        self.every(seconds)
+
+    def every(self, seconds):
+        """Signal so often."""
+        if not self.running or (self.period and abs(seconds - self.period) < 0.2 * self.period):
+            return
+        self.period = seconds
+        self.kernel.set(seconds, seconds)
+
+    def stop(self):
+        """End it."""
+        if self.running:
+            self.running, self.period = False, None
+            self.kernel.delete()
+
+
+class Watch:
+    """What the sampling thread waits for: that the main thread has not put it off for a while.
+
+    It waits without asking for the interpreter's lock. A thread that does ask for it is woken in
+    vain each time when the main thread lets go of the lock for an instant, as NumPy and PyTorch do
+    thousands of times a second: that may last for seconds, and cost the program a tenth of them.
+
+    Made in the thread that is to wait. The signal is blocked there, and never handled.
+    """
+
+    def __init__(self, number):
+        self.number = number
+        signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+        self.kernel = KernelTimer(number)
+        self.due = float("inf")
+
+    def put_off(self, seconds):
+        """Wake the thread after so many seconds from now, unless put off again."""
+        self.due = time.monotonic() + seconds
+        self.kernel.set(seconds, 0.0)
+
+    def put_off_by_main(self, seconds):
+        """The main thread is at work: wake the thread after so many seconds at the earliest."""
+        rest = self.due - time.monotonic()
+        if rest < 0.0:
+            sleep(0.0002)  # it is awake already, and waits for the lock: let it have it
+        if rest < seconds:  # at twice that, so that not every call is the kernel's
+            self.put_off(2 * seconds)
+
+    def wait(self):
+        """Wait for that."""
+        signal.sigwait([self.number])
+
+    def end(self):
+        """No more is to be waited for."""
+        self.kernel.delete()
+
+
+class KernelTimer:
+    """A POSIX timer that signals the thread that it is made in; an `OSError` where there is none.
+
+    Its calls are short, so they keep the interpreter's lock.
+    """
+
+    def __init__(self, number):
         import ctypes
 
         class Event(ctypes.Structure):
@@ -46,27 +113,32 @@ class Timer:
                 ("thread", ctypes.c_int), ("rest", ctypes.c_char * 44),
             ]  # fmt: skip
 
-        self.libc = ctypes.CDLL(None)
+        self.libc = ctypes.PyDLL(None)
         self.spec = ctypes.c_long * 4
+        self.specs = {}
         self.timer = ctypes.c_void_p()
-        event = Event(None, self.number, 4, _thread.get_native_id())  # 4: to one thread
-        if not self.libc.timer_create(1, ctypes.byref(event), ctypes.byref(self.timer)):
-            self.running = True
-            self.every(seconds)
+        event = Event(None, number, 4, _thread.get_native_id())  # 4: to one thread
+        if self.libc.timer_create(1, ctypes.byref(event), ctypes.byref(self.timer)):
+            raise OSError("no timer")
 
-    def every(self, seconds):
-        """Signal so often."""
-        if not self.running or (self.period and abs(seconds - self.period) < 0.2 * self.period):
-            return
-        self.period = seconds
-        whole, nano = int(seconds), int(seconds % 1 * 1e9)
-        self.libc.timer_settime(self.timer, 0, self.spec(whole, nano, whole, nano), None)
+    def set(self, seconds, then):
+        """Signal after `seconds`, and every `then` seconds where that is not 0."""
+        spec = self.specs.get((seconds, then))
+        if spec is None:
+            if len(self.specs) > 100:
+                self.specs.clear()
+            spec = self.spec(
+                int(then), int(then % 1 * 1e9), int(seconds), max(1, int(seconds % 1 * 1e9))
+            )
+            self.specs[seconds, then] = spec
+        if self.timer is not None:
+            self.libc.timer_settime(self.timer, 0, spec, None)
 
-    def stop(self):
+    def delete(self):
         """End it."""
-        if self.running:
-            self.running, self.period = False, None
-            self.libc.timer_delete(self.timer)
+        timer, self.timer = self.timer, None
+        if timer is not None:
+            self.libc.timer_delete(timer)
 
 
 def free_signal():
