@@ -288,6 +288,8 @@ def test_a_browser_shows_it_without_sideways_scrolling(
     def run(*flags: str) -> str:
         return subprocess.run(
             [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+             "--disable-quic", "--disable-background-networking", "--disable-component-update",
+             "--disable-sync", "--no-first-run",
              f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000",
              f"--window-size={max(width, 500)},{height}", *flags, frame.as_uri()],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True, timeout=120,
