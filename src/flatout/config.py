@@ -88,7 +88,7 @@ class RunConfig:
     part by itself (and at the end of each iteration)."""
     micro_batch: int | None = None
     """Compute gradients of so many rows of a part at a time and add them up: less memory, the
-    same update (ppo, a2c, dqn, classify)."""
+    same update (not for genetic)."""
     soft_placement: bool = False
     """Where a named device is missing, run on what is there and say so."""
     worker_timeout: float = 60.0
@@ -199,10 +199,9 @@ def validate(config: TrainConfig) -> None:
     sync_every(run.sync)
     micro = run.micro_batch
     need(micro is None or micro >= 1, "micro_batch", micro, "at least 1")
-    able = ("ppo", "a2c", "dqn", "classify")
     need(
-        micro is None or config.algorithm in able, "micro_batch", micro,
-        f"{config.algorithm} computes its gradients at once; it is for {', '.join(able)}",
+        micro is None or config.algorithm != "genetic", "micro_batch", micro,
+        "genetic computes no gradients; leave it out",
     )  # fmt: skip
     need(run.devices is None or run.devices >= 1, "devices", run.devices, "at least 1")
     virtual = run.virtual_devices

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from flatout.algorithms.shards import DEVICES, PARTS
+from flatout.algorithms.shards import DEVICES, PARTS, by_axis
 from flatout.types import Device
 
 WHOLE = jax.sharding.PartitionSpec()
@@ -112,6 +112,4 @@ def _compiled(program: Any, given: Any, found: Any) -> Any:
 def _chosen(axes: Any, own: Any, shared: Any) -> Any:
     """A pytree prefix with one of two values for each axis."""
     axes = tuple(axes) if isinstance(axes, list) else axes
-    return jax.tree.map(
-        lambda axis: shared if axis is None else own, axes, is_leaf=lambda axis: axis is None
-    )
+    return by_axis(lambda axis: shared if axis is None else own, axes)

@@ -13,6 +13,8 @@ from flatout.errors import UsageError
 
 Loss = Callable[..., tuple[jax.Array, tuple[Any, Any]]]
 """``(params, batch, *shared) -> mean over rows, (means over rows, arrays with a row each)``."""
+Compute = Callable[..., tuple[Any, Any]]
+"""``(params, batch, *shared) -> (means over rows, arrays with a row each)``."""
 
 
 def pieces_of(rows: int, micro_batch: int | None) -> int:
@@ -31,36 +33,57 @@ def pieces_of(rows: int, micro_batch: int | None) -> int:
     return rows // micro_batch
 
 
-def value_and_grad(loss: Loss, pieces: int, shards: Shards = ONE) -> Callable[..., Any]:
-    """`jax.value_and_grad` with `has_aux` of a mean over rows, piece by piece.
+def in_pieces(compute: Compute, pieces: int, shards: Shards = ONE) -> Compute:
+    """A computation over a batch, piece by piece.
 
-    The gradient is the mean of the pieces' gradients, which is that of the whole batch as long as
-    a row's loss does not depend on the other rows.
+    What it returns is that of the whole batch as long as a row's share does not depend on the
+    other rows.
+
+    Args:
+        compute: of `Compute`'s form.
+        pieces: how many; 1 is the plain function.
+        shards: whose part the batch is; the computation asks nothing of the other parts.
+    """
+    plain = shards.apart(compute)
+    if pieces == 1:
+        return plain
+
+    def accumulated(params: Any, batch: Any, *shared: Any) -> tuple[Any, Any]:
+        parted = jax.tree.map(lambda x: x.reshape(pieces, -1, *x.shape[1:]), batch)
+        first = jax.tree.map(lambda x: x[0], parted)
+        means, _ = jax.eval_shape(plain, params, first, *shared)
+        zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), means)
+
+        def add(totals: Any, piece: Any) -> tuple[Any, Any]:
+            means, rows = plain(params, piece, *shared)
+            return jax.tree.map(jnp.add, totals, means), rows
+
+        totals, rows = jax.lax.scan(add, zeros, parted)
+        means = jax.tree.map(lambda total: total / pieces, totals)
+        return means, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
+
+    return accumulated
+
+
+def value_and_grad(loss: Loss, pieces: int, shards: Shards = ONE) -> Callable[..., Any]:
+    """`jax.value_and_grad` with `has_aux` of a mean over rows, piece by piece (see `in_pieces`).
 
     Args:
         loss: of `Loss`'s form.
         pieces: how many; 1 is the plain function.
         shards: whose part the batch is; the loss asks nothing of the other parts.
     """
-    plain = shards.apart(jax.value_and_grad(loss, has_aux=True))
-    if pieces == 1:
-        return plain
 
-    def accumulated(params: Any, batch: Any, *shared: Any) -> Any:
-        parted = jax.tree.map(lambda x: x.reshape(pieces, -1, *x.shape[1:]), batch)
-        first = jax.tree.map(lambda x: x[0], parted)
-        (value, (means, _)), grads = jax.eval_shape(plain, params, first, *shared)
-        zeros = jax.tree.map(
-            lambda shape: jnp.zeros(shape.shape, shape.dtype), (value, means, grads)
+    def compute(params: Any, batch: Any, *shared: Any) -> tuple[Any, Any]:
+        (value, (means, rows)), grads = jax.value_and_grad(loss, has_aux=True)(
+            params, batch, *shared
         )
+        return (value, means, grads), rows
 
-        def add(totals: Any, piece: Any) -> tuple[Any, Any]:
-            (value, (means, rows)), grads = plain(params, piece, *shared)
-            return jax.tree.map(jnp.add, totals, (value, means, grads)), rows
+    together = in_pieces(compute, pieces, shards)
 
-        totals, rows = jax.lax.scan(add, zeros, parted)
-        value, means, grads = jax.tree.map(lambda total: total / pieces, totals)
-        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
+    def graded(params: Any, batch: Any, *shared: Any) -> Any:
+        (value, means, grads), rows = together(params, batch, *shared)
         return (value, (means, rows)), grads
 
-    return accumulated
+    return graded

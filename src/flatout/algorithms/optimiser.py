@@ -51,14 +51,22 @@ class Optimiser:
 
     Args:
         shapes: the parameters' shapes.
-        kind: of `KINDS`.
+        kind: of `KINDS`, or how a gradient becomes a direction.
         max_grad_norm: largest norm of a gradient, or None.
+        factors: on the step size of each leaf, or None.
     """
 
-    def __init__(self, shapes: Any, kind: str = "adam", max_grad_norm: float | None = None) -> None:
+    def __init__(
+        self,
+        shapes: Any,
+        kind: str | optax.GradientTransformation = "adam",
+        max_grad_norm: float | None = None,
+        factors: Any = None,
+    ) -> None:
         self._bundle = Bundle(shapes)
-        self._direction = KINDS[kind]()
+        self._direction = KINDS[kind]() if isinstance(kind, str) else kind
         self._max = max_grad_norm
+        self._factors = factors
 
     def init(self) -> Any:
         """The initial state: zeros (NumPy), as every kind here starts."""
@@ -82,6 +90,8 @@ class Optimiser:
         directions, state = self._direction.update(arrays, state)
         assert isinstance(directions, tuple)
         moved = self._bundle.unpack(tuple(rate * jnp.asarray(one) for one in directions))
+        if self._factors is not None:
+            moved = jax.tree.map(jnp.multiply, moved, self._factors)
         return jax.tree.map(lambda p, m: p - m.astype(p.dtype), params, moved), state, norm
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from flatout.algorithms.accumulate import pieces_of, value_and_grad
 from flatout.algorithms.actor_critic import Networks, policy, value
 from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.algorithms.on_policy import Batch, OnPolicy, State
+from flatout.algorithms.optimiser import Optimiser
 from flatout.algorithms.returns import balanced, centre, mean
 from flatout.algorithms.shards import ONE, Shards
 from flatout.algorithms.shuffle import permutations
@@ -25,7 +25,6 @@ from flatout.config import NetworkConfig
 from flatout.errors import UsageError
 from flatout.hyper import PPOConfig, linear
 from flatout.networks import Network
-from flatout.packing import Packing
 from flatout.types import ActionSpec, ObservationSpec, Trajectory
 
 AVERAGED = (
@@ -71,12 +70,18 @@ def ppo(
         num_envs=num_envs, masked=masked, network=network, shards=shards,
     )  # fmt: skip
     arrays, static, dist = base.arrays, base.static, base.dist
-    packing, alone = Packing(arrays), shards.each_step
-    steps = _optimiser(config)
+    alone = shards.each_step
     learning_rate = linear("learning_rate", config.learning_rate)
     clip_range = linear("clip_range", config.clip_range)
     critic_ratio = (config.critic_learning_rate or learning_rate[0]) / learning_rate[0]
-    rates = _rates(arrays, critic_ratio) if critic_ratio != 1.0 else None
+    factors = None
+    if critic_ratio != 1.0:
+        factors = Networks(
+            jax.tree.map(lambda _: 1.0, arrays.actor),
+            jax.tree.map(lambda _: critic_ratio, arrays.critic),
+        )
+    adam = optax.scale_by_adam(eps=config.adam_eps)
+    steps = Optimiser(arrays, adam, config.max_grad_norm, factors)
     if config.target_kl is not None and shards.every > 1:
         raise UsageError(
             "target_kl does not go with --sync every:K: the parts would stop at different updates."
@@ -91,9 +96,6 @@ def ppo(
             "replay_trajectories does not go with normalize_observation or normalize_reward: "
             "their statistics would count each step several times."
         )
-
-    def optimiser() -> optax.OptState:
-        return _initial(steps, packing.size)
 
     def loss(
         networks: Networks, batch: Batch, clip: jax.Array
@@ -150,12 +152,10 @@ def ppo(
             if part.weight is not None:
                 part = part._replace(weight=balanced(part.weight, alone))
             (_, (metrics, _)), grads = gradient(networks, part, clip)
-            flat, metrics = alone.mean((packing.pack(grads), metrics))
-            direction, moved = steps.update(flat, optimiser)
-            scaled = jnp.asarray(direction) * (rate if rates is None else rate * rates)
-            stepped = jax.tree.map(jnp.subtract, networks, packing.unpack(scaled))
+            grads, metrics = alone.mean((grads, metrics))
+            stepped, moved, norm = steps.step(networks, grads, optimiser, rate)
             stepped, moved = shards.agree((stepped, moved), number)
-            metrics["grad_norm"] = jnp.sqrt(jnp.sum(jnp.square(flat)))
+            metrics["grad_norm"] = norm
             if config.target_kl is None and not masked:
                 metrics["updates"] = jnp.ones(())
                 return (stepped, moved, going), stack(metrics)
@@ -202,8 +202,8 @@ def ppo(
 
     return Algorithm(
         name="ppo",
-        init=base.initial(optimiser),
-        shapes=shapes_of(base.fresh(arrays, optimiser())),
+        init=base.initial(steps.init),
+        shapes=shapes_of(base.fresh(arrays, steps.init())),
         noise=dist.noise,
         act=base.act,
         update=update,
@@ -213,24 +213,3 @@ def ppo(
         metrics=METRICS,
         shards=shards,
     )
-
-
-def _optimiser(config: PPOConfig) -> optax.GradientTransformation:
-    """Adam's direction of a packed gradient, clipped before; the step size is applied outside."""
-    adam = optax.scale_by_adam(eps=config.adam_eps)
-    if config.max_grad_norm is None:
-        return adam
-    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), adam)
-
-
-def _initial(steps: optax.GradientTransformation, size: int) -> optax.OptState:
-    """The optimiser's initial state as NumPy arrays: Adam's moments and count start from 0."""
-    shapes = jax.eval_shape(steps.init, jax.ShapeDtypeStruct((size,), jnp.float32))
-    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-
-
-def _rates(networks: Networks, critic_ratio: float) -> np.ndarray:
-    """A factor on the step size for each packed parameter: 1 for the actor's, else the ratio."""
-    actor = sum(Packing(networks.actor).sizes)
-    critic = sum(Packing(networks.critic).sizes)
-    return np.repeat(np.asarray([1.0, critic_ratio], np.float32), [actor, critic])

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flatout.algorithms.accumulate import in_pieces, pieces_of
 from flatout.algorithms.base import Algorithm, replay_needs, shapes_of
 from flatout.algorithms.continuous import (
     ActorParams,
@@ -87,6 +88,7 @@ def sac(
     total_steps: int,
     network: Network | None = None,
     shards: Shards = ONE,
+    micro_batch: int | None = None,
 ) -> Algorithm:
     """Build SAC's pure functions.
 
@@ -99,6 +101,7 @@ def sac(
         total_steps: environment steps of the whole run, over which schedules run.
         network: a custom torso, or None for the configured one.
         shards: the parts that each update is made of.
+        micro_batch: rows of a part whose gradients are computed at once; None for all.
 
     Raises:
         UsageError: actions that are not a bounded box, or a network that does not fit.
@@ -161,9 +164,13 @@ def sac(
         action = jax.lax.cond(params.epsilon > 0, lambda _: draw.uniform, run, None)
         return bounds.to_environment(action), carry, {}
 
-    @shards.apart
-    def critics_gradient(state: State, batch: Batch, drawn: jax.Array, ent_coef: jax.Array) -> Any:
-        """``((loss, (errors [B], mean value)), gradient)`` of the critics."""
+    pieces = pieces_of(config.batch_size // shards.count, micro_batch)
+
+    def critics_gradient(
+        state: State, rows: tuple[Batch, jax.Array], ent_coef: jax.Array
+    ) -> tuple[Any, Any]:
+        """``(loss, mean value, gradient)`` of the critics, and errors ``[B]``."""
+        batch, drawn = rows
         x, next_x = observe(obs_spec, batch.obs), observe(obs_spec, batch.next_obs)
         action = bounds.from_environment(batch.actions)
         next_action, next_log_prob = squashed(outputs(state.actor, next_x), drawn)
@@ -176,13 +183,14 @@ def sac(
             error = jnp.abs(jnp.stack(found) - wanted).mean(0)
             return sum(losses, jnp.zeros(())), (error, found[0].mean())
 
-        return jax.value_and_grad(loss, has_aux=True)(state.critics)
+        (value, (error, q_mean)), grads = jax.value_and_grad(loss, has_aux=True)(state.critics)
+        return (value, q_mean, grads), error
 
-    @shards.apart
     def actor_gradient(
-        actor: Any, critics: Any, obs: jax.Array, drawn: jax.Array, ent_coef: jax.Array
-    ) -> Any:
+        networks: tuple[Any, Any], rows: tuple[jax.Array, jax.Array], ent_coef: jax.Array
+    ) -> tuple[Any, None]:
         """The actor's gradient, the mean value and mean log-probability of what it chooses."""
+        (actor, critics), (obs, drawn) = networks, rows
         x = observe(obs_spec, obs)
 
         def policy(actor: Any) -> tuple[jax.Array, jax.Array]:
@@ -192,7 +200,10 @@ def sac(
         (chosen, log_prob), pull = jax.vjp(policy, actor)
         value, by_action = jax.value_and_grad(lambda a: smallest(q(critics, x, a)).mean())(chosen)
         (grads,) = pull((-by_action, jnp.full_like(log_prob, 1.0 / len(x)) * ent_coef))
-        return grads, value, log_prob.mean()
+        return (grads, value, log_prob.mean()), None
+
+    criticise = in_pieces(critics_gradient, pieces, shards)
+    direct = in_pieces(actor_gradient, pieces, shards)
 
     def update(
         state: State, batch: Batch, key: jax.Array
@@ -203,15 +214,14 @@ def sac(
         ent_coef = jnp.exp(state.log_ent)
         rate = schedule(learning_rate, state.step, total_steps)
 
-        (loss, (error, q_mean)), grads = critics_gradient(state, batch, drawn[0], ent_coef)
+        (loss, q_mean, grads), error = criticise(state, (batch, drawn[0]), ent_coef)
         said = {"critic_loss": loss, "td_error": error.mean(), "q_mean": q_mean}
         grads, said = alone.mean((grads, said))
         critics, critic_optimiser, norm = critic_steps.step(
             state.critics, grads, state.critic_optimiser, rate * critic_ratio
         )
-        grads, value, surprise = alone.mean(
-            actor_gradient(state.actor, critics, batch.obs, drawn[1], ent_coef)
-        )
+        found, _ = direct((state.actor, critics), (batch.obs, drawn[1]), ent_coef)
+        grads, value, surprise = alone.mean(found)
         actor, actor_optimiser, _ = actor_steps.step(
             state.actor, grads, state.actor_optimiser, rate
         )

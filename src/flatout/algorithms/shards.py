@@ -11,8 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+
+from flatout.packing import Packing
 
 DEVICES, PARTS = "devices", "parts"
 """The axes of a sharded program: devices, and the parts that each of them carries."""
@@ -69,16 +72,26 @@ class Shards:
         """What the parts have of their own becomes one: the average of every float."""
         if self.every == 1:
             return tree
-        floats = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.inexact)  # noqa: E731
-        return jax.tree.map(lambda leaf: self.mean(leaf) if floats(leaf) else leaf, tree)
+        floats, rest = eqx.partition(tree, lambda leaf: jnp.issubdtype(leaf.dtype, jnp.inexact))
+        return eqx.combine(self.mean(floats), rest)
 
     def sum(self, tree: Tree) -> Tree:
-        """Every leaf's sum over the parts."""
+        """Every leaf's sum over the parts: of a number's or an array's, or of several floats'.
+
+        Several cross the devices as one vector: a call for each costs more than copying them
+        (and so many at a time inside of a loop crash XLA's CPU client, 0.10).
+        """
         if self.count == 1:
             return tree
-        if not self.ordered:
-            return jax.lax.psum(tree, (PARTS, DEVICES) if self.mapped else PARTS)
-        return jax.tree.map(lambda leaf: functools.reduce(jnp.add, self.gather(leaf[None])), tree)
+        if len(jax.tree.leaves(tree)) == 1 or not self.mapped:
+            return jax.tree.map(self._total, tree)
+        packing = Packing(tree)
+        return packing.unpack(self._total(packing.pack(tree)))
+
+    def _total(self, x: jax.Array) -> jax.Array:
+        if self.ordered:
+            return functools.reduce(jnp.add, self.gather(x[None]))
+        return jax.lax.psum(x, (PARTS, DEVICES) if self.mapped else PARTS)
 
     def mean(self, tree: Tree) -> Tree:
         """Every leaf's average over the parts."""
@@ -116,3 +129,8 @@ class Shards:
 
 ONE = Shards()
 """No parts: the whole batch at once."""
+
+
+def by_axis(function: Callable[..., Any], axes: Any, *trees: Any) -> Any:
+    """`jax.tree.map` over a pytree prefix of axes, among which None is a value like 0."""
+    return jax.tree.map(function, axes, *trees, is_leaf=lambda axis: axis is None)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flatout.algorithms.accumulate import in_pieces, pieces_of
 from flatout.algorithms.base import Algorithm, replay_needs, shapes_of
 from flatout.algorithms.continuous import (
     ActorParams,
@@ -62,6 +63,7 @@ def td3(
     total_steps: int,
     network: Network | None = None,
     shards: Shards = ONE,
+    micro_batch: int | None = None,
 ) -> Algorithm:
     """Build the pure functions: TD3's for its configuration, DDPG's for a plain one.
 
@@ -74,6 +76,7 @@ def td3(
         total_steps: environment steps of the whole run, over which schedules run.
         network: a custom torso, or None for the configured one.
         shards: the parts that each update is made of.
+        micro_batch: rows of a part whose gradients are computed at once; None for all.
 
     Raises:
         UsageError: actions that are not a bounded box, or a network that does not fit.
@@ -141,9 +144,11 @@ def td3(
         action = jax.lax.cond(params.epsilon > 0, lambda _: draw.uniform, run, None)
         return bounds.to_environment(action), carry, {}
 
-    @shards.apart
-    def critics_gradient(state: State, batch: Batch, drawn: jax.Array | None) -> Any:
-        """``((loss, (errors [B], mean value)), gradient)`` of the critics."""
+    pieces = pieces_of(config.batch_size // shards.count, micro_batch)
+
+    def critics_gradient(state: State, rows: tuple[Batch, jax.Array | None]) -> tuple[Any, Any]:
+        """``(loss, mean value, gradient)`` of the critics, and errors ``[B]``."""
+        batch, drawn = rows
         x, next_x = observe(obs_spec, batch.obs), observe(obs_spec, batch.next_obs)
         action = bounds.from_environment(batch.actions)
         next_action = means(state.target_actor, next_x)
@@ -158,13 +163,21 @@ def td3(
             error = jnp.abs(jnp.stack(found) - wanted).mean(0)
             return sum(losses, jnp.zeros(())), (error, found[0].mean())
 
-        return jax.value_and_grad(loss, has_aux=True)(state.critics)
+        (value, (error, q_mean)), grads = jax.value_and_grad(loss, has_aux=True)(state.critics)
+        return (value, q_mean, grads), error
 
-    @shards.apart
-    def actor_gradient(actor: Any, critics: Any, obs: jax.Array) -> Any:
+    def actor_gradient(networks: tuple[Any, Any], obs: jax.Array) -> tuple[Any, None]:
         """Minus the mean value of what the actor chooses, and its gradient by the actor."""
+        actor, critics = networks
         x = observe(obs_spec, obs)
-        return jax.value_and_grad(lambda actor: -q(critics, x, means(actor, x))[0].mean())(actor)
+
+        def loss(actor: Any) -> jax.Array:
+            return -q(critics, x, means(actor, x))[0].mean()
+
+        return jax.value_and_grad(loss)(actor), None
+
+    criticise = in_pieces(critics_gradient, pieces, shards)
+    direct = in_pieces(actor_gradient, pieces, shards)
 
     def update(
         state: State, batch: Batch, key: jax.Array
@@ -174,7 +187,7 @@ def td3(
             rows, zero = batch.rewards.shape[0], jnp.zeros((), jnp.int32)
             drawn = normals(shards.key(key), zero, state.updates, rows * bounds.size)
             drawn = jnp.clip(spread * drawn.reshape(rows, bounds.size), -reach, reach)
-        (loss, (error, q_mean)), grads = critics_gradient(state, batch, drawn)
+        (loss, q_mean, grads), error = criticise(state, (batch, drawn))
         said = {"critic_loss": loss, "td_error": error.mean(), "q_mean": q_mean}
         grads, said = shards.each_step.mean((grads, said))
         rate = schedule(learning_rate, state.step, total_steps)
@@ -185,7 +198,7 @@ def td3(
         state = state._replace(critics=critics, critic_optimiser=critic_optimiser, updates=updates)
 
         def improve(state: State) -> State:
-            found = actor_gradient(state.actor, state.critics, batch.obs)
+            found, _ = direct((state.actor, state.critics), batch.obs)
             value, grads = shards.each_step.mean(found)
             actor, optimiser, _ = actor_steps.step(state.actor, grads, state.actor_optimiser, rate)
             return state._replace(actor=actor, actor_optimiser=optimiser, actor_loss=value)

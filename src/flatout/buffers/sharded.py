@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from flatout.algorithms.shards import by_axis
 from flatout.buffers.base import Buffer, Scalars
 from flatout.buffers.device import DeviceReplay
 from flatout.errors import CheckpointError
@@ -44,7 +45,7 @@ class ShardedBuffer:
             )
 
         return [
-            jax.tree.map(lifted, self.axes, own, is_leaf=lambda axis: axis is None)
+            by_axis(lifted, self.axes, own)
             for own in self._parts[0].inputs(part_shapes(trajectory, count))
         ]
 
@@ -217,7 +218,7 @@ def _stacked(parts: Sequence[Any], axes: Any) -> Any:
             return own[0]
         return jax.tree.map(lambda *leaves: np.stack(leaves), *own)
 
-    return jax.tree.map(join, axes, *parts, is_leaf=lambda axis: axis is None)
+    return by_axis(join, axes, *parts)
 
 
 def part_of(held: Any, number: int) -> Any:
