@@ -123,6 +123,34 @@ def test_what_a_program_got_from_locals_is_left_alone(tmp_path: Path) -> None:
     assert sum(sample.dt for sample in seen.samples) > 0.3
 
 
+LETS_GO = """
+import pathlib, threading, time
+
+end = time.monotonic() + 2.5
+while time.monotonic() < end:  # sleep(0) lets go of the interpreter's lock and takes it again
+    time.sleep(0)
+    sum(n * n for n in range(50))
+for task in pathlib.Path("/proc/self/task").iterdir():
+    if int(task.name) != threading.get_native_id():
+        said = (task / "status").read_text()
+        print(said.split("\\nvoluntary_ctxt_switches:")[1].split()[0])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's timers and /proc are Linux's")
+def test_nobody_waits_for_the_lock_that_the_program_lets_go_of(tmp_path: Path) -> None:
+    """Who waits for it is woken at each of those times, in vain: some 10,000 a second."""
+    (tmp_path / "program.py").write_text(LETS_GO)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")],
+        env={**os.environ, "FLATOUT_EXPLAIN": str(tmp_path), "PYTHONPATH": str(INJECT)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stderr == ""
+    woken = [int(line) for line in done.stdout.split()]
+    assert woken and max(woken) < 1000
+
+
 def test_what_is_injected_is_of_python_3_8_and_the_standard_library() -> None:
     files = sorted(INJECT.glob("*.py"))
     own = {file.stem for file in files}

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flatout.algorithms.shards import Shards
 from flatout.buffers.sharded import JoinedRows, PartRows, split
 from flatout.mesh import Mesh
 from flatout.types import Trajectory
@@ -177,6 +179,42 @@ def test_each_device_holds_its_parts_and_no_more() -> None:
         np.testing.assert_array_equal(shard.data, arrays[2 * number : 2 * number + 2])
         assert shard.data.nbytes == arrays.nbytes // 4
     assert all(shard.data.nbytes == arrays.nbytes for shard in placed["all"].addressable_shards)
+
+
+@pytest.mark.parametrize("divided", [False, True])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_an_average_of_many_arrays_is_that_of_each(divided: bool, ordered: bool) -> None:
+    """Whatever crosses the devices together, each array is averaged by itself."""
+    if divided and ordered:
+        pytest.skip("what is divided is not added in order")
+    mesh = Mesh(jax.devices("cpu")[:4], 8, divided)
+    shards = Shards(8, every=2, ordered=ordered, mapped=not divided)
+    rng = np.random.default_rng(0)
+    own = {
+        "scalar": rng.normal(size=8), "matrix": rng.normal(size=(8, 3, 5)),
+        "wide": rng.normal(size=(8, 200, 200)), "half": rng.normal(size=(8, 7)),
+    }  # fmt: skip
+    own = {name: array.astype(np.float32) for name, array in own.items()}
+    own["half"] = jnp.asarray(own["half"], jnp.bfloat16)
+    counted = np.arange(8, dtype=np.int32)
+
+    def run(state: Any, held: Any, tree: Any, counted: Any) -> tuple[Any, ...]:
+        settled = shards.settle({**tree, "count": counted})
+        said = shards.mean(tree), shards.sum(counted), settled
+        return state, held, said, settled.pop("count")
+
+    program = mesh.program(run, (None, None, 0, 0), (None, None, None, 0))
+    given = mesh.put((np.zeros(()), np.zeros(()), own, counted), (None, None, 0, 0))
+    _, _, (means, total, settled), count = jax.device_get(program(*given))
+    assert total == 28
+    np.testing.assert_array_equal(count, counted)  # numbers of updates are not averaged
+    for name, array in own.items():
+        assert means[name].dtype == settled[name].dtype == array.dtype
+        expected = np.asarray(array, np.float64).mean(0)
+        for found in (means, settled):
+            np.testing.assert_allclose(
+                found[name].astype(np.float64), expected, atol=4e-3 if name == "half" else 1e-6
+            )
 
 
 @settings(deadline=None, max_examples=50)

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+TIMEOUT_S = 300
 LINE = re.compile(r"^work=(\d+) seconds=([\d.]+)$", re.MULTILINE)
 
 
@@ -64,9 +65,13 @@ def main() -> None:
             head = [args.explain, "explain", "--seconds", args.seconds, "--json", str(file)]
             head += ["--save", args.save] if args.save else []
             command = [*head, "--", *command]
-        child = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
-        )
+        try:
+            child = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False,
+                timeout=TIMEOUT_S,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            sys.exit(f"{command[-3:]} did not end within {TIMEOUT_S} s")
         if child.returncode:
             print(child.stdout[-2000:], file=sys.stderr)
             sys.exit(child.returncode if child.returncode > 0 else 1)

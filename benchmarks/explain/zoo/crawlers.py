@@ -20,7 +20,7 @@ def newest(box, old):
 
 
 def collect(number, rollouts, box):
-    """Crawls over a picture and puts rollouts into the queue until it is told to end."""
+    """Crawls over a picture and puts rollouts into the queue until it is killed."""
     end_with_parent()
     rng = np.random.default_rng(number)
     ground = rng.random((512, 512))
@@ -28,8 +28,6 @@ def collect(number, rollouts, box):
     row = column = 200
     while True:
         matrix = newest(box, matrix)
-        if matrix is None:
-            break
         noise = rng.gumbel(size=(ROLLOUT, MOVES))
         rollout = []
         for t in range(ROLLOUT):
@@ -40,7 +38,6 @@ def collect(number, rollouts, box):
             reward = float(ground[row, column])
             rollout.append({"picture": picture, "action": action, "reward": reward})
         rollouts.put(rollout)
-    rollouts.cancel_join_thread()
 
 
 def learn(matrix, rollout):
@@ -73,13 +70,10 @@ def main():
         for box in boxes:
             box.put(matrix)
         pace.add(ROLLOUT)
-    for box in boxes:
-        box.put(None)
-    for person in people:
-        while person.is_alive():
-            with contextlib.suppress(queue.Empty):  # so that nobody is stuck in a full queue
-                rollouts.get(timeout=0.05)
+    for person, box in zip(people, boxes, strict=True):
+        person.kill()
         person.join()
+        box.cancel_join_thread()  # nobody reads it any more
     print(f"last return {score:.2f}")
     pace.report()
 

@@ -162,8 +162,11 @@ class Probe:
         watch = None
         try:
             if self.timer.running:
-                watch = self.watch = Watch(self.timer.number)
-                watch.put_off(BLOCKED)
+                try:
+                    watch = self.watch = Watch(self.timer.number)
+                    watch.put_off(BLOCKED)
+                except (AttributeError, OSError, ValueError):
+                    pass
             self.stand_in(life, watch)
         except Exception as error:
             self.fail(error)
@@ -193,14 +196,14 @@ class Probe:
             seconds = self.interval() * (0.5 + seed / 2147483648.0)
             if watch is not None and self.timer.running:
                 watch.wait()
-                blocked = time.monotonic() - self.last > 0.9 * BLOCKED
-                watch.put_off(seconds if blocked else BLOCKED)
             else:
-                sleep(seconds)
-                blocked = True
+                sleep(BLOCKED if self.timer.running else seconds)
+            blocked = time.monotonic() - self.last > 0.9 * BLOCKED
+            if watch is not None:
+                watch.put_off(seconds if blocked else BLOCKED)
             if self.life is not life:
                 return
-            if blocked:
+            if blocked or not self.timer.running:
                 self.attempt(None)
 
     def attempt(self, frame):
