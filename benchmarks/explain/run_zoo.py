@@ -323,7 +323,7 @@ def gains(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> No
 
 def overhead(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> None:
     """What explain costs each script."""
-    body, medians, best = [], [], []
+    body, medians, best, noise = [], [], [], []
     for case in cases:
         if runner.missing(case):
             continue
@@ -333,6 +333,7 @@ def overhead(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) ->
         ratios = [explained / plain for explained, plain in pairs]
         medians.append(1 - statistics.median(ratios))
         best.append(1 - max(rates(rows[EXPLAINED])) / max(rates(rows[PLAIN])))
+        noise.append(max(rates(rows[PLAIN])) / min(rates(rows[PLAIN])) - 1)
         body.append([
             case.name, case.framework, str(case.processes), spread(rates(rows[PLAIN]), 1),
             spread(ratios, 3), f"{medians[-1]:.1%}", f"{best[-1]:.1%}",
@@ -341,16 +342,18 @@ def overhead(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) ->
         "case", "framework", "processes", "work/s plainly", "explained / plain", "overhead",
         "best to best",
     ]  # fmt: skip
-    summary = "none measured"
+    summary, noisy = "none measured", 0.0
     if medians:
         summary = " and ".join(
             f"{how} median {statistics.median(found):.1%}, at most {max(found):.1%}"
             for how, found in (("by pairs", medians), ("by each side's best run", best))
         )
+        noisy = statistics.median(noise)
     write(args, runner, "_overhead", "overhead", f"""\
 - Each script runs in turn without explain and under it, {args.seeds} times; rates are the
   scripts' own. Where a machine is slow for seconds at a time, for others' sake, the best runs say
-  more than pairs. Overhead over all cases: **{summary}**.
+  more than pairs. Overhead over all cases: **{summary}**. The same script's plain runs differ by
+  {noisy:.1%} (median of fastest to slowest).
 
 {table(head, body)}""")  # fmt: skip
 
