@@ -85,6 +85,8 @@ class Probe:
         self.own = set()
         self.last = self.flushed = time.monotonic()
         self.used = INTERVAL * COST
+        self.crowd = 1.0  # how many times as long as it runs the main thread is ready to run
+        self.delayed = None
         self.turn = _thread.allocate_lock()  # one thread at a time samples and writes
         self.watch = None
         if self.timer is not None:
@@ -197,10 +199,10 @@ class Probe:
             if watch is not None and self.timer.running:
                 watch.wait()
             else:
-                sleep(BLOCKED if self.timer.running else seconds)
-            blocked = time.monotonic() - self.last > 0.9 * BLOCKED
+                sleep(self.crowd * BLOCKED if self.timer.running else seconds)
+            blocked = time.monotonic() - self.last > 0.9 * self.crowd * BLOCKED
             if watch is not None:
-                watch.put_off(seconds if blocked else BLOCKED)
+                watch.put_off(seconds if blocked else self.crowd * BLOCKED)
             if self.life is not life:
                 return
             if blocked or not self.timer.running:
@@ -232,12 +234,29 @@ class Probe:
             self.timer.stop()
         elif not self.timer.handled_by(self.tick):
             self.timer.give_up()
+        self.crowded()
         self.timer.every(self.interval())
+
+    def crowded(self):
+        """Look how long the main thread was ready and did not run: more processes than cores.
+
+        All of them are sampled then, and each one's share of the cores is smaller.
+        """
+        try:
+            with open("/proc/self/schedstat") as file:
+                delayed = int(file.read().split()[1]) * 1e-9
+        except (OSError, ValueError, IndexError):
+            return
+        now = time.monotonic()
+        if self.delayed is not None and now > self.delayed[0]:
+            share = (delayed - self.delayed[1]) / (now - self.delayed[0])
+            self.crowd = 1.0 / (1.0 - min(max(share, 0.0), 0.9))
+        self.delayed = (now, delayed)
 
     def interval(self):
         """Seconds between two samples: rarer where they are dear, and once there are many."""
         shortest = INTERVAL if self.taken < DENSE else 2 * INTERVAL
-        return max(shortest, min(0.2, self.used / COST))
+        return self.crowd * max(shortest, min(0.2, self.used / COST))
 
     def tick(self, _number, frame):
         """Runs in the main thread, between two of its instructions."""
@@ -245,7 +264,7 @@ class Probe:
             return
         watch = self.watch
         if watch is not None:
-            watch.put_off_by_main(BLOCKED)
+            watch.put_off_by_main(self.crowd * BLOCKED)
         if self.window is not None and not self.window.closed:
             return
         if woken():
