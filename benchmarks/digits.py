@@ -1,8 +1,8 @@
 """How well `flatout train classify` reads digits, over several seeds.
 
 - ``digits``: the bundled 8x8 digits, 500 steps of 128 images; the bar is 97 %.
-- ``mnist-small``, ``mnist-large``: MNIST with both networks, twelve epochs of 60,000 images; the bar
-  is 99 %. Needs its four IDX files: ``--data FOLDER``.
+- ``mnist-small``, ``mnist-large``: MNIST with both networks, twelve epochs of 60,000 images; the
+  bar is 99 %. Needs its four IDX files: ``--data FOLDER``.
 """
 
 from __future__ import annotations
