@@ -152,6 +152,32 @@ def test_nobody_waits_for_the_lock_that_the_program_lets_go_of(tmp_path: Path) -
     assert max(woken) < 1000
 
 
+RESETS = """
+import sys, time
+
+end = time.monotonic() + 3.0
+while time.monotonic() < end:
+    sum(n * n for n in range(500))
+    if sys.getprofile() is not None:
+        sys.setprofile(None)
+"""
+
+
+def test_a_program_that_resets_its_profile_function_is_sampled_on(tmp_path: Path) -> None:
+    """The window that it puts an end to never closes by itself."""
+    (tmp_path / "program.py").write_text(RESETS)
+    folder = tmp_path / "seen"
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")],
+        env={**os.environ, "FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": str(INJECT)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stderr == ""
+    (seen,) = map(process, rows_of(folder))
+    assert sum(sample.dt for sample in seen.samples) > 2.5
+
+
 def test_what_is_injected_is_of_python_3_8_and_the_standard_library() -> None:
     files = sorted(INJECT.glob("*.py"))
     own = {file.stem for file in files}

@@ -206,10 +206,13 @@ class Probe:
             if self.life is not life:
                 return
             if blocked or not self.timer.running:
-                self.attempt(None)
+                try:
+                    self.attempt(None)
+                except Exception as error:
+                    self.stumble(error)
 
     def attempt(self, frame):
-        """Sample, and write now and then; what fails at an odd moment is tried again."""
+        """Sample, and write now and then."""
         if not self.turn.acquire(False):  # the other thread is at it
             return
         try:
@@ -217,12 +220,14 @@ class Probe:
             if self.last - self.flushed >= FLUSH:
                 self.flushed = self.last
                 self.write()
-        except Exception as error:
-            self.failures += 1
-            if self.failures > PATIENCE:
-                self.fail(error)
         finally:
             self.turn.release()
+
+    def stumble(self, error):
+        """The program was met at an odd moment: the next one will do, unless that is usual."""
+        self.failures += 1
+        if self.failures > PATIENCE:
+            self.fail(error)
 
     def write(self):
         """Write what there is, and look whether enough was seen."""
@@ -262,16 +267,19 @@ class Probe:
         """Runs in the main thread, between two of its instructions."""
         if self.done or time.monotonic() - self.last < 0.3 * INTERVAL:
             return
-        watch = self.watch
-        if watch is not None:
-            watch.put_off_by_main(self.crowd * BLOCKED)
         if self.window is not None and not self.window.closed:
-            return
-        if woken():
-            self.timer.give_up()
-            return
-        self.attempt(frame)
-        self.maybe_window()
+            return  # the thread is not put off: the program may have put an end to the window
+        try:
+            watch = self.watch
+            if watch is not None:
+                watch.put_off_by_main(self.crowd * BLOCKED)
+            if woken():
+                self.timer.give_up()
+                return
+            self.attempt(frame)
+            self.maybe_window()
+        except Exception as error:  # must not reach the program
+            self.stumble(error)
 
     def take(self, frame):
         """One sample of all threads, and what it costs."""

@@ -115,7 +115,6 @@ class KernelTimer:
 
         self.libc = ctypes.PyDLL(None)
         self.spec = ctypes.c_long * 4
-        self.specs = {}
         self.timer = ctypes.c_void_p()
         event = Event(None, number, 4, _thread.get_native_id())  # 4: to one thread
         if self.libc.timer_create(1, ctypes.byref(event), ctypes.byref(self.timer)):
@@ -123,14 +122,9 @@ class KernelTimer:
 
     def set(self, seconds, then):
         """Signal after `seconds`, and every `then` seconds where that is not 0."""
-        spec = self.specs.get((seconds, then))
-        if spec is None:
-            if len(self.specs) > 100:
-                self.specs.clear()
-            spec = self.spec(
-                int(then), int(then % 1 * 1e9), int(seconds), max(1, int(seconds % 1 * 1e9))
-            )
-            self.specs[seconds, then] = spec
+        spec = self.spec(
+            int(then), int(then % 1 * 1e9), int(seconds), max(1, int(seconds % 1 * 1e9))
+        )
         if self.timer is not None:
             self.libc.timer_settime(self.timer, 0, spec, None)
 
