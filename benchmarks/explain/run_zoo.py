@@ -296,8 +296,8 @@ def gains(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> No
     for case in cases:
         if runner.missing(case) or not (rows := runner.run(case, [PLAIN, FIXED], args.seeds)):
             continue
-        pairs = zip(rates(rows[FIXED]), rates(rows[PLAIN]), strict=True)
-        ratios = [fixed / plain for fixed, plain in pairs]
+        plain = rates(rows[PLAIN])
+        ratios = [one / other for one, other in zip(rates(rows[FIXED]), plain, strict=True)]
         measured = statistics.median(ratios)
         one, guess, off = found.get(case.name), "-", "-"
         if one and one.finding:
@@ -306,7 +306,7 @@ def gains(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> No
             error = abs(finding["gain"] - measured) / max(abs(measured - 1), 1e-9)
             off, near, predicted = f"{error:.0%}", near + (error <= TOLERANCE), predicted + 1
         body.append([
-            case.name, case.cause, case.remedy, spread(rates(rows[PLAIN]), 1), guess,
+            case.name, case.cause, case.remedy, spread(plain, 1), guess,
             spread(ratios), off,
         ])  # fmt: skip
     head = [
@@ -329,13 +329,13 @@ def overhead(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) ->
             continue
         if not (rows := runner.run(case, [PLAIN, EXPLAINED], args.seeds)):
             continue
-        pairs = zip(rates(rows[EXPLAINED]), rates(rows[PLAIN]), strict=True)
-        ratios = [explained / plain for explained, plain in pairs]
+        plain, explained = rates(rows[PLAIN]), rates(rows[EXPLAINED])
+        ratios = [one / other for one, other in zip(explained, plain, strict=True)]
         medians.append(1 - statistics.median(ratios))
-        best.append(1 - max(rates(rows[EXPLAINED])) / max(rates(rows[PLAIN])))
-        noise.append(max(rates(rows[PLAIN])) / min(rates(rows[PLAIN])) - 1)
+        best.append(1 - max(explained) / max(plain))
+        noise.append(max(plain) / min(plain) - 1)
         body.append([
-            case.name, case.framework, str(case.processes), spread(rates(rows[PLAIN]), 1),
+            case.name, case.framework, str(case.processes), spread(plain, 1),
             spread(ratios, 3), f"{medians[-1]:.1%}", f"{best[-1]:.1%}",
         ])  # fmt: skip
     head = [

@@ -83,7 +83,7 @@ class Shards:
         """
         if self.count == 1:
             return tree
-        if len(jax.tree.leaves(tree)) == 1 or not self.mapped:
+        if len(jax.tree.leaves(tree)) < 2 or not self.mapped:
             return jax.tree.map(self._total, tree)
         packing = Packing(tree)
         return packing.unpack(self._total(packing.pack(tree)))
