@@ -178,6 +178,49 @@ def test_a_program_that_resets_its_profile_function_is_sampled_on(tmp_path: Path
     assert sum(sample.dt for sample in seen.samples) > 2.5
 
 
+FLOODED = """
+import signal, threading, time
+
+def flood():
+    main = threading.main_thread().ident
+    while not over:
+        signal.pthread_kill(main, signal.SIGURG)
+        time.sleep(0.0002)
+
+over = False
+thread = threading.Thread(target=flood)
+thread.start()
+end = time.monotonic() + 3.0
+while time.monotonic() < end:
+    time.sleep(0.03)
+    sum(n * n for n in range(500))
+over = True
+thread.join()
+"""
+
+
+def test_a_signal_within_the_handler_is_left_alone(tmp_path: Path) -> None:
+    """What the probe itself does is no part of what the program is seen to do."""
+    (tmp_path / "program.py").write_text(FLOODED)
+    folder = tmp_path / "seen"
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")],
+        env={**os.environ, "FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": str(INJECT)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    (rows,) = rows_of(folder)
+    own = {row["i"] for row in rows if row["k"] == "code" and row["file"].startswith(str(INJECT))}
+    tick = {row["i"] for row in rows if row["k"] == "code" and row["plain"] == "tick"}
+    windows = [row for row in rows if row["k"] == "window"]
+    assert windows
+    for window in windows:
+        assert sum(code in tick for code in window["stack"][::2]) == 1
+        called = {number for _, kind, number, _ in window["events"] if kind == 0}
+        assert called & own <= tick, "the signal that finds the window over"
+
+
 def test_what_is_injected_is_of_python_3_8_and_the_standard_library() -> None:
     files = sorted(INJECT.glob("*.py"))
     own = {file.stem for file in files}

@@ -68,7 +68,8 @@ def record(
         UsageError: the program cannot be started.
     """
     facts = machine()
-    facts["together"] = round(together(facts["cores"]), 3)  # while the cores are free
+    if shutil.which(command[0]) is not None:  # else the error below is said at once
+        facts["together"] = round(together(facts["cores"]), 3)  # while the cores are free
     with tempfile.TemporaryDirectory(
         prefix="flatout-explain-",
         ignore_cleanup_errors=True,  # a process that lives on may write

@@ -71,7 +71,7 @@ class Probe:
         """Forget what was seen: a new process begins."""
         self.file = None
         self.life = None
-        self.done = False
+        self.done = self.ticking = False
         self.lines = []
         self.seen = Seen(self.line, self.profiled)
         self.samples = []
@@ -89,6 +89,7 @@ class Probe:
         self.delayed = None
         self.turn = _thread.allocate_lock()  # one thread at a time samples and writes
         self.watch = None
+        self.seed = os.getpid()
         if self.timer is not None:
             self.timer = Timer(self.timer.number)
 
@@ -192,10 +193,8 @@ class Probe:
 
     def stand_in(self, life, watch):
         """Sample for a main thread that is blocked, until another thread has taken over."""
-        seed = os.getpid()
         while self.life is life:
-            seed = (1103515245 * seed + 12345) & 0x7FFFFFFF  # jitter: no beat with a loop
-            seconds = self.interval() * (0.5 + seed / 2147483648.0)
+            seconds = self.jittered()
             if watch is not None and self.timer.running:
                 watch.wait()
             else:
@@ -240,7 +239,7 @@ class Probe:
         elif not self.timer.handled_by(self.tick):
             self.timer.give_up()
         self.crowded()
-        self.timer.every(self.interval())
+        self.timer.every(self.jittered())
 
     def crowded(self):
         """Look how long the main thread was ready and did not run: more processes than cores.
@@ -263,12 +262,18 @@ class Probe:
         shortest = INTERVAL if self.taken < DENSE else 2 * INTERVAL
         return self.crowd * max(shortest, min(0.2, self.used / COST))
 
+    def jittered(self):
+        """The interval, up to a quarter shorter or longer: no beat with a loop."""
+        self.seed = (1103515245 * self.seed + 12345) & 0x7FFFFFFF
+        return self.interval() * (0.75 + 0.5 * self.seed / 2147483648.0)
+
     def tick(self, _number, frame):
         """Runs in the main thread, between two of its instructions."""
-        if self.done or time.monotonic() - self.last < 0.3 * INTERVAL:
-            return
+        if self.ticking or self.done or time.monotonic() - self.last < 0.3 * INTERVAL:
+            return  # a signal may interrupt its own handler
         if self.window is not None and not self.window.closed:
             return  # the thread is not put off: the program may have put an end to the window
+        self.ticking = True
         try:
             watch = self.watch
             if watch is not None:
@@ -280,6 +285,8 @@ class Probe:
             self.maybe_window()
         except Exception as error:  # must not reach the program
             self.stumble(error)
+        finally:
+            self.ticking = False
 
     def take(self, frame):
         """One sample of all threads, and what it costs."""

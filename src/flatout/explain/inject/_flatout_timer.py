@@ -21,7 +21,6 @@ class Timer:
     def __init__(self, number):
         self.number = number
         self.running = False
-        self.period = None
 
     def handle(self, function):
         """Install the handler; in the main thread."""
@@ -48,15 +47,13 @@ class Timer:
 
     def every(self, seconds):
         """Signal so often."""
-        if not self.running or (self.period and abs(seconds - self.period) < 0.2 * self.period):
-            return
-        self.period = seconds
-        self.kernel.set(seconds, seconds)
+        if self.running:
+            self.kernel.set(seconds, seconds)
 
     def stop(self):
         """End it."""
         if self.running:
-            self.running, self.period = False, None
+            self.running = False
             self.kernel.delete()
 
 
