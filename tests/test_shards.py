@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flatout.algorithms.accumulate import value_and_grad
 from flatout.algorithms.shards import Shards
 from flatout.buffers.sharded import JoinedRows, PartRows, split
 from flatout.mesh import Mesh
@@ -62,6 +63,17 @@ def test_as_many_parts_learn_the_same_on_any_number_of_devices(
         assert furthest(one, several) == 0.0
     fastest = learned(flatout, tmp_path / "fastest", *RUNS[name], "--devices", 8)
     assert furthest(one, fastest) < 2e-5
+
+
+@pytest.mark.slow
+def test_episodes_of_unequal_length_count_alike_on_any_number_of_devices(
+    flatout: Cli, tmp_path: Path
+) -> None:
+    """Rows that only pad a trajectory weigh nothing, whoever has more of them."""
+    flags = ("ppo", "--env", "CartPole-v1", "--rollout-episodes", 16, "--batch-size", 64,
+             "--n-epochs", 2, "--steps", 600, "--env-kwargs", "max_episode_steps=40")  # fmt: skip
+    one = learned(flatout, tmp_path / "1", *flags, "--devices", 1)
+    assert furthest(one, learned(flatout, tmp_path / "4", *flags, "--devices", 4)) < 2e-5
 
 
 @pytest.mark.slow
@@ -179,6 +191,40 @@ def test_each_device_holds_its_parts_and_no_more() -> None:
         np.testing.assert_array_equal(shard.data, arrays[2 * number : 2 * number + 2])
         assert shard.data.nbytes == arrays.nbytes // 4
     assert all(shard.data.nbytes == arrays.nbytes for shard in placed["all"].addressable_shards)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("own", [False, True], ids=["parameters shared", "parameters of a part"])
+def test_the_mean_of_parts_is_that_of_their_rows_together(devices: int, own: bool) -> None:
+    """Whether a device's parts are one batch or not; an array with a row each falls apart again."""
+    shards = Shards(4)
+    mesh = Mesh(jax.devices()[:devices], 4)
+    seen = []
+
+    def loss(weight: jax.Array, rows: Any) -> tuple[jax.Array, Any]:
+        x, y, _ = rows
+        seen.append(len(x))
+        error = x @ weight - y
+        return jnp.square(error).mean(), (jnp.abs(error).mean(), error)
+
+    gradient = value_and_grad(loss, 1, shards)
+
+    def part(state: Any, held: Any, weight: jax.Array, x: jax.Array, y: jax.Array) -> Any:
+        (value, (size, error)), grad = gradient(weight, (x, y, jnp.ones(len(x))))
+        return state, held, *shards.mean((value, size, grad)), error
+
+    rng = np.random.default_rng(0)
+    weight, x, y = (rng.normal(size=shape) for shape in ((3,), (4, 5, 3), (4, 5)))
+    weights = np.broadcast_to(weight, (4, 3)) if own else weight
+    axes, out = (None, None, 0 if own else None, 0, 0), (None,) * 5 + (0,)
+    given = mesh.put((np.zeros(()), np.zeros(()), weights, x, y), axes)
+    _, _, value, size, grad, error = mesh.program(part, axes, out)(*given)
+    assert (max(seen) == 5) == own, "the rows of a device's parts are one batch"
+    wanted = x @ weight - y
+    np.testing.assert_allclose(value, np.square(wanted).mean(), rtol=1e-5)
+    np.testing.assert_allclose(size, np.abs(wanted).mean(), rtol=1e-5)
+    np.testing.assert_allclose(grad, 2 * np.einsum("snd,sn->d", x, wanted) / 20, rtol=1e-4)
+    np.testing.assert_allclose(error, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("divided", [False, True])

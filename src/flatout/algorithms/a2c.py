@@ -86,7 +86,7 @@ def a2c(
     def update(
         state: State, trajectory: Trajectory, key: jax.Array
     ) -> tuple[State, dict[str, jax.Array], None]:
-        state, batch, explained = base.prepare(state, trajectory)
+        state, batch = base.prepare(state, trajectory)
         rate = schedule(learning_rate, state.step, total_steps)
         if config.normalize_advantage:
             centred = centre(batch.advantage, None, shards.each_step)
@@ -94,6 +94,7 @@ def a2c(
         (_, (metrics, _)), grads = gradient(state.networks, batch)
         grads, metrics = shards.each_step.mean((grads, metrics))
         networks, optimiser, norm = steps.step(state.networks, grads, state.optimiser, rate)
+        state, explained = base.conclude(state, trajectory, batch)
         metrics |= {
             "grad_norm": norm, "explained_variance": explained, "learning_rate": rate,
             "updates": jnp.ones(()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +34,9 @@ def pieces_of(rows: int, micro_batch: int | None) -> int:
     return rows // micro_batch
 
 
-def in_pieces(compute: Compute, pieces: int, shards: Shards = ONE) -> Compute:
+def in_pieces(
+    compute: Compute, pieces: int, shards: Shards = ONE, merged: Compute | None = None
+) -> Compute:
     """A computation over a batch, piece by piece.
 
     What it returns is that of the whole batch as long as a row's share does not depend on the
@@ -43,8 +46,9 @@ def in_pieces(compute: Compute, pieces: int, shards: Shards = ONE) -> Compute:
         compute: of `Compute`'s form.
         pieces: how many; 1 is the plain function.
         shards: whose part the batch is; the computation asks nothing of the other parts.
+        merged: the same for all rows of a device, where it does (see `Shards.as_one`).
     """
-    plain = shards.apart(compute)
+    plain = shards.as_one(compute, merged)
     if pieces == 1:
         return plain
 
@@ -65,22 +69,28 @@ def in_pieces(compute: Compute, pieces: int, shards: Shards = ONE) -> Compute:
     return accumulated
 
 
-def value_and_grad(loss: Loss, pieces: int, shards: Shards = ONE) -> Callable[..., Any]:
+def value_and_grad(
+    loss: Loss, pieces: int, shards: Shards = ONE, merged: Loss | None = None
+) -> Callable[..., Any]:
     """`jax.value_and_grad` with `has_aux` of a mean over rows, piece by piece (see `in_pieces`).
 
     Args:
         loss: of `Loss`'s form.
         pieces: how many; 1 is the plain function.
         shards: whose part the batch is; the loss asks nothing of the other parts.
+        merged: the same for all rows of a device, where it does (see `Shards.as_one`).
     """
 
-    def compute(params: Any, batch: Any, *shared: Any) -> tuple[Any, Any]:
+    def compute(loss: Loss, params: Any, batch: Any, *shared: Any) -> tuple[Any, Any]:
         (value, (means, rows)), grads = jax.value_and_grad(loss, has_aux=True)(
             params, batch, *shared
         )
         return (value, means, grads), rows
 
-    together = in_pieces(compute, pieces, shards)
+    together = in_pieces(
+        functools.partial(compute, loss), pieces, shards,
+        None if merged is None else functools.partial(compute, merged),
+    )  # fmt: skip
 
     def graded(params: Any, batch: Any, *shared: Any) -> Any:
         (value, means, grads), rows = together(params, batch, *shared)

@@ -5,6 +5,8 @@ It is here for what it shows of devices: the same network on one card and on sev
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,7 +18,7 @@ import optax
 from flatout.algorithms.accumulate import pieces_of, value_and_grad
 from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.algorithms.optimiser import Optimiser, schedule
-from flatout.algorithms.shards import ONE, Shards
+from flatout.algorithms.shards import ONE, Shards, over_devices
 from flatout.convolution import convolve
 from flatout.errors import UsageError
 from flatout.hyper import ClassifyConfig, linear
@@ -27,6 +29,9 @@ METRICS = ("loss", "accuracy", "l2", "grad_norm", "learning_rate", "updates")
 FORGET = 0.1
 """Share of a batch's mean and variance in the running ones (Ioffe and Szegedy, 2015)."""
 
+DENSE = 100
+"""Units of the dense layer."""
+
 SIZES = {"small": ((6, 5), (12, 5)), "large": ((12, 5), (24, 3))}
 """Channels and kernel sizes of the two convolutions."""
 
@@ -36,6 +41,10 @@ class Normalisation(NamedTuple):
 
     mean: Array
     var: Array
+
+
+Normalise = Callable[[int, jax.Array], Normalisation]
+"""The statistics to use for a layer's outputs ``[B, H, W, C]``."""
 
 
 class Network(eqx.Module):
@@ -114,8 +123,8 @@ def classify(
             (layers[0].weight, layers[1].weight),
             tuple(np.ones(n, np.float32) for n in counts),
             (np.zeros(first, np.float32), np.zeros(second, np.float32)),
-            Linear(draw, flat, 100, 1.0),
-            Linear(draw, 100, classes, 1.0),
+            Linear(draw, flat, DENSE, 1.0),
+            Linear(draw, DENSE, classes, 1.0),
         )
 
     arrays, static = eqx.partition(build(FanIn(None)), eqx.is_array)
@@ -135,30 +144,29 @@ def classify(
         return fresh(eqx.filter(build(FanIn(np.random.default_rng(key))), eqx.is_array))
 
     def logits(
-        networks: Network, images: jax.Array, moments: tuple[Normalisation, ...],
-        key: jax.Array | None,
-    ) -> tuple[jax.Array, tuple[Normalisation, ...]]:  # fmt: skip
-        """Logits ``[B, classes]``, and the batch's statistics; with a key as in training."""
+        networks: Network, images: jax.Array, normalise: Normalise, kept: jax.Array | None = None
+    ) -> tuple[jax.Array, tuple[Normalisation, ...]]:
+        """Logits ``[B, classes]``, and the statistics that were used."""
         networks = eqx.combine(networks, static)
         x, seen = images.astype(jnp.float32) / high, list[Normalisation]()
         for layer, kernel in enumerate(networks.kernels):
             x = convolve(x, kernel, 1, "SAME")
             if norm:
-                now = batch_moments(x, alone) if key is not None else moments[layer]
+                now = normalise(layer, x)
                 seen.append(now)
                 x = (x - now.mean) * jax.lax.rsqrt(now.var + 1e-5) * networks.scale[layer]
             x = pool(jax.nn.relu(x + networks.shift[layer]))
         x = jax.nn.relu(networks.dense(x.reshape(len(x), -1)))
-        if dropout and key is not None:
-            kept = jax.random.bernoulli(key, 1 - dropout, x.shape)
+        if kept is not None:
             x = jnp.where(kept, x / (1 - dropout), 0.0)
         return networks.head(x), tuple(seen)
 
     def loss(
-        networks: Network, batch: tuple[jax.Array, ...], key: jax.Array
-    ) -> tuple[jax.Array, tuple[tuple[dict[str, jax.Array], Any], None]]:
-        images, labels, rows = batch
-        found, seen = logits(networks, images, (), jax.random.fold_in(key, rows[0]))
+        average: Callable[[jax.Array], jax.Array], networks: Network,
+        batch: tuple[jax.Array, jax.Array, jax.Array | None],
+    ) -> tuple[jax.Array, tuple[tuple[dict[str, jax.Array], Any], None]]:  # fmt: skip
+        images, labels, kept = batch
+        found, seen = logits(networks, images, lambda _, x: batch_moments(x, average), kept)
         error = optax.softmax_cross_entropy_with_integer_labels(found, labels).mean()
         weights = (*networks.kernels, networks.dense.weight, networks.head.weight)
         l2 = 0.5 * config.l2 * sum(jnp.sum(jnp.square(one)) for one in weights)
@@ -168,7 +176,10 @@ def classify(
 
     pieces = pieces_of(config.batch_size // shards.count, micro_batch)
     # Batch normalisation asks for the other parts' statistics in the middle of the network.
-    gradient = value_and_grad(loss, pieces, ONE if norm else shards)
+    gradient = value_and_grad(
+        functools.partial(loss, alone.mean), pieces, ONE if norm and shards.ordered else shards,
+        functools.partial(loss, over_devices),
+    )  # fmt: skip
 
     def update(
         state: State, data: Trajectory, key: jax.Array
@@ -177,9 +188,10 @@ def classify(
 
         def one(state: State, batch: tuple[jax.Array, jax.Array]) -> tuple[State, dict[str, Any]]:
             drawing = jax.random.fold_in(stream, state.step)
-            (_, ((said, seen), _)), grads = gradient(
-                state.networks, (*batch, jnp.arange(len(batch[1]))), drawing
-            )
+            kept = None
+            if dropout:
+                kept = jax.random.bernoulli(drawing, 1 - dropout, (len(batch[1]), DENSE))
+            (_, ((said, seen), _)), grads = gradient(state.networks, (*batch, kept))
             grads, said = alone.mean((grads, said))
             rate = schedule(learning_rate, state.step, total_steps)
             networks, optimiser, size = steps.step(state.networks, grads, state.optimiser, rate)
@@ -198,7 +210,7 @@ def classify(
     def act(
         params: ActorParams, obs: jax.Array, carry: Any, draw: Any
     ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
-        found, _ = logits(params.networks, obs, params.moments, None)
+        found, _ = logits(params.networks, obs, lambda layer, _: params.moments[layer])
         return found.argmax(-1).astype(jnp.int32), carry, {}
 
     return Algorithm(
@@ -223,7 +235,7 @@ def pool(x: jax.Array) -> jax.Array:
     return x.reshape(batch, rows // 2, 2, columns // 2, 2, channels).max((2, 4))
 
 
-def batch_moments(x: jax.Array, shards: Shards) -> Normalisation:
-    """Mean and variance per channel of ``[B, H, W, C]`` over all parts' batches."""
-    mean = shards.mean(x.mean((0, 1, 2)))
-    return Normalisation(mean, shards.mean(jnp.square(x - mean).mean((0, 1, 2))))
+def batch_moments(x: jax.Array, average: Callable[[jax.Array], jax.Array]) -> Normalisation:
+    """Mean and variance per channel of ``[B, H, W, C]``, averaged with the others' batches."""
+    mean = average(x.mean((0, 1, 2)))
+    return Normalisation(mean, average(jnp.square(x - mean).mean((0, 1, 2))))

@@ -182,12 +182,12 @@ class OnPolicy:
         """See `Algorithm.actor`."""
         return ActorParams(state.networks.actor, state.obs_moments)
 
-    def prepare(self, state: State, trajectory: Trajectory) -> tuple[State, Batch, jax.Array]:
-        """Advantages and targets for a trajectory; the normalisers move on for the next one.
+    def prepare(self, state: State, trajectory: Trajectory) -> tuple[State, Batch]:
+        """Advantages and targets for a trajectory.
 
         Returns:
-            The state with its counters and normalisers moved on, the flattened transitions, and
-            how much of the targets' variance the values explain.
+            The state with its counters and the normaliser of rewards moved on, and the flattened
+            transitions.
         """
         masked, shards = self._masked, self._shards
         shape = trajectory.rewards.shape
@@ -233,18 +233,36 @@ class OnPolicy:
         if masked:  # of replayed trajectories the newest are the first lanes
             newest = trajectory.valid[:, : self._num_envs // shards.count]
             counted = shards.sum(newest.sum().astype(jnp.int32))
-        obs_moments = state.obs_moments
-        if obs_moments is not None:
-            flat_obs = flat_obs.astype(jnp.float32)
-            obs_moments = update_moments(obs_moments, flat_obs, weight, shards)
         state = state._replace(
-            obs_moments=obs_moments,
             reward_moments=reward_moments,
             reward_sums=sums,
             step=state.step + counted,
             iteration=state.iteration + 1,
         )
-        return state, batch, explained_variance(batch.value, batch.target, batch.weight, shards)
+        return state, batch
+
+    def conclude(
+        self, state: State, trajectory: Trajectory, batch: Batch, done: jax.Array | None = None
+    ) -> tuple[State, jax.Array]:
+        """What the update does not need, once it is done.
+
+        Args:
+            state: after the update.
+            trajectory: what was learned from.
+            batch: what `prepare` made of it.
+            done: a number of the update's own; nothing crosses the devices before it is there.
+
+        Returns:
+            The state with the normaliser of observations moved on for the next trajectory, and how
+            much of the targets' variance the values explained.
+        """
+        shards = self._shards.after(done)
+        obs_moments = state.obs_moments
+        if obs_moments is not None:
+            flat_obs = trajectory.obs.reshape(-1, *self._obs_spec.shape).astype(jnp.float32)
+            obs_moments = update_moments(obs_moments, flat_obs, batch.weight, shards)
+        explained = explained_variance(batch.value, batch.target, batch.weight, shards)
+        return state._replace(obs_moments=obs_moments), explained
 
 
 def _values_around(values: jax.Array, trajectory: Trajectory) -> tuple[jax.Array, jax.Array]:

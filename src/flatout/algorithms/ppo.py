@@ -132,7 +132,7 @@ def ppo(
     def update(
         state: State, trajectory: Trajectory, key: jax.Array
     ) -> tuple[State, dict[str, jax.Array], None]:
-        state, batch, explained = base.prepare(state, trajectory)
+        state, batch = base.prepare(state, trajectory)
         # Rows are all transitions; counted after this trajectory, as Stable-Baselines3 does.
         done = jnp.minimum(state.step / total_steps, 1.0)
         rate = learning_rate[0] + (learning_rate[1] - learning_rate[0]) * done
@@ -143,8 +143,8 @@ def ppo(
         def stack(metrics: dict[str, jax.Array]) -> jax.Array:
             return jnp.stack([metrics[name] for name in AVERAGED])
 
-        def minibatch(carry: Any, given: tuple[Any, Any]) -> tuple[Any, jax.Array]:
-            (networks, optimiser, going), (rows, number) = carry, given
+        def minibatch(carry: Any, given: tuple[Any, Any, Any]) -> tuple[Any, jax.Array]:
+            (networks, optimiser, going), (rows, number, some) = carry, given
             part = batch if rows is None else jax.tree.map(lambda leaf: leaf[rows], batch)
             if config.normalize_advantage:
                 centred = centre(part.advantage, part.weight, alone)
@@ -162,8 +162,8 @@ def ppo(
             if config.target_kl is not None:
                 going = going & (metrics["approx_kl"] <= 1.5 * config.target_kl)
             apply = going
-            if part.weight is not None:
-                apply = going & (shards.sum(part.weight.sum()) > 0)
+            if some is not None:
+                apply = going & some
             keep = lambda new, old: jnp.where(apply, new, old)  # noqa: E731
             networks = jax.tree.map(keep, stepped, networks)
             optimiser = jax.tree.map(keep, moved, optimiser)
@@ -181,16 +181,20 @@ def ppo(
             order = jnp.argsort(bits, axis=-1)
         if order is not None:
             order = order.reshape(-1, size)
+        count, some = config.n_epochs * rows // size, None
+        if batch.weight is not None:
+            counted = batch.weight[None] if order is None else batch.weight[order]
+            some = jnp.broadcast_to(shards.sum(counted.sum(-1)) > 0, count)
         carry = (state.networks, state.optimiser, jnp.asarray(True))
-        count = config.n_epochs * rows // size
         numbers = None
         if shards.every > 1:
             numbers = (state.iteration - 1) * count + 1 + jnp.arange(count)
         (networks, optimiser, _), history = jax.lax.scan(
-            minibatch, carry, (order, numbers), length=count
+            minibatch, carry, (order, numbers, some), length=count
         )
         totals = history.sum(0)
         made = totals[-1]
+        state, explained = base.conclude(state, trajectory, batch, totals[0])
         metrics = dict(zip(AVERAGED, totals / jnp.maximum(made, 1.0), strict=True))
         metrics |= {
             "explained_variance": explained,

@@ -152,20 +152,22 @@ def discounted_returns(
 
 
 def mean(x: jax.Array, weight: jax.Array | None = None) -> jax.Array:
-    """Mean over a part's rows, or their weighted sum with `balanced` weights."""
-    return x.mean() if weight is None else (x * weight).sum()
+    """Mean over rows, or that of those that count, with `balanced` weights."""
+    return x.mean() if weight is None else (x * weight).mean()
 
 
 def balanced(weight: jax.Array, shards: Shards = ONE) -> jax.Array:
-    """Weights whose sums over each part's rows average to the mean over all that count.
+    """Weights with which the mean over all parts' rows is the mean over those that count.
 
-    So the average of the parts' gradients is the gradient of all parts' mean.
+    So the average of the parts' gradients, of pieces' or of parts together, is the gradient of
+    that mean.
 
     Args:
         weight: ``[B]``, 1 where a row counts and 0 where not.
         shards: whose rows count together.
     """
-    return weight * (shards.count / jnp.maximum(_counted(weight, shards), 1.0))
+    rows = len(weight) * shards.count
+    return weight * (rows / jnp.maximum(_counted(weight, shards), 1.0))
 
 
 def _counted(weight: jax.Array, shards: Shards) -> jax.Array:

@@ -6,9 +6,9 @@ others'. How many parts there are decides what is computed; how many devices car
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -24,7 +24,7 @@ Tree = TypeVar("Tree")
 Pure = TypeVar("Pure", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Shards:
     """What a part of an update knows of the others. A single one calls nothing.
 
@@ -35,12 +35,22 @@ class Shards:
         ordered: averages are sums in the parts' order, the same bits on any number of devices;
             else whatever order is fastest.
         mapped: devices have an axis of their own; else the compiler divides the one of parts.
+        waits: what every sum takes along, or None (see `after`).
     """
 
     count: int = 1
     every: int = 1
     ordered: bool = False
     mapped: bool = True
+    waits: jax.Array | None = None
+
+    def after(self, done: jax.Array | None) -> Shards:
+        """Parts whose sums wait for a number, as what depends on it.
+
+        What crosses the devices beside a loop in which something crosses them, too, may do so at
+        the same time, and XLA's CPU client (0.10) takes the one for the other, and crashes.
+        """
+        return dataclasses.replace(self, waits=done)
 
     @property
     def each_step(self) -> Shards:
@@ -62,6 +72,45 @@ class Shards:
 
         return jax.custom_batching.sequential_vmap(alone)  # type: ignore[return-value]
 
+    def as_one(self, compute: Pure, merged: Pure | None = None) -> Pure:
+        """A mean over a part's rows; of parts on one device over all of their rows at once.
+
+        Side by side each part would have a gradient of its own, only for their average; as one
+        batch they share the products, and one device takes as long for S parts as for one. So what
+        a part is told is its device's mean. With ordered sums parts stay apart, and where the
+        parameters are its own, too.
+
+        Args:
+            compute: ``(params, batch, *shared) -> (means over rows, arrays with a row each)``.
+            merged: the same for a device's rows, where it asks for other parts' within.
+        """
+        if self.count == 1 or self.ordered or not self.mapped or self.every > 1:
+            return self.apart(compute)
+        whole = compute if merged is None else merged
+        function = jax.custom_batching.custom_vmap(compute)
+
+        @function.def_vmap
+        def together(size: int, mapped: Any, params: Any, batch: Any, *shared: Any) -> Any:
+            of_parts, rows, *others = mapped
+            if any(jax.tree.leaves((of_parts, others))):
+                axes = jax.tree.map(lambda own: 0 if own else None, tuple(mapped))
+                found = jax.vmap(compute, axes)(params, batch, *shared)
+                return found, jax.tree.map(lambda _: True, found)
+
+            def beside(x: jax.Array, own: bool) -> jax.Array:
+                x = x if own else jnp.broadcast_to(x, (size, *x.shape))
+                return x.reshape(-1, *x.shape[2:])
+
+            means, each = whole(params, jax.tree.map(beside, batch, rows), *shared)
+            each = jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), each)
+            of_means, of_each = (
+                jax.tree.map(lambda _, own=own: own, found)
+                for own, found in ((False, means), (True, each))
+            )
+            return (means, each), (of_means, of_each)
+
+        return function  # type: ignore[return-value]
+
     def agree(self, tree: Tree, updates: jax.Array) -> Tree:
         """Parameters after so many updates: averaged where it is time to."""
         if self.every == 1:
@@ -78,11 +127,12 @@ class Shards:
     def sum(self, tree: Tree) -> Tree:
         """Every leaf's sum over the parts: of a number's or an array's, or of several floats'.
 
-        Several cross the devices as one vector: a call for each costs more than copying them
-        (and so many at a time inside of a loop crash XLA's CPU client, 0.10).
+        Several cross the devices as one vector: a call for each costs more than copying them.
         """
         if self.count == 1:
             return tree
+        if self.waits is not None:
+            return dataclasses.replace(self, waits=None).sum((tree, self.waits))[0]
         if len(jax.tree.leaves(tree)) < 2 or not self.mapped:
             return jax.tree.map(self._total, tree)
         packing = Packing(tree)
@@ -129,6 +179,11 @@ class Shards:
 
 ONE = Shards()
 """No parts: the whole batch at once."""
+
+
+def over_devices(tree: Tree) -> Tree:
+    """Every leaf's average over the devices, where a device's parts are one batch."""
+    return jax.lax.pmean(tree, DEVICES)
 
 
 def by_axis(function: Callable[..., Any], axes: Any, *trees: Any) -> Any:
