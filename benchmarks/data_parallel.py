@@ -200,9 +200,9 @@ Several parts on one device against one part (the plain program):
 if __name__ == "__main__":
     options = parser(__doc__, seeds=3)
     add = options.add_argument
-    add("--steps", type=int, default=250, help="gradient steps of a classifier")
-    add("--batch-size", type=int, default=1024, help="images in each of them")
-    add("--window-from", type=int, default=50, help="the step from which their time counts")
+    add("--steps", type=int, default=100, help="gradient steps of a classifier")
+    add("--batch-size", type=int, default=512, help="images in each of them")
+    add("--window-from", type=int, default=40, help="the step from which their time counts")
     add("--placement", default="cpu", help="of Flatout's sides; PyTorch and JAX take a GPU if any")
     add("--peer-threads", type=int, default=0, help="PyTorch's threads (0: its default)")
     main(benchmark, options.parse_args())
