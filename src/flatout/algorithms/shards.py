@@ -133,6 +133,12 @@ class Shards:
             return tree
         if self.waits is not None:
             return dataclasses.replace(self, waits=None).sum((tree, self.waits))[0]
+        if self.ordered or not self.mapped:
+            return self._whole(tree)
+        tree = jax.tree.map(lambda leaf: jax.lax.psum(leaf, PARTS), tree)
+        return tree if jax.lax.axis_size(DEVICES) == 1 else self._whole(tree)
+
+    def _whole(self, tree: Tree) -> Tree:
         if len(jax.tree.leaves(tree)) < 2 or not self.mapped:
             return jax.tree.map(self._total, tree)
         packing = Packing(tree)
@@ -141,7 +147,7 @@ class Shards:
     def _total(self, x: jax.Array) -> jax.Array:
         if self.ordered:
             return functools.reduce(jnp.add, self.gather(x[None]))
-        return jax.lax.psum(x, (PARTS, DEVICES) if self.mapped else PARTS)
+        return jax.lax.psum(x, DEVICES if self.mapped else PARTS)
 
     def mean(self, tree: Tree) -> Tree:
         """Every leaf's average over the parts."""
