@@ -61,6 +61,21 @@ def interpreter(version: str) -> str | None:
     return None
 
 
+def observed(
+    program: str, tmp_path: Path, *python: str
+) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """Run a program with the probe: how it ended, and the folder of what was seen."""
+    (tmp_path / "program.py").write_text(program)
+    folder = tmp_path / "seen"
+    folder.mkdir()
+    done = subprocess.run(
+        [*(python or (sys.executable,)), str(tmp_path / "program.py")],
+        env={**os.environ, "FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": str(INJECT)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    return done, folder
+
+
 HOLDER = """
 import time
 
@@ -81,14 +96,7 @@ def test_the_probe_observes_this_python(tmp_path: Path, version: str) -> None:
     python = interpreter(version)
     if python is None:
         pytest.skip(f"no Python {version} on this machine")
-    (tmp_path / "program.py").write_text(PROGRAM)
-    folder = tmp_path / "seen"
-    folder.mkdir()
-    done = subprocess.run(
-        [python, "-W", "error", str(tmp_path / "program.py")],
-        env={**os.environ, "FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": str(INJECT)},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done, folder = observed(PROGRAM, tmp_path, python, "-W", "error")
     assert done.stderr == ""
     code, threads, left, child = done.stdout.split()
     assert (done.returncode, code, threads, left) == (0, "5", "1", "False")
@@ -110,14 +118,7 @@ def test_the_probe_observes_this_python(tmp_path: Path, version: str) -> None:
 
 
 def test_what_a_program_got_from_locals_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(HOLDER)
-    folder = tmp_path / "seen"
-    folder.mkdir()
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "program.py")],
-        env={**os.environ, "FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": str(INJECT)},
-        capture_output=True, text=True,
-    )  # fmt: skip
+    done, folder = observed(HOLDER, tmp_path)
     assert (done.stdout, done.stderr) == ("7 0.5\n", "")
     (seen,) = map(process, rows_of(folder))
     assert sum(sample.dt for sample in seen.samples) > 0.3
@@ -140,12 +141,7 @@ for task in pathlib.Path("/proc/self/task").iterdir():
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's timers and /proc are Linux's")
 def test_nobody_waits_for_the_lock_that_the_program_lets_go_of(tmp_path: Path) -> None:
     """Who waits for it is woken at each of those times, in vain: some 10,000 a second."""
-    (tmp_path / "program.py").write_text(LETS_GO)
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "program.py")],
-        env={**os.environ, "FLATOUT_EXPLAIN": str(tmp_path), "PYTHONPATH": str(INJECT)},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done, _ = observed(LETS_GO, tmp_path)
     assert done.stderr == ""
     woken = [int(line) for line in done.stdout.split()]
     assert woken
@@ -165,14 +161,7 @@ while time.monotonic() < end:
 
 def test_a_program_that_resets_its_profile_function_is_sampled_on(tmp_path: Path) -> None:
     """The window that it puts an end to never closes by itself."""
-    (tmp_path / "program.py").write_text(RESETS)
-    folder = tmp_path / "seen"
-    folder.mkdir()
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "program.py")],
-        env={**os.environ, "FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": str(INJECT)},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done, folder = observed(RESETS, tmp_path)
     assert done.stderr == ""
     (seen,) = map(process, rows_of(folder))
     assert sum(sample.dt for sample in seen.samples) > 2.5
@@ -201,14 +190,7 @@ thread.join()
 
 def test_a_signal_within_the_handler_is_left_alone(tmp_path: Path) -> None:
     """What the probe itself does is no part of what the program is seen to do."""
-    (tmp_path / "program.py").write_text(FLOODED)
-    folder = tmp_path / "seen"
-    folder.mkdir()
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "program.py")],
-        env={**os.environ, "FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": str(INJECT)},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done, folder = observed(FLOODED, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     (rows,) = rows_of(folder)
     own = {row["i"] for row in rows if row["k"] == "code" and row["file"].startswith(str(INJECT))}

@@ -148,17 +148,31 @@ def test_cores_do_together_at_least_what_one_does(cores: int) -> None:
     assert 1.0 <= together(cores) <= cores
 
 
-def test_one_straggler_of_four_is_waiting() -> None:
+@pytest.mark.parametrize("rounds", [1, 20], ids=["a fifth of the time", "a hundredth"])
+def test_one_straggler_of_four_is_waiting(rounds: int) -> None:
+    """However quick the others are."""
     driver, workers = Recorded(1), [Recorded(pid) for pid in range(2, 6)]
-    for _ in range(40):
+    for number in range(40):
         driver.spend(0.01, "learn").spend(0.09, "wait")
         workers[0].spend(0.1, "env")
         for worker in workers[1:]:
-            worker.spend(0.02, "env").spend(0.08, "wait")
+            busy = 0.02 if number % rounds == 0 else 0.0
+            worker.spend(busy, "env").spend(0.1 - busy, "wait")
     found = told(driver, *workers)
     assert found.verdict == "waiting"
     assert found.phases["wait"] > 0.6
     assert "cores are idle" in " ".join(found.findings[0].evidence)
+
+
+def test_a_helper_that_does_little_is_no_idle_worker() -> None:
+    """A manager or a logger beside the one process that steps."""
+    driver, worker, helper = Recorded(1), Recorded(2), Recorded(3)
+    for number in range(40):
+        driver.spend(0.01, "learn").spend(0.09, "wait")
+        worker.spend(0.1, "env")
+        busy = 0.01 if number % 10 == 0 else 0.0
+        helper.spend(busy, "io").spend(0.1 - busy, "wait")
+    assert told(driver, worker, helper).verdict == "env-bound"
 
 
 def test_without_workers_the_driver_is_to_blame() -> None:

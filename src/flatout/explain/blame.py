@@ -9,14 +9,16 @@ between them where the processors are busy all the same, else to waiting.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from flatout.explain.evidence import Evidence
 from flatout.explain.places import Mark, Site
 from flatout.explain.timeline import Moment, Timeline, Track
 
-ACTIVE = 0.02
-"""A thread that works for less than this share of the time serves nobody."""
+ACTIVE, TRAINS = 0.02, 0.005
+"""A thread that works for less than this share of the time serves nobody; one that does training's
+own work, which helpers such as managers and loggers do not, for less than the second."""
 
 WORK = ("env", "act", "replay", "input", "learn", "transfer", "communicate")
 """Phases of training."""
@@ -58,7 +60,8 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
     workers = [
         track
         for track in line.tracks
-        if track is not driver and _worked(line, track) >= ACTIVE * span
+        if track is not driver
+        and (_worked(line, track) >= ACTIVE * span or _worked(line, track, WORK) >= TRAINS * span)
     ]
     found = Blame(sum(m.dt for m in moments), {}, workers=len(workers))
     found.busy_cores = busy_cores(evidence, line.begin, line.end)
@@ -104,8 +107,13 @@ def _works(mark: Mark) -> bool:
     return not mark.waits and mark.phase not in ("wait", "import", "first compilation")
 
 
-def _worked(line: Timeline, track: Track) -> float:
-    return sum(m.dt for m in line.steady(track) if _works(m.mark))
+def _worked(line: Timeline, track: Track, phases: Collection[str] | None = None) -> float:
+    """Seconds in which a thread worked, or worked at some phases."""
+    return sum(
+        m.dt
+        for m in line.steady(track)
+        if _works(m.mark) and (phases is None or m.mark.phase in phases)
+    )
 
 
 def _states(workers: list[Track], moment: Moment) -> list[tuple[Track, Mark]]:
