@@ -75,7 +75,7 @@ class Probe:
         self.lines = []
         self.seen = Seen(self.line, self.profiled)
         self.samples = []
-        self.windows = 0
+        self.windows, self.hooks = 0, []
         self.window = None
         self.next_window = None
         self.libraries = {}
@@ -401,7 +401,9 @@ class Probe:
             return
         self.next_window = now + WINDOW_EVERY * (1 + self.windows // 10)
         self.windows += 1
-        sys.setprofile(Window(self).hook())
+        hook = Window(self).hook()
+        self.hooks.append(hook)  # Python (3.11) may call one that has just been taken away
+        sys.setprofile(hook)
 
     def write_window(self):
         """Write the window that the main thread has finished."""
@@ -413,6 +415,7 @@ class Probe:
             cpu = getattr(time, "thread_time", time.process_time)
             began = cpu()
             row = window.row()
+            window.events.clear()
             self.line(row)
             cost = cpu() - began + 1e-9 * row["cost"] * len(row["events"])
             self.next_window = max(self.next_window, window.opened + cost / WINDOW_COST)

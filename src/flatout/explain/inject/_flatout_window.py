@@ -64,6 +64,8 @@ class Window:
                 add((now, C_RETURN, None, 0))
 
         def profile(frame, event, arg):
+            if self.closed:
+                return
             now = clock()
             try:
                 note(now, frame, event, arg)
@@ -120,7 +122,7 @@ class Window:
         """Nanoseconds that one event costs the program on this machine, by calling the hook."""
         other = Window.__new__(Window)
         other.probe, other.events, other.details = self.probe, [], []
-        other.inside, other.deadline = None, float("inf")
+        other.inside, other.deadline, other.closed = None, float("inf"), False
         hook, frame = other.hook(), sys._getframe()
         clock = getattr(time, "thread_time", time.process_time)
         began = clock()
