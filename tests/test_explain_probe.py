@@ -167,6 +167,40 @@ def test_a_program_that_resets_its_profile_function_is_sampled_on(tmp_path: Path
     assert sum(sample.dt for sample in seen.samples) > 2.5
 
 
+COLLECTS = """
+import gc, itertools, sys, time
+
+def nothing():
+    pass
+
+def collected(phase, info):  # JAX has one, too
+    if sys.getprofile() is not None:
+        for _ in range(4000):
+            nothing()
+
+gc.callbacks.append(collected)
+end = time.monotonic() + 4.0
+for number in itertools.cycle(range(5, 9)):
+    gc.set_threshold(number)
+    for _ in range(50):
+        nothing()
+    if time.monotonic() > end:
+        break
+"""
+
+
+def test_a_window_that_ends_within_a_garbage_collection(tmp_path: Path) -> None:
+    """Python 3.11 collects while it makes the frame to pass to a profile function.
+
+    What then runs in Python is profiled, too. Where the window ends there, the function has been
+    taken away once it is called; had it been freed, Python would crash.
+    """
+    done, folder = observed(COLLECTS, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    (rows,) = rows_of(folder)
+    assert any(row["k"] == "window" for row in rows)
+
+
 FLOODED = """
 import signal, threading, time
 

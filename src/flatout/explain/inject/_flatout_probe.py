@@ -402,7 +402,9 @@ class Probe:
         self.next_window = now + WINDOW_EVERY * (1 + self.windows // 10)
         self.windows += 1
         hook = Window(self).hook()
-        self.hooks.append(hook)  # Python (3.11) may call one that has just been taken away
+        # Python 3.11 makes a frame object before it calls the hook. That may collect garbage, whose
+        # callbacks are profiled: the window ends there, and the hook is called once more.
+        self.hooks.append(hook)
         sys.setprofile(hook)
 
     def write_window(self):
