@@ -28,8 +28,8 @@ ENVS = {
 def measure(env: str, settings: dict[str, Any], inference: str) -> dict[str, list[float]]:
     """Start a crew, step, look at it, end it: seconds, and MiB of each process."""
     from flatout import backend
-    from flatout.algorithms.base import raw_key
-    from flatout.assembly import ACT, INIT, LEARN, build_algorithm
+    from flatout.algorithms.base import ACT, INIT, LEARN, raw_key
+    from flatout.assembly import build_algorithm
     from flatout.buffers.fresh import Fresh
     from flatout.envs.task import open_task
     from flatout.learner import Learner

@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.algorithms.base import raw_key
+from flatout.algorithms.base import DATA, INIT, raw_key
 from flatout.algorithms.classify import classify
-from flatout.assembly import DATA, INIT
 from flatout.checkpoint import named_leaves
 from flatout.datasets import FILES, Dataset, load_dataset, read_idx
 from flatout.errors import UsageError

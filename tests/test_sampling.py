@@ -23,8 +23,9 @@ from flatout.buffers.sampling import (
     leaves,
     leaves_of,
     no_priorities,
-    rebuilt,
     reprioritise,
+    restored,
+    saved,
 )
 from flatout.types import ObservationSpec
 
@@ -181,7 +182,7 @@ def assert_sums(sizes: Geometry, priorities: Priorities) -> None:
     tree = np.asarray(priorities.tree)
     assert tree.dtype == np.float32
     np.testing.assert_array_equal(tree[1 : len(tree) // 2], tree[2::2] + tree[3::2])
-    again = rebuilt(sizes, leaves(sizes, priorities), priorities.largest)
+    again = restored(sizes, saved(sizes, priorities))
     np.testing.assert_array_equal(again.tree[1:], tree[1:])
     assert again.largest == priorities.largest
 

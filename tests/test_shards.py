@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from flatout.algorithms.accumulate import value_and_grad
 from flatout.algorithms.shards import Shards
-from flatout.buffers.sharded import JoinedRows, PartRows, split
+from flatout.buffers.sharded import split
+from flatout.buffers.sharded_replay import JoinedRows, PartRows
 from flatout.mesh import Mesh
 from flatout.types import Trajectory
 from tests.conftest import Result, furthest, last_saved
@@ -90,16 +91,20 @@ def test_replay_in_parts_is_the_same_wherever_it_lives_and_whoever_carries_it(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["cpu", "device"])
-def test_a_run_goes_on_with_another_number_of_devices(
-    where: str, flatout: Cli, tmp_path: Path
+@pytest.mark.parametrize(("where", "then"), [("cpu", "device"), ("device", "cpu")])
+def test_a_run_goes_on_with_another_number_of_devices_and_its_replay_elsewhere(
+    where: str, then: str, flatout: Cli, tmp_path: Path
 ) -> None:
-    flags = (*RUNS["dqn"], "--reduce", "ordered", "--placement", f"act=cpu replay={where}")
-    whole = learned(flatout, tmp_path / "whole", *flags, "--devices", 2, "--steps", 320)
-    learned(flatout, tmp_path / "parts", *flags, "--devices", 8, "--steps", 160)
+    flags = (*RUNS["dqn"], "--prioritized", "--n-step", 3, "--reduce", "ordered")
+    first, second = (f"act=cpu replay={place}" for place in (where, then))
+    # The exponent of the weights moves over the steps of the run, which are more after resuming.
+    flags = (*flags, "--priority-beta", 0.5, "--placement", first, "--steps")
+    whole = learned(flatout, tmp_path / "whole", *flags, 320, "--devices", 2)
+    learned(flatout, tmp_path / "parts", *flags, 160, "--devices", 8)
     resumed = flatout(
-        "train", "--resume", tmp_path / "parts", "--steps", 320, "--devices", 2, "--quiet"
-    )
+        "train", "--resume", tmp_path / "parts", "--steps", 320, "--devices", 2, "--quiet",
+        "--placement", second,
+    )  # fmt: skip
     assert resumed.code == 0, resumed.err
     again = last_saved(tmp_path / "parts")
     assert furthest(whole, again) == 0.0

@@ -295,8 +295,7 @@ class Agent:
         return Bundle(shapes).pack_host(checkpoint.rebuild(names, shapes, self._arrays))
 
     def _policy(self, count: int, deterministic: bool) -> Policy:
-        from flatout.algorithms.base import raw_key
-        from flatout.assembly import ACT
+        from flatout.algorithms.base import ACT, raw_key
 
         if (count, deterministic) not in self._acting:
             task = self._task_specs()

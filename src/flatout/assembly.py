@@ -14,7 +14,6 @@ from flatout.envs.task import Task, open_task
 from flatout.errors import UsageError
 from flatout.hardware import Hardware, inventory, resolve_placement
 from flatout.placement import (
-    CPU,
     DeviceName,
     Placement,
     refuse_shards,
@@ -27,15 +26,11 @@ from flatout.spans import Spans
 if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
     from flatout.algorithms.shards import Shards
-    from flatout.buffers.base import Buffer
     from flatout.evaluate import Evaluator
     from flatout.networks import Network
     from flatout.params import Publisher
     from flatout.schedules.base import Schedule
     from flatout.supervised import Tester
-
-INIT, LEARN, ACT, REPLAY, DATA = 0, 1, 2, 3, 4
-"""The run's independent random streams."""
 
 
 def horizon(config: TrainConfig, limit: int | None) -> int:
@@ -102,77 +97,6 @@ def shards_of(config: TrainConfig, placement: Placement | None) -> Shards:
     every = sync_every(run.sync) if run.shards > 1 else 1
     divided = placement is not None and placement.params == "sharded"
     return Shards(run.shards, every, run.reduce == "ordered", mapped=not divided)
-
-
-def build_buffer(
-    config: TrainConfig, task: Task | None, algorithm: Algorithm, placement: Placement, shapes: Any,
-    expect: Callable[[tuple[float, float]], None],
-) -> Buffer:  # fmt: skip
-    """What lies between trajectories and updates, where the placement wants it.
-
-    Args:
-        config: the settings.
-        task: the environment; None for a dataset.
-        algorithm: learns from it.
-        placement: where replay lives.
-        shapes: of trajectories.
-        expect: is told before anything large is allocated how many MiB that will be in host
-            memory and in the learning device's; refuses what cannot be.
-    """
-    from flatout.buffers.sharded import ShardedBuffer, part_shapes
-
-    shards = config.run.shards
-    if shards == 1:
-        return _build_part(config, task, algorithm, placement, shapes, expect, None)
-    shapes = part_shapes(shapes, shards)
-    if algorithm.replay is not None:
-        algorithm = replace(algorithm, replay=algorithm.replay.part(shards))
-    taken = [0.0, 0.0]
-
-    def together(more: tuple[float, float]) -> None:
-        taken[0], taken[1] = taken[0] + more[0], taken[1] + more[1]
-        expect((taken[0], taken[1]))
-
-    parts = [
-        _build_part(config, task, algorithm, placement, shapes, together, number)
-        for number in range(shards)
-    ]
-    return ShardedBuffer(parts, shapes.rewards.shape[1])
-
-
-def _build_part(
-    config: TrainConfig, task: Task | None, algorithm: Algorithm, placement: Placement, shapes: Any,
-    expect: Callable[[tuple[float, float]], None], number: int | None,
-) -> Buffer:  # fmt: skip
-    """One part's buffer, or the whole run's."""
-    from flatout.algorithms.base import raw_key
-    from flatout.buffers.device import DeviceReplay
-    from flatout.buffers.fresh import Fresh
-    from flatout.buffers.replay import HostReplay
-    from flatout.buffers.ring import Geometry
-    from flatout.buffers.trajectories import TrajectoryReplay
-    from flatout.memory import replay_mb
-
-    needs = algorithm.replay
-    if needs is None:
-        kept = getattr(config.hyper, "replay_trajectories", 1)
-        if kept == 1:
-            return Fresh(algorithm)
-        trajectories = TrajectoryReplay(algorithm, kept, shapes)
-        expect(trajectories.memory_mb())
-        return trajectories
-    assert task is not None  # only what learns from replay looks at it again
-    lanes = shapes.rewards.shape[1]
-    rows = max(needs.buffer_size // lanes, algorithm.horizon)
-    geometry = Geometry(task.obs_spec, lanes, rows, needs.n_step, needs.gamma)
-    expect(replay_mb(geometry, needs, shapes, placement))
-    key = raw_key(config.run.seed, REPLAY, *(() if number is None else (number,)))
-    if placement.replay_on_device:
-        cuts = rows * lanes // (task.limit or 64) + lanes
-        return DeviceReplay(algorithm, geometry, shapes, key, cuts)
-    several = placement.learn[0].kind == "gpu" and needs.most(lanes) > 1
-    chunk = -(-needs.most(lanes) // 2) if several else None
-    return HostReplay(algorithm, geometry, shapes, key, backend.device(CPU), chunk)
 
 
 @dataclass
@@ -292,7 +216,8 @@ def _compile(
     discardable: Callable[[], AbstractContextManager[Any]],
     announce: Callable[[str], None],
 ) -> Parts:
-    from flatout.algorithms.base import raw_key
+    from flatout.algorithms.base import ACT, INIT, LEARN, raw_key
+    from flatout.buffers.make import build_buffer
     from flatout.buffers.rollout import final_chunks, trajectory_shapes
     from flatout.evaluate import Evaluator
     from flatout.learner import Learner

@@ -70,8 +70,9 @@ def assemble_classifier(
     Raises:
         UsageError, FlatoutError: what cannot be done.
     """
-    from flatout.algorithms.base import raw_key, shapes_of
-    from flatout.assembly import DATA, INIT, LEARN, Parts, build_buffer
+    from flatout.algorithms.base import DATA, INIT, LEARN, raw_key, shapes_of
+    from flatout.assembly import Parts
+    from flatout.buffers.make import build_buffer
     from flatout.learner import Learner
     from flatout.memory import Expectation, learned_mb, size_mb
     from flatout.mesh import Mesh

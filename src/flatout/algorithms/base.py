@@ -101,6 +101,13 @@ class ReplayNeeds:
             parts=count,
         )  # fmt: skip
 
+    def whole(self) -> ReplayNeeds:
+        """What all parts ask for together."""
+        return replace(
+            self, batch_size=self.batch_size * self.parts,
+            buffer_size=self.buffer_size * self.parts, parts=1,
+        )  # fmt: skip
+
     def horizon(self, num_envs: int) -> int:
         """T, steps per environment that are collected before updates are due."""
         return -(-self.train_freq // (num_envs * self.parts))
@@ -130,6 +137,10 @@ def replay_needs(config: ReplayConfig, total_steps: int) -> ReplayNeeds:
         beta=linear("priority_beta", config.priority_beta),
         total_steps=total_steps,
     )
+
+
+INIT, LEARN, ACT, REPLAY, DATA = range(5)
+"""A run's independent random streams."""
 
 
 def wrap_key(data: Any) -> jax.Array:

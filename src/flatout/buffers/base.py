@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from flatout.errors import CheckpointError
 from flatout.types import RowSource, Trajectory
 
 Scalars = dict[str, jax.Array]
@@ -76,3 +77,13 @@ class Buffer(Protocol):
         """An environment's episode could not be restored: it ended, truncated, with its last
         step, and the next began with `first_obs`. Returns what is held."""
         ...
+
+
+def check_shards(data: dict[str, Any], shards: int) -> None:
+    """Refuse a buffer's state that was saved in another number of parts.
+
+    Raises:
+        CheckpointError: it was.
+    """
+    if (said := data.get("shards", 1)) != shards:
+        raise CheckpointError(f"it was saved with --shards {said}.")

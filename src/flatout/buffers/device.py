@@ -23,6 +23,8 @@ from flatout.buffers.sampling import (
     draw,
     no_priorities,
     reprioritise,
+    restored,
+    saved,
 )
 from flatout.types import RowSource, Trajectory
 
@@ -214,7 +216,7 @@ class DeviceReplay:
 
     def state(self, held: Held) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
         """Counters and priorities; the rows themselves are read from the device."""
-        return self._ledger.saved(held.ring, held.priorities)
+        return self._ledger.saved(held.ring, saved(self._geometry, held.priorities))
 
     def restore(
         self, arrays: dict[str, np.ndarray], data: dict[str, Any], rows: RowSource | None
@@ -222,7 +224,8 @@ class DeviceReplay:
         """Take over such a state; returns what is held."""
         ring = self._ledger.restore(self.held().ring, arrays, data, rows)
         self._resize(len(ring.finals))
-        return Held(ring, self._ledger.priorities(arrays))
+        uniform = self._needs.alpha is None
+        return Held(ring, None if uniform else restored(self._geometry, arrays))
 
     def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, held: Held) -> Any:
         """The lane's newest step was its episode's last."""

@@ -12,11 +12,11 @@ import numpy as np
 
 from flatout.algorithms.base import ReplayNeeds
 from flatout.buffers.ring import MAX_AGE, Geometry, Piece, Ring
-from flatout.buffers.sampling import Priorities, leaves, rebuilt
 from flatout.errors import CheckpointError
 from flatout.types import RowSource, Trajectory
 
-STORED = ("frames", "actions", "rewards", "terminated", "truncated", "age", "slot")
+STORED = ("frames", "actions", "rewards", "terminated", "truncated", "age")
+"""What is kept of a row, and its final observations, whose places are the ring's own."""
 
 
 class Ledger:
@@ -128,46 +128,36 @@ class Ledger:
 
     def state(self) -> dict[str, Any]:
         """JSON-compatible counters."""
-        return {"head": self.head, "finals": self._finals, "room": self.room}
+        return {"head": self.head, "room": self.room}
 
     def source(self, ring: Ring) -> RowSource:
         """The rows, to be read where they lie."""
         return _Rows(self._geometry, ring, self.head)
 
     def saved(
-        self, ring: Ring, priorities: Priorities | None
+        self, ring: Ring, priorities: dict[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource]:
         """What a buffer keeps (`Buffer.state`)."""
-        arrays = self.next_row(ring)
-        if priorities is not None:
-            arrays["priorities"] = leaves(self._geometry, priorities)
-            arrays["largest"] = np.asarray(priorities.largest)
-        return arrays, self.state(), self.source(ring)
-
-    def priorities(self, arrays: dict[str, np.ndarray]) -> Priorities | None:
-        """Saved priorities (NumPy); None where sampling is uniform."""
-        if self._needs.alpha is None:
-            return None
-        return rebuilt(self._geometry, arrays["priorities"], arrays["largest"])
+        return self.next_row(ring) | priorities, self.state(), self.source(ring)
 
     def restore(
         self, ring: Ring, arrays: dict[str, np.ndarray], data: dict[str, Any],
         rows: RowSource | None,
     ) -> Ring:  # fmt: skip
-        """Take over saved rows and counters; returns the ring with them (NumPy)."""
+        """Take over saved rows, in place, and counters; returns the ring (NumPy)."""
         geometry = self._geometry
         if rows is None:
             raise CheckpointError("it holds no replayed experience.")
-        self.head, self._finals = int(data["head"]), int(data["finals"])
+        self.head = int(data["head"])
         self.room = max(int(data["room"]), self.room)
         self.made = self._needs.due(self.head * geometry.lanes)
         self._age = np.array(arrays["age"], np.uint8)
         if self._age.shape != (geometry.lanes,) or self.head < 0:
             raise CheckpointError("its replay was saved with another number of environments.")
-        ring = Ring(*(np.array(array) for array in ring))
         first, end = rows.stored
-        kept: list[tuple[int, np.ndarray]] = []
+        kept: list[np.ndarray] = []
         self._cuts.clear()
+        ring.slot[...] = 0
         while first < end:
             stop = min(first + 4096, end)
             part = rows.read(first, stop)
@@ -180,17 +170,18 @@ class Ledger:
                 np.argwhere(part["truncated"]), part["finals"], strict=True
             ):
                 if first + t >= self.head - geometry.rows:
+                    ring.slot[place[t] * geometry.lanes + lane] = len(kept)
                     self._cuts.append(first + int(t))
-                    kept.append((int(part["slot"][t, lane]), final))
+                    kept.append(final)
             first = stop
+        self._finals = len(kept)
         finals = np.zeros((self._grown(), *geometry.frame), ring.finals.dtype)
-        ring = ring._replace(finals=finals)
-        for number, final in kept:
-            ring.finals[number % len(ring.finals)] = final
+        for number, final in enumerate(kept):
+            finals[number] = final
         place = self.head % geometry.length * geometry.lanes
         ring.frames[place : place + geometry.lanes] = arrays["frames"]
         ring.age[place : place + geometry.lanes] = arrays["age"]
-        return ring
+        return ring._replace(finals=finals)
 
     def cut(self, ring: Ring, env: int, final_obs: np.ndarray, first_obs: np.ndarray) -> Ring:
         """The lane's newest step was its episode's last; the next begins with `first_obs`."""
@@ -231,11 +222,11 @@ class _Rows:
         until = min(start + rows, length)  # the ring may go on at its beginning
         stretches = [(start, until - start), (0, rows - (until - start))]
         part: dict[str, np.ndarray] = {}
-        for name in STORED:
+        for name in (*STORED, "slot"):
             array = getattr(self._ring, name)
             found = [on_host(array, at * lanes, size * lanes) for at, size in stretches if size]
             part[name] = np.concatenate(found).reshape(rows, lanes, *array.shape[1:])
-        numbers = part["slot"][part["truncated"]]
+        numbers = part.pop("slot")[part["truncated"]]
         finals = self._ring.finals
         part["finals"] = on_host(finals, 0, len(finals))[numbers % len(finals)]
         return part

@@ -6,7 +6,9 @@ device memory. Priorities refresh once per trajectory's updates.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,15 +16,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, wrap_key
-from flatout.buffers.base import Scalars
+from flatout.buffers.base import Scalars, check_shards
 from flatout.buffers.ledger import Ledger
 from flatout.buffers.ring import Gathered, Geometry, Ring, gather, merge, ring_bytes, ring_shapes
 from flatout.buffers.sampling import (
+    Drawn,
     Priorities,
     arrive,
     draw,
     no_priorities,
     reprioritise,
+    restored,
+    saved,
 )
 from flatout.types import Device, RowSource, Trajectory
 
@@ -31,13 +36,16 @@ COUNT, STEPS = range(2)
 
 
 class HostReplay:
-    """A ring in host memory.
+    """A ring in host memory, which all parts of a sharded learner have in common.
+
+    Part s has the s-th N lanes, draws from those alone, and by its own priorities; what is handed
+    over has a leading axis of parts then.
 
     Args:
-        algorithm: learns from it.
-        geometry: the ring's sizes.
-        trajectory: the shapes of trajectories.
-        key: raw key data of the sampling stream, uint32 ``[2]``.
+        algorithm: learns from it, or one part of it does.
+        geometry: the ring's sizes; a part's.
+        trajectory: the shapes of trajectories; a part's.
+        key: raw key data of the sampling stream, uint32 ``[2]``; of S parts ``[S, 2]``.
         host: the CPU device that chooses rows.
         chunk: the most updates in one dispatch; a trajectory's updates that need several are
             dispatched one after the other, the next one's batches gathered meanwhile.
@@ -55,41 +63,59 @@ class HostReplay:
         assert algorithm.replay is not None
         self._algorithm = algorithm
         self._needs = algorithm.replay
-        self._geometry = geometry
-        self._key = key
+        self._part, self._key = geometry, key
+        self._parts = key.shape[:-1]  # () or (S,)
+        self._geometry = replace(geometry, lanes=geometry.lanes * math.prod(self._parts))
+        first = geometry.lanes * np.arange(math.prod(self._parts), dtype=np.int32)
+        self._first = first.reshape(*self._parts, 1, 1)  # each part's first lane
         self._most = self._needs.most(geometry.lanes)
         self._chunk = min(chunk or self._most, self._most)
-        shapes = ring_shapes(geometry, trajectory, geometry.lanes)
+        shapes = ring_shapes(self._geometry, trajectory, self._geometry.lanes)
         self._ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
-        self._ledger = Ledger(geometry, self._needs)
+        self._ledger = Ledger(self._geometry, self._needs.whole())
         self._drawn: tuple[np.ndarray, np.ndarray] | None = None
         self._booked = (0, 0)
         self.axes: Any = (0, None)
         self._priorities: Any = None
-        on = jax.sharding.SingleDeviceSharding(host)
+        self._host = host
         counters = np.zeros(2, np.int32)
         if self._needs.alpha is not None:
-            self._priorities = jax.device_put(no_priorities(geometry), host)
+            empty = no_priorities(geometry)
+            self._priorities = self._placed(
+                jax.tree.map(lambda leaf: np.broadcast_to(leaf, self._parts + leaf.shape), empty)
+            )
         rows = trajectory.rewards.shape[0]
-
-        def compiled(function: Any, *arguments: Any, donate: tuple[int, ...] = ()) -> Any:
-            program = jax.jit(function, in_shardings=on, out_shardings=on, donate_argnums=donate)
-            return program.lower(*arguments).compile()
-
-        self._draw = compiled(self._draw_all, self._priorities, key, counters, np.float32(1))
+        self._draw = self._compiled(
+            self._draw_all, (0, 0, None, None), self._priorities, key, counters, np.float32(1)
+        )
         if self._priorities is not None:
-            self._arrive = compiled(
-                lambda pri, head: arrive(geometry, pri, head, rows),
+            self._arrive = self._compiled(
+                lambda pri, head: arrive(geometry, pri, head, rows), (0, None),
                 self._priorities, np.int32(0), donate=(0,),
             )  # fmt: skip
-            drawn = np.zeros((self._most, self._needs.batch_size), np.int32)
-            self._reprioritise = compiled(
-                self._reprioritise_all, self._priorities, drawn, drawn,
+            drawn = np.zeros((*self._parts, self._most, self._needs.batch_size), np.int32)
+            self._reprioritise = self._compiled(
+                self._reprioritise_all, (0, 0, 0, 0, None), self._priorities, drawn, drawn,
                 drawn.astype(np.float32), np.int32(0), donate=(0,),
             )  # fmt: skip
-        first = self._gather(np.zeros((2, self._chunk, self._needs.batch_size), np.int32))
-        self._batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), first)
+        none = np.zeros((*self._parts, self._chunk, self._needs.batch_size), np.int32)
+        batches = self._gather(none, none)
+        self._batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batches)
         self.metrics = (*algorithm.advanced, *algorithm.metrics, "updates")
+
+    def _placed(self, tree: Any) -> Any:
+        return jax.device_put(tree, self._host)
+
+    def _compiled(
+        self, function: Any, axes: tuple[int | None, ...], *arguments: Any,
+        donate: tuple[int, ...] = (),
+    ) -> Any:  # fmt: skip
+        """One part's function for all of them, on the host's CPU."""
+        if self._parts:
+            function = jax.vmap(function, axes)
+        on = jax.sharding.SingleDeviceSharding(self._host)
+        program = jax.jit(function, in_shardings=on, out_shardings=on, donate_argnums=donate)
+        return program.lower(*arguments).compile()
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
         """The shapes of a dispatch's batches and counters, and of one without updates."""
@@ -112,7 +138,7 @@ class HostReplay:
             ring.finals[number % len(ring.finals)] = final
         if self._priorities is not None:
             self._priorities = self._arrive(self._priorities, np.int32(head))
-        self._booked = (made, piece.rewards.size * self._needs.parts)
+        self._booked = (made, piece.rewards.size)
 
     def arrivals(self) -> Iterator[Any]:
         """The batches of the updates that the trajectory pays for."""
@@ -124,14 +150,15 @@ class HostReplay:
             return
         beta = np.float32(ledger.beta)
         counters = np.array([made, ledger.head], np.int32)
-        drawn, weights = self._draw(self._priorities, self._key, counters, beta)
-        drawn = np.asarray(drawn)
-        self._drawn = (drawn[0], drawn[1])
+        row, lane, weights = map(
+            np.asarray, self._draw(self._priorities, self._key, counters, beta)
+        )
+        self._drawn = (row, lane)
         for start in range(0, count, self._chunk):
             stop = min(start + self._chunk, count)
-            batch = self._gather(_rows(drawn, start, self._chunk))
-            if weights is not None:
-                batch = batch._replace(weights=_rows(np.asarray(weights), start, self._chunk, 0))
+            batch = self._gather(_some(row, start, self._chunk), _some(lane, start, self._chunk))
+            if self._priorities is not None:
+                batch = batch._replace(weights=_some(weights, start, self._chunk))
             yield batch, np.array([stop - start, 0 if start else steps], np.int32)
 
     def learn(
@@ -139,7 +166,7 @@ class HostReplay:
     ) -> tuple[Any, Any, Scalars, Any]:
         """All of a dispatch's updates, one batch after the other; none without batches."""
         batches, counters = inputs
-        algorithm, geometry = self._algorithm, self._geometry
+        algorithm, geometry = self._algorithm, self._part
         assert algorithm.advance is not None
         state, said = algorithm.advance(state, counters[STEPS])
         zeros = jnp.zeros((len(algorithm.metrics),), jnp.float32)
@@ -163,9 +190,9 @@ class HostReplay:
         if self._priorities is None or not self._ledger.due:
             return
         assert self._drawn is not None
-        errors = np.zeros((self._most, self._needs.batch_size), np.float32)
-        found = np.concatenate([np.asarray(one) for one in feedback])[: self._most]
-        errors[: len(found)] = found
+        errors = np.zeros((*self._parts, self._most, self._needs.batch_size), np.float32)
+        found = np.concatenate([np.asarray(one) for one in feedback], -2)[..., : self._most, :]
+        errors[..., : found.shape[-2], :] = found
         row, lane = self._drawn
         self._priorities = self._reprioritise(
             self._priorities, row, lane, errors, np.int32(self._ledger.due)
@@ -181,16 +208,17 @@ class HostReplay:
 
     def state(self, held: Any) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
         """Counters and priorities; the rows themselves are read where they lie."""
-        return self._ledger.saved(self._ring, self._priorities)
+        arrays, data, rows = self._ledger.saved(self._ring, saved(self._part, self._priorities))
+        return arrays, data | {"shards": math.prod(self._parts)}, rows
 
     def restore(
         self, arrays: dict[str, np.ndarray], data: dict[str, Any], rows: RowSource | None
     ) -> Any:
         """Take over such a state."""
+        check_shards(data, math.prod(self._parts))
         self._ring = self._ledger.restore(self._ring, arrays, data, rows)
         if self._priorities is not None:
-            (where,) = self._priorities.tree.devices()
-            self._priorities = jax.device_put(self._ledger.priorities(arrays), where)
+            self._priorities = self._placed(restored(self._part, arrays))
         return ()
 
     def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, held: Any) -> Any:
@@ -198,20 +226,20 @@ class HostReplay:
         self._ring = self._ledger.cut(self._ring, env, final_obs, first_obs)
         return held
 
-    def _gather(self, drawn: np.ndarray) -> Gathered:
-        return gather(np, self._geometry, self._ring, self._ledger.head, drawn[0], drawn[1])
+    def _gather(self, row: np.ndarray, lane: np.ndarray) -> Gathered:
+        head = self._ledger.head
+        return gather(np, self._geometry, self._ring, head, row, lane + self._first)
 
     def _draw_all(
         self, priorities: Priorities | None, key: jax.Array, counters: jax.Array, beta: jax.Array
-    ) -> tuple[jax.Array, jax.Array | None]:
+    ) -> Drawn:
+        """One part's rows ``[K, B]`` for all updates of a trajectory."""
         made, head = counters[0], counters[1]
 
-        def one(update: jax.Array) -> Any:
-            return draw(self._geometry, key, update, head, self._needs.batch_size, priorities, beta)
+        def one(update: jax.Array) -> Drawn:
+            return draw(self._part, key, update, head, self._needs.batch_size, priorities, beta)
 
-        drawn = jax.vmap(one)(made + jnp.arange(self._most))
-        rows = jnp.stack([drawn.row, drawn.lane])
-        return rows, None if priorities is None else drawn.weight
+        return jax.vmap(one)(made + jnp.arange(self._most))
 
     def _reprioritise_all(
         self, priorities: Priorities, row: jax.Array, lane: jax.Array, errors: jax.Array,
@@ -220,7 +248,7 @@ class HostReplay:
         alpha = self._needs.alpha or 0.0
 
         def body(u: jax.Array, priorities: Priorities) -> Priorities:
-            return reprioritise(self._geometry, priorities, row[u], lane[u], errors[u], alpha)
+            return reprioritise(self._part, priorities, row[u], lane[u], errors[u], alpha)
 
         return jax.lax.fori_loop(0, count, body, priorities)
 
@@ -242,12 +270,12 @@ def averages(algorithm: Algorithm, totals: jax.Array, count: jax.Array) -> Scala
     return scalars | {"updates": count.astype(jnp.float32)}
 
 
-def _rows(array: np.ndarray, start: int, size: int, axis: int = 1) -> np.ndarray:
-    """`size` rows from `start` on; beyond the end the last one is repeated."""
-    if start == 0 and array.shape[axis] == size:
+def _some(array: np.ndarray, start: int, size: int) -> np.ndarray:
+    """`size` of the updates ``[..., K, B]`` from `start` on; beyond the end the last one again."""
+    if start == 0 and array.shape[-2] == size:
         return array
-    index = np.minimum(np.arange(start, start + size), array.shape[axis] - 1)
-    return np.take(array, index, axis)
+    index = np.minimum(np.arange(start, start + size), array.shape[-2] - 1)
+    return np.take(array, index, -2)
 
 
 def _insert(geometry: Geometry, ring: Ring, head: int, piece: Any) -> None:

@@ -162,17 +162,37 @@ def reprioritise(
 
 
 def leaves(geometry: Geometry, priorities: Priorities) -> np.ndarray:
-    """The transitions' own priorities ``[L * N]``, all that a checkpoint needs of the tree."""
+    """The transitions' own priorities ``[L * N]``, of S parts ``[S, L * N]``."""
     start = leaves_of(geometry)
-    return np.asarray(priorities.tree)[start : start + geometry.length * geometry.lanes]
+    return np.asarray(priorities.tree)[..., start : start + geometry.length * geometry.lanes]
 
 
-def rebuilt(geometry: Geometry, own: np.ndarray, largest: Any) -> Priorities:
-    """The tree again from the transitions' own priorities: sums are functions of them."""
+def saved(geometry: Geometry, priorities: Priorities | None) -> dict[str, np.ndarray]:
+    """All that a checkpoint needs: the transitions' own ``[L, N]``; the sums are functions of them.
+
+    Of S parts the lanes lie side by side: ``[L, S * N]``.
+    """
+    if priorities is None:
+        return {}
+    shaped = leaves(geometry, priorities).reshape(-1, geometry.length, geometry.lanes)
+    return {
+        "priorities": np.concatenate(list(shaped), 1), "largest": np.asarray(priorities.largest)
+    }  # fmt: skip
+
+
+def restored(geometry: Geometry, arrays: dict[str, np.ndarray]) -> Priorities:
+    """Saved priorities (NumPy), of one store or of parts as they were saved."""
+    largest = np.asarray(arrays["largest"], np.float32)
+    whole = arrays["priorities"].reshape(geometry.length, -1, geometry.lanes)
+    trees = [_tree(geometry, whole[:, part].reshape(-1)) for part in range(whole.shape[1])]
+    return Priorities(np.stack(trees) if largest.ndim else trees[0], largest)
+
+
+def _tree(geometry: Geometry, own: np.ndarray) -> np.ndarray:
     size = leaves_of(geometry)
     tree = np.zeros(2 * size, np.float32)
     tree[size : size + len(own)] = own
     while size > 1:
         tree[size // 2 : size] = tree[size : 2 * size : 2] + tree[size + 1 : 2 * size : 2]
         size //= 2
-    return Priorities(tree, np.asarray(largest, np.float32))
+    return tree

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from flatout import backend
-from flatout.algorithms.base import raw_key
-from flatout.assembly import ACT, build_algorithm
+from flatout.algorithms.base import ACT, raw_key
+from flatout.assembly import build_algorithm
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.envs.task import open_task
 from flatout.params import Policy
