@@ -85,7 +85,8 @@ class Probe:
         self.own = set()
         self.last = self.flushed = time.monotonic()
         self.used = INTERVAL * COST
-        self.crowd = 1.0  # how many times as long as it runs the main thread is ready to run
+        self.waits = 1.0  # how many times as long as it runs the main thread is ready to run
+        self.crowd = 1.0  # so many times more rarely it is sampled
         self.delayed = None
         self.turn = _thread.allocate_lock()  # one thread at a time samples and writes
         self.watch = None
@@ -244,7 +245,8 @@ class Probe:
     def crowded(self):
         """Look how long the main thread was ready and did not run: more processes than cores.
 
-        All of them are sampled then, and each one's share of the cores is smaller.
+        All of them are sampled then, and each one's share of the cores is smaller; and whoever is
+        woken up to be sampled takes a core from another.
         """
         try:
             with open("/proc/self/schedstat") as file:
@@ -254,7 +256,8 @@ class Probe:
         now = time.monotonic()
         if self.delayed is not None and now > self.delayed[0]:
             share = (delayed - self.delayed[1]) / (now - self.delayed[0])
-            self.crowd = 1.0 / (1.0 - min(max(share, 0.0), 0.9))
+            self.waits = 1.0 / (1.0 - min(max(share, 0.0), 0.8))
+            self.crowd = self.waits**2 if self.ready else self.waits
         self.delayed = (now, delayed)
 
     def interval(self):
@@ -399,7 +402,7 @@ class Probe:
             self.next_window = now + WINDOW_FIRST
         if now < self.next_window or sys.getprofile() is not None or dynamo_used():
             return
-        self.next_window = now + WINDOW_EVERY * (1 + self.windows // 10)
+        self.next_window = now + WINDOW_EVERY * self.waits * (1 + self.windows // 10)
         self.windows += 1
         hook = Window(self).hook()
         # Python 3.11 makes a frame object before it calls the hook. That may collect garbage, whose
