@@ -37,6 +37,7 @@ PLACES: dict[str, tuple[list[tuple[str, str, dict[str, Any] | None]], str]] = {
     "io": ([(f"{STDLIB}/json/__init__.py", "dump", None), ("/home/me/train.py", "log", None)],
            "fp.write"),
     "wait": ([PIPE, ("/home/me/train.py", "collect", None)], "read"),
+    "draw": ([], "rng.permutation"),
 }  # fmt: skip
 """What a thread can be at: the frames inside of ``main``, innermost first, and the call."""
 
@@ -236,6 +237,17 @@ def test_whatever_is_recorded_the_figures_make_sense(
     phases = [one for one in found.findings if one.id not in ("compute-bound", "launch-bound")]
     assert all(a.share >= b.share for a, b in pairwise(phases))
     json.dumps(found.as_json(), allow_nan=False)
+
+
+def test_a_permutation_for_each_batch_is_named_where_all_is_one_function() -> None:
+    """A script without functions: nothing but the call tells the choice of rows from learning."""
+    process = Recorded(1)
+    for _ in range(40):
+        process.spend(0.03, "draw").spend(0.05, "learn")
+    found = {one.id: one for one in told(process).findings}
+    assert found["input-bound"].share == pytest.approx(0.375, abs=0.02)
+    assert "integers(len(data), size=batch)" in found["input-bound"].remedy
+    assert found["input-bound"].gain == pytest.approx(1 / (1 - 0.375), rel=0.05)
 
 
 # --- What a step returns, what a command line says --------------------------------------------

@@ -28,6 +28,8 @@ USAGE = (
 class ExplainArguments:
     """Why is the GPU or the CPU idle, what to change, and what that will gain."""
 
+    path: tyro.conf.Positional[str | None] = None
+    """A run's folder, or a file of saved evidence."""
     seconds: float = 60.0
     """How long a program is observed, from the end of its imports on; it then runs to its end."""
     stop: bool = False
@@ -59,8 +61,8 @@ def explain(argv: list[str]) -> int:
         argv, command = argv[:at], argv[at + 1 :]
         if not command:
             raise UsageError("nothing follows --: flatout explain -- python script.py ARGUMENTS.")
-    path = argv.pop(0) if argv and not argv[0].startswith("-") else None
     asked: ExplainArguments = parse(ExplainArguments, "flatout explain", argv, ExplainArguments())
+    path = asked.path
     _check(asked, path, command)
     if command:
         return _program(command, asked)

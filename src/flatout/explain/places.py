@@ -290,6 +290,8 @@ class Places:
                 return "transfer"
         if leaf.word in tags.GATHERS | tags.DRAWS and self.draws and self._steps:
             return "replay" if self._beside(program) in ("learn", "replay") else None
+        if leaf.word in tags.DRAWS and self.draws and self._beside(program) == "learn":
+            return "input"
         return None
 
     def _network(self, program: list[Site]) -> str:

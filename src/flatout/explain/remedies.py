@@ -114,16 +114,14 @@ def replay(known: Facts, share: float) -> Finding:
     """Replay. Remains: the gather, without the drawing of a permutation; from arrays instead of
     objects a twelfth of it."""
     evidence = _places(known, "replay", share)
-    words = _words(known, "replay")
-    drawn = words["permutation"] + words["shuffle"]
-    whole = sum(words.values()) or 1.0
+    drawn = _drawn(known, "replay")
     where = _at(known, "replay")
-    if drawn / whole > 0.3:
+    if drawn > PERMUTED:
         return finding(
             "replay-bound", share, evidence,
             f"Draw only the indices that a batch needs{where}: np.random.randint(len(buffer), "
             "size=batch) instead of a permutation of all stored steps; keep steps in arrays.",
-            1 - drawn / whole,
+            1 - drawn,
         )  # fmt: skip
     return finding(
         "replay-bound", share, evidence,
@@ -133,9 +131,28 @@ def replay(known: Facts, share: float) -> Finding:
     )  # fmt: skip
 
 
+PERMUTED = 0.3
+"""Share of a phase from which on putting all rows in a random order is what is wrong with it."""
+
+
+def _drawn(known: Facts, phase: str) -> float:
+    """The share of a phase in which all rows are put in a random order."""
+    words = _words(known, phase)
+    return (words["permutation"] + words["shuffle"]) / (sum(words.values()) or 1.0)
+
+
 def inputs(known: Facts, share: float) -> Finding:
-    """A data set. Remains: what W workers on the idle cores cannot hide behind learning, as far as
-    the cores do more together than one alone."""
+    """A data set. Remains: the gather, without the drawing of a permutation; else what W workers on
+    the idle cores cannot hide behind learning, as far as the cores do more together than one."""
+    drawn = _drawn(known, "input")
+    if drawn > PERMUTED:
+        return finding(
+            "input-bound", share, _places(known, "input", share),
+            f"Draw only the indices that a batch needs{_at(known, 'input')}: "
+            "rng.integers(len(data), size=batch) instead of a permutation of all examples; or one "
+            "permutation for a whole epoch.",
+            1 - drawn,
+        )  # fmt: skip
     spare = max(_spare(known), 0.0)
     workers = max(1, round(spare) + (0 if known.blame.workers else 1))
     rest = 1 - share
