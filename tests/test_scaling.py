@@ -42,11 +42,12 @@ def test_what_makes_several_slower_is_named(more: dict[str, float], cause: str) 
 
 
 def test_a_share_that_is_too_small_and_shared_cores_are_told_apart() -> None:
-    rows = [row(1, compute=8.0), row(2, compute=8.5)]
-    assert Scaling(rows, 2, False).verdict()[0] == "launch-bound"
-    found, words = Scaling(rows, 2, True).verdict()
-    assert found == "oversubscribed"
-    assert "same 2 cores" in words
+    for seconds, cause in ((8.5, "launch-bound"), (7.0, "compute-bound")):
+        rows = [row(1, compute=8.0), row(4, compute=seconds)]
+        assert Scaling(rows, 2, False).verdict()[0] == cause
+        found, words = Scaling(rows, 2, True).verdict()
+        assert found == "oversubscribed"
+        assert "same 2 cores" in words
 
 
 @given(st.floats(0.1, 100.0), st.integers(2, 8))

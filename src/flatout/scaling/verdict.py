@@ -87,6 +87,8 @@ class Scaling:
             eaten, more = self._eaten(first, last)
             if self.efficiency(last) > 0.8 or more <= 0:
                 return "healthy", f"{many} are {share} times"
+            if self.virtual and eaten == "compute":
+                return "oversubscribed", f"{many} are {share} times; {self._shared()}"
             return CAUSES.get(eaten, ("compute-bound", ""))[0], (
                 f"{many} are {share} times; most of the rest goes into {_words(eaten)}"
             )
@@ -94,14 +96,16 @@ class Scaling:
         slower = "no faster" if gained > 1 / WINS else f"{1 / gained:.2f} times slower"
         if self.virtual and eaten == "compute":
             return "oversubscribed", (
-                f"{many} are {slower} than {_count(first.devices)}: they are virtual, and share "
-                f"the same {self.cores} cores"
+                f"{many} are {slower} than {_count(first.devices)}: {self._shared()}"
             )
         cause = CAUSES.get(eaten, ("launch-bound", ""))[0]
         return cause, (
             f"{many} are {slower} than {_count(first.devices)}: {more:.2f} s more than {many} "
             f"should take go into {_words(eaten)}"
         )  # fmt: skip
+
+    def _shared(self) -> str:
+        return f"they are virtual, and share the same {self.cores} cores"
 
     def _eaten(self, first: Row, last: Row) -> tuple[str, float]:
         """The part that exceeds most what so many devices should need, and by how many seconds."""
