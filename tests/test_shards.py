@@ -50,6 +50,10 @@ def learned(flatout: Cli, run: Path, *flags: Any) -> dict[str, np.ndarray]:
     return last_saved(run)
 
 
+ROUNDED = {"sac": 1e-7} if jax.__version_info__ >= (0, 11) else {}
+"""What ordered sums do not make bit-equal: newer XLA contracts some of SAC's products and sums."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "counts"), [("ppo", (2, 8)), ("a2c", (8,)), ("dqn", (8,)), ("sac", (8,))]
@@ -61,7 +65,7 @@ def test_as_many_parts_learn_the_same_on_any_number_of_devices(
     one = learned(flatout, tmp_path / "1", *ordered, "--devices", 1)
     for count in counts:
         several = learned(flatout, tmp_path / str(count), *ordered, "--devices", count)
-        assert furthest(one, several) == 0.0
+        assert furthest(one, several) <= ROUNDED.get(name, 0.0)
     fastest = learned(flatout, tmp_path / "fastest", *RUNS[name], "--devices", 8)
     assert furthest(one, fastest) < 2e-5
 
