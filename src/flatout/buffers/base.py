@@ -85,5 +85,6 @@ def check_shards(data: dict[str, Any], shards: int) -> None:
     Raises:
         CheckpointError: it was.
     """
-    if (said := data.get("shards", 1)) != shards:
+    said = data.get("shards", max(len(data.get("parts", ())), 1))
+    if said != shards:
         raise CheckpointError(f"it was saved with --shards {said}.")

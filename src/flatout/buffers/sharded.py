@@ -90,7 +90,7 @@ class ShardedBuffer:
             kept, said, _ = part.state(held)
             arrays |= {f"{number}/{name}": array for name, array in kept.items()}
             data.append(said)
-        return arrays, {"parts": data, "shards": len(data)}, None
+        return arrays, {"parts": data}, None
 
     def restore(
         self, arrays: dict[str, np.ndarray], data: dict[str, Any], rows: RowSource | None
