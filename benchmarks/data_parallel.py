@@ -33,11 +33,11 @@ LIBRARIES = {"plain JAX": "jax", "PyTorch": "torch"}
 Sides = dict[str, Callable[[int], Command]]
 
 
-def write_images(folder: Path) -> None:
+def write_images(folder: Path, images: int = IMAGES, tested: int = TESTED) -> None:
     """IDX files of random images and labels, those of a test set too."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
-    for name, count in (("train", IMAGES), ("t10k", TESTED)):
+    for name, count in (("train", images), ("t10k", tested)):
         for what, shape in (("images-idx3", (count, 28, 28)), ("labels-idx1", (count,))):
             high = 256 if len(shape) > 1 else 10
             numbers = np.array(shape, ">u4").tobytes()

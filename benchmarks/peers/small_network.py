@@ -33,7 +33,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
-    add("--library", choices=("jax", "torch"), required=True)
+    add("--library", choices=("jax", "torch", "torch-compiled"), required=True)
     add("--data", required=True, help="folder with IDX files")
     add("--size", choices=tuple(SIZES), default="small")
     add("--batch-size", type=int, default=1024)
@@ -165,6 +165,7 @@ def in_torch(args: argparse.Namespace) -> tuple[Callable[[Any], None], Callable[
         nn.Linear(7 * 7 * second, DENSE), nn.ReLU(),
         *([] if norm else [nn.Dropout(DROPOUT)]), nn.Linear(DENSE, CLASSES),
     ).to(device)  # fmt: skip
+    forward = torch.compile(network) if args.library == "torch-compiled" else network
     kernels = [one for name, one in network.named_parameters() if one.dim() > 1]
     adam = torch.optim.Adam(network.parameters(), lr=RATE)
     found, wanted = images_of(args.data)
@@ -175,7 +176,7 @@ def in_torch(args: argparse.Namespace) -> tuple[Callable[[Any], None], Callable[
     def take(rows: Any) -> None:
         nonlocal last
         chosen = torch.as_tensor(rows).to(device)
-        logits = network(images[chosen].float() / 255)
+        logits = forward(images[chosen].float() / 255)
         error = nn.functional.cross_entropy(logits, labels[chosen])
         right = (logits.argmax(-1) == labels[chosen]).float().mean()
         decay = 0.5 * L2 * sum(one.square().sum() for one in kernels)
@@ -190,7 +191,8 @@ def in_torch(args: argparse.Namespace) -> tuple[Callable[[Any], None], Callable[
 def main() -> None:
     """Take the steps and print the figures."""
     args = arguments()
-    step, wait = {"jax": in_jax, "torch": in_torch}[args.library](args)
+    library = args.library.partition("-")[0]
+    step, wait = {"jax": in_jax, "torch": in_torch}[library](args)
     rows = batches(len(images_of(args.data)[1]), args.batch_size, args.seed)
     begun = 0.0
     for number in range(args.steps):
@@ -209,7 +211,7 @@ def main() -> None:
         },
         "versions": {
             "python": sys.version.split()[0],
-            args.library: sys.modules[args.library].__version__,
+            library: sys.modules[library].__version__,
         },
     }  # fmt: skip
     print(json.dumps(result))

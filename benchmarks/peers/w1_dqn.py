@@ -48,6 +48,7 @@ def arguments() -> argparse.Namespace:
     add("--played", type=int, default=2000, help="of these, really played")
     add("--memory", type=int, default=500_000, help="the most entries that are kept")
     add("--updates", type=int, default=400, help="updates to make within the window")
+    add("--device", default="cpu", help="of the networks; the original's was a GPU")
     add("--threads", type=int, default=0, help="PyTorch's threads (0: leave its default)")
     return parser.parse_args()
 
@@ -73,7 +74,7 @@ def main() -> None:
 
     def batch_of(states: list[Any]) -> Any:
         """Stacks ``[B, 3, 88, 80]`` in 0 to 1."""
-        return torch.from_numpy(np.array(states)).float() / 255.0
+        return torch.from_numpy(np.array(states)).to(args.device).float() / 255.0
 
     def network(actions: int) -> nn.Module:
         """Convolutions whose padding keeps the size, one dense layer, one output per action."""
@@ -93,7 +94,7 @@ def main() -> None:
                 "ALE/Breakout-v5", frameskip=(2, 5), repeat_action_probability=0.25
             )
             self.actions = int(self.env.action_space.n)  # type: ignore[attr-defined]
-            self.online, self.target = network(self.actions), network(self.actions)
+            self.online, self.target = (network(self.actions).to(args.device) for _ in range(2))
             self.target.load_state_dict(self.online.state_dict())
             self.optimizer = torch.optim.SGD(
                 self.online.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, nesterov=True
@@ -130,7 +131,7 @@ def main() -> None:
         def act(self) -> int:
             """Epsilon-greedy; the network runs in any case, for the mean of its largest value."""
             with torch.no_grad():
-                values = self.online(batch_of([self.state]))[0].numpy()
+                values = self.online(batch_of([self.state]))[0].cpu().numpy()
             self.max_q.append(float(values.max()))
             first, last = EPSILON
             epsilon = max(last, first - (first - last) * self.updates / EPSILON_UPDATES)
@@ -149,9 +150,10 @@ def main() -> None:
             drawn = time.perf_counter()
             states, actions, rewards, following, goes_on = columns
             batch = (
-                batch_of(states), torch.tensor(actions).view(-1, 1),
-                torch.tensor(rewards, dtype=torch.float).view(-1, 1), batch_of(following),
-                torch.tensor(goes_on, dtype=torch.float).view(-1, 1),
+                batch_of(states), torch.tensor(actions).view(-1, 1).to(args.device),
+                torch.tensor(rewards, dtype=torch.float).view(-1, 1).to(args.device),
+                batch_of(following),
+                torch.tensor(goes_on, dtype=torch.float).view(-1, 1).to(args.device),
             )  # fmt: skip
             self.draw_s += drawn - begin
             self.sample_s += time.perf_counter() - begin

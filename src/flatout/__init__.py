@@ -21,6 +21,8 @@ from flatout.placement import Placement
 if TYPE_CHECKING:
     from flatout.api import A2C, DDPG, DQN, PPO, SAC, TD3, Genetic
 
+__version__ = "0.1.0"
+
 __all__ = [
     "A2C",
     "DDPG",

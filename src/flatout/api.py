@@ -185,7 +185,8 @@ class Agent:
         device = self._start_backend(task)
         algorithm = build_algorithm(self.config, task, self._network)
         limit = 1 if task.single else 16
-        evaluator = Evaluator(algorithm, task, episodes, seed, device, max_envs=limit)
+        precision = self.config.run.precision
+        evaluator = Evaluator(algorithm, task, episodes, seed, device, limit, precision)
         try:
             evaluator.compile()
             return evaluator.run(self._packed(algorithm), 0)
@@ -301,7 +302,8 @@ class Agent:
             task = self._task_specs()
             algorithm = build_algorithm(self.config, task, self._network)
             key = None if deterministic else raw_key(self.config.run.seed, ACT)
-            policy = Policy(algorithm, task.obs_spec, count, self._device, key)
+            precision = self.config.run.precision
+            policy = Policy(algorithm, task.obs_spec, count, self._device, key, precision)
             policy.compile()
             policy.publish(self._packed(algorithm), 0, Spans())
             self._acting[(count, deterministic)] = policy

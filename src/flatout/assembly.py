@@ -227,12 +227,12 @@ def _compile(
     from flatout.schedules.overlapped import OverlappedSchedule
     from flatout.schedules.serial import SerialSchedule
 
-    seed, count = config.run.seed, config.env.envs
+    seed, count, precision = config.run.seed, config.env.envs, config.run.precision
     learning = [backend.device(name) for name in placement.learn]
     mesh = Mesh(learning, config.run.shards, placement.params == "sharded")
     algorithm = build_algorithm(config, task, network, placement)
     acting = Acting(
-        shares(placement, count), algorithm, task, raw_key(seed, ACT), backend.device
+        shares(placement, count), algorithm, task, raw_key(seed, ACT), backend.device, precision
     )  # fmt: skip
     needs = Needs(
         algorithm.horizon, algorithm.episodes, final_chunks(algorithm.horizon, task.limit),
@@ -254,7 +254,9 @@ def _compile(
         buffer = build_buffer(config, task, algorithm, placement, shapes, expect)
     # A learner in a thread of its own has spans of its own.
     learners = Spans() if placement.schedule == "overlapped" else spans
-    learner = Learner(algorithm, buffer, mesh, raw_key(seed, INIT), raw_key(seed, LEARN), learners)
+    learner = Learner(
+        algorithm, buffer, mesh, raw_key(seed, INIT), raw_key(seed, LEARN), learners, precision
+    )  # fmt: skip
     with ExitStack() as undo:  # whatever fails on the way leaves no environment open
         crew = None
         if placement.sampler == "processes":
@@ -271,7 +273,9 @@ def _compile(
         evaluator = None
         if config.run.eval_every:
             device = backend.device(placement.act[0])
-            evaluator = Evaluator(algorithm, task, config.run.eval_episodes, seed, device)
+            evaluator = Evaluator(
+                algorithm, task, config.run.eval_episodes, seed, device, precision=precision
+            )  # fmt: skip
             undo.callback(evaluator.close)
         compiled = [] if crew is not None and crew.local else acting.policies  # else in workers
         with spans.span("compile"), ThreadPoolExecutor(3) as pool:

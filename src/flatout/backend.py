@@ -104,12 +104,14 @@ _EARLIER = (
 )
 
 
-def full_precision(on: Any) -> AbstractContextManager[Any]:
-    """Compile products in full float32 on a GPU, whose default keeps 10 bits of the mantissa.
+def product_precision(on: Any, precision: str) -> AbstractContextManager[Any]:
+    """Compile products as `RunConfig.precision` says; a CPU always computes in full float32.
 
-    Placement must not change what is learned: acting on one device and learning on another would
-    otherwise disagree on the probability of an action before the first update.
+    Placement must not change what is learned: with a GPU's own default, which keeps 10 bits of
+    each factor's mantissa, acting on one device and learning on another disagree on the
+    probability of an action before the first update.
     """
     import jax
 
-    return nullcontext() if on.platform == "cpu" else jax.default_matmul_precision("highest")
+    plain = on.platform == "cpu" or precision == "default"
+    return nullcontext() if plain else jax.default_matmul_precision(precision)

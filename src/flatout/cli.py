@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import flatout
 from flatout.arguments import parse, train_config
 from flatout.config import (
     ALGORITHMS,
@@ -102,9 +103,7 @@ def dispatch(argv: list[str]) -> int:
         print(HELP.format(algorithms=", ".join(ALGORITHMS), presets=", ".join(presets())))
         return 0 if argv else 2
     if argv[0] == "--version":
-        from importlib.metadata import version
-
-        print(f"flatout {version('flatout')}")
+        print(f"flatout {flatout.__version__}")
         return 0
     if argv[0] not in commands:
         raise UsageError(

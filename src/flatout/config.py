@@ -89,6 +89,11 @@ class RunConfig:
     micro_batch: int | None = None
     """Compute gradients of so many rows of a part at a time and add them up: less memory, the
     same update (not for genetic)."""
+    precision: Literal["highest", "default"] = "highest"
+    """Products on a GPU: highest keeps all of float32, so that a GPU learns what a CPU does;
+    default is the card's own (TF32: 10 bits of each factor, about 1e-3 relative error), which
+    gains where large networks' products are the time, and nothing with small ones. CPUs always
+    compute in float32."""
     soft_placement: bool = False
     """Where a named device is missing, run on what is there and say so."""
     worker_timeout: float = 60.0

@@ -69,6 +69,7 @@ class Evaluator:
         seed: the run's seed; evaluation draws its own stream of episode seeds from it.
         device: where acting runs.
         max_envs: the most environments to play in together.
+        precision: of products on a GPU, see `RunConfig`.
     """
 
     def __init__(
@@ -79,11 +80,12 @@ class Evaluator:
         seed: int,
         device: Device,
         max_envs: int = 16,
+        precision: str = "highest",
     ) -> None:
         self._episodes = episodes
         self._obs_spec = task.obs_spec
         count = min(episodes, max_envs)
-        self.policy = Policy(algorithm, task.obs_spec, count, device)
+        self.policy = Policy(algorithm, task.obs_spec, count, device, precision=precision)
         self._envs = task.open(count, seed, EVALUATION)
 
     def compile(self) -> None:

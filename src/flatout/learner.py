@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, shapes_of
-from flatout.backend import full_precision
+from flatout.backend import product_precision
 from flatout.buffers.base import Buffer
 from flatout.errors import FlatoutError
 from flatout.memory import live_mb, with_optimiser
@@ -29,6 +29,7 @@ class Learner:
         init_key: raw key data (uint32) that draws the initial state.
         key: raw key data of the learning stream.
         spans: where the time goes.
+        precision: of products on a GPU, see `RunConfig`.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Learner:
         init_key: np.ndarray,
         key: np.ndarray,
         spans: Spans,
+        precision: str = "highest",
     ) -> None:
         self._algorithm = algorithm
         self._buffer = buffer
         self._init_key = init_key
         self._key = key
         self._spans = spans
+        self._precision = precision
         self._mesh = mesh
         self._places = mesh.state(jax.tree.leaves(algorithm.shapes))
         self.device = mesh.first
@@ -81,7 +84,7 @@ class Learner:
                 self._learn, (None, 0, self._buffer.axes, None), (None, 0, None, None, 0),
                 self._places,
             )  # fmt: skip
-            with full_precision(self.device):
+            with product_precision(self.device, self._precision):
                 lowered = program.lower(self._leaf_shapes, held, inputs, self._key)
                 self._programs[signature] = lowered.compile()
         return self._programs[signature]

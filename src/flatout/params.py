@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, wrap_key
-from flatout.backend import full_precision
+from flatout.backend import product_precision
 from flatout.packing import Bundle, OutputLayout
 from flatout.spans import Spans
 from flatout.types import Device, ObservationSpec
@@ -36,6 +36,7 @@ class Policy:
         num_envs: N, the batch.
         device: where it runs.
         key: the raw key data of the acting stream, uint32; None acts greedily, without noise.
+        precision: of products on a GPU, see `RunConfig`.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class Policy:
         num_envs: int,
         device: Device,
         key: np.ndarray | None = None,
+        precision: str = "highest",
     ) -> None:
         self._algorithm = algorithm
         self._obs = jax.ShapeDtypeStruct((num_envs, *obs_spec.shape), np.dtype(obs_spec.dtype))
         self._num_envs = num_envs
         self._key = key
+        self._precision = precision
         self.device = device
         self._bundle = Bundle(algorithm.actor(algorithm.shapes))
         self._noise: dict[int, tuple[int, Any]] = {}  # by first environment: first step, block
@@ -65,7 +68,7 @@ class Policy:
 
     def compile(self) -> None:
         """Compile, ahead of the first step."""
-        with full_precision(self.device):
+        with product_precision(self.device, self._precision):
             self._compile()
 
     def _compile(self) -> None:

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import flatout
 from flatout.config import TrainConfig
 from flatout.spans import Spans
 
@@ -36,8 +37,8 @@ class Facts:
 
 def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
-    found = {"python": platform.python_version()}
-    for name in ("flatout", "jax", "equinox", "optax", "gymnasium", "numpy"):
+    found = {"python": platform.python_version(), "flatout": flatout.__version__}
+    for name in ("jax", "equinox", "optax", "gymnasium", "numpy"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -94,8 +94,11 @@ def assemble_classifier(
     buffer = build_buffer(config, None, algorithm, placement, shapes, lambda _: None)
     learning = [backend.device(name) for name in placement.learn]
     mesh = Mesh(learning, config.run.shards, placement.params == "sharded")
-    learner = Learner(algorithm, buffer, mesh, raw_key(seed, INIT), raw_key(seed, LEARN), spans)
-    tester = Tester(algorithm, dataset, mesh.first)
+    precision = config.run.precision
+    learner = Learner(
+        algorithm, buffer, mesh, raw_key(seed, INIT), raw_key(seed, LEARN), spans, precision
+    )  # fmt: skip
+    tester = Tester(algorithm, dataset, mesh.first, precision)
     with spans.span("compile"), ThreadPoolExecutor(2) as pool:
         jobs = [pool.submit(learner.compile_update, shapes), pool.submit(tester.compile)]
         program, _ = [job.result() for job in jobs]
@@ -131,14 +134,18 @@ class Tester:
         algorithm: whose `act` recognises.
         dataset: the images.
         device: where it runs.
+        precision: of products on a GPU, see `RunConfig`.
     """
 
-    def __init__(self, algorithm: Algorithm, dataset: Dataset, device: Device) -> None:
+    def __init__(
+        self, algorithm: Algorithm, dataset: Dataset, device: Device, precision: str = "highest"
+    ) -> None:
         from flatout.params import Policy
 
         self._dataset = dataset
         self._batch = min(TEST_BATCH, len(dataset.test_labels))
-        self.policy = Policy(algorithm, image_spec(dataset), self._batch, device)
+        spec = image_spec(dataset)
+        self.policy = Policy(algorithm, spec, self._batch, device, precision=precision)
 
     def compile(self) -> None:
         """Compile recognising."""

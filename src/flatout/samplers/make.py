@@ -39,6 +39,7 @@ class Acting:
         task: the environment.
         key: raw key data of the acting stream.
         device: from a device's name to the device.
+        precision: of products on a GPU, see `RunConfig`.
 
     Attributes:
         ordered: the groups in the order of their environments.
@@ -52,6 +53,7 @@ class Acting:
         task: Task,
         key: Any,
         device: Callable[[DeviceName], Any],
+        precision: str = "highest",
     ) -> None:
         self.rounds = rounds
         self.ordered = sorted((s for groups in rounds for s in groups), key=lambda s: s.first)
@@ -62,7 +64,7 @@ class Acting:
             where = (share.device, share.count)
             if where not in self._policies:
                 self._policies[where] = Policy(
-                    algorithm, task.obs_spec, share.count, device(share.device), key
+                    algorithm, task.obs_spec, share.count, device(share.device), key, precision
                 )
 
     @property

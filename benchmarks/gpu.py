@@ -1,0 +1,370 @@
+"""Everything that this project asks of a GPU, in one command that needs no installation.
+
+Each row (``gpu_rows/``) runs in a process of its own with a time limit, the most valuable rows
+first. A row that fails, hangs or runs out of memory takes no other with it. A finished row is at
+once one JSON line in ``benchmarks/results/gpu.jsonl``, and the same command goes on after it.
+``--dry`` runs every row on the CPU with the smallest sizes, two at a time: what fails there would
+fail on a GPU too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import runpy
+import shlex
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE.parent / "src"
+for _folder in (SOURCE, HERE):  # from a source tree, installed or not
+    if str(_folder) not in sys.path:
+        sys.path.insert(0, str(_folder))
+
+import gpu_rows  # noqa: E402
+from gpu_rows.base import CORE, Bench, Row  # noqa: E402
+from harness import NO_CACHE, run_child, source_id  # noqa: E402
+from report import machine, table, write_section  # noqa: E402
+
+TAIL = 20
+"""Lines of a failed row's output that are kept."""
+
+LEAST_S = 15.0
+"""A row is not begun with less time left."""
+
+OK, FAILED, SKIPPED = "ok", "failed", "skipped"
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    add = parser.add_argument
+    add("--only", nargs="+", default=[], metavar="NAME", help="groups (w2) or rows (w2/ppo-64)")
+    add("--minutes", type=float, default=None, help="stop in time: the running row is begun anew")
+    add("--dry", action="store_true", help="on the CPU with tiny sizes: does every row run?")
+    add("--list", action="store_true", help="print the rows and end")
+    add("--fresh", action="store_true", help="forget what was found before")
+    add("--any-source", action="store_true", help="keep rows of other source code, too")
+    add("--rows", default=None, metavar="FILE", help="more rows: a Python file with ROWS")
+    add("--results", default=str(HERE / "results"), help="folder of the JSON lines")
+    add("--output", default=str(HERE / "RESULTS.md"), help="file whose section is rewritten")
+    add("--no-write", action="store_true", help="print the section only")
+    add("--ask", default=None, help=argparse.SUPPRESS)  # this process is one row's
+    add("--into", default=None, help=argparse.SUPPRESS)
+    parser.set_defaults(_parser=parser)
+    return parser.parse_args()
+
+
+def chosen(args: argparse.Namespace) -> list[Row]:
+    """The rows that are asked for.
+
+    Raises:
+        SystemExit: a name that no row has.
+    """
+    rows = gpu_rows.rows()
+    if args.rows:
+        rows += runpy.run_path(args.rows)["ROWS"]
+    for name in args.only:
+        if not any(name in (row.name, row.group) for row in rows):
+            groups = ", ".join(dict.fromkeys(row.group for row in rows))
+            sys.exit(f"gpu.py: no row or group is called {name!r}; groups: {groups}")
+    wanted = set(args.only)
+    return [row for row in rows if not wanted or wanted & {row.name, row.group}]
+
+
+# --- One row, in its own process --------------------------------------------------------------
+
+
+def ask(args: argparse.Namespace, rows: Sequence[Row]) -> None:
+    """Run one row here and write what it found."""
+    row = next(row for row in rows if row.name == args.ask)
+    with contextlib.suppress(OSError):  # if memory runs out, this process is the one to go
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    with tempfile.TemporaryDirectory(prefix="flatout-gpu-") as folder:
+        bench = Bench(args.dry, Path(folder))
+        try:
+            lines = row.ask(bench)
+        except Exception as error:
+            traceback.print_exc()
+            sys.exit(f"{type(error).__name__}: {error}")
+    Path(args.into).write_text(json.dumps({"lines": lines, "notes": bench.notes}))
+
+
+# --- The machine ------------------------------------------------------------------------------
+
+
+def missing_packages(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Absent packages, with the groups that need each."""
+    absent: dict[str, list[str]] = {}
+    for row in rows:
+        for name in (*CORE, *row.needs):
+            if importlib.util.find_spec(name) is None:
+                groups = absent.setdefault(name, [])
+                groups += [] if row.group in groups else [row.group]
+    return absent
+
+
+def no_gpu() -> str:
+    """Why nothing can run on a GPU here, or an empty string."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+    except Exception as error:  # the package, the library or the driver
+        return f"no NVIDIA driver answers ({error})"
+    if not count or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return "no GPU is visible"
+    plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+    if not any(importlib.util.find_spec(name) for name in plugins):
+        return "there is a GPU, but JAX has no CUDA plugin: pip install 'jax[cuda13]'"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    with contextlib.suppress(pynvml.NVMLError):
+        mode = pynvml.nvmlDeviceGetMigMode(pynvml.nvmlDeviceGetHandleByIndex(0))[0]
+        if mode and not visible.startswith("MIG-"):
+            return (
+                "the card is divided (MIG): set CUDA_VISIBLE_DEVICES to one instance's MIG-... id"
+            )
+    return ""
+
+
+def card_label(dry: bool) -> str:
+    """The card's name, by which results are kept apart."""
+    if dry or no_gpu():
+        return "dry run"
+    from flatout.hardware import inventory
+
+    gpus = inventory().gpus
+    return gpus[0].name + (f" x {len(gpus)}" if len(gpus) > 1 else "")
+
+
+def described() -> str:
+    """Driver, CPU and versions, as the section says them."""
+    found = {"python": platform.python_version()}
+    for name in ("jax", "jaxlib", "equinox", "optax", "gymnasium", "numpy", "ale-py", "torch"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    driver = "none"
+    with contextlib.suppress(Exception):
+        import pynvml
+
+        pynvml.nvmlInit()
+        driver = str(pynvml.nvmlSystemGetDriverVersion())
+    versions = ", ".join(f"{name} {version}" for name, version in found.items())
+    return f"- Machine: {machine()}; driver {driver}.\n- Versions: {versions}."
+
+
+def refusal(row: Row, args: argparse.Namespace, absent: dict[str, list[str]], why: str) -> str:
+    """Why a row cannot be asked here and now, or an empty string."""
+    lacking = [name for name in (*CORE, *row.needs) if name in absent]
+    if lacking:
+        return f"needs {', '.join(lacking)}, which is not installed"
+    if args.dry:
+        return ""
+    if why:
+        return why
+    from flatout.hardware import inventory
+
+    gpus = inventory().gpus
+    if len(gpus) < row.cards:
+        return f"needs {row.cards} cards; {len(gpus)} are visible"
+    free = min(gpu.memory_free_mb for gpu in gpus[: row.cards])
+    if free < row.free_mb:
+        users = ", ".join(f"{p.name} ({p.pid})" for p in gpus[0].processes) or "unknown programs"
+        return f"needs {row.free_mb:,} MiB; {free:,} are free beside {users}"
+    return ""
+
+
+# --- All rows ---------------------------------------------------------------------------------
+
+
+class Results:
+    """Found rows, one JSON line each, kept between calls."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        name = "gpu-dry.jsonl" if args.dry else "gpu.jsonl"
+        self.path = Path(args.results) / name
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.mark = {"label": card_label(args.dry), "source": source()}
+        self._same = ("label",) if args.any_source else ("label", "source")
+        if args.fresh:
+            self.path.unlink(missing_ok=True)
+        self.rows: dict[str, dict[str, Any]] = {}
+        text = self.path.read_text() if self.path.exists() else ""
+        for line in text.splitlines():
+            with contextlib.suppress(json.JSONDecodeError):  # torn by an interruption
+                row = json.loads(line)
+                if all(row.get(key) == self.mark[key] for key in self._same):
+                    self.rows[row["row"]] = row
+        if text and not text.endswith("\n"):
+            self._append("\n")
+
+    def done(self, row: Row) -> bool:
+        """Whether it need not be asked again."""
+        return self.rows.get(row.name, {}).get("status") == OK
+
+    def add(self, row: Row, **said: Any) -> dict[str, Any]:
+        """Keep a row's outcome, on disk at once."""
+        found = {"row": row.name, **self.mark, "date": str(date.today()), **said}
+        self.rows[row.name] = found
+        self._append(json.dumps(found) + "\n")
+        return found
+
+    def _append(self, text: str) -> None:
+        with self.path.open("a") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def source() -> str:
+    """A digest of Flatout's source and of the rows'."""
+    digest = hashlib.sha256(source_id().encode())
+    for path in (Path(__file__), *sorted((HERE / "gpu_rows").rglob("*.py"))):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def answer(row: Row, args: argparse.Namespace, results: Results, deadline: float) -> None:
+    """Ask one row in a child, and keep what came of it."""
+    left = deadline - time.monotonic()
+    limit = min(row.limit_s, left)
+    with tempfile.TemporaryDirectory() as folder:
+        into = Path(folder) / "found.json"
+        argv = [sys.executable, str(Path(__file__)), "--ask", row.name, "--into", str(into)]
+        argv += ["--dry"] if args.dry else []
+        argv += ["--rows", args.rows] if args.rows else []
+        begun = time.monotonic()
+        child = run_child(argv, environment(args), limit)
+        seconds = round(time.monotonic() - begun, 1)
+        if child.timed_out and limit < row.limit_s:
+            print(f"{row.name}: not finished when the time was over; begin it anew", flush=True)
+            return
+        said = {"seconds": seconds, "status": FAILED}
+        if child.code == 0 and into.exists():
+            said |= {"status": OK, **json.loads(into.read_text())}
+        else:
+            text = (child.stdout + "\n" + child.stderr).strip().splitlines()
+            why = f"killed after {limit:.0f} s" if child.timed_out else f"exit code {child.code}"
+            if child.code == -9 and not child.timed_out:
+                why = "killed by the system (out of memory?)"
+            said |= {"why": why, "tail": text[-TAIL:]}
+    found = results.add(row, **said)
+    print(f"{row.name}: {found['status']}, {seconds} s {found.get('why', '')}", flush=True)
+    for line in found.get("tail", []):
+        print(f"    {line}", flush=True)
+
+
+def environment(args: argparse.Namespace) -> dict[str, str | None]:
+    """Of the rows: the source tree first, and compiled programs kept between them."""
+    paths = [str(SOURCE), str(HERE), os.environ.get("PYTHONPATH", "")]
+    cache = Path(args.results).resolve() / "xla"
+    hidden = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""} if args.dry else {}
+    return {
+        **dict.fromkeys(NO_CACHE), **hidden, "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1",
+    }  # fmt: skip
+
+
+def section(args: argparse.Namespace, rows: Sequence[Row], results: Results) -> str:
+    """The tables of all groups, and what is missing."""
+    parts = [
+        f"## On a GPU: {results.mark['label']}\n",
+        f"{described()}\n- Date: {date.today()}.\n- Command: `{command(args)}`",
+    ]
+    for group in dict.fromkeys(row.group for row in rows):
+        found = [results.rows.get(row.name, {}) for row in rows if row.group == group]
+        lines = [line for one in found for line in one.get("lines", [])]
+        heads = list(dict.fromkeys(key for line in lines for key in line))
+        doc = sys.modules.get(f"gpu_rows.{group}")
+        parts.append(f"\n### {group}\n\n{((doc and doc.__doc__) or '').strip()}\n")
+        if lines:
+            parts.append(
+                table(heads, [[shown(line.get(key, "-")) for key in heads] for line in lines])
+            )
+        notes = [note for one in found for note in one.get("notes", [])]
+        parts += [f"\n{note}" for note in dict.fromkeys(notes)]
+        for one in found:
+            if one.get("status") in (FAILED, SKIPPED):
+                last = (one.get("tail") or [""])[-1]
+                why = ": ".join(filter(None, (one.get("why", ""), last)))
+                parts.append(f"\n- `{one['row']}`: {one['status']}, {why}")
+        missing = [row.name for row in rows if row.group == group and row.name not in results.rows]
+        if missing:
+            parts.append(f"\nNot asked yet: {', '.join(missing)}.")
+    return "\n".join(parts)
+
+
+def shown(value: Any) -> str:
+    """A cell."""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def command(args: argparse.Namespace) -> str:
+    """The command again, without this machine's paths."""
+    words = ["python", "benchmarks/gpu.py", *(["--only", *args.only] if args.only else [])]
+    return shlex.join(words)
+
+
+def main() -> int:
+    """Ask all rows; 1 where one failed."""
+    args = arguments()
+    rows = chosen(args)
+    if args.ask:
+        ask(args, rows)
+        return 0
+    if args.list:
+        print("\n".join(f"{row.name:28} at most {row.limit_s:.0f} s" for row in rows))
+        return 0
+    absent = missing_packages(rows)
+    for name, groups in absent.items():
+        print(f"absent: {name}; rows that need it are skipped: {', '.join(groups)}", flush=True)
+    if any(name in CORE for name in absent):
+        sys.exit("gpu.py: nothing runs without these; see Dependencies in pyproject.toml")
+    why = "" if args.dry else no_gpu()
+    if why:
+        print(f"gpu.py: {why}; --dry tries every row on the CPU", flush=True)
+    results = Results(args)
+    deadline = time.monotonic() + 60 * (args.minutes if args.minutes is not None else 1e6)
+    lanes = max(1, min(2, os.cpu_count() or 1)) if args.dry else 1
+
+    def one(row: Row) -> None:
+        if results.done(row) or deadline - time.monotonic() < LEAST_S:
+            return
+        if refused := refusal(row, args, absent, why):
+            print(f"{row.name}: skipped, {refused}", flush=True)
+            results.add(row, status=SKIPPED, why=refused)
+            return
+        answer(row, args, results, deadline)
+
+    try:
+        with ThreadPoolExecutor(lanes) as pool:
+            list(pool.map(one, rows))
+    finally:
+        args.no_write = args.no_write or args.dry or bool(why)
+        text = section(args, rows if args.no_write else gpu_rows.rows(), results)
+        write_section(args, f"gpu {results.mark['label']}", text)
+    failed = [row.name for row in rows if results.rows.get(row.name, {}).get("status") == FAILED]
+    if failed:
+        print(f"gpu.py: {len(failed)} rows failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

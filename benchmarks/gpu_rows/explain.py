@@ -1,0 +1,65 @@
+"""What `explain` says of programs on a GPU; NVML's busy beside GPM's fullness."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+from gpu_rows.base import Bench, Figures, Row, share, until, usage_of
+from gpu_rows.hello import HOLDER
+
+PROGRAM = str(Path(__file__).parent / "programs" / "planted.py")
+W1 = str(Path(__file__).parent.parent / "peers" / "w1_dqn.py")
+PLANTED = ("gpu-unused", "devices-reserved", "memory-contended", "transfer-bound", "acting-bound")
+"""Verdicts that `programs/planted.py` deserves; `w1` is asked without a promise."""
+
+
+def verdict(planted: str, bench: Bench) -> list[Figures]:
+    """Run a program under explain until it has seen enough."""
+    device = "cpu" if bench.dry else "cuda"
+    script = [PROGRAM, planted, "--device", device]
+    if planted == "w1":
+        filled = str(bench.size(50_000, 1_000))
+        script = [W1, "--device", device, "--updates", "100000", "--filled", filled, "--memory",
+                  "500000", "--played", str(bench.size(2_000, 500))]  # fmt: skip
+    report, evidence = bench.folder / "report.json", bench.folder / "evidence.json"
+    holder = None
+    if planted == "memory-contended":
+        ready = bench.folder / "ready"
+        words = [sys.executable, str(HOLDER), "6000", str(ready)]
+        holder = subprocess.Popen([*words, *(["--dry"] if bench.dry else [])])
+        until(lambda: ready.exists() or holder.poll() is not None, 60, "the holder")
+    try:
+        bench.flatout(
+            "explain", "--seconds", bench.size(15, 3), "--stop", "--json", report, "--save",
+            evidence, "--", sys.executable, *script, timeout=110, check=False,
+        )  # fmt: skip
+    finally:
+        if holder is not None:
+            holder.kill()
+            holder.wait()
+    said = json.loads(report.read_text())
+    samples = json.loads(evidence.read_text()).get("monitor", [])
+    busy = usage_of(samples[2:])
+    first, found = said["findings"][0], [one["id"] for one in said["findings"]]
+    return [{
+        "program": planted, "verdict": said["verdict"], "share": share(first["share"]),
+        "planted cause among the findings": "-" if planted == "w1" else str(planted in found),
+        "gain": first["gain"], "GPU busy (NVML)": share(busy["gpu"]),
+        "GPU full (GPM)": share(busy["full"]), "CPU busy": share(busy["cpu"]),
+    }]  # fmt: skip
+
+
+ROWS = [
+    Row("explain/w1", partial(verdict, "w1"), ("torch", "ale_py"), 120),
+    *(
+        Row(
+            f"explain/{name}", partial(verdict, name), ("torch",), 120,
+            cards=2 if name == "devices-reserved" else 1,
+        )
+        for name in PLANTED
+    ),
+]  # fmt: skip
