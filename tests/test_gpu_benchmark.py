@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
 from tests.kills import ROOT
+from tests.test_hardware import install
 
 GPU = ROOT / "benchmarks" / "gpu.py"
 FAULTS = ROOT / "tests" / "gpu_faults.py"
@@ -98,3 +102,55 @@ def test_a_row_that_no_one_has_is_refused(tmp_path: Path) -> None:
     done = run(tmp_path, "--only", "w3")
     assert done.returncode != 0
     assert "no row or group is called 'w3'; groups: hello, agree" in done.stderr
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The benchmark as a module."""
+    monkeypatch.syspath_prepend(str(GPU.parent))
+    spec = importlib.util.spec_from_file_location("gpu_benchmark", GPU)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def plugin(monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+    find = importlib.util.find_spec
+
+    def found(name: str, *rest: Any) -> Any:
+        if name.startswith("jax_cuda"):
+            return object() if there and name == "jax_cuda13_plugin" else None
+        return find(name, *rest)
+
+    monkeypatch.setattr(importlib.util, "find_spec", found)
+
+
+def test_a_driver_without_a_plugin_and_a_divided_card_are_named(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch)
+    plugin(monkeypatch, there=False)
+    assert "JAX has no CUDA plugin" in gpu.no_gpu()
+    plugin(monkeypatch, there=True)
+    assert gpu.no_gpu() == ""
+    sys.modules["pynvml"].nvmlDeviceGetMigMode = lambda handle: (1, 1)
+    assert "(MIG)" in gpu.no_gpu()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1234")
+    assert gpu.no_gpu() == ""
+
+
+def test_a_card_that_others_fill_is_named_with_them(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch)
+    asked = SimpleNamespace(dry=False)
+    row = gpu.Row("w2/ppo-64", None, free_mb=9_000)
+    said = gpu.refusal(row, asked, {}, "")
+    assert said.startswith("needs 9,000 MiB; 8,192 are free beside ")
+    assert str(os.getpid()) in said
+    assert gpu.refusal(gpu.Row("w2/ppo-64", None, free_mb=8_000), asked, {}, "") == ""
+    assert "needs 3 cards; 2 are visible" in gpu.refusal(
+        gpu.Row("several/ppo", None, cards=3), asked, {}, ""
+    )

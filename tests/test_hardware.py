@@ -227,6 +227,7 @@ def fake_nvml(broken: str) -> SimpleNamespace:
         nvmlDeviceGetUUID=lambda handle: UUIDS[handle],
         nvmlDeviceGetName=lambda handle: GPU_NAMES[handle],
         nvmlDeviceGetMemoryInfo=lambda handle: memory,
+        nvmlDeviceGetMigMode=lambda handle: (0, 0),
         nvmlDeviceGetComputeRunningProcesses=lambda handle: [mine, hidden][: 2 - handle],
     )
 
