@@ -1,10 +1,10 @@
-"""Does a change leave every learned number as it was? Seeded runs, compared by their arrays' hashes.
+"""Does a change leave every learned number as it was? Seeded runs, compared by hashes.
 
     python tools/same_bits.py save before.json            # at the commit before
     python tools/same_bits.py compare before.json         # after the change: 1 where a bit differs
 
 Each algorithm, sampler and schedule trains briefly with the source tree beside this file (or
-``--source FOLDER``). Hashes are of the arrays alone, whatever they are called and wherever they lie.
+``--source FOLDER``). Hashes are of the arrays alone, whatever their names and order.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from safetensors.numpy import load
 CARTPOLE = ("--env", "CartPole-v1", "--envs", "4")
 PENDULUM = ("--env", "Pendulum-v1", "--envs", "4")
 ROLLOUT = (*CARTPOLE, "--n-steps", "32", "--batch-size", "64", "--steps", "1024")
-REPLAY = ("--learning-starts", "128", "--batch-size", "32", "--train-freq", "32", "--gradient-steps",
-          "8", "--buffer-size", "1024", "--steps", "640")  # fmt: skip
+REPLAY = ("--learning-starts", "128", "--batch-size", "32", "--train-freq", "32",
+          "--gradient-steps", "8", "--buffer-size", "1024", "--steps", "640")  # fmt: skip
 WORKERS = "sampler=processes workers=2x2"
 RUNS: dict[str, tuple[str, ...]] = {
     "ppo": ("ppo", *ROLLOUT),
@@ -40,7 +40,8 @@ RUNS: dict[str, tuple[str, ...]] = {
                    "learn=cpu:0,cpu:1", "--reduce", "ordered"),
     "ppo-micro": ("ppo", *ROLLOUT, "--micro-batch", "16"),
     "a2c": ("a2c", *ROLLOUT[:6], "--steps", "1024"),
-    "genetic": ("genetic", "--env", "CartPole-v1", "--envs", "8", "--n-steps", "32", "--steps", "1024"),
+    "genetic": ("genetic", "--env", "CartPole-v1", "--envs", "8", "--n-steps", "32",
+                "--steps", "1024"),
     "dqn": ("dqn", *CARTPOLE, *REPLAY),
     "dqn-prioritised": ("dqn", *CARTPOLE, *REPLAY, "--prioritized", "--n-step", "3", "--dueling"),
     "dqn-device": ("dqn", *CARTPOLE, *REPLAY, "--placement", "act=cpu replay=device"),
