@@ -216,8 +216,7 @@ class Agent:
         task = self._task_specs()
         policy = self._policy(1, True)
         seed = self.config.run.seed if seed is None else seed
-        specs = task.obs_spec, task.action_spec
-        return record(policy, task.make, task.name, specs, seed, path)
+        return record(policy, task, seed, path)
 
     @property
     def task(self) -> Task:

@@ -16,11 +16,11 @@ import gymnasium as gym
 import numpy as np
 
 from flatout.envs.base import Ended, blamed
+from flatout.envs.masks import MASKS, masks_refused
 from flatout.errors import (
     EnvironmentFailure,
     FlatoutError,
     Interrupt,
-    UsageError,
     one_line,
     short,
 )
@@ -48,6 +48,7 @@ class HostEnvs:
         seed: the run's seed.
         stream: `TRAINING` or `EVALUATION`.
         first: the number of the first of them among the run's: seeds and messages name that.
+        ignore_masks: play on where an environment says which actions may be taken.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class HostEnvs:
         seed: int,
         stream: int = TRAINING,
         first: int = 0,
+        ignore_masks: bool = False,
     ) -> None:
         self._first = first
         self._envs = list(envs)
@@ -68,6 +70,7 @@ class HostEnvs:
         self._action_spec = action_spec
         self._seed = seed
         self._stream = stream
+        self._ignore_masks = ignore_masks
         self.num_envs = len(self._envs)
         self._all = range(self.num_envs)
         self.episode = [-1] * self.num_envs
@@ -91,11 +94,6 @@ class HostEnvs:
             raise self.failure(env, error, "reset") from error
         self._check(env, obs, "reset")
         self._check_info(env, info, "reset")
-        if isinstance(info, dict) and "action_mask" in info:
-            raise UsageError(
-                f"{self._name} masks its actions (info['action_mask']), which this version does "
-                "not honour; wrap it so that every action may be taken and drop the mask."
-            )
         out[env] = obs
         self.episode[env] = number
         self.returns[env] = 0.0
@@ -120,6 +118,7 @@ class HostEnvs:
 
         Raises:
             EnvironmentFailure: an environment raised, or returned what no step may return.
+            UsageError: it masks its actions.
         """
         choices = to_environment(self._action_spec, actions)
         shape, returns, lengths = self._spec.shape, self.returns, self.lengths
@@ -133,7 +132,7 @@ class HostEnvs:
                     reward = self._reward(env, reward)
                     terminated = self._flag(env, "terminated", terminated)
                     truncated = self._flag(env, "truncated", truncated)
-                if type(info) is not dict:
+                if type(info) is not dict or info:
                     self._check_info(env, info, "step")
                 rewards[env] = reward if -LARGEST < reward < LARGEST else reward * np.inf
                 returns[env] += reward
@@ -233,6 +232,9 @@ class HostEnvs:
     def _check_info(self, env: int, info: Any, call: str) -> None:
         if not isinstance(info, Mapping):
             raise self._wrong(env, "info", info, call, "a dict")
+        for key in MASKS:
+            if key in info and not self._ignore_masks:
+                raise masks_refused(self._name, f"info[{key!r}] of {call}")
 
     def _reward(self, env: int, value: Any) -> float:
         try:
