@@ -490,7 +490,7 @@ def test_folders_of_older_versions(flatout: Cli, tmp_path: Path) -> None:
 
 def test_start_up_of_older_summaries_is_no_shorter_than_its_compiling() -> None:
     """They said 8.1 s of start-up, of it 12.4 s compiling: what was compiled later, too."""
-    phases = {name: 0.0 for name in NAMES} | {"compile": 0.4, "learn": 0.3, "other": 0.3}
+    phases = dict.fromkeys(NAMES, 0.0) | {"compile": 0.4, "learn": 0.3, "other": 0.3}
     summary = {"wall_s": 31.0, "startup_s": 8.1, "compile_s": 12.4, "steps_per_s": 9.0,
                "steps": 200, "updates": 4, "iterations": 2, "phases": phases}  # fmt: skip
     found = from_summary(summary, None)

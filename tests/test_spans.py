@@ -111,7 +111,7 @@ def printed(times: Times) -> tuple[list[float], list[float]]:
     return [float(s) for s in found.groups()], [float(s) for s in re.findall(r"([\d.]+)%", text)]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(moments, st.lists(st.tuples(moments, trees), max_size=3), st.booleans(),
        st.lists(st.tuples(moments, trees), max_size=3), moments, st.integers(1, 1000))  # fmt: skip
 def test_parts_of_a_run_add_up(
