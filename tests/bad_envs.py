@@ -138,14 +138,28 @@ class NaNs(_At):
         return float("nan") if self.now and self.what == "reward" else super().reward()
 
 
-class NotAReward(_At):
-    """Returns a reward that is no number."""
+class WrongValue(_At):
+    """Returns from ``step`` what its reward, flags or info may not be: ``what=terminated=None``."""
 
-    default = "none"
+    BAD = {"None": None, "text": "plenty", "digits": "3", "empty": "", "two": 2, "nan": np.nan,  # noqa: RUF012
+           "array": np.zeros(3), "row": np.ones(1), "flags": np.array([True]), "list": [],
+           "complex": 1j, "vast": 10**400}  # fmt: skip
 
-    def reward(self) -> Any:
-        bad = {"none": None, "text": "plenty", "array": np.zeros(3)}
-        return bad[self.what] if self.now else super().reward()
+    def step(self, action: Any) -> Any:
+        names = ("obs", "reward", "terminated", "truncated", "info")
+        result = dict(zip(names, super().step(action), strict=True))
+        if self.now:
+            name, _, kind = self.what.partition("=")
+            result[name] = self.BAD[kind]
+        return tuple(result.values())
+
+
+class NumpyValues(Good):
+    """Returns its reward and flags as NumPy's, as many simulators do."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, np.asarray(reward), np.bool_(terminated), np.int64(truncated), info
 
 
 class WrongShape(_At):

@@ -72,6 +72,34 @@ def test_learn_returns_the_agent_and_a_summary(agent: PPO) -> None:
     assert summary["run_dir"] is None
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("learning_rate", r"agent\.learning_rate = 1e-05 .* PPO\(env, learning_rate=1e-05\)"),
+        ("env", r"PPO\(env\)"),
+        ("leraning_rate", "no such attribute.*Did you mean 'learning_rate'"),
+        ("callback", "no such attribute"),
+    ],
+)
+def test_what_would_change_nothing_cannot_be_set(name: str, words: str) -> None:
+    agent = new()
+    with pytest.raises(UsageError, match=words):
+        setattr(agent, name, 1e-5)
+    assert not hasattr(agent, name)
+
+
+def test_classes_of_others_may_keep_what_they_like() -> None:
+    class Mine(PPO):
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            self.notes: list[str] = []
+            super().__init__(*args, **settings)
+
+    agent = Mine("CartPole-v1")
+    agent.notes = ["first"]
+    with pytest.raises(UsageError, match="Mine"):
+        agent.gamma = 0.9
+
+
 def test_learn_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     new().learn(STEPS)

@@ -17,8 +17,10 @@ import pytest
 from gymnasium import spaces
 
 from flatout import UsageError, checkpoint
+from flatout.envs.host import HostEnvs
 from flatout.envs.make import specs
-from tests.bad_envs import Good
+from flatout.errors import EnvironmentFailure
+from tests.bad_envs import Good, NumpyValues, WrongValue
 from tests.conftest import TINY, Result
 
 ROOT = Path(__file__).parent.parent
@@ -169,9 +171,7 @@ def test_unsupported_spaces(
         ("NaNs", "what=infinite", "observation|infin"),
         ("NaNs", "what=reward", "reward nan"),
         ("NaNs", "ends=truncated at=100", "observation|NaN"),  # seen by nothing but the bootstrap
-        ("NotAReward", "", "returned|reward|None"),
-        ("NotAReward", "what=text", "returned|reward|plenty"),
-        ("NotAReward", "what=array", "returned|reward"),
+        ("WrongValue", "what=reward=None", "returned reward None from step|one number"),
         ("WrongShape", "", "shape (5,)|(4,)"),
         ("WrongDtype", "what=object", "type object|float32"),
         ("WrongDtype", "what=text", "type <U|float32"),
@@ -213,6 +213,56 @@ def test_environments_that_fail_at_once(
     kwargs = ["--env-kwargs", *settings.split()] if settings else []
     result = flatout(*BAD, f"tests.bad_envs:{name}", "--run-dir", tmp_path / "run", *kwargs)
     sentence(result, 1, words)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("reward=text", "reward 'plenty'|one number"),
+        ("reward=digits", "reward '3'|one number"),
+        ("reward=array", "reward array([0., 0., 0.])|one number"),
+        ("reward=row", "reward array([1.])|one number"),
+        ("reward=complex", "reward 1j|one number"),
+        ("reward=vast", "reward 1000|one number"),
+        ("terminated=None", "terminated None|True or False"),
+        ("terminated=empty", "terminated ''|True or False"),
+        ("terminated=two", "terminated 2|True or False"),
+        ("terminated=flags", "terminated array([ True])|True or False"),
+        ("truncated=None", "truncated None|True or False"),
+        ("truncated=nan", "truncated nan|True or False"),
+        ("truncated=list", "truncated []|True or False"),
+        ("truncated=array", "truncated array([0., 0., 0.])|True or False"),
+        ("info=None", "info None|a dict"),
+    ],
+)
+def test_what_no_step_may_return_is_refused_by_name(what: str, words: str) -> None:
+    env = WrongValue(at=3, what=what)
+    envs = HostEnvs([Good(), env], "mine", *specs(env, "mine"), seed=0)
+    obs, rewards = np.zeros((2, 4), np.float32), np.zeros(2, np.float32)
+    envs.reset_all(obs)
+    for _ in range(2):
+        envs.step(np.zeros(2, np.int32), obs, rewards, pytest.fail)
+    with pytest.raises(EnvironmentFailure) as caught:
+        envs.step(np.zeros(2, np.int32), obs, rewards, pytest.fail)
+    message = str(caught.value)
+    assert message.startswith("environment 1 (mine) returned "), message
+    assert not [word for word in words.split("|") if word not in message], message
+
+    envs = HostEnvs([WrongValue(at=2, what=what)], "mine", *specs(env, "mine"), seed=0)
+    with pytest.raises(EnvironmentFailure, match="mine"):  # nor when an episode is reproduced
+        envs.replay(0, 0, np.zeros(2, np.int32), obs[:1])
+
+
+def test_numbers_and_flags_may_be_of_numpy() -> None:
+    kinds = (Good, NumpyValues)
+    envs = HostEnvs([kind(length=3) for kind in kinds], "n", *specs(Good(), "n"), seed=0)
+    obs, rewards, ends = np.zeros((2, 4), np.float32), np.zeros(2, np.float32), []
+    for env in range(2):
+        envs.reset(env, obs)
+    for _ in range(3):
+        envs.step(np.zeros(2, np.int32), obs, rewards, lambda *end: ends.append(end[:3]))
+    assert ends == [(0, True, False), (1, True, False)]
+    assert all(type(flag) is bool for _, *flags in ends for flag in flags)
 
 
 def test_environments_that_do_not_close(flatout: Cli, tmp_path: Path) -> None:

@@ -349,16 +349,6 @@ def test_resume_names_what_does_not_reproduce(
         assert all("restarted" in note for note in notes)
 
 
-class Masked(bad_envs.Good):
-    """Says which actions may be taken."""
-
-    def reset(self, **kwargs: Any) -> tuple[np.ndarray, dict[str, Any]]:
-        obs, info = super().reset(**kwargs)
-        return obs, info | {"action_mask": np.ones(2, np.int8)}
-
-
-def test_action_masks_and_recurrent_policies_are_refused_by_name() -> None:
-    with pytest.raises(UsageError, match="masks its actions"):
-        PPO(Masked, n_steps=64).learn(64)
+def test_recurrent_policies_are_refused_by_name() -> None:
     with pytest.raises(UsageError, match="recurrent policies"):
         PPO("CartPole-v1", network="lstm")

@@ -21,6 +21,7 @@ from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.explain.causes import CAUSES, HEALTHY
 from flatout.explain.diagnosis import PHASES, Diagnosis
 from flatout.explain.own.facts import RunFacts, Use, facts, mean_use, shared_out
+from flatout.explain.own.older import from_summary
 from flatout.explain.own.predict import between, gain_of, remaining
 from flatout.explain.own.records import (
     MAIN,
@@ -485,6 +486,19 @@ def test_folders_of_older_versions(flatout: Cli, tmp_path: Path) -> None:
     (run / "metrics.jsonl").unlink()
     with pytest.raises(FlatoutError, match="nothing to explain"):
         diagnose_run(run)
+
+
+def test_start_up_of_older_summaries_is_no_shorter_than_its_compiling() -> None:
+    """They said 8.1 s of start-up, of it 12.4 s compiling: what was compiled later, too."""
+    phases = dict.fromkeys(NAMES, 0.0) | {"compile": 0.4, "learn": 0.3, "other": 0.3}
+    summary = {"wall_s": 31.0, "startup_s": 8.1, "compile_s": 12.4, "steps_per_s": 9.0,
+               "steps": 200, "updates": 4, "iterations": 2, "phases": phases}  # fmt: skip
+    found = from_summary(summary, None)
+    assert found is not None
+    totals, apart, _ = found
+    assert sum(seconds for _, seconds in apart) == pytest.approx(8.1)
+    assert all(seconds >= 0 for _, seconds in apart)
+    assert sum(totals.main.values()) <= totals.seconds
 
 
 def test_what_is_no_run_is_said_in_a_sentence(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +79,22 @@ def test_time_goes_to_the_span_that_took_it(flatout: Callable[..., Result], tmp_
     assert slept <= inside <= slept + 0.5 * outside
     # The command's clock starts with the process, which here is the test run's.
     assert summary["wall_s"] - summary["startup_s"] <= outside
+
+
+def test_setting_the_time_of_day_changes_no_duration(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, calls = time.time, iter(range(10**9))
+    monkeypatch.setattr(time, "time", lambda: now() - 3 * next(calls))
+    summary = PPO("CartPole-v1", n_steps=32, batch_size=32).learn(64).summary
+    assert 0 < summary["compile_s"] <= summary["startup_s"] <= summary["wall_s"]
+    compiling = summary["phases"]["compile"] * summary["wall_s"]
+    assert compiling == pytest.approx(summary["compile_s"] + summary["compile_later_s"])
+
+
+def test_a_process_knows_how_long_it_has_run() -> None:
+    began = time.perf_counter()
+    code = "from flatout.cli import _process_age; print(_process_age())"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 0 <= float(said.stdout) <= time.perf_counter() - began + 0.02  # a tick of the kernel's
 
 
 def test_updates_steps_and_episodes_are_counted(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
 import math
 import os
 import random
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +17,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from flatout import spans as module
-from flatout.spans import NAMES, Spans
+from flatout.console import report
+from flatout.spans import NAMES, RunClock, Spans, Times
 
 Tree = tuple[str, int, list[Any], int]  # a span: name, time before its children, they, time after
 
@@ -88,6 +93,81 @@ def test_every_moment_counts_once_for_the_innermost_span(
     if wall:
         for name in NAMES:
             assert math.isclose(phases[name], expected[name] / wall, abs_tol=1e-6)
+
+
+def printed(times: Times) -> tuple[list[float], list[float]]:
+    """What the report says: wall time, start-up and compiling in it; and the shares, in %."""
+    summary = {
+        "steps": 1, "updates": 1, "episodes": 0, "return_mean_100": None, "return_mean_last": None,
+        "time_to_return_s": {}, "steps_to_return": {}, "steps_per_s": 1.0, "placement": "cpu",
+        "flow": {"environments_lost": 0}, "verdict": None, "try": None, "run_dir": None,
+        "ended": "callback", **dataclasses.asdict(times),
+    }  # fmt: skip
+    out = io.StringIO()
+    report(summary, Console(file=out, width=200))
+    text = out.getvalue()
+    found = re.search(r"in ([\d.]+) s \(([\d.]+) s start-up, of it ([\d.]+) s compiling", text)
+    assert found, text
+    return [float(s) for s in found.groups()], [float(s) for s in re.findall(r"([\d.]+)%", text)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(moments, st.lists(st.tuples(moments, trees), max_size=3), st.booleans(),
+       st.lists(st.tuples(moments, trees), max_size=3), moments, st.integers(1, 1000))  # fmt: skip
+def test_parts_of_a_run_add_up(
+    clock: Clock, before: int, startup: list[tuple[int, Tree]], begins: bool,
+    training: list[tuple[int, Tree]], rest: int, scale: int,
+) -> None:  # fmt: skip
+    """Compiling is a part of start-up or comes later; start-up is a part of the whole."""
+    spans, expected = Spans(), [defaultdict[str, int](int), defaultdict[str, int](int)]
+    started = clock.now
+    clock.spend(before * scale)
+    run = RunClock(spans, started)
+
+    def live(part: int, trees: list[tuple[int, Tree]]) -> None:
+        for outside, tree in trees:
+            clock.spend(outside * scale)
+            play(spans, clock, scaled(tree, scale), lambda name, ns: add(part, name, ns))
+
+    def add(part: int, name: str, nanoseconds: int) -> None:
+        expected[part][name] += nanoseconds
+
+    live(0, startup)
+    at = clock.now
+    if begins:
+        run.ready()
+        live(1, training)
+        clock.spend(rest * scale)
+    times = run.times()
+
+    assert times.wall_s == (clock.now - started) / 1e9
+    assert times.startup_s == ((at if begins else clock.now) - started) / 1e9
+    assert times.compile_s == expected[0]["compile"] / 1e9
+    assert times.compile_later_s == expected[1]["compile"] / 1e9
+    assert 0 <= times.compile_s <= times.startup_s <= times.wall_s
+    assert times.compile_later_s <= times.wall_s - times.startup_s + 1e-9
+    assert math.isclose(sum(times.phases.values()), 1.0, abs_tol=1e-9)
+    assert all(0 <= share <= 1 for share in times.phases.values())
+    compiling = times.phases["compile"] * times.wall_s
+    assert math.isclose(compiling, times.compile_s + times.compile_later_s, abs_tol=1e-6)
+
+    (wall, start, compiled), shares = printed(times)
+    assert compiled <= start <= wall
+    hidden = len(times.phases) - len(shares)
+    assert 100 - 0.5 * hidden - 0.05 * len(shares) <= sum(shares) + 1e-9
+    assert sum(shares) <= 100 + 0.05 * len(shares) + 1e-9
+
+
+def scaled(tree: Tree, scale: int) -> Tree:
+    """The same tree, so many times as long."""
+    name, before, children, after = tree
+    return name, before * scale, [scaled(child, scale) for child in children], after * scale
+
+
+def test_a_start_in_the_future_is_now(clock: Clock) -> None:
+    run = RunClock(Spans(), clock.now + 10**9)
+    clock.spend(5 * 10**8)
+    assert run.elapsed_s() == run.times().startup_s == 0.5
 
 
 def test_seconds_are_exclusive(clock: Clock) -> None:

@@ -15,7 +15,7 @@ from flatout.checkpoint import PREFIX
 from flatout.envs.host import to_environment
 from flatout.envs.task import Task, open_task
 from flatout.envs.trust import refuse_foreign
-from flatout.errors import CheckpointError, FlatoutError, UsageError
+from flatout.errors import CheckpointError, FlatoutError, UsageError, nearest, short
 from flatout.evaluate import Evaluation, Evaluator, record
 from flatout.networks import Network
 from flatout.packing import Bundle
@@ -73,6 +73,25 @@ class Agent:
         self._predicted = 0
         self._learned = 0
         self.summary: dict[str, Any] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse what would be set and never read, such as ``agent.learning_rate = 1e-5``."""
+        config, kind = vars(self).get("config"), type(self)
+        settings = {} if config is None else config.flat()
+        if name in settings:
+            given = "" if name == "env" else f", {name}={short(value)}"
+            raise UsageError(
+                f"agent.{name} = {short(value)} would change nothing: settings are chosen when an "
+                f"agent is made, by {kind.__name__}(env{given})."
+            )
+        own = name in ("config", "summary") or name.startswith("_") or hasattr(kind, name)
+        if not own and kind.__module__ == __name__:
+            raise UsageError(
+                f"agent.{name} = {short(value)} would change nothing: {kind.__name__} has no such "
+                f"attribute; settings are given to {kind.__name__}(env, ...)."
+                f"{nearest(name, settings)}"
+            )
+        super().__setattr__(name, value)
 
     def learn(
         self,
@@ -198,8 +217,7 @@ class Agent:
         task = self._task_specs()
         policy = self._policy(1, True)
         seed = self.config.run.seed if seed is None else seed
-        specs = task.obs_spec, task.action_spec
-        return record(policy, task.make, task.name, specs, seed, path)
+        return record(policy, task, seed, path)
 
     @property
     def task(self) -> Task:

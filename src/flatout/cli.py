@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -177,14 +178,30 @@ def _keep_traceback(path: Path, error: FlatoutError) -> None:
     error.args = (f"{error} The traceback is in {path / 'error.log'}.",)
 
 
-def _process_start() -> float:
-    """`time.time` at which this process was started."""
+def _process_start() -> int:
+    """`time.perf_counter_ns` at which this process was started."""
+    return time.perf_counter_ns() - int(max(_process_age(), 0.0) * 1e9)
+
+
+def _process_age() -> float:
+    """Seconds since this process was started.
+
+    psutil's answer is wrong by up to seconds on Linux: it counts from the time of day of the boot,
+    which the kernel gives in whole seconds and corrects whenever the clock is set.
+    """
+    if sys.platform == "linux":
+        try:
+            fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+            started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+            return time.clock_gettime(time.CLOCK_BOOTTIME) - started
+        except (OSError, ValueError, IndexError):
+            pass
     import psutil
 
     try:
-        return min(psutil.Process().create_time(), time.time())
+        return time.time() - psutil.Process().create_time()
     except psutil.Error:
-        return time.time()
+        return 0.0
 
 
 def _eval(argv: list[str]) -> int:

@@ -41,6 +41,8 @@ class EnvConfig:
     """ALE/ ids only: fewer than this many no-ops, drawn from its seed, start an episode."""
     terminal_on_life_loss: bool = False
     """ALE/ ids only: learning sees a lost life as a terminal; the episode itself goes on."""
+    ignore_action_masks: bool = False
+    """Train although the environment masks its actions, as if it did not."""
     clip_reward: bool = False
     """Learn from the sign of each reward; returns are reported raw."""
 

@@ -182,10 +182,13 @@ def report(summary: dict[str, Any], console: Console) -> None:
         ended = f"{summary['examples_per_s']:,.0f} images/s"
     headline.append("; ".join([said, *goals]), style="not bold")
     console.print(headline, soft_wrap=not console.is_terminal)
+    later = summary["compile_later_s"]
+    later_words = f", {later:.1f} s compiling later" if later >= 0.05 else ""
     console.print(
         f"          {summary['steps']:,} steps, {ended}, "
         f"{summary['updates']:,} updates in {summary['wall_s']:.1f} s "
-        f"({summary['startup_s']:.1f} s start-up, of it {summary['compile_s']:.1f} s compiling); "
+        f"({summary['startup_s']:.1f} s start-up, of it {summary['compile_s']:.1f} s compiling"
+        f"{later_words}); "
         f"{summary['steps_per_s']:,.0f} steps/s after it, on {summary['placement']}",
         soft_wrap=not console.is_terminal,
     )

@@ -55,6 +55,15 @@ def one_line(error: BaseException) -> str:
         return "no message"
 
 
+def short(value: object) -> str:
+    """Any value for a message: on one line, of 60 characters at most."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a user's object may fail at even that
+        text = f"of type {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     """``" Did you mean 'a' or 'b'?"`` for the known names closest to `name`, or an empty string."""
     matches = difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)

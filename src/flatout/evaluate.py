@@ -10,13 +10,12 @@ import gymnasium as gym
 import numpy as np
 
 from flatout.algorithms.base import Algorithm
-from flatout.envs.host import EVALUATION, HostEnvs
-from flatout.envs.make import Factory
+from flatout.envs.host import EVALUATION
 from flatout.envs.task import Task
 from flatout.errors import EnvironmentFailure, FlatoutError, UsageError
 from flatout.params import Policy
 from flatout.spans import Spans
-from flatout.types import ActionSpec, Device, Episode, ObservationSpec
+from flatout.types import Device, Episode
 
 MAX_EPISODE_STEPS = 108_000
 """An evaluation episode that has not ended by then is cut (half an hour of Atari)."""
@@ -129,17 +128,12 @@ class Evaluator:
         self._envs.close()
 
 
-def record(
-    policy: Policy, make: Factory, name: str, specs: tuple[ObservationSpec, ActionSpec],
-    seed: int, path: Path, max_frames: int = 2000,
-) -> float:  # fmt: skip
+def record(policy: Policy, task: Task, seed: int, path: Path, max_frames: int = 2000) -> float:
     """Play one greedy episode and write it as an animated GIF; returns its return.
 
     Args:
         policy: a greedy policy for one environment, with its parameters.
-        make: makes the environment.
-        name: its name, for messages.
-        specs: one observation and one action.
+        task: the environment.
         seed: of the run.
         path: the GIF.
         max_frames: frames after which the picture ends.
@@ -151,9 +145,9 @@ def record(
         from PIL import Image
     except ImportError:
         raise UsageError("--video needs its packages: pip install 'flatout[video]'.") from None
-    env = make(render_mode="rgb_array")
-    envs = HostEnvs([env], name, *specs, seed, EVALUATION)
-    obs = np.zeros((1, *specs[0].shape), specs[0].dtype)
+    env = task.make(render_mode="rgb_array")
+    envs = task.host([env], seed, EVALUATION)
+    obs = np.zeros((1, *task.obs_spec.shape), task.obs_spec.dtype)
     frames: list[Any] = []
     total: list[float] = []
 
@@ -163,7 +157,7 @@ def record(
     try:
         envs.reset(0, obs)
         while not total and len(frames) < max_frames:
-            frames.append(Image.fromarray(_picture(env, name)))
+            frames.append(Image.fromarray(_picture(env, task.name)))
             envs.step(policy.layout.action(policy.greedy(obs)), obs, np.zeros(1), ended)
         rate = float(env.metadata.get("render_fps") or 30)
         frames[0].save(

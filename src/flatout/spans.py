@@ -130,3 +130,58 @@ class Spans:
             note = f"{self.dropped_events} later events were not kept"
             events.append({"name": note, "ph": "I", "pid": pid, "tid": 0, "ts": 0, "s": "g"})
         path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+
+
+@dataclass(frozen=True)
+class Times:
+    """Where one process's wall time went; seconds.
+
+    Attributes:
+        wall_s: since the run's clock started.
+        startup_s: of it, until training could begin.
+        compile_s: of that, tracing and compiling.
+        compile_later_s: tracing and compiling after it.
+        phases: shares of `wall_s`, see `Spans.phases`.
+    """
+
+    wall_s: float
+    startup_s: float
+    compile_s: float
+    compile_later_s: float
+    phases: dict[str, float]
+
+
+class RunClock:
+    """A run's time, by the clock that spans read, so that parts are never longer than the whole.
+
+    Args:
+        spans: the main process's, of which at most what passed since the start has been spent.
+        started: `time.perf_counter_ns` at the run's start; by default now.
+    """
+
+    def __init__(self, spans: Spans, started: int | None = None) -> None:
+        self._spans = spans
+        now = time.perf_counter_ns()
+        self._started = now if started is None else min(started, now)
+        self._ready: int | None = None
+        self._compiled = 0
+
+    def ready(self) -> None:
+        """Start-up is over."""
+        self._ready = time.perf_counter_ns()
+        self._compiled = self._spans.totals.get("compile", 0)
+
+    def elapsed_s(self) -> float:
+        """Seconds since the run's start."""
+        return (time.perf_counter_ns() - self._started) / 1e9
+
+    def times(self) -> Times:
+        """All of it now; before `ready` everything is start-up."""
+        now = time.perf_counter_ns()
+        compiled = self._spans.totals.get("compile", 0)
+        ready, before = (now, compiled) if self._ready is None else (self._ready, self._compiled)
+        wall_s = (now - self._started) / 1e9
+        return Times(
+            wall_s, (ready - self._started) / 1e9, before / 1e9, (compiled - before) / 1e9,
+            self._spans.phases(wall_s),
+        )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import flatout
 from flatout.config import TrainConfig
-from flatout.spans import Spans
+from flatout.spans import Times
 
 if TYPE_CHECKING:
     from flatout.assembly import Parts
@@ -21,12 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Facts:
-    """Times and ends that the trainer knows; seconds. `last` are the newest means of metrics,
+    """What the trainer knows of the end. `last` are the newest means of metrics,
     `verdict` what the run waited for (`flatout.explain.runs.closing`)."""
 
-    wall_s: float
-    this_wall_s: float
-    startup_s: float
     steps_per_s: float
     last: dict[str, float]
     run_dir: str | None
@@ -53,7 +50,7 @@ def peak_rss_mb() -> float:
 
 
 def summarise(
-    config: TrainConfig, progress: Progress, parts: Parts, spans: Spans, facts: Facts
+    config: TrainConfig, progress: Progress, parts: Parts, times: Times, facts: Facts
 ) -> dict[str, Any]:
     """The summary; docs/metrics.md describes every key."""
     goals = {*config.run.threshold, config.run.stop_at_return} - {None}
@@ -76,9 +73,10 @@ def summarise(
         "iterations": progress.iterations,
         "episodes": progress.episodes,
         "ended": facts.ended,
-        "wall_s": facts.wall_s,
-        "startup_s": facts.startup_s,
-        "compile_s": spans.seconds("compile"),
+        "wall_s": progress.wall_s + times.wall_s,
+        "startup_s": times.startup_s,
+        "compile_s": times.compile_s,
+        "compile_later_s": times.compile_later_s,
         "steps_per_s": facts.steps_per_s,
         "placement": str(parts.placement),
         "return_mean_100": progress.return_mean_100,
@@ -88,7 +86,7 @@ def summarise(
         "last": facts.last,
         "time_to_return_s": {key: at and at[1] for key, at in reached.items()},
         "steps_to_return": {key: at and int(at[0]) for key, at in reached.items()},
-        "phases": spans.phases(facts.this_wall_s),
+        "phases": times.phases,
         "flow": parts.schedule.facts(),
         "peak_rss_mb": peak_rss_mb(),
         "memory_expected_mb": {

@@ -8,7 +8,6 @@ books.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -33,7 +32,7 @@ from flatout.networks import Network
 from flatout.progress import Display, Load, Progress, Silent
 from flatout.runfolder import RunFolder
 from flatout.segments import SegmentStore
-from flatout.spans import Spans
+from flatout.spans import RunClock, Spans
 from flatout.summary import Facts, summarise
 from flatout.types import Metrics, Snapshot
 
@@ -53,7 +52,7 @@ class Trainer:
         initial: learning state to start from, as named arrays.
         callback: see `Callback`.
         display: shows the run.
-        started: `time.time` at which the run's clock started (the process's start).
+        started: `time.perf_counter_ns` at which the run's clock started (the process's start).
         interrupts: handles signals already; by default handlers of its own are installed.
     """
 
@@ -68,7 +67,7 @@ class Trainer:
         initial: dict[str, np.ndarray] | None = None,
         callback: Callback | None = None,
         display: Display | None = None,
-        started: float | None = None,
+        started: int | None = None,
         interrupts: Interrupts | None = None,
     ) -> None:
         self.config = config
@@ -82,8 +81,8 @@ class Trainer:
         self._initial = initial
         self._callback = callback
         self._display = display or Silent()
-        self._started = time.time() if started is None else started
         self._spans = Spans(trace=config.run.trace)
+        self._clock = RunClock(self._spans, started)
         self._interrupts = Interrupts() if interrupts is None else interrupts
         self.progress = Progress()
         self.interrupted: int | None = None
@@ -178,7 +177,7 @@ class Trainer:
                     "placement": str(parts.placement),
                 },
             )
-        self._startup_s = time.time() - self._started
+        self._clock.ready()
         self._steps_before = self.progress.steps
         return parts
 
@@ -219,10 +218,11 @@ class Trainer:
         )
         stack.callback(recording.close)
         cards = ", ".join(gpu.name for gpu in hardware.gpus) or "no GPU"
+        times = self._clock.times()
         begin = Begin(
             t=round(self._wall(), 3),
-            startup_s=round(self._startup_s, 3),
-            compile_s=round(self._spans.seconds("compile"), 3),
+            startup_s=round(times.startup_s, 3),
+            compile_s=round(times.compile_s, 3),
             cores=hardware.cores,
             envs=self.config.env.envs,
             placement=str(parts.placement),
@@ -355,7 +355,7 @@ class Trainer:
         if progress.last_eval is not None:
             row |= progress.last_eval
             progress.last_eval = None
-        phases = self._spans.phases(time.time() - self._started)
+        phases = self._clock.times().phases
         return row | {f"phase/{name}": share for name, share in phases.items()}
 
     def _save(self, parts: Parts) -> None:
@@ -407,11 +407,8 @@ class Trainer:
             self.config,
             self.progress,
             parts,
-            self._spans,
+            self._clock.times(),
             Facts(
-                wall_s=self._wall(),
-                this_wall_s=time.time() - self._started,
-                startup_s=self._startup_s,
                 steps_per_s=self._rate(),
                 last=self._last_values,
                 run_dir=None if self._folder is None else str(self._folder.path),
@@ -431,12 +428,13 @@ class Trainer:
 
     def _wall(self) -> float:
         """Seconds of the whole run, earlier parts of a resumed one counted."""
-        return self.progress.wall_s + time.time() - self._started
+        return self.progress.wall_s + self._clock.elapsed_s()
 
     def _rate(self) -> float:
         """Environment steps per second of this process, after its start-up."""
-        elapsed = time.time() - self._started - self._startup_s
-        return (self.progress.steps - self._steps_before) / max(elapsed, 1e-9)
+        times = self._clock.times()
+        trained_s = times.wall_s - times.startup_s
+        return (self.progress.steps - self._steps_before) / max(trained_s, 1e-9)
 
 
 def _load(recording: RunRecording, parts: Parts) -> Load:

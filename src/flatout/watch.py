@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from flatout.api import Agent
-from flatout.envs.host import EVALUATION, HostEnvs
+from flatout.envs.host import EVALUATION
 from flatout.errors import UsageError
 from flatout.evaluate import rendered
 
@@ -82,7 +82,7 @@ def play(agent: Agent, episode: int, seed: int | None) -> Iterator[tuple[Any, fl
     if env is None:
         raise UsageError(f"{task.name} renders neither text (ansi) nor pictures (rgb_array).")
     seed = agent.config.run.seed if seed is None else seed
-    envs = HostEnvs([env], task.name, task.obs_spec, task.action_spec, seed, EVALUATION)
+    envs = task.host([env], seed, EVALUATION)
     obs = np.zeros((1, *task.obs_spec.shape), task.obs_spec.dtype)
     over: list[tuple[float, int]] = []
 

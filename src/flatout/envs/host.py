@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from flatout.envs.base import Ended, blamed
-from flatout.errors import EnvironmentFailure, FlatoutError, Interrupt, UsageError, one_line
+from flatout.envs.masks import MASKS, masks_refused
+from flatout.errors import (
+    EnvironmentFailure,
+    FlatoutError,
+    Interrupt,
+    one_line,
+    short,
+)
 from flatout.types import ActionSpec, DiscreteSpec, Episode, ObservationSpec
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -41,6 +48,7 @@ class HostEnvs:
         seed: the run's seed.
         stream: `TRAINING` or `EVALUATION`.
         first: the number of the first of them among the run's: seeds and messages name that.
+        ignore_masks: play on where an environment says which actions may be taken.
     """
 
     def __init__(
@@ -52,6 +60,7 @@ class HostEnvs:
         seed: int,
         stream: int = TRAINING,
         first: int = 0,
+        ignore_masks: bool = False,
     ) -> None:
         self._first = first
         self._envs = list(envs)
@@ -61,6 +70,7 @@ class HostEnvs:
         self._action_spec = action_spec
         self._seed = seed
         self._stream = stream
+        self._ignore_masks = ignore_masks
         self.num_envs = len(self._envs)
         self._all = range(self.num_envs)
         self.episode = [-1] * self.num_envs
@@ -83,11 +93,7 @@ class HostEnvs:
         except (Exception, SystemExit) as error:  # a user's environment may raise anything
             raise self.failure(env, error, "reset") from error
         self._check(env, obs, "reset")
-        if isinstance(info, dict) and "action_mask" in info:
-            raise UsageError(
-                f"{self._name} masks its actions (info['action_mask']), which this version does "
-                "not honour; wrap it so that every action may be taken and drop the mask."
-            )
+        self._check_info(env, info, "reset")
         out[env] = obs
         self.episode[env] = number
         self.returns[env] = 0.0
@@ -111,33 +117,34 @@ class HostEnvs:
                 episode ended; `returns` and `lengths` still hold the ended episode's.
 
         Raises:
-            EnvironmentFailure: an environment raised, or returned what is no observation.
+            EnvironmentFailure: an environment raised, or returned what no step may return.
+            UsageError: it masks its actions.
         """
         choices = to_environment(self._action_spec, actions)
         shape, returns, lengths = self._spec.shape, self.returns, self.lengths
-        env, reward = -1, 0.0
+        env = -1
         try:
             for env in self._all if active is None else active:
-                obs, reward, terminated, truncated, _ = self._steps[env](choices[env])
+                obs, reward, terminated, truncated, info = self._steps[env](choices[env])
                 if getattr(obs, "shape", None) != shape or obs.dtype.kind not in "fiub":
                     self._check(env, obs, "step")
-                reward = float(reward)
+                if not (type(reward) is float and type(terminated) is type(truncated) is bool):
+                    reward = self._reward(env, reward)
+                    terminated = self._flag(env, "terminated", terminated)
+                    truncated = self._flag(env, "truncated", truncated)
+                if type(info) is not dict or info:
+                    self._check_info(env, info, "step")
                 rewards[env] = reward if -LARGEST < reward < LARGEST else reward * np.inf
                 returns[env] += reward
                 lengths[env] += 1
                 if terminated or truncated:
-                    ended(env, bool(terminated), bool(truncated), obs)
+                    ended(env, terminated, truncated, obs)
                     self.reset(env, out)
                 else:
                     out[env] = obs
         except (FlatoutError, Interrupt):
             raise
         except (Exception, SystemExit) as error:  # a user's environment may raise anything
-            if not isinstance(reward, float) and _raised_here(error):
-                raise EnvironmentFailure(
-                    f"{self._which(env)} returned reward {_short(reward)} from "
-                    "step; a reward is one number."
-                ) from error
             raise self.failure(env, error, "step") from error
 
     def finished(self, env: int) -> Episode:
@@ -159,16 +166,18 @@ class HostEnvs:
         self.reset(env, out, episode)
         for action in actions:
             try:
-                obs, reward, terminated, truncated, _ = self._steps[env](
+                obs, reward, terminated, truncated, info = self._steps[env](
                     to_environment(self._action_spec, action[None])[0]
                 )
             except (Exception, SystemExit) as error:  # a user's environment may raise anything
                 raise self.failure(env, error, "step") from error
-            if terminated or truncated:
-                return False
-            self.returns[env] += float(reward)
-            self.lengths[env] += 1
             self._check(env, obs, "step")
+            self._check_info(env, info, "step")
+            reward = self._reward(env, reward)
+            if self._flag(env, "terminated", terminated) or self._flag(env, "truncated", truncated):
+                return False
+            self.returns[env] += reward
+            self.lengths[env] += 1
             out[env] = obs
         return True
 
@@ -220,15 +229,41 @@ class HostEnvs:
                 f"{self._spec.shape} {self._spec.dtype}."
             )
 
+    def _check_info(self, env: int, info: Any, call: str) -> None:
+        if not isinstance(info, Mapping):
+            raise self._wrong(env, "info", info, call, "a dict")
+        for key in MASKS:
+            if key in info and not self._ignore_masks:
+                raise masks_refused(self._name, f"info[{key!r}] of {call}")
+
+    def _reward(self, env: int, value: Any) -> float:
+        try:
+            if _scalar(value):
+                return float(value)
+        except (TypeError, ValueError, OverflowError):
+            pass
+        raise self._wrong(env, "reward", value, "step", "one number")
+
+    def _flag(self, env: int, name: str, value: Any) -> bool:
+        if isinstance(value, bool | np.bool_) or (_scalar(value) and value in (0, 1)):
+            return bool(value)
+        raise self._wrong(env, name, value, "step", "True or False")
+
+    def _wrong(self, env: int, name: str, value: Any, call: str, right: str) -> EnvironmentFailure:
+        return EnvironmentFailure(
+            f"{self._which(env)} returned {name} {short(value)} from {call}, which has to be "
+            f"{right}."
+        )
+
 
 def _raised_here(error: BaseException) -> bool:
     """Whether it was raised in this file, not in what this file called."""
     return traceback.extract_tb(error.__traceback__)[-1].filename == __file__
 
 
-def _short(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else text[:57] + "..."
+def _scalar(value: Any) -> bool:
+    """Whether it is a number by itself: neither text nor an array, not even one of one number."""
+    return hasattr(value, "__float__") and getattr(value, "shape", ()) == ()
 
 
 def to_environment(spec: ActionSpec, actions: np.ndarray) -> Sequence[Any]:

@@ -16,6 +16,7 @@ import numpy as np
 from flatout.config import EnvConfig
 from flatout.envs import register
 from flatout.envs.ale import OneAtari, is_atari
+from flatout.envs.masks import refuse_masks, without_mask
 from flatout.errors import EnvironmentFailure, UsageError, nearest, one_line
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec
 
@@ -153,6 +154,10 @@ def _import(module: str, name: str) -> Any:
 
 def _prepare(env: gym.Env[Any, Any], config: EnvConfig) -> gym.Env[Any, Any]:
     """Apply the wanted preparation with Gymnasium's own wrappers."""
+    if config.ignore_action_masks:
+        env = without_mask(env)
+    else:
+        refuse_masks(env, config.env)
     space = env.observation_space
     image = isinstance(space, gym.spaces.Box) and len(space.shape) == 3
     if config.grayscale and isinstance(space, gym.spaces.Box) and space.shape[2:] not in ((), (3,)):

@@ -82,7 +82,16 @@ class Task:
             for env in made:
                 close_quietly(env)
             raise
-        return HostEnvs(made, self.name, self.obs_spec, self.action_spec, seed, stream, first)
+        return self.host(made, seed, stream, first)
+
+    def host(
+        self, envs: list[gym.Env[Any, Any]], seed: int, stream: int, first: int = 0
+    ) -> HostEnvs:
+        """Environments that `make` made, stepped in this process; see `open`."""
+        return HostEnvs(
+            envs, self.name, self.obs_spec, self.action_spec, seed, stream, first,
+            self.config.ignore_action_masks,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Close the environment that was made to look at, if it was never opened."""

@@ -242,8 +242,9 @@ def _facts(evidence: Evidence) -> Known | None:
         notes.append(note)
     settings = evidence.config.flat()
     last = begins[-1] if begins else Begin(0.0, placement=evidence.placement)
-    starts = [("start-up", sum(one.startup_s - one.compile_s for one in begins))]
-    starts.append(("compiling", sum(one.compile_s for one in begins)))
+    compiling = sum(min(one.compile_s, one.startup_s) for one in begins)  # some said more
+    starts = [("start-up", sum(one.startup_s for one in begins) - compiling)]
+    starts.append(("compiling", compiling))
     cores = last.cores
     if not begins:
         cores = evidence.samples[-1].cores if evidence.samples else 1

@@ -16,7 +16,7 @@ import numpy as np
 
 from flatout.errors import EnvironmentFailure, UsageError, one_line
 from flatout.samplers.shared_memory import Arena, Channel, Closed, Late
-from flatout.samplers.worker import ACT_S, COMMAND, DONE, ENV_S, SPENT, SQUARE, TURNS, Job
+from flatout.samplers.worker import ACT_S, COMMAND, DONE, ENV_S, REFUSED, SPENT, SQUARE, TURNS, Job
 from flatout.spans import Work
 
 PROGRAM = "from flatout.samplers.worker import main; main()"
@@ -149,6 +149,7 @@ class Worker:
 
         Raises:
             WorkerLost: it died, raised something, or takes too long.
+            UsageError: it cannot do what it was asked, however often it is started.
         """
         channel = self._open()
         try:
@@ -163,6 +164,8 @@ class Worker:
         except Closed:
             raise self._post_mortem() from None
         self.kill()
+        if reply == REFUSED:
+            raise UsageError(text)
         raise WorkerLost(self, f"failed: {text}", details)
 
     def _open(self) -> Channel:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flatout.errors import FlatoutError, one_line
+from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.samplers.shared_memory import Arena, Channel, Closed, Fields, long
 
 if TYPE_CHECKING:
@@ -47,8 +47,9 @@ PARAMS = "params/"
 BEAT_S = 0.1
 """Seconds between a worker's signs of life within long commands."""
 
-DONE, FAILED = b"d", b"f"
-"""Replies: it is done; it failed, with a sentence and a traceback, and the process ends."""
+DONE, FAILED, REFUSED = b"d", b"f", b"r"
+"""Replies: it is done; it failed, with a sentence and a traceback, and the process ends; the same
+where starting again would not help."""
 
 SINCE, EPISODE, ORIGIN = range(3)
 """What lies where in an environment's books."""
@@ -208,7 +209,7 @@ def serve(channel: Channel) -> None:
     except BaseException as error:  # whatever a user's environment raises
         own = isinstance(error, FlatoutError)
         text = str(error) if own else f"{type(error).__name__}: {one_line(error)}"
-        channel.send(FAILED)
+        channel.send(REFUSED if isinstance(error, UsageError) else FAILED)
         channel.send_long(text.encode())
         channel.send_long("".join(traceback.format_exception(error)).encode())
 

@@ -26,14 +26,14 @@ def from_summary(
             phases = {name: float(share) for name, share in summary["phases"].items()}
             wall, startup = float(summary["wall_s"]), float(summary["startup_s"])
             rate, source = float(summary["steps_per_s"]), summary
-            compile_s = float(summary["compile_s"])
+            compile_s = min(float(summary["compile_s"]), startup)  # some said more
             counts = (summary["steps"], summary["updates"], summary["iterations"])
         elif row is not None and row.get("time/iterations"):
             names = [name for name in NAMES if f"phase/{name}" in row]
             phases = {name: float(row[f"phase/{name}"]) for name in (*names, "other")}
             wall, rate, source = float(row["time/wall_s"]), float(row["time/steps_per_s"]), {}
             startup = max(wall - float(row["step"]) / max(rate, 1e-9), 0.0)
-            compile_s = phases["compile"] * wall
+            compile_s = min(phases["compile"] * wall, startup)
             counts = (row["step"], row["train/updates"], row["time/iterations"])
         else:
             return None
