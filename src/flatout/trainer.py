@@ -170,14 +170,7 @@ class Trainer:
                 parts.notes.append(note)
                 self._display.note(note)
         if self._folder is not None:
-            self._folder.write_json(
-                "config.json",
-                {
-                    "algorithm": self.config.algorithm,
-                    "settings": self.config.flat(),
-                    "placement": str(parts.placement),
-                },
-            )
+            self._folder.write_config(self.config, str(parts.placement))
         self._startup_s = time.time() - self._started
         self._steps_before = self.progress.steps
         return parts

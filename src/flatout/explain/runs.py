@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flatout import nofollow
 from flatout.config import TrainConfig
+from flatout.envs.trust import Said
 from flatout.errors import FlatoutError, UsageError
 from flatout.explain.diagnosis import PHASES, Diagnosis, Lane, Usage
 from flatout.explain.monitor import MonitorSample, read_samples
@@ -107,10 +109,8 @@ def read_run(path: Path) -> Evidence:
         raise UsageError(f"there is no folder {path}.")
     if not path.is_dir():
         raise UsageError(f"{path} is a file; explain takes a run's folder.")
+    config = load_config(path, None)  # nothing that the folder names is called here
     said = _json(path / "config.json")
-    settings = said.get("settings") if isinstance(said.get("settings"), dict) else {}
-    # Nothing that the folder names is called here, so that it may name anything.
-    config = load_config(path, str((settings or {}).get("env", "")))
     rows = json_lines(path / "metrics.jsonl")
     return Evidence(
         str(path), config, str(said.get("placement", config.run.placement)),
@@ -189,6 +189,7 @@ def explain_run(
     html_file: Path | None = None,
     save_file: Path | None = None,
     try_it: bool = False,
+    trust: bool = False,
     console: Console,
 ) -> int:
     """Explain a run's folder on a console and in files; returns the exit code.
@@ -197,6 +198,7 @@ def explain_run(
         path: the folder.
         json_file, html_file, save_file: also write the diagnosis, the page, the evidence there.
         try_it: also apply the first remedy that is a setting, and measure.
+        trust: whatever the folder names may be used for that.
         console: where to print.
 
     Raises:
@@ -217,7 +219,7 @@ def explain_run(
     if try_it:
         from flatout.explain.trial import show, try_first
 
-        outcome = try_first(path, diagnosis, console)
+        outcome = try_first(path, diagnosis, console, said=Said(trust=trust))
         show(outcome, console)
         if json_file is not None:
             _write(json_file, shown | {"trial": outcome.as_json()})
@@ -279,7 +281,7 @@ def _placement(text: str) -> Placement:
 def _json(path: Path) -> dict[str, Any]:
     """A file's JSON object; empty where there is none."""
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(nofollow.read(path))
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
