@@ -65,7 +65,7 @@ def saved_config(metadata: dict[str, Any], path: Path) -> TrainConfig:
         return resolve(str(config["algorithm"]), config["settings"])
     except (KeyError, TypeError, AttributeError, FlatoutError) as error:
         raise CheckpointError(
-            f"{path} is not a saved agent: its settings are wrong ({str(error).rstrip('.')})."
+            f"{path} is not a saved agent: its settings are wrong ({str(error)[:500].rstrip('.')})."
         ) from error
 
 

@@ -13,7 +13,7 @@ from flatout import checkpoint, signing
 from flatout.agentfile import AGENT_FILES, FINAL, find_agent, save_parameters, saved_config
 from flatout.assembly import build_algorithm
 from flatout.checkpoint import PREFIX
-from flatout.config import TrainConfig
+from flatout.config import TrainConfig, check_episodes
 from flatout.envs.host import to_environment
 from flatout.envs.task import Task, open_task
 from flatout.envs.trust import Said, refuse_foreign
@@ -178,8 +178,7 @@ class Agent:
             episodes: how many.
             seed: of the episodes; by default the agent's.
         """
-        if episodes < 1:
-            raise UsageError(f"episodes = {episodes} is impossible: at least 1.")
+        check_episodes("episodes", episodes)
         seed = self.config.run.seed if seed is None else seed
         if not 0 <= seed < 2**32:
             raise UsageError(f"seed = {seed} is impossible: it lies in 0 to 4294967295.")

@@ -61,7 +61,7 @@ def rebuild(names: Any, shapes: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         arrays: by name.
 
     Raises:
-        CheckpointError: an array is missing or of another shape or type.
+        CheckpointError: an array is missing, of another shape or type, or holds NaN or infinities.
     """
 
     def pick(name: str, leaf: Any) -> np.ndarray:
@@ -75,6 +75,7 @@ def rebuild(names: Any, shapes: Any, arrays: Mapping[str, np.ndarray]) -> Any:
                 f"the array {name} is {array.dtype}{list(array.shape)}, but this network needs "
                 f"{leaf.dtype}{list(leaf.shape)}."
             )
+        refuse_nonsense(name, array)
         return array
 
     return jax.tree.map(pick, names, shapes)
@@ -94,6 +95,16 @@ def refuse_format(said: Any, what: str) -> None:
         f"{what} has {number}, this version reads {FORMAT}: it was written by "
         f"{'an older' if older else 'another'} version; use that one, or train anew."
     )
+
+
+def refuse_nonsense(name: str, array: np.ndarray) -> None:
+    """Refuse numbers that no run saves: it ends before it learns them.
+
+    Raises:
+        CheckpointError: the array holds NaN or infinities.
+    """
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise CheckpointError(f"the array {name} holds NaN or infinite numbers.")
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -262,14 +273,23 @@ def load(path: Path) -> tuple[int, Snapshot]:
             raise CheckpointError(
                 f"the checkpoint {path} is corrupt: {ARRAYS} is not what was saved.{hint}"
             )
+        step = data["step"]
+        if type(step) is not int or step != _step(path) or step >= 2**31:
+            raise CheckpointError(
+                f"the checkpoint {path} is corrupt: it says that it is of step {str(step)[:40]}."
+                f"{hint}"
+            )
         arrays = load_tensors(tensors)
         rows = None
         if "replay" in data:
             replay = data["replay"]
             first, end = (int(number) for number in replay["stored"])
             segments = path.parent.parent / REPLAY
-            rows = SavedRows(segments, list(replay["segments"]), (first, end))
-        return int(data["step"]), Snapshot(dict(arrays), data["data"], rows)
+            try:
+                rows = SavedRows(segments, list(replay["segments"]), (first, end))
+            except CheckpointError as error:
+                raise CheckpointError(f"the checkpoint {path} is corrupt: {error}{hint}") from error
+        return step, Snapshot(dict(arrays), data["data"], rows)
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint {path} cannot be read: {error.strerror}.{hint}"

@@ -196,7 +196,7 @@ def load_config(run_dir: Path, said: Said | None = NOTHING) -> TrainConfig:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
-        why = str(error)
+        why = str(error)[:500]
         end = "" if why.endswith((".", "?")) else "."
         raise CheckpointError(f"{path} is corrupt: {why}{end}") from error
     if said is not None:
