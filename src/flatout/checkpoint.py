@@ -201,7 +201,11 @@ def references(path: Path) -> list[Reference]:
     """
     try:
         data = json.loads(nofollow.read(path / DATA, 3, MOST_JSON))
-        return list(data.get("replay", {}).get("segments", []))
+        found = list(data.get("replay", {}).get("segments", []))
+        for one in found:
+            if not isinstance(one, dict) or not isinstance(one.get("file"), str):
+                raise ValueError("a replay segment has no name")
+        return found
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise CheckpointError(f"the checkpoint {path} cannot be read: {error}.") from error
 

@@ -70,9 +70,16 @@ class RunFolder:
         except OSError:
             self._lock.close()
             raise FlatoutError(f"the run folder {path} is in use by another process.") from None
-        recover(self.checkpoints)
-        for name in FILES:  # of a run that was killed while it wrote
-            (path / temporary_name(name)).unlink(missing_ok=True)
+        try:
+            recover(self.checkpoints)
+            for name in FILES:  # of a run that was killed while it wrote
+                (path / temporary_name(name)).unlink(missing_ok=True)
+        except OSError as error:
+            self._lock.close()
+            raise FlatoutError(f"cannot write the run folder {path}: {error.strerror}.") from error
+        except FlatoutError:
+            self._lock.close()
+            raise
 
     @property
     def checkpoints(self) -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flatout import nofollow
 from flatout.config import TrainConfig
 from flatout.envs.trust import Said
-from flatout.errors import FlatoutError, UsageError
+from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.explain.diagnosis import PHASES, Diagnosis, Lane, Usage
 from flatout.explain.monitor import MonitorSample, read_samples
 from flatout.explain.own.facts import OF_SPAN, RunFacts, facts, mean_use
@@ -133,8 +133,18 @@ def diagnose_evidence(evidence: Evidence) -> Diagnosis:
     """The diagnosis of a run. Pure.
 
     Raises:
-        FlatoutError: it has made no iteration yet.
+        FlatoutError: it has made no iteration yet, or its files hold what no run writes.
     """
+    try:
+        return _diagnosed(evidence)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FlatoutError(
+            f"{evidence.subject} holds damaged records of its time ({type(error).__name__}: "
+            f"{one_line(error)[:200]}); remove its {SPANS} and {DEVICES} to do without them."
+        ) from error
+
+
+def _diagnosed(evidence: Evidence) -> Diagnosis:
     known = _facts(evidence)
     if known is None:
         raise FlatoutError(
