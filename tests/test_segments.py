@@ -314,7 +314,9 @@ def test_a_disk_that_fills_up_on_the_way_keeps_no_orphans(
     with pytest.raises(Exception, match="No space left on device"):
         checkpoint.save(tmp_path / "checkpoints", 15, run.snapshot(), 3, run.disk)
     assert files(tmp_path / "replay") == before
-    (tmp_path / "replay" / "rows-orphan.safetensors").write_bytes(b"left by a kill")
+    (tmp_path / "replay" / f"rows-{0:012d}-{9:012d}-0badcafe.safetensors").write_bytes(
+        b"left by a kill"
+    )
     checkpoint.remove_unused(tmp_path / "checkpoints", run.disk)
     assert files(tmp_path / "replay") == before
 

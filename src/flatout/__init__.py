@@ -8,7 +8,16 @@ action = agent.predict(observation, deterministic=True)
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
+    # `python -m flatout` puts the working folder first: in a stranger's run folder a file called
+    # numpy.py would be imported. Environments are looked for there when they are named.
+    module = sys.orig_argv[sys.orig_argv.index("-m") + 1] if "-m" in sys.orig_argv else ""
+    if module.partition(".")[0] == "flatout" and not __file__.startswith(sys.path[0] + "/flatout/"):
+        del sys.path[0]
+    del module
 
 from flatout.errors import (
     CheckpointError,

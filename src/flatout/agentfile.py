@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ def save_parameters(
         path,
         chosen,
         {
+            "format": checkpoint.FORMAT,
             "config": {"algorithm": config.algorithm, "settings": config.flat()},
             "return": reached,
             "learned": learned,
@@ -63,7 +65,7 @@ def saved_config(metadata: dict[str, Any], path: Path) -> TrainConfig:
         return resolve(str(config["algorithm"]), config["settings"])
     except (KeyError, TypeError, AttributeError, FlatoutError) as error:
         raise CheckpointError(
-            f"{path} is not a saved agent: its settings are wrong ({str(error).rstrip('.')})."
+            f"{path} is not a saved agent: its settings are wrong ({str(error)[:500].rstrip('.')})."
         ) from error
 
 
@@ -73,11 +75,11 @@ def find_agent(path: Path) -> Path:
     Raises:
         UsageError: neither.
     """
-    if path.is_file():
-        return path
     if not path.exists():
         raise UsageError(f"{path} does not exist.")
+    if not path.is_dir():
+        return path
     for name in AGENT_FILES:
-        if (path / name).is_file():
+        if os.path.lexists(path / name):
             return path / name
     raise UsageError(f"{path} holds neither {' nor '.join(AGENT_FILES)}, and no checkpoint.")

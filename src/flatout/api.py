@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from flatout import checkpoint
+from flatout import checkpoint, signing
 from flatout.agentfile import AGENT_FILES, FINAL, find_agent, save_parameters, saved_config
 from flatout.assembly import build_algorithm
 from flatout.checkpoint import PREFIX
+from flatout.config import TrainConfig, check_episodes
 from flatout.envs.host import to_environment
 from flatout.envs.task import Task, open_task
-from flatout.envs.trust import refuse_foreign
+from flatout.envs.trust import Said, refuse_foreign
 from flatout.errors import CheckpointError, FlatoutError, UsageError, nearest, short
 from flatout.evaluate import Evaluation, Evaluator, record
 from flatout.networks import Network
@@ -195,8 +197,7 @@ class Agent:
             episodes: how many.
             seed: of the episodes; by default the agent's.
         """
-        if episodes < 1:
-            raise UsageError(f"episodes = {episodes} is impossible: at least 1.")
+        check_episodes("episodes", episodes)
         seed = self.config.run.seed if seed is None else seed
         if not 0 <= seed < 2**32:
             raise UsageError(f"seed = {seed} is impossible: it lies in 0 to 4294967295.")
@@ -246,33 +247,39 @@ class Agent:
         return path
 
     @classmethod
-    def load(cls, path: str | Path, env: Any = None, *, network: Network | None = None) -> Self:
+    def load(
+        cls, path: str | Path, env: Any = None, *, network: Network | None = None,
+        trust: bool = False,
+    ) -> Self:  # fmt: skip
         """An agent from what `save` wrote, or from a run folder.
 
         Args:
             path: the file or the folder.
             env: an environment to use instead of the saved one's id.
             network: the custom torso that the agent was made with.
+            trust: run the code that the file names as ``module:factory`` though another user made
+                it, or it lies beside the file.
 
         Raises:
-            CheckpointError: the file is missing, corrupt, or another algorithm's.
+            CheckpointError: the file is missing, corrupt, or another algorithm's; or it names
+                code that is not to be trusted.
         """
-        arrays, metadata = checkpoint.load_agent(find_agent(Path(path)))
-        return cls._restored(arrays, metadata, Path(path), env, network)
+        file = find_agent(Path(path))
+        arrays, metadata = checkpoint.load_agent(file)
+        config, own = saved_config(metadata, file), signing.is_own(signing.AGENT, metadata)
+        refuse_foreign(config, file, own, _said(env, trust))
+        return cls._restored(arrays, metadata, config, Path(path), env, network)
 
     @classmethod
     def _restored(
-        cls, arrays: dict[str, np.ndarray], metadata: dict[str, Any], path: Path, env: Any,
-        network: Network | None,
+        cls, arrays: dict[str, np.ndarray], metadata: dict[str, Any], config: TrainConfig,
+        path: Path, env: Any, network: Network | None,
     ) -> Self:  # fmt: skip
-        config = saved_config(metadata, path)
         if config.algorithm != cls.algorithm:
             raise CheckpointError(f"{path} holds an agent of {config.algorithm}.")
         settings = config.flat() | {"run_dir": None}
         saved_env, built_in = settings.pop("env"), settings.pop("network")
         settings.pop("algorithm")
-        if env is None:
-            refuse_foreign(str(saved_env), path)
         agent = cls(saved_env if env is None else env, network=network or built_in, **settings)
         agent._arrays = arrays
         learned = metadata.get("learned")
@@ -379,7 +386,9 @@ AGENTS: dict[str, type[Agent]] = {
 }
 
 
-def load_any(path: Path, prefer: str = "best", env: str | None = None) -> tuple[Agent, Path]:
+def load_any(
+    path: Path, prefer: str = "best", env: str | None = None, trust: bool = False
+) -> tuple[Agent, Path]:
     """An agent of whatever algorithm, and the file that it came from.
 
     Args:
@@ -387,26 +396,30 @@ def load_any(path: Path, prefer: str = "best", env: str | None = None) -> tuple[
         prefer: ``best``, ``final``, or ``newest``, which may be a checkpoint's of a run that goes
             on. A run that has neither of the others yet gives that, too.
         env: the environment, where the saved one's module is not to be trusted by itself.
+        trust: whatever the file names may be used.
 
     Raises:
         UsageError, CheckpointError: there is none, or it is corrupt.
     """
     saved = checkpoint.checkpoints(path / "checkpoints") if path.is_dir() else []
-    there = [name for name in AGENT_FILES if (path / name).is_file()]
+    there = [name for name in AGENT_FILES if os.path.lexists(path / name)]
     if saved and (not there or (prefer == "newest" and FINAL not in there)):
         _, snapshot = checkpoint.load(saved[-1])
-        config = load_config(path, env)
-        metadata: dict[str, Any] = {
-            "config": {"algorithm": config.algorithm, "settings": config.flat()}
-        }
+        config = load_config(path, _said(env, trust))
         kind = _kind(config.algorithm, path)
-        return kind._restored(snapshot.arrays, metadata, saved[-1], env, None), saved[-1]
+        return kind._restored(snapshot.arrays, {}, config, saved[-1], env, None), saved[-1]
     file = find_agent(path)
     if prefer != "best" and FINAL in there:
         file = path / FINAL
     arrays, metadata = checkpoint.load_agent(file)
-    config = saved_config(metadata, file)
-    return _kind(config.algorithm, file)._restored(arrays, metadata, file, env, None), file
+    config, own = saved_config(metadata, file), signing.is_own(signing.AGENT, metadata)
+    kind = _kind(config.algorithm, file)
+    refuse_foreign(config, file, own, _said(env, trust))
+    return kind._restored(arrays, metadata, config, file, env, None), file
+
+
+def _said(env: Any, trust: bool) -> Said:
+    return Said({} if env is None else {"env": env}, trust)
 
 
 def _kind(algorithm: str, path: Path) -> type[Agent]:

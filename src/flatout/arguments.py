@@ -17,6 +17,7 @@ from flatout.config import (
     RunConfig,
     TrainConfig,
 )
+from flatout.envs.trust import Said, keep_out, names_code
 from flatout.errors import UsageError, nearest
 from flatout.hyper import HYPER
 from flatout.settings import (
@@ -46,6 +47,7 @@ def arguments_class(algorithm: str) -> type:
 
     Settings come from --preset NAME, then --config FILE.toml, then flags, later ones winning.
     --resume RUN_DIR goes on with a run. --env-kwargs KEY=VALUE ... go to the environment.
+    --trust runs a module:factory that only a file names.
     """
     return made
 
@@ -153,12 +155,20 @@ def _take_list(argv: list[str], flag: str) -> tuple[list[str], list[str]]:
     return values, rest
 
 
+def _typed(argv: list[str], pairs: list[str]) -> dict[str, Any]:
+    """What was typed of the settings by which a file may reach outside of itself."""
+    typed = {name: take(argv, f"--{name}")[0] for name in ("env", "data", "wandb")}
+    return {n: v for n, v in typed.items() if v is not None} | {"env_kwargs": parse_kwargs(pairs)}
+
+
 def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
     """Read `train`'s arguments: the settings, and whether a run is resumed.
 
     Raises:
         UsageError: what is wrong with them.
     """
+    trust = "--trust" in argv
+    argv = [argument for argument in argv if argument != "--trust"]
     resumed, argv = take(argv, "--resume")
     preset, argv = take(argv, "--preset")
     file, argv = take(argv, "--config")
@@ -171,11 +181,11 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
     if resumed is not None:
         from flatout.runfolder import load_config
 
+        keep_out(Path(resumed))
         for flag, value in (("--preset", preset), ("--config", file)):
             if value is not None:
                 raise UsageError(f"{flag} cannot change what --resume goes on with.")
-        again, _ = take(list(argv), "--env")
-        saved = load_config(Path(resumed), again)
+        saved = load_config(Path(resumed), Said(_typed(argv, pairs), trust))
         layers.append(saved.flat() | {"run_dir": resumed})
         # How the run reports is asked anew each time.
         layers.append({"quiet": False, "json": False, "trace": False})
@@ -187,6 +197,13 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
             layers.append(load_preset(preset))
         if file is not None:
             layers.append(load_toml(file))
+            env = layers[-1].get("env")
+            typed = trust or "env" in _typed(argv, pairs)
+            if isinstance(env, str) and names_code(env) and not typed:
+                raise UsageError(
+                    f"--config {file} names the environment {env[:200]}, whose code is not run "
+                    f"because a file says so; say --env {env[:200]} as well, or --trust."
+                )
         chosen = [str(layer["algorithm"]) for layer in layers if "algorithm" in layer]
         algorithm = named or (chosen[-1] if chosen else "")
         if not algorithm and any(word in argv for word in ("-h", "--help")):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,13 +22,18 @@ import safetensors
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
-from flatout import durable
+from flatout import durable, nofollow, signing
 from flatout.errors import CheckpointError, DamagedError, FlatoutError
 from flatout.segments import Reference, SavedRows, SegmentStore
 from flatout.types import Snapshot
 
-FORMAT = 1
+FORMAT = 2
+"""Of checkpoints, run folders and saved agents; others are refused until version 0.1.0."""
 ARRAYS, DATA = "state.safetensors", "state.json"
+MOST_JSON = 64 << 20
+"""Bytes that a checkpoint's JSON may have."""
+_STEP = re.compile(r"step_\d{12,}")
+_UNFINISHED = re.compile(r"\.(step_\d{12,})\.(old|tmp)")
 REPLAY = "replay"
 """The folder of a run's replay segments, beside its checkpoints."""
 PREFIX = "learner"
@@ -55,7 +61,7 @@ def rebuild(names: Any, shapes: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         arrays: by name.
 
     Raises:
-        CheckpointError: an array is missing or of another shape or type.
+        CheckpointError: an array is missing, of another shape or type, or holds NaN or infinities.
     """
 
     def pick(name: str, leaf: Any) -> np.ndarray:
@@ -69,9 +75,36 @@ def rebuild(names: Any, shapes: Any, arrays: Mapping[str, np.ndarray]) -> Any:
                 f"the array {name} is {array.dtype}{list(array.shape)}, but this network needs "
                 f"{leaf.dtype}{list(leaf.shape)}."
             )
+        refuse_nonsense(name, array)
         return array
 
     return jax.tree.map(pick, names, shapes)
+
+
+def refuse_format(said: Any, what: str) -> None:
+    """Refuse what another version wrote in another format.
+
+    Raises:
+        CheckpointError: with what to do.
+    """
+    if said == FORMAT:
+        return
+    older = said is None or (isinstance(said, int) and said < FORMAT)
+    number = "no format number" if said is None else f"format {str(said)[:20]}"
+    raise CheckpointError(
+        f"{what} has {number}, this version reads {FORMAT}: it was written by "
+        f"{'an older' if older else 'another'} version; use that one, or train anew."
+    )
+
+
+def refuse_nonsense(name: str, array: np.ndarray) -> None:
+    """Refuse numbers that no run saves: it ends before it learns them.
+
+    Raises:
+        CheckpointError: the array holds NaN or infinities.
+    """
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise CheckpointError(f"the array {name} holds NaN or infinite numbers.")
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -102,7 +135,7 @@ def save(
         FlatoutError: the disk is full or the folder not writable; earlier checkpoints are intact.
     """
     final = folder / f"step_{step:012d}"
-    temporary = folder / f".{final.name}.tmp"
+    name, temporary, old = final.name, f".{final.name}.tmp", f".{final.name}.old"
     tensors = dump_tensors({n: np.asarray(a, order="C") for n, a in snapshot.arrays.items()})
     data = {"format": FORMAT, "step": step, "sha256": hashlib.sha256(tensors).hexdigest()}
     data |= {"data": snapshot.data}
@@ -111,32 +144,47 @@ def save(
             data["replay"] = {"stored": snapshot.rows.stored, "segments": store.save(snapshot.rows)}
         data = json.loads(json.dumps(data))
         text = json.dumps(data | {"digest": _digest(data)})
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        durable.write_file(temporary / ARRAYS, tensors)
-        durable.write_file(temporary / DATA, text.encode())
-        durable.sync_folder(temporary)
-        old = folder / f".{final.name}.old"
-        if final.exists():  # the same step again, after a resume; `recover` knows both names
-            final.rename(old)
-        temporary.rename(final)
-        durable.sync_folder(folder)
-        shutil.rmtree(old, ignore_errors=True)
+        with nofollow.folder(folder, make=True) as parent:
+            _remove(temporary, parent)
+            try:
+                with suppress(FileExistsError):  # something that is not ours lies in it
+                    os.mkdir(temporary, dir_fd=parent)
+                with nofollow.folder(folder / temporary, 2) as inside:
+                    durable.write_file(ARRAYS, tensors, inside)
+                    durable.write_file(DATA, text.encode(), inside)
+                    os.fsync(inside)
+                with suppress(FileNotFoundError):  # the same step again, after a resume
+                    _rename(name, old, parent)  # `recover` knows both names
+                _rename(temporary, name, parent)
+                os.fsync(parent)
+                _remove(old, parent)
+            except OSError:
+                _remove(temporary, parent)
+                raise
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         kept = checkpoints(folder)
         saved = f"the checkpoint at step {_step(kept[-1]):,} is intact" if kept else "none is saved"
         raise FlatoutError(
             f"cannot write the checkpoint of step {step:,} in {folder}: {error.strerror}; {saved}."
         ) from error
-    for surplus in checkpoints(folder)[:-keep]:  # never half a checkpoint under its own name
-        doomed = folder / f".{surplus.name}.tmp"
-        with suppress(OSError):
-            surplus.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+    with suppress(OSError), nofollow.folder(folder) as parent:
+        for surplus in checkpoints(folder)[:-keep]:  # never half a checkpoint under its own name
+            doomed = f".{surplus.name}.tmp"
+            with suppress(OSError):
+                _rename(surplus.name, doomed, parent)
+            _remove(doomed, parent)
     if snapshot.rows is not None and store is not None:
         remove_unused(folder, store)
     return final
+
+
+def _rename(name: str, other: str, parent: int) -> None:
+    os.rename(name, other, src_dir_fd=parent, dst_dir_fd=parent)
+
+
+def _remove(name: str, parent: int) -> None:
+    """Remove a checkpoint, less what others put into it."""
+    nofollow.remove_folder(name, (ARRAYS, DATA), parent)
 
 
 def remove_unused(folder: Path, store: SegmentStore) -> None:
@@ -152,23 +200,30 @@ def references(path: Path) -> list[Reference]:
         CheckpointError: it cannot be read.
     """
     try:
-        data = json.loads((path / DATA).read_bytes())
-        return list(data.get("replay", {}).get("segments", []))
-    except (OSError, ValueError, AttributeError) as error:
+        data = json.loads(nofollow.read(path / DATA, 3, MOST_JSON))
+        found = list(data.get("replay", {}).get("segments", []))
+        for one in found:
+            if not isinstance(one, dict) or not isinstance(one.get("file"), str):
+                raise ValueError("a replay segment has no name")
+        return found
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise CheckpointError(f"the checkpoint {path} cannot be read: {error}.") from error
 
 
 def recover(folder: Path) -> None:
     """Finish what a kill interrupted: take back a replaced checkpoint, remove unfinished ones."""
-    for old in folder.glob(".step_*.old"):
-        final = folder / old.name.removeprefix(".").removesuffix(".old")
-        if final.exists():
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            old.rename(final)
-    unfinished = list(folder.glob(".step_*.tmp"))
-    for left in unfinished:
-        shutil.rmtree(left, ignore_errors=True)
+    unfinished = 0
+    with suppress(FileNotFoundError), nofollow.folder(folder) as parent:
+        for name in sorted(os.listdir(parent)):
+            found = _UNFINISHED.fullmatch(name)
+            if found is None:
+                continue
+            if found[2] == "tmp":
+                unfinished += 1
+            elif found[1] not in os.listdir(parent):
+                _rename(name, found[1], parent)
+                continue
+            _remove(name, parent)
     if unfinished and not checkpoints(folder):  # killed within its very first save
         with suppress(OSError):
             folder.rmdir()
@@ -193,9 +248,16 @@ def reading(path: Path) -> Iterator[None]:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The complete checkpoints, oldest first."""
-    if not folder.is_dir():
+    try:
+        with nofollow.folder(folder) as parent, os.scandir(parent) as entries:
+            named = [one for one in entries if _STEP.fullmatch(one.name)]
+            # A link is among them, so that it is refused where it is read and not passed over.
+            names = [one.name for one in named if one.is_symlink() or one.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(path for path in folder.glob("step_*") if path.is_dir())
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {error.strerror}.") from error
+    return sorted((folder / name for name in names), key=_step)
 
 
 def load(path: Path) -> tuple[int, Snapshot]:
@@ -206,18 +268,20 @@ def load(path: Path) -> tuple[int, Snapshot]:
     """
     hint = _way_out(path)
     try:
-        tensors = (path / ARRAYS).read_bytes()
-        data = json.loads((path / DATA).read_bytes())
+        tensors = nofollow.read(path / ARRAYS, 3)
+        data = json.loads(nofollow.read(path / DATA, 3, MOST_JSON))
         if not isinstance(data, dict) or data.pop("digest", None) != _digest(data):
             raise CheckpointError(f"the checkpoint {path} is corrupt: {DATA} was changed.{hint}")
-        if data.get("format") != FORMAT:
-            raise CheckpointError(
-                f"the checkpoint {path} has format {data.get('format')}, this version reads "
-                f"{FORMAT}.{hint}"
-            )
+        refuse_format(data.get("format"), f"the checkpoint {path}")
         if data["sha256"] != hashlib.sha256(tensors).hexdigest():
             raise CheckpointError(
                 f"the checkpoint {path} is corrupt: {ARRAYS} is not what was saved.{hint}"
+            )
+        step = data["step"]
+        if type(step) is not int or step != _step(path) or step >= 2**31:
+            raise CheckpointError(
+                f"the checkpoint {path} is corrupt: it says that it is of step {str(step)[:40]}."
+                f"{hint}"
             )
         arrays = load_tensors(tensors)
         rows = None
@@ -225,8 +289,11 @@ def load(path: Path) -> tuple[int, Snapshot]:
             replay = data["replay"]
             first, end = (int(number) for number in replay["stored"])
             segments = path.parent.parent / REPLAY
-            rows = SavedRows(segments, list(replay["segments"]), (first, end))
-        return int(data["step"]), Snapshot(dict(arrays), data["data"], rows)
+            try:
+                rows = SavedRows(segments, list(replay["segments"]), (first, end))
+            except CheckpointError as error:
+                raise CheckpointError(f"the checkpoint {path} is corrupt: {error}{hint}") from error
+        return step, Snapshot(dict(arrays), data["data"], rows)
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint {path} cannot be read: {error.strerror}.{hint}"
@@ -260,8 +327,9 @@ def latest(run_dir: Path) -> Path:
 def save_agent(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
     """Write named arrays and JSON metadata as one safetensors file, complete or not there."""
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    text = {name: json.dumps(value) for name, value in metadata.items()}
-    text["sha256"] = json.dumps(_contents(contiguous))
+    values = json.loads(json.dumps({**metadata, "sha256": _contents(contiguous)}))
+    own = signing.signed(signing.AGENT, values)
+    text = {name: json.dumps(value) for name, value in own.items()}
     replace_file(path, dump_tensors(contiguous, text))
 
 
@@ -272,13 +340,17 @@ def load_agent(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         CheckpointError: the file is missing, or not such a file.
     """
     try:
-        with safetensors.safe_open(path, "numpy") as file:
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            metadata = {n: json.loads(text) for n, text in (file.metadata() or {}).items()}
+        # A link that the user names is followed, one in a run folder is not.
+        content = nofollow.read(path, int((path.parent / "config.json").exists()))
+        arrays = load_tensors(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        said = header.get("__metadata__") or {}
+        metadata = {name: json.loads(text) for name, text in said.items()}
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{path} is not a saved agent: {error}.") from error
+    refuse_format(metadata.get("format") if "config" in metadata else FORMAT, str(path))
     if metadata.get("sha256") != _contents(arrays):
         raise CheckpointError(
             f"{path} is not a saved agent, or is corrupt: its arrays are not what was saved."

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import flatout
+from flatout import durable
 from flatout.arguments import parse, train_config
 from flatout.config import (
     ALGORITHMS,
@@ -59,7 +60,9 @@ class EvalArguments:
     """best (by evaluation; the final parameters where none was made; else the newest checkpoint's)
     or final."""
     env: str | None = None
-    """The environment once more, where it is module:factory of another folder or package."""
+    """The environment once more, where it is module:factory and the agent not of your making."""
+    trust: bool = False
+    """Run the code that the agent names, though it is not of your making."""
     json: bool = False
     """Print the result as JSON, alone on stdout."""
 
@@ -79,7 +82,9 @@ class WatchArguments:
     checkpoint: str = "newest"
     """newest (also of a run that goes on), best (by evaluation) or final."""
     env: str | None = None
-    """The environment once more, where it is module:factory of another folder or package."""
+    """The environment once more, where it is module:factory and the agent not of your making."""
+    trust: bool = False
+    """Run the code that the agent names, though it is not of your making."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,7 @@ def _keep_traceback(path: Path, error: FlatoutError) -> None:
 
     try:
         text = "".join(traceback.format_exception(error.__cause__))
-        (path / "error.log").write_text(text)
+        durable.replace(path / "error.log", text.encode(errors="replace"))
     except OSError:
         return
     error.args = (f"{error} The traceback is in {path / 'error.log'}.",)
@@ -215,9 +220,12 @@ def _eval(argv: list[str]) -> int:
             f"--checkpoint {arguments.checkpoint} is neither best nor final."
             f"{nearest(arguments.checkpoint, ['best', 'final'])}"
         )
+    from flatout.envs.trust import keep_out
+
+    keep_out(Path(path))
     from flatout.api import load_any
 
-    agent, file = load_any(Path(path), arguments.checkpoint, arguments.env)
+    agent, file = load_any(Path(path), arguments.checkpoint, arguments.env, arguments.trust)
     result = agent.evaluate(arguments.episodes, seed=arguments.seed)
     shown = {
         "agent": str(file),
@@ -261,13 +269,16 @@ def _watch(argv: list[str]) -> int:
             f"--checkpoint {chosen.checkpoint} is none of newest, best and final."
             f"{nearest(chosen.checkpoint, ['newest', 'best', 'final'])}"
         )
+    from flatout.envs.trust import keep_out
+
+    keep_out(Path(path))
     from rich.console import Console
 
     from flatout.api import Agent, load_any
     from flatout.watch import watch
 
     def newest() -> tuple[Agent, Path]:
-        return load_any(Path(path), chosen.checkpoint, chosen.env)
+        return load_any(Path(path), chosen.checkpoint, chosen.env, chosen.trust)
 
     if chosen.gif is not None:
         total = newest()[0].record(Path(chosen.gif), seed=chosen.seed)

@@ -6,6 +6,7 @@ field is its help on the command line.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -14,6 +15,13 @@ from flatout.errors import UsageError
 from flatout.hyper import HYPER, check, need
 
 ALGORITHMS = tuple(HYPER)
+
+MAX_WIDTH = 65_536
+"""Units of a hidden layer: beyond, shapes alone take minutes, long before memory is asked for."""
+MAX_WEIGHTS = 1 << 30
+"""Weights between hidden layers, 4 GiB."""
+MAX_EPISODES = 1_000_000
+"""Episodes of an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +178,15 @@ def sync_every(text: str) -> int:
     return int(number)
 
 
+def check_episodes(name: str, episodes: int) -> None:
+    """Refuse an impossible number of evaluation episodes.
+
+    Raises:
+        UsageError: it is one.
+    """
+    need(1 <= episodes <= MAX_EPISODES, name, episodes, f"it lies in 1 to {MAX_EPISODES}")
+
+
 def validate(config: TrainConfig) -> None:
     """Refuse impossible values, each with its name and what is possible.
 
@@ -183,16 +200,25 @@ def validate(config: TrainConfig) -> None:
             for number in value if isinstance(value, tuple) else (value,):
                 if isinstance(number, float):
                     need(math.isfinite(number), spec.name, value, "it must be a finite number")
-    need(env.envs >= 1, "envs", env.envs, "at least 1 environment")
+    need(1 <= env.envs <= 100_000, "envs", env.envs, "it lies in 1 to 100000 environments")
+    need(len(env.env) <= 1000, "env", f"{env.env[:20]}...", "at most 1000 characters")
     stack = env.frame_stack
     need(stack is None or 1 <= stack <= 256, "frame_stack", stack, "it lies in 1 to 256")
-    need(env.resize is None or env.resize >= 1, "resize", env.resize, "at least 1")
-    need(env.frame_skip >= 1, "frame_skip", env.frame_skip, "at least 1")
+    need(
+        env.resize is None or 1 <= env.resize <= 4096, "resize", env.resize, "it lies in 1 to 4096"
+    )
+    need(1 <= env.frame_skip <= 1000, "frame_skip", env.frame_skip, "it lies in 1 to 1000")
     need(0 <= env.sticky_actions <= 1, "sticky_actions", env.sticky_actions, "it lies in 0 to 1")
-    need(env.noop_max >= 0, "noop_max", env.noop_max, "0 or more")
+    need(0 <= env.noop_max <= 10_000, "noop_max", env.noop_max, "it lies in 0 to 10000")
     check(hyper, env.envs)
     widths = config.network.hidden
-    need(all(w >= 1 for w in widths), "hidden", widths, "every width is at least 1")
+    need(len(widths) <= 64, "hidden", f"{len(widths)} layers", "at most 64 layers")
+    possible = all(1 <= width <= MAX_WIDTH for width in widths)
+    need(possible, "hidden", widths, f"every width lies in 1 to {MAX_WIDTH}")
+    weights = sum(one * two for one, two in itertools.pairwise(widths))
+    need(
+        weights <= MAX_WEIGHTS, "hidden", widths, f"that is {weights:,} weights of {MAX_WEIGHTS:,}"
+    )
     need(run.shards >= 1, "shards", run.shards, "at least 1")
     need(
         config.algorithm == "classify" or env.envs % run.shards == 0, "shards", run.shards,
@@ -221,7 +247,10 @@ def validate(config: TrainConfig) -> None:
         "checkpoint_every", run.checkpoint_every, "0 or more",
     )  # fmt: skip
     need(run.keep_checkpoints >= 1, "keep_checkpoints", run.keep_checkpoints, "at least 1")
-    need(run.worker_timeout > 0, "worker_timeout", run.worker_timeout, "above 0")
+    need(
+        0 < run.worker_timeout <= 1e6, "worker_timeout", run.worker_timeout,
+        "it lies above 0 and up to 1000000",
+    )  # fmt: skip
     need(run.eval_every >= 0, "eval_every", run.eval_every, "0 or more")
-    need(run.eval_episodes >= 1, "eval_episodes", run.eval_episodes, "at least 1")
+    check_episodes("eval_episodes", run.eval_episodes)
     need(run.log_every >= 1, "log_every", run.log_every, "at least 1")

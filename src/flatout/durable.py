@@ -3,37 +3,51 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
+from flatout.nofollow import NEW, folder, open_below
 
-def write_file(path: Path, content: bytes) -> None:
-    """Write and sync one file."""
-    with open(path, "wb") as file:
+
+def write_file(name: str, content: bytes, parent: int) -> None:
+    """Write and sync one file.
+
+    Args:
+        name: the file; one that is there is replaced, and a link not followed.
+        content: its bytes.
+        parent: descriptor of the folder that it is in.
+    """
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=parent)
+    with os.fdopen(open_below(name, NEW, parent), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
 
 
-def sync_folder(folder: Path) -> None:
-    """Bring a folder's names to disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def replace(path: Path, content: bytes) -> None:
+def replace(path: Path, content: bytes, depth: int = 1) -> None:
     """Write a file so that it is the old one or the new one, never a part.
+
+    Args:
+        path: the file; its folder exists.
+        content: its bytes.
+        depth: how many of the path's last names lie within a run folder (`nofollow`).
 
     Raises:
         OSError: it cannot be written; the old one is intact, and nothing takes up room.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        write_file(temporary, content)
-        os.replace(temporary, path)
-        sync_folder(path.parent)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    temporary = temporary_name(path.name)
+    with folder(path.parent, depth - 1) as parent:
+        try:
+            write_file(temporary, content, parent)
+            os.replace(temporary, path.name, src_dir_fd=parent, dst_dir_fd=parent)
+            os.fsync(parent)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=parent)
+            raise
+
+
+def temporary_name(name: str) -> str:
+    """What a file is called until it is whole."""
+    return f".{name}.tmp"

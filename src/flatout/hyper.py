@@ -262,7 +262,7 @@ def linear(name: str, value: float | str) -> tuple[float, float]:
     except ValueError:
         pass
     raise UsageError(
-        f"{name} = {value!r} is neither a number nor a linear schedule such as lin_0.001 "
+        f"{name} = {value[:200]!r} is neither a number nor a linear schedule such as lin_0.001 "
         "(to 0) or lin_0.001_0.0001."
     )
 
@@ -281,8 +281,8 @@ def entropy_coefficient(value: float | str) -> tuple[float, bool]:
         start = math.nan
     if not math.isfinite(start) or start < 0 or (learned and not start):
         raise UsageError(
-            f"ent_coef = {value!r} is neither a number of 0 or more nor auto or auto_START with a "
-            "start above 0."
+            f"ent_coef = {text[:200]!r} is neither a number of 0 or more nor auto or auto_START "
+            "with a start above 0."
         )
     return start, learned
 
@@ -294,7 +294,7 @@ def need(ok: bool, name: str, value: Any, what: str) -> None:
         UsageError: where it is not `ok`.
     """
     if not ok:
-        raise UsageError(f"{name} = {value} is impossible: {what}.")
+        raise UsageError(f"{name} = {str(value)[:200]} is impossible: {what}.")
 
 
 def check(hyper: Any, envs: int) -> None:

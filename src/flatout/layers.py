@@ -15,8 +15,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
 
 from flatout.convolution import convolve
+from flatout.errors import FlatoutError
 from flatout.types import Array
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -57,11 +59,20 @@ class FanIn:
         return self.rng.uniform(-bound, bound, shape).astype(np.float32)
 
 
+LARGE = 1 << 28
+"""Bytes of a layer's weights from which on it is asked whether there is memory for them."""
+
 Draw = np.random.Generator | FanIn | None
 """What initial parameters come from: a generator alone draws orthogonally; None gives zeros."""
 
 
 def _weight(draw: Draw, shape: tuple[int, int], gain: float) -> Any:
+    size = 4 * math.prod(shape)
+    if size > LARGE and 4 * size > psutil.virtual_memory().available:
+        raise FlatoutError(
+            f"a layer of {shape[0]:,} x {shape[1]:,} weights takes {size >> 20:,} MiB, several "
+            "times over while it learns, and there is not as much memory: lower --hidden."
+        )
     if isinstance(draw, FanIn):
         return draw.draw(shape, shape[0])
     return orthogonal(draw, shape, gain)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from flatout import nofollow
 from flatout.errors import FlatoutError, UsageError
 from flatout.progress import Progress
 from flatout.types import Episode
@@ -48,8 +50,8 @@ class JsonLines:
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
         with _writing(path):
-            self._file = open(path, "ab")  # noqa: SIM115 - open for the run
-            self._file.truncate(min(offset, path.stat().st_size))
+            self._file = os.fdopen(nofollow.open_file(path, nofollow.APPEND), "ab")
+            self._file.truncate(min(max(offset, 0), os.fstat(self._file.fileno()).st_size))
 
     def log(self, row: dict[str, float], step: int) -> None:
         """Append one row.
@@ -99,7 +101,9 @@ class TensorBoard:
         self._folder = folder
         self._flushed = time.monotonic()
         with _writing(folder):
-            self._writer = EventsWriter(str(folder / "events"), f".{os.getpid()}")
+            # Nobody can have put a link in the place of a name that is drawn here.
+            suffix = f".{os.getpid()}.{secrets.token_hex(4)}"
+            self._writer = EventsWriter(str(folder / "events"), suffix)
         if purge_step is not None:
             started = self._event.SessionLog(status=self._event.SessionLog.START)
             self._write(step=purge_step, file_version="brain.Event:2")

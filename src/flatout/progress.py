@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -78,17 +79,24 @@ class Progress:
         """What `to_json` gave."""
         known = {spec.name: values[spec.name] for spec in dataclasses.fields(cls)}
         for spec in dataclasses.fields(cls):
-            if spec.type == "int" and type(known[spec.name]) is not int:
-                raise TypeError(f"{spec.name} is no whole number")
+            value = known[spec.name]
+            if spec.type == "int" and (type(value) is not int or not 0 <= value < 2**53):
+                raise TypeError(f"{spec.name} = {str(value)[:40]} is no count")
         known["wall_s"] = float(known["wall_s"])
+        if not 0 <= known["wall_s"] < math.inf:
+            raise ValueError(f"wall_s = {known['wall_s']} are no seconds of a run")
         known["reached"] = {str(k): [float(x) for x in v] for k, v in known["reached"].items()}
         for name in ("pending", "since_episode"):
             known[name] = {str(k): [float(x) for x in v] for k, v in known[name].items()}
         if isinstance(known["last_eval"], list):  # as it was saved by earlier versions
             names = ("eval/return_mean", "eval/return_std", "eval/length_mean")
             known["last_eval"] = dict(zip(names, known["last_eval"], strict=True))
-        known["returns"] = deque(known["returns"], maxlen=WINDOW)
-        known["lengths"] = deque(known["lengths"], maxlen=WINDOW)
+        known["returns"] = deque(map(float, known["returns"]), maxlen=WINDOW)
+        known["lengths"] = deque(map(int, known["lengths"]), maxlen=WINDOW)
+        if known["best_return"] is not None:
+            known["best_return"] = float(known["best_return"])
+        if known["last_eval"] is not None:
+            known["last_eval"] = {str(k): float(v) for k, v in known["last_eval"].items()}
         return cls(**known)
 
 

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
+import stat
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from flatout.checkpoint import recover, replace_file
+from flatout import nofollow, signing
+from flatout.agentfile import AGENT_FILES
+from flatout.checkpoint import FORMAT, recover, refuse_format, replace_file
 from flatout.config import TrainConfig
-from flatout.envs.trust import refuse_foreign
+from flatout.durable import temporary_name
+from flatout.envs.trust import NOTHING, Said, refuse_foreign
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.settings import resolve
+
+FILES = (
+    "config.json", "summary.json", *AGENT_FILES, "metrics.jsonl", "episodes.jsonl", "spans.jsonl",
+    "devices.jsonl", "error.log", "trace.json", ".lock",
+)  # fmt: skip
+"""What Flatout writes into a run folder, beside folders and TensorBoard's events."""
+FOLDERS = ("checkpoints", "replay")
+MOST_CONFIG = 1 << 20
+"""Bytes that a config.json may have."""
 
 
 class RunFolder:
@@ -25,7 +39,8 @@ class RunFolder:
         resume: the folder must hold a run instead of being empty.
 
     Raises:
-        FlatoutError: it is a file, not writable, in use, or already holds a run.
+        FlatoutError: it is a file, not writable, in use, or already holds a run; or it holds
+            links, pipes or devices where a run's files should be.
     """
 
     def __init__(self, path: Path, resume: bool = False) -> None:
@@ -43,10 +58,11 @@ class RunFolder:
                 f"{path} already holds a run; go on with --resume {path}, or choose another "
                 "--run-dir."
             )
-        self._lock: IO[str] | None = None
+        self._lock: IO[bytes] | None = None
+        refuse_links(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(path / ".lock", "w")  # noqa: SIM115 - held for the run
+            self._lock = os.fdopen(nofollow.open_file(path / ".lock", nofollow.CHANGE), "rb+")
         except OSError as error:
             raise FlatoutError(f"cannot write the run folder {path}: {error.strerror}.") from error
         try:  # the kernel lets go of it when the process ends, however it ends
@@ -54,9 +70,16 @@ class RunFolder:
         except OSError:
             self._lock.close()
             raise FlatoutError(f"the run folder {path} is in use by another process.") from None
-        recover(self.checkpoints)
-        for left in path.glob(".*.tmp"):  # of a run that was killed while it wrote
-            left.unlink(missing_ok=True)
+        try:
+            recover(self.checkpoints)
+            for name in FILES:  # of a run that was killed while it wrote
+                (path / temporary_name(name)).unlink(missing_ok=True)
+        except OSError as error:
+            self._lock.close()
+            raise FlatoutError(f"cannot write the run folder {path}: {error.strerror}.") from error
+        except FlatoutError:
+            self._lock.close()
+            raise
 
     @property
     def checkpoints(self) -> Path:
@@ -82,18 +105,28 @@ class RunFolder:
     def ended(self) -> bool:
         """Whether a run came to its end here (and was not interrupted)."""
         try:
-            return json.loads((self.path / "summary.json").read_bytes())["ended"] != "signal"
-        except (OSError, ValueError, KeyError, TypeError):
+            said = json.loads(nofollow.read(self.path / "summary.json"))
+            return said["ended"] != "signal"
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return False
 
-    def write_json(self, name: str, value: dict[str, Any]) -> None:
-        """Write one JSON file, complete or not at all.
+    def write_config(self, config: TrainConfig, placement: str) -> None:
+        """Write ``config.json``, signed as this user's own.
+
+        Raises:
+            FlatoutError: it cannot be written.
+        """
+        values = {"format": FORMAT, "algorithm": config.algorithm, "settings": config.flat()}
+        self.write_json("config.json", values | {"placement": placement}, signing.RUN)
+
+    def write_json(self, name: str, value: dict[str, Any], sign: str | None = None) -> None:
+        """Write one JSON file, complete or not at all; signed where a kind of signature is named.
 
         Raises:
             FlatoutError: it cannot be written.
         """
         try:
-            text = json.dumps(value, indent=2)
+            text = json.dumps(signing.signed(sign, value) if sign else value, indent=2)
         except (TypeError, ValueError) as error:
             raise UsageError(
                 f"{name} cannot hold these settings ({error}); env_kwargs of a kept run are "
@@ -124,29 +157,55 @@ def default_folder(config: TrainConfig) -> Path:
     return path
 
 
-def load_config(run_dir: Path, trusted: str | None = None) -> TrainConfig:
+def refuse_links(path: Path) -> None:
+    """Refuse a run folder with links, pipes or devices in the place of what Flatout writes there.
+
+    Whatever is opened later is checked once more as it is opened; this says so before a run starts.
+
+    Raises:
+        CheckpointError: which one it is.
+    """
+    for names, kind, what in ((FILES, stat.S_ISREG, "file"), (FOLDERS, stat.S_ISDIR, "folder")):
+        for name in names:
+            try:
+                mode = os.lstat(path / name).st_mode
+            except OSError:
+                continue
+            if not kind(mode):
+                found = "a symbolic link" if stat.S_ISLNK(mode) else f"no ordinary {what}"
+                raise CheckpointError(
+                    f"{path / name} is {found}; a run folder holds files and folders of its own: "
+                    f"remove it, or copy the {what} there."
+                )
+
+
+def load_config(run_dir: Path, said: Said | None = NOTHING) -> TrainConfig:
     """The resolved settings of a run.
 
     Args:
         run_dir: the run's folder.
-        trusted: an environment that the user named: it may come from anywhere.
+        said: what the user said about what the settings name. None: nothing that they name is
+            used, only read; then they may be of an older format, too.
 
     Raises:
         UsageError: there is no run.
-        CheckpointError: its config.json is not one.
+        CheckpointError: its config.json is not one, or names what is not to be trusted.
     """
     path = run_dir / "config.json"
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise UsageError(f"{run_dir} is not a run folder (there is no config.json in it).")
+    refuse_links(run_dir)
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(nofollow.read(path, 1, MOST_CONFIG))
+        if said is not None:
+            refuse_format(values.get("format"), str(path))
         config = resolve(str(values["algorithm"]), values["settings"])
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
-        why = str(error)
+        why = str(error)[:500]
         end = "" if why.endswith((".", "?")) else "."
         raise CheckpointError(f"{path} is corrupt: {why}{end}") from error
-    if config.env.env != trusted:
-        refuse_foreign(config.env.env, path)
+    if said is not None:
+        refuse_foreign(config, path, signing.is_own(signing.RUN, values), said)
     return config

@@ -9,6 +9,8 @@ synced and renamed, and never changed. What a checkpoint refers to it holds by S
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +21,7 @@ import safetensors
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
-from flatout import durable
+from flatout import durable, nofollow
 from flatout.errors import CheckpointError, DamagedError
 from flatout.types import RowSource
 
@@ -28,6 +30,9 @@ SMALL = 8 << 20
 saving very often would otherwise leave very many files."""
 PIECE = 64 << 20
 """Bytes of rows at most in one segment, as far as rows are smaller."""
+
+_NAME = re.compile(r"rows-\d{12,}-\d{12,}-[0-9a-f]{8}\.safetensors")
+_OWN = re.compile(rf"{_NAME.pattern}|\.{_NAME.pattern}\.tmp")
 
 Reference = dict[str, Any]
 """One segment: ``file``, ``first`` and ``end`` row, ``sha256``, ``bytes``."""
@@ -65,8 +70,9 @@ class SegmentStore:
                 written.append(self._write(rows.read(begin, stop), begin, stop))
                 begin = stop
         except OSError:
-            for one in written:  # nobody refers to them, and the disk is full
-                (self._folder / one["file"]).unlink(missing_ok=True)
+            with suppress(OSError), nofollow.folder(self._folder) as parent:
+                for one in written:  # nobody refers to them, and the disk is full
+                    os.unlink(one["file"], dir_fd=parent)
             raise
         kept += written
         self._newest = kept
@@ -80,12 +86,11 @@ class SegmentStore:
     def keep_only(self, references: Iterable[Reference]) -> None:
         """Remove the segments that no checkpoint refers to."""
         wanted = {one["file"] for one in references}
-        if not self._folder.is_dir():
-            return
-        for path in self._folder.iterdir():
-            if path.name not in wanted:
-                with suppress(OSError):
-                    path.unlink()
+        with suppress(OSError), nofollow.folder(self._folder) as parent:
+            for name in os.listdir(parent):
+                if name not in wanted and _OWN.fullmatch(name):
+                    with suppress(OSError):
+                        os.unlink(name, dir_fd=parent)
 
     def _rows_in_a_piece(self, rows: RowSource, begin: int, end: int) -> int:
         one = rows.read(begin, begin + 1)
@@ -96,8 +101,8 @@ class SegmentStore:
         content = dump_tensors({n: np.asarray(a, order="C") for n, a in arrays.items()})
         digest = hashlib.sha256(content).hexdigest()
         name = f"rows-{first:012d}-{end:012d}-{digest[:8]}.safetensors"
-        self._folder.mkdir(parents=True, exist_ok=True)
-        durable.replace(self._folder / name, content)
+        with nofollow.folder(self._folder, make=True):
+            durable.replace(self._folder / name, content, 2)
         return {"file": name, "first": first, "end": end, "sha256": digest, "bytes": len(content)}
 
 
@@ -119,7 +124,11 @@ class SavedRows:
         self._stored = stored
         self._open: tuple[str, dict[str, np.ndarray]] | None = None
         at = stored[0]
+        if not 0 <= stored[0] <= stored[1]:
+            raise CheckpointError(f"it cannot hold the replay rows {stored[0]} to {stored[1]}.")
         for one in references:
+            if type(one["first"]) is not int or type(one["end"]) is not int:
+                raise CheckpointError("the rows of a replay segment are no whole numbers.")
             if one["first"] <= at:
                 at = max(at, one["end"])
         if at < stored[1]:
@@ -146,10 +155,10 @@ class SavedRows:
         if self._open is not None and self._open[0] == name:
             return self._open[1]
         path = self._folder / name
-        if path.parent != self._folder:
-            raise CheckpointError(f"a replay segment is called {name}.")
+        if not _NAME.fullmatch(name):
+            raise CheckpointError(f"a replay segment is called {name[:80]!r}.")
         try:
-            content = path.read_bytes()
+            content = nofollow.read(path, 2)
             if hashlib.sha256(content).hexdigest() != reference["sha256"]:
                 raise DamagedError(f"{path} is not what was saved.")
             arrays = load_tensors(content)
@@ -157,6 +166,9 @@ class SavedRows:
             raise DamagedError(f"{path} cannot be read: {error.strerror}.") from error
         except safetensors.SafetensorError as error:
             raise DamagedError(f"{path} is corrupt: {error}.") from error
+        rows = reference["end"] - reference["first"]
+        if any(len(array) != rows for part, array in arrays.items() if part != "finals"):
+            raise CheckpointError(f"{path} does not hold the {rows:,} rows that it should.")
         self._open = (name, arrays)
         return arrays
 

@@ -65,7 +65,7 @@ def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
                     raise UsageError(f"these settings are for {value}, not {algorithm}.")
                 continue
             if name not in known:
-                raise UsageError(f"unknown setting {name!r}.{nearest(name, known)}")
+                raise UsageError(f"unknown setting {name[:200]!r}.{nearest(name[:200], known)}")
             values[name] = value
         if "placement" in layer and "envs" not in layer:
             # workers=8x16 says how many environments there are.
@@ -90,7 +90,7 @@ def environments(placement: Any) -> dict[str, int]:
 
 def _coerce(name: str, kind: str, value: Any) -> Any:
     """Check a layer's value (from TOML, JSON or Python) against the field's annotation."""
-    refused = UsageError(f"{name} = {value!r} is not {_words(kind)}.")
+    refused = UsageError(f"{name} = {repr(value)[:200]} is not {_words(kind)}.")
     if value is None or (value == "none" and "None" in kind):  # TOML has no null
         if "None" in kind:
             return None
@@ -110,8 +110,8 @@ def _coerce(name: str, kind: str, value: Any) -> Any:
             )
         if value not in choices:
             raise UsageError(
-                f"{name} = {value!r} is not one of {', '.join(choices)}."
-                f"{nearest(str(value), choices)}"
+                f"{name} = {repr(value)[:200]} is not one of {', '.join(choices)}."
+                f"{nearest(str(value)[:200], choices)}"
             )
         return value
     if kind.startswith("dict"):

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from flatout import durable
+
 NAMES = (
     "env", "act", "input", "transfer", "replay", "learn", "publish", "log", "checkpoint", "wait",
     "eval", "compile",
@@ -129,7 +131,8 @@ class Spans:
         if self.dropped_events:
             note = f"{self.dropped_events} later events were not kept"
             events.append({"name": note, "ph": "I", "pid": pid, "tid": 0, "ts": 0, "s": "g"})
-        path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+        text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+        durable.replace(path, text.encode())
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from flatout import checkpoint
 from flatout.agentfile import save_parameters
 from flatout.assembly import Parts, assemble
 from flatout.config import TrainConfig
-from flatout.errors import EnvironmentFailure, FlatoutError, Interrupt
+from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError, Interrupt
 from flatout.evaluate import Evaluation
 from flatout.explain.own.facts import shows_images
 from flatout.explain.own.recording import RunRecording
@@ -141,9 +141,11 @@ class Trainer:
         if self._resume:
             assert self._folder is not None
             path = checkpoint.latest(self._folder.path)
-            _, saved = checkpoint.load(path)
+            step, saved = checkpoint.load(path)
             with checkpoint.reading(path):
                 self.progress = Progress.from_json(saved.data["progress"])
+                if self.progress.steps != step:
+                    raise CheckpointError(f"its books are of step {self.progress.steps:,}.")
             if self._folder.ended and self.progress.steps >= self.config.run.steps:
                 self._display.note(
                     f"the run has made all of its {self.progress.steps:,} steps; to go on, name a "
@@ -169,14 +171,7 @@ class Trainer:
                 parts.notes.append(note)
                 self._display.note(note)
         if self._folder is not None:
-            self._folder.write_json(
-                "config.json",
-                {
-                    "algorithm": self.config.algorithm,
-                    "settings": self.config.flat(),
-                    "placement": str(parts.placement),
-                },
-            )
+            self._folder.write_config(self.config, str(parts.placement))
         self._clock.ready()
         self._steps_before = self.progress.steps
         return parts

@@ -148,13 +148,19 @@ class Ledger:
         geometry = self._geometry
         if rows is None:
             raise CheckpointError("it holds no replayed experience.")
-        self.head = int(data["head"])
-        self.room = max(int(data["room"]), self.room)
+        first, end = rows.stored
+        self.head, room = int(data["head"]), int(data["room"])
+        most = 2 * max(geometry.length * geometry.lanes, self.room)
+        if self.head != end or end - first > geometry.length or room > most:
+            raise CheckpointError(
+                f"its replay has rows {first} to {end} of {self.head}, and room for {room}; "
+                f"there can be {geometry.length} rows, and room for {most}."
+            )
+        self.room = max(room, self.room)
         self.made = self._needs.due(self.head * geometry.lanes)
         self._age = np.array(arrays["age"], np.uint8)
         if self._age.shape != (geometry.lanes,) or self.head < 0:
             raise CheckpointError("its replay was saved with another number of environments.")
-        first, end = rows.stored
         kept: list[np.ndarray] = []
         self._cuts.clear()
         ring.slot[...] = 0

@@ -138,8 +138,10 @@ def _by_name(config: EnvConfig) -> Factory:
 
 
 def _import(module: str, name: str) -> Any:
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    here = str(Path.cwd())
+    # With Python's -P, as in actor processes, modules are only looked for where it says.
+    if module not in sys.modules and here not in sys.path and not sys.flags.safe_path:
+        sys.path.insert(0, here)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -44,6 +44,8 @@ class ExplainArguments:
     """Write the recorded evidence to this JSON file, to be diagnosed elsewhere."""
     try_: Annotated[bool, tyro.conf.arg(name="try")] = False
     """Apply the first remedy that is a setting (run folders), and compare with the prediction."""
+    trust: bool = False
+    """With --try: run the code that the folder names, though it is not of this user's making."""
 
 
 def explain(argv: list[str]) -> int:
@@ -77,12 +79,14 @@ def explain(argv: list[str]) -> int:
         return 0
     from rich.console import Console
 
+    from flatout.envs.trust import keep_out
     from flatout.explain.runs import explain_run
 
+    keep_out(Path(path))
     files = {name: Path(file) if file else None for name, file in _files(asked).items()}
     return explain_run(
         Path(path), json_file=files["json"], html_file=files["html"], save_file=files["save"],
-        try_it=asked.try_, console=Console(),
+        try_it=asked.try_, trust=asked.trust, console=Console(),
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from flatout import nofollow
 from flatout.explain.gpus import Gpus, GpuSample
 from flatout.explain.proctree import Reading, Tree, open_tree
 
@@ -242,7 +243,7 @@ class Recorder:
         file = None
         if self._path is not None:
             with suppress(OSError):
-                file = open(self._path, "ab")  # noqa: SIM115 - open for the recording
+                file = os.fdopen(nofollow.open_file(self._path, nofollow.APPEND), "ab")
         try:
             while not self._stopped.wait(self._monitor.interval_s):
                 self._take(file, time.monotonic() - began)
@@ -309,8 +310,8 @@ def read_samples(path: Path) -> list[MonitorSample]:
     """The samples of a recording, as far as they are whole; none where there is no file."""
     found: list[MonitorSample] = []
     with suppress(OSError):
-        for line in path.read_bytes().splitlines():
-            with suppress(ValueError, KeyError, TypeError, AttributeError):
+        for line in nofollow.read(path).splitlines():
+            with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 found.append(MonitorSample.from_json(json.loads(line)))
     return found
 

@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flatout import nofollow
 from flatout.config import TrainConfig
-from flatout.errors import FlatoutError, UsageError
+from flatout.envs.trust import Said
+from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.explain.diagnosis import PHASES, Diagnosis, Lane, Usage
 from flatout.explain.monitor import MonitorSample, read_samples
 from flatout.explain.own.facts import OF_SPAN, RunFacts, facts, mean_use
@@ -107,10 +109,8 @@ def read_run(path: Path) -> Evidence:
         raise UsageError(f"there is no folder {path}.")
     if not path.is_dir():
         raise UsageError(f"{path} is a file; explain takes a run's folder.")
+    config = load_config(path, None)  # nothing that the folder names is called here
     said = _json(path / "config.json")
-    settings = said.get("settings") if isinstance(said.get("settings"), dict) else {}
-    # Nothing that the folder names is called here, so that it may name anything.
-    config = load_config(path, str((settings or {}).get("env", "")))
     rows = json_lines(path / "metrics.jsonl")
     return Evidence(
         str(path), config, str(said.get("placement", config.run.placement)),
@@ -133,8 +133,18 @@ def diagnose_evidence(evidence: Evidence) -> Diagnosis:
     """The diagnosis of a run. Pure.
 
     Raises:
-        FlatoutError: it has made no iteration yet.
+        FlatoutError: it has made no iteration yet, or its files hold what no run writes.
     """
+    try:
+        return _diagnosed(evidence)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FlatoutError(
+            f"{evidence.subject} holds damaged records of its time ({type(error).__name__}: "
+            f"{one_line(error)[:200]}); remove its {SPANS} and {DEVICES} to do without them."
+        ) from error
+
+
+def _diagnosed(evidence: Evidence) -> Diagnosis:
     known = _facts(evidence)
     if known is None:
         raise FlatoutError(
@@ -189,6 +199,7 @@ def explain_run(
     html_file: Path | None = None,
     save_file: Path | None = None,
     try_it: bool = False,
+    trust: bool = False,
     console: Console,
 ) -> int:
     """Explain a run's folder on a console and in files; returns the exit code.
@@ -197,6 +208,7 @@ def explain_run(
         path: the folder.
         json_file, html_file, save_file: also write the diagnosis, the page, the evidence there.
         try_it: also apply the first remedy that is a setting, and measure.
+        trust: whatever the folder names may be used for that.
         console: where to print.
 
     Raises:
@@ -217,7 +229,7 @@ def explain_run(
     if try_it:
         from flatout.explain.trial import show, try_first
 
-        outcome = try_first(path, diagnosis, console)
+        outcome = try_first(path, diagnosis, console, said=Said(trust=trust))
         show(outcome, console)
         if json_file is not None:
             _write(json_file, shown | {"trial": outcome.as_json()})
@@ -280,7 +292,7 @@ def _placement(text: str) -> Placement:
 def _json(path: Path) -> dict[str, Any]:
     """A file's JSON object; empty where there is none."""
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(nofollow.read(path))
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

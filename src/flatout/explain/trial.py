@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flatout.envs.trust import NOTHING, Said, add_here, child_variables
 from flatout.errors import FlatoutError
 from flatout.explain.diagnosis import Diagnosis, Finding
 from flatout.explain.own.records import SPANS, json_lines, read_lines, steady
@@ -86,6 +87,7 @@ def try_first(
     *,
     pairs: int = PAIRS,
     seconds: float = SECONDS,
+    said: Said = NOTHING,
 ) -> Outcome:
     """Try the first finding's setting that there is.
 
@@ -95,6 +97,7 @@ def try_first(
         console: told what is being done.
         pairs: how often the two are run in turn.
         seconds: how long each lasts after starting up.
+        said: what the user said about what the folder names.
 
     Raises:
         FlatoutError: the run cannot be made again, or one of the two fails.
@@ -102,7 +105,7 @@ def try_first(
     finding = next((one for one in diagnosis.findings if one.setting), None)
     if finding is None:
         return Outcome(None, learning="None of the remedies is a setting: there is nothing to try.")
-    config = load_config(path)  # its environment will be called: it must be one's own
+    config = load_config(path, said)  # its environment will be called
     _, stretches = read_lines(json_lines(path / SPANS))
     totals, _ = steady(stretches)
     if totals is None or not totals.steps:
@@ -110,6 +113,7 @@ def try_first(
             f"{path} has no {SPANS} of its steady state, so that there is no measure for a trial; "
             "run it once more with this version."
         )
+    add_here(path)  # the trial's runs import what this process would
     settings = config.flat()
     size = max(round(totals.steps / max(totals.iterations, 1)), 1)
     rate = totals.steps / totals.seconds
@@ -227,12 +231,12 @@ def _train(place: Path, run: Path, flags: Sequence[str], limit_s: float) -> None
     """
     algorithm = _algorithm(place)
     command = [
-        sys.executable, "-m", "flatout", "train", algorithm, "--config", str(place / "base.toml"),
-        *flags, "--run-dir", str(run),
+        sys.executable, "-P", "-m", "flatout", "train", algorithm, "--trust",
+        "--config", str(place / "base.toml"), *flags, "--run-dir", str(run),
     ]  # fmt: skip
     nowhere = subprocess.DEVNULL
     with subprocess.Popen(
-        command, stdin=nowhere, stdout=nowhere, stderr=subprocess.PIPE
+        command, stdin=nowhere, stdout=nowhere, stderr=subprocess.PIPE, env=child_variables()
     ) as process:
         try:
             _, said = process.communicate(timeout=limit_s)

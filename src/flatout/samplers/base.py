@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from flatout.errors import CheckpointError
 from flatout.spans import Work
 from flatout.types import Episode, Trajectory
 
@@ -58,3 +59,23 @@ class Sampler(Protocol):
     def close(self) -> None:
         """Close the environments."""
         ...
+
+
+def check_counts(state: dict[str, Any], horizon: int) -> None:
+    """Refuse a sampler's state whose counts no run can have come to.
+
+    Args:
+        state: as `Sampler.state` gave it.
+        horizon: T, the most steps of a trajectory.
+
+    Raises:
+        CheckpointError: the first impossible one.
+    """
+    counts = {"steps": [state["steps"]], "chunks": [state["chunks"]]}
+    counts |= {name: state[name] for name in ("episode", "origin")}
+    for name, values in counts.items():
+        # Each step of each environment ends with one final observation at most; room is doubled.
+        most = 2 * horizon if name == "chunks" else 2**53
+        for value in values:
+            if type(value) is not int or not 0 <= value <= most:
+                raise CheckpointError(f"its sampler's {name} {str(value)[:40]} is impossible.")

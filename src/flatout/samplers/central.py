@@ -11,7 +11,7 @@ import numpy as np
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.errors import CheckpointError, EnvironmentFailure
 from flatout.params import Policy
-from flatout.samplers.base import Restart
+from flatout.samplers.base import Restart, check_counts
 from flatout.samplers.episodes import MAX_REPLAYED_STEPS, ActionLog, EpisodeValues
 from flatout.samplers.lanes import Lanes, Loss
 from flatout.spans import Spans, Work
@@ -216,8 +216,14 @@ class CentralSampler:
                 raise CheckpointError(
                     f"it was saved with {len(state[name])} environments, not {self.num_envs}."
                 )
+        check_counts(state, self._horizon)
         self._slot = self._row = 0
         obs = self._buffers[0].obs[0]
+        if state["obs"].shape != obs.shape or state["obs"].dtype != obs.dtype:
+            raise CheckpointError(
+                f"its observations are {state['obs'].dtype}{list(state['obs'].shape)}, not "
+                f"{obs.dtype}{list(obs.shape)}."
+            )
         self.steps = int(state["steps"])
         self._make_room(int(state["chunks"]))
         if self._values is not None:

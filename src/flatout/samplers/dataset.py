@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flatout.datasets import Dataset
+from flatout.errors import CheckpointError
 from flatout.samplers.base import Restart
 from flatout.spans import Spans, Work
 from flatout.types import Episode, Trajectory
@@ -86,8 +87,10 @@ class DatasetSampler:
 
     def restore(self, state: dict[str, Any]) -> list[str]:
         """Go on from there."""
+        if type(state["position"]) is not int or not 0 <= state["position"] < 2**53:
+            raise CheckpointError(f"its position {str(state['position'])[:40]} is impossible.")
         self.close()
-        self._position = int(state["position"])
+        self._position = state["position"]
         self.start()
         return []
 

@@ -17,7 +17,7 @@ import numpy as np
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.envs.base import blamed
 from flatout.errors import CheckpointError
-from flatout.samplers.base import Restart
+from flatout.samplers.base import Restart, check_counts
 from flatout.samplers.crew import Crew, Worker, WorkerLost
 from flatout.samplers.worker import COLLECT, COMMIT, PARAMS, RESTORE, START, STATE
 from flatout.spans import Spans, Work
@@ -172,6 +172,7 @@ class LocalSampler:
             raise CheckpointError(
                 f"it was saved with {len(state['episode'])} environments, not {self.num_envs}."
             )
+        check_counts(state, len(self._buffers[0].rewards))
         notes: list[str] = []
         self.restarted = []
         with self._final():

@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flatout import nofollow
 from flatout.arguments import take, train_config
 from flatout.config import TrainConfig
-from flatout.errors import FlatoutError, UsageError
+from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.scaling.measure import examples
 from flatout.scaling.verdict import Row, Scaling, refuse_unequal, split, training_s
 from flatout.settings import resolve
@@ -235,16 +236,23 @@ def compared(folders: Sequence[Path]) -> Scaling:
     virtual = False
     for folder in folders:
         try:
-            summary = json.loads((folder / "summary.json").read_text())
+            summary = json.loads(nofollow.read(folder / "summary.json"))
             placement = parse(summary["placement"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise UsageError(f"{folder} holds no finished run (no summary.json).") from None
         config = load_config(folder, None)
-        work[str(folder)] = work_of(config, summary)
         # What averaging and dispatching cost was not measured beside these.
         costs = {"average_s": 0.0, "dispatch_s": 0.0, "averages": 0.0, "dispatches": 0.0}
-        found = {"summary": summary, "costs": costs, "examples": work[str(folder)]["examples"]}
-        rows.append(row(len(placement.learn), found))
+        try:
+            own = work_of(config, summary)
+            found = {"summary": summary, "costs": costs, "examples": own["examples"]}
+            rows.append(row(len(placement.learn), found))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"{folder / 'summary.json'} is damaged ({type(error).__name__}: "
+                f"{one_line(error)[:200]})."
+            ) from error
+        work[str(folder)] = own
         virtual |= placement.learn[0].kind == "cpu" and len(placement.learn) > 1
     refuse_unequal(work)
     from flatout.hardware import inventory

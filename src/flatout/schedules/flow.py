@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from flatout.checkpoint import PREFIX, leaf_names, named_leaves, rebuild
+from flatout.errors import CheckpointError
 from flatout.learner import Learner
 from flatout.params import Publisher
 from flatout.samplers.base import Restart, Sampler
@@ -190,6 +191,8 @@ class Flow:
         books = data.get("buffer", {})
         self._learner.restore(self._learned(arrays), kept, books, snapshot.rows)
         self._version = int(data["version"])
+        if self._version < 0:
+            raise CheckpointError(f"its version {self._version} is impossible.")
         self._publish(self.params, self._version)
         state = dict(data["sampler"])
         state["actions"] = [

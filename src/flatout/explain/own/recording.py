@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from flatout import nofollow
 from flatout.explain.monitor import GROWTH_S, Monitor, MonitorSample, Recorder, read_samples
 from flatout.explain.own.records import (
     DEVICES,
@@ -72,7 +73,8 @@ class RunRecording:
             with suppress(OSError):  # what explains a run must not end it
                 for name in (SPANS, DEVICES):
                     cut_after(folder / name, kept_s)
-                self._file = open(folder / SPANS, "ab")  # noqa: SIM115 - open for the run
+                descriptor = nofollow.open_file(folder / SPANS, nofollow.APPEND)
+                self._file = os.fdopen(descriptor, "ab")
         if devices:
             monitor = Monitor(os.getpid(), INTERVAL_S, cores=cores, clock=wall)
             path = None if folder is None else folder / DEVICES

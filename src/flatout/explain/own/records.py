@@ -7,11 +7,14 @@ docs/metrics.md describes the files.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from flatout import nofollow
 
 SPANS, DEVICES = "spans.jsonl", "devices.jsonl"
 MAIN, LEARNER, WORKER = "main", "learner", "worker "
@@ -111,8 +114,8 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a file of JSON lines, as far as they are whole; none without a file."""
     found: list[dict[str, Any]] = []
     with suppress(OSError):
-        for line in path.read_bytes().splitlines():
-            with suppress(ValueError):
+        for line in nofollow.read(path).splitlines():
+            with suppress(ValueError, RecursionError):
                 value = json.loads(line)
                 if isinstance(value, dict):
                     found.append(value)
@@ -128,14 +131,14 @@ def cut_after(path: Path, t: float) -> None:
     if not path.exists():
         return
     kept = 0
-    with open(path, "rb+") as file:
+    with os.fdopen(nofollow.open_file(path, nofollow.CHANGE), "rb+") as file:
         for line in file:
             try:
                 value = json.loads(line)
                 said = value.get("begin", value)
                 # Times are kept to a thousandth of a second.
                 whole = line.endswith(b"\n") and said["t"] + said.get("d", 0.0) <= t + 1e-3
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 whole = False
             if not whole:
                 break
