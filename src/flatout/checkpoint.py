@@ -240,7 +240,7 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
     except CheckpointError as error:
         raise CheckpointError(f"the checkpoint {path} does not fit this run: {error}") from error
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
             f"the checkpoint {path} does not fit this run: {type(error).__name__} {error}."
         ) from error

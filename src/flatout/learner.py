@@ -61,6 +61,7 @@ class Learner:
         self._leaves: list[Any] = []
         self._held: Any = None
         self.bundle: tuple[Any, ...] = ()
+        self.trajectory: Trajectory | None = None  # the shapes of what is learned from
         self._programs: dict[Any, Any] = {}
 
     def compile_update(self, trajectory: Trajectory) -> Any:
@@ -72,6 +73,7 @@ class Learner:
         Args:
             trajectory: arrays, or `jax.ShapeDtypeStruct` in their place.
         """
+        self.trajectory = trajectory
         held = self._held if self._held is not None else self._buffer.held()
         wanted = self._buffer.inputs(trajectory)
         programs = [self._compile(shapes_of(held), inputs) for inputs in wanted]

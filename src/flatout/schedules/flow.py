@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -92,7 +93,34 @@ class Pending:
             (env, *arrays[f"{place}restarted/{index}"])
             for index, env in enumerate(data["restarted"])
         ]
+        for count in (data["version"], data["steps"]):
+            if type(count) is not int or not 0 <= count < 2**31:
+                raise CheckpointError(f"a waiting trajectory counts {str(count)[:40]}.")
         return Pending(trajectory, data["version"], data["steps"], episodes, restarted)
+
+    def refuse_other(self, shapes: Trajectory) -> None:
+        """Refuse a trajectory that this run cannot have collected.
+
+        Args:
+            shapes: of those that it collects; of final observations there may be more or fewer.
+
+        Raises:
+            CheckpointError: the first array that is another.
+        """
+        own, wanted = self.trajectory._asdict(), shapes._asdict()
+        own |= {f"extras/{name}": array for name, array in own.pop("extras").items()}
+        wanted |= {f"extras/{name}": array for name, array in wanted.pop("extras").items()}
+        steps_envs = math.prod(shapes.rewards.shape)
+        for name in own | wanted:
+            one, other = own.get(name), wanted.get(name)
+            sparse = int(name in ("final_obs", "final_index"))
+            same = one is None and other is None
+            if one is not None and other is not None:
+                same = one.dtype == other.dtype and one.shape[sparse:] == other.shape[sparse:]
+                if sparse and same:
+                    same = len(own["final_index"]) == len(one) <= 2 * steps_envs
+            if not same:
+                raise CheckpointError(f"a waiting trajectory has another shape of {name}.")
 
 
 class Flow:
@@ -205,6 +233,9 @@ class Flow:
             Pending.loaded(f"{PENDING}{number}/", arrays, said)
             for number, said in enumerate(data.get("pending", []))
         )
+        for waiting in self._pending:
+            if self._learner.trajectory is not None:
+                waiting.refuse_other(self._learner.trajectory)
         notes = self._sampler.restore(state)
         if self._pending:
             for restart in self._sampler.restarted:

@@ -11,7 +11,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.errors import EnvironmentFailure, Interrupt
+from flatout.checkpoint import refuse_nonsense
+from flatout.errors import CheckpointError, EnvironmentFailure, Interrupt
 from flatout.learner import Learner
 from flatout.params import Publisher
 from flatout.samplers.base import Sampler
@@ -114,7 +115,13 @@ class OverlappedSchedule(Flow):
             )
             for version, count in snapshot.data.get("published", {}).items()
         }
-        self._bundles[self._version] = self._kept()
+        newest = self._bundles[self._version] = self._kept()
+        for bundle in self._bundles.values():
+            shapes = [(array.shape, array.dtype) for array in bundle]
+            if shapes != [(array.shape, array.dtype) for array in newest]:
+                raise CheckpointError("the parameters that act are those of another network.")
+            for array in bundle:
+                refuse_nonsense("of parameters that act", np.asarray(array))
         return notes
 
     def close(self) -> None:
