@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from functools import cache
@@ -27,8 +28,8 @@ warnings.simplefilter("error")
 
 class Maze:
     def step(self, seconds):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        end = time.process_time() + seconds
+        while time.process_time() < end:
             sum(n * n for n in range(500))
         return [0.0], 1.0, False, {}
 
@@ -36,7 +37,7 @@ class Maze:
         return [0.0]
 
 
-Maze().step(1.5)
+Maze().step(1.2)
 child = os.fork()
 if child == 0:
     Maze().step(0.8)
@@ -167,6 +168,95 @@ def test_a_program_that_resets_its_profile_function_is_sampled_on(tmp_path: Path
     assert sum(sample.dt for sample in seen.samples) > 2.5
 
 
+SLEEPS = """
+import ctypes, json, select, time
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+def usleep():
+    return libc.usleep(250_000)
+
+def nanosleep():
+    return libc.nanosleep((ctypes.c_long * 2)(0, 250_000_000), None)
+
+def poll():
+    return libc.poll(None, 0, 250)
+
+taken, failed = {}, []
+for call in (usleep, nanosleep, poll) * 2:
+    end = time.thread_time() + 0.1
+    while time.thread_time() < end:
+        sum(n * n for n in range(500))
+    began = time.monotonic()
+    if call():
+        failed.append((call.__name__, ctypes.get_errno()))
+    taken.setdefault(call.__name__, []).append(time.monotonic() - began)
+print(json.dumps([taken, failed]))
+"""
+
+
+def test_calls_that_sleep_in_c_take_their_time_and_are_seen(tmp_path: Path) -> None:
+    """A simulator in C that paces itself: a signal would end its sleep, with EINTR."""
+    done, folder = observed(SLEEPS, tmp_path)
+    assert done.stderr == ""
+    taken, failed = json.loads(done.stdout)
+    assert failed == []
+    (seen,) = map(process, rows_of(folder))
+    for name, times in taken.items():
+        assert min(times) > 0.249
+        (code,) = [index for index, code in enumerate(seen.codes) if code.plain == name]
+        inside = {at for at, stack in seen.stacks.items() if stack.frames[0][0] == code}
+        assert sum(one.dt for one in seen.samples if one.stack in inside) > 0.25
+
+
+WATCHES = """
+import json, os, signal, sys, time
+
+def busy(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(500))
+
+calls, events = [], []
+signal.signal(signal.SIGURG, lambda number, frame: calls.append(number))
+busy(0.7)
+for _ in range(20):
+    os.kill(os.getpid(), signal.SIGURG)
+sys.setprofile(lambda frame, event, arg: events.append(frame.f_code.co_filename))
+busy(0.7)
+sys.setprofile(None)
+sys.settrace(lambda frame, event, arg: events.append(frame.f_code.co_filename))
+busy(0.7)
+sys.settrace(None)
+print(json.dumps([len(calls), sorted({os.path.basename(file) for file in events})]))
+"""
+
+
+def test_a_program_that_watches_itself_sees_nothing_of_the_probe(tmp_path: Path) -> None:
+    """Its own handler for SIGURG, its profile and its trace function; a thread samples then."""
+    done, folder = observed(WATCHES, tmp_path)
+    assert (done.stderr, json.loads(done.stdout)) == ("", [20, ["program.py"]])
+    (seen,) = map(process, rows_of(folder))
+    assert sum(sample.dt for sample in seen.samples) > 1.2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread samples always")
+def test_where_a_thread_has_to_sample_the_report_says_so(tmp_path: Path) -> None:
+    """Here what the probe needs is taken from the start on: its parent ignores the signal."""
+    taken = [signal.SIGCONT, signal.SIGRTMAX - 5]
+    before = [signal.signal(number, signal.SIG_IGN) for number in taken]
+    try:
+        done, folder = observed(RESETS, tmp_path)
+    finally:
+        for number, handler in zip(taken, before, strict=True):
+            signal.signal(number, handler)
+    assert (done.returncode, done.stderr) == (0, "")
+    (seen,) = map(process, rows_of(folder))
+    assert sum(sample.dt for sample in seen.samples) > 2
+    assert seen.by_thread is not None
+    assert "signal" in seen.by_thread
+
+
 COLLECTS = """
 import gc, itertools, sys, time
 
@@ -202,21 +292,21 @@ def test_a_window_that_ends_within_a_garbage_collection(tmp_path: Path) -> None:
 
 
 INTERRUPTS = """
-import signal, time
+import signal, sys, time
 
 def interrupted(descriptor, ask=signal.set_wakeup_fd):
     global inside
     if not inside:  # the handler asks: one more signal comes in just then
         inside = True
-        signal.raise_signal(signal.SIGURG)
+        if sys.version_info < (3, 13):  # from then on there is none
+            signal.raise_signal(signal.SIGCONT)
         inside = False
     return ask(descriptor)
 
 inside = False
 signal.set_wakeup_fd = interrupted
-end = time.monotonic() + 1.5
-while time.monotonic() < end:
-    time.sleep(0.005)
+end = time.process_time() + 1.5
+while time.process_time() < end:
     sum(n * n for n in range(500))
 """
 

@@ -166,6 +166,12 @@ def _notes(known: Facts) -> list[str]:
         )
     failed = [process for process in known.evidence.processes if process.failure]
     notes += [f"The probe of process {one.pid} ended early ({one.failure})." for one in failed]
+    notes += [
+        f"Process {one.pid} was sampled by a second thread ({one.by_thread}): small pieces of its "
+        "own Python code seem to cost less than they do."
+        for one in known.evidence.processes
+        if one.by_thread
+    ]
     return notes
 
 

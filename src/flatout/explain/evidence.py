@@ -105,7 +105,10 @@ class Window:
 
 @dataclass
 class Process:
-    """One Python process of the program; times are seconds on the machine's monotonic clock."""
+    """One Python process of the program; times are seconds on the machine's monotonic clock.
+
+    `failure` says what ended its probe early, `by_thread` why a thread had to sample all of it.
+    """
 
     pid: int
     ppid: int
@@ -125,6 +128,7 @@ class Process:
     returns: dict[int, str] = field(default_factory=dict)
     torch_threads: int | None = None
     failure: str | None = None
+    by_thread: str | None = None
 
     def leaf(self, stack: Stack) -> Leaf:
         """What the innermost frame of a stack was executing."""
@@ -233,6 +237,8 @@ def _add(to: Process, row: dict[str, Any]) -> None:
         to.ended = row["t"]
     elif kind == "failed":
         to.failure = row["error"]
+    elif kind == "thread":
+        to.by_thread = row["why"]
 
 
 def _pairs(flat: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -2,12 +2,12 @@
 
 Standard library only, Python 3.8 and later, and nothing of the program is patched:
 
-- a timer of the kernel signals the main thread about every 10 ms, and it notes between two of its
-  own instructions where it is. A thread that asks for the interpreter's lock instead, as sampling
+- about every 10 ms of its own work the main thread notes between two of its instructions where it
+  is, by a timer of the kernel. A thread that asks for the interpreter's lock instead, as sampling
   threads do, meets a program mostly where it lets go of the lock, and hardly ever in its own
   Python code;
-- while the main thread is blocked, and where there is no such timer, a thread samples; else it
-  sleeps, for a thread that asks for the lock costs more than it does;
+- while the main thread sleeps or is in one long call, and where there is no such timer, a thread
+  samples; else it sleeps, for a thread that asks for the lock costs more than it does;
 - now and then the main thread's own calls are counted for some milliseconds (``sys.setprofile``).
 
 What sampling costs is measured by itself, and it is done less often where that would pass one
@@ -23,7 +23,8 @@ import time
 
 from _flatout_describe import command_line, dynamo_used, thread_settings
 from _flatout_seen import Seen
-from _flatout_timer import Timer, Watch, free_signal, sleep
+from _flatout_spent import Spent
+from _flatout_timer import Timer, Watch, delayed, sleep
 from _flatout_window import Window
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -32,8 +33,10 @@ COST = 0.008  # share of the time that sampling may take
 DENSE = 150  # samples of the main thread after which they are taken half as often
 FLUSH = 0.5
 PATIENCE = 20  # failed samples
-CALM = 20  # samples without an import after which the imports are done
+CALM = 16  # samples without an import after which the imports are done
 BLOCKED = 0.030  # the main thread does not answer for so long: it is blocked
+UNSEEN = 3  # intervals of work that it did not sample itself: something keeps it from that
+STAND_INS = 50  # so often, and the report says so
 WINDOW_FIRST = 0.5  # after the imports
 WINDOW_EVERY = 1.0
 WINDOW_COST = 0.01  # share of the time that windows may take
@@ -89,10 +92,11 @@ class Probe:
         self.crowd = 1.0  # so many times more rarely it is sampled
         self.delayed = None
         self.turn = _thread.allocate_lock()  # one thread at a time samples and writes
-        self.watch = None
+        self.watch = self.spent = None
+        self.stand_ins = 0
         self.seed = os.getpid()
         if self.timer is not None:
-            self.timer = Timer(self.timer.number)
+            self.timer = Timer(self.timer)
 
     # --- The thread's life --------------------------------------------------------------------
 
@@ -109,11 +113,8 @@ class Probe:
         )  # fmt: skip
         self.flush()
         if self.timer is None:
-            self.timer = Timer(free_signal())
-            try:
-                self.timer.handle(self.tick)
-            except Exception:
-                self.timer.number = None
+            self.timer = Timer()
+            self.timer.handle(self.tick)
         self.launch()
 
     def launch(self):
@@ -122,10 +123,12 @@ class Probe:
             return
         self.life = life = _thread.allocate_lock()  # given back by the thread when it ends
         life.acquire()
-        try:
-            self.timer.start(INTERVAL)
-        except Exception:
-            self.timer.number = None
+        self.timer.start(INTERVAL)
+        if self.timer.running and self.spent is None:
+            try:
+                self.spent = Spent(time.monotonic())
+            except (AttributeError, OSError):
+                pass
         _thread.start_new_thread(self.run, (life,))
 
     def before_fork(self):
@@ -153,7 +156,7 @@ class Probe:
 
     def end(self):
         """The interpreter ends: write the rest."""
-        self.timer.stop()
+        self.timer.end()
         self.before_fork()
         self.done = True
         self.line({"k": "end", "t": time.monotonic()})
@@ -167,7 +170,7 @@ class Probe:
         try:
             if self.timer.running:
                 try:
-                    watch = self.watch = Watch(self.timer.number)
+                    watch = self.watch = Watch()
                     watch.put_off(BLOCKED)
                 except (AttributeError, OSError, ValueError):
                     pass
@@ -193,35 +196,65 @@ class Probe:
             pass
 
     def stand_in(self, life, watch):
-        """Sample for a main thread that is blocked, until another thread has taken over."""
+        """Sample for a main thread that sleeps or is blocked, until another has taken over."""
         while self.life is life:
-            seconds = self.jittered()
+            seconds = self.jittered(self.interval())
+            patience = self.jittered(self.crowd * BLOCKED)
             if watch is not None and self.timer.running:
-                watch.wait()
+                late = watch.wait()
             else:
-                sleep(self.crowd * BLOCKED if self.timer.running else seconds)
-            blocked = time.monotonic() - self.last > 0.9 * self.crowd * BLOCKED
-            if watch is not None:
-                watch.put_off(seconds if blocked else self.crowd * BLOCKED)
-            if self.life is not life:
-                return
-            if blocked or not self.timer.running:
+                late = 0.0
+                sleep(patience if self.timer.running else seconds)
+            found = False
+            if self.life is life and self.turn.acquire(False):  # else the other thread is at it
                 try:
-                    self.attempt(None)
+                    found = self.look(late)
                 except Exception as error:
                     self.stumble(error)
+                finally:
+                    self.turn.release()
+            if watch is not None:
+                watch.put_off(seconds if found else patience)
 
-    def attempt(self, frame):
-        """Sample, and write now and then."""
-        if not self.turn.acquire(False):  # the other thread is at it
-            return
+    def look(self, late):
+        """What the thread does each time: whether the main thread did not answer, and why."""
+        now = time.monotonic()
+        blocked = now - self.last > 0.9 * self.crowd * BLOCKED or not self.timer.running
+        spent = self.spent
+        if spent is None or not self.timer.running:
+            if blocked:
+                self.attempt(None, None)
+            return blocked
+        asleep = spent.look(now, late)
         try:
-            self.take(frame)
-            if self.last - self.flushed >= FLUSH:
-                self.flushed = self.last
-                self.write()
+            if asleep:
+                self.attempt(None, spent.asleep(now))
+            elif asleep is None:  # at work in Python, which it samples itself if it can
+                blocked = spent.worked > UNSEEN * self.work()
+                self.stand_ins += blocked
+                if self.stand_ins == STAND_INS and blocked:
+                    self.by_thread("a profile or trace function of its own is not to see the probe")
+            if blocked and not asleep:
+                self.attempt(None, spent.hand_out(spent.worked, 0.0))
         finally:
-            self.turn.release()
+            spent.looked = now
+        return blocked or asleep
+
+    def by_thread(self, why):
+        """Tell that a thread has to sample what the main thread does in Python."""
+        self.line({"k": "thread", "why": why})
+
+    def attempt(self, frame, seconds):
+        """Sample, and write now and then.
+
+        Args:
+            frame: the main thread's, where that is who samples.
+            seconds: that the sample of it stands for; None: all since the last one.
+        """
+        self.take(frame, seconds)
+        if self.last - self.flushed >= FLUSH:
+            self.flushed = self.last
+            self.write()
 
     def stumble(self, error):
         """The program was met at an odd moment: the next one will do, unless that is usual."""
@@ -237,10 +270,13 @@ class Probe:
         if os.path.exists(os.path.join(self.folder, "stop")):
             self.done, self.life = True, None
             self.timer.stop()
-        elif not self.timer.handled_by(self.tick):
-            self.timer.give_up()
+        elif not self.timer.handled():
+            self.timer.give_up("it has taken the probe's signal")
+        if self.timer.why is not None:
+            self.by_thread(self.timer.why)
+            self.timer.why = None
         self.crowded()
-        self.timer.every(self.jittered())
+        self.timer.every(self.jittered(self.work()))
 
     def crowded(self):
         """Look how long the main thread was ready and did not run: more processes than cores.
@@ -248,62 +284,67 @@ class Probe:
         All of them are sampled then, and each one's share of the cores is smaller; and whoever is
         woken up to be sampled takes a core from another.
         """
-        try:
-            with open("/proc/self/schedstat") as file:
-                delayed = int(file.read().split()[1]) * 1e-9
-        except (OSError, ValueError, IndexError):
-            return
-        now = time.monotonic()
+        now, delay = time.monotonic(), delayed("self")
         if self.delayed is not None and now > self.delayed[0]:
-            share = (delayed - self.delayed[1]) / (now - self.delayed[0])
+            share = (delay - self.delayed[1]) / (now - self.delayed[0])
             self.waits = 1.0 / (1.0 - min(max(share, 0.0), 0.8))
             self.crowd = self.waits**2 if self.ready else self.waits
-        self.delayed = (now, delayed)
+        self.delayed = (now, delay)
 
     def interval(self):
         """Seconds between two samples: rarer where they are dear, and once there are many."""
         shortest = INTERVAL if self.taken < DENSE else 2 * INTERVAL
         return self.crowd * max(shortest, min(0.2, self.used / COST))
 
-    def jittered(self):
-        """The interval, up to a quarter shorter or longer: no beat with a loop."""
-        self.seed = (1103515245 * self.seed + 12345) & 0x7FFFFFFF
-        return self.interval() * (0.75 + 0.5 * self.seed / 2147483648.0)
+    def work(self):
+        """The same in seconds of work: while the thread waits for a core its clock stands still."""
+        return self.interval() / self.waits
 
-    def tick(self, _number, frame):
-        """Runs in the main thread, between two of its instructions."""
+    def jittered(self, seconds):
+        """So many seconds, up to a quarter more or fewer: no beat with a loop."""
+        self.seed = (1103515245 * self.seed + 12345) & 0x7FFFFFFF
+        return seconds * (0.75 + 0.5 * self.seed / 2147483648.0)
+
+    def tick(self):
+        """Runs in the main thread, between two of its instructions; no other is amid this one."""
         if self.ticking or self.done or time.monotonic() - self.last < 0.3 * INTERVAL:
-            return  # a signal may interrupt its own handler
-        if self.window is not None and not self.window.closed:
-            return  # the thread is not put off: the program may have put an end to the window
+            return ""  # a signal may interrupt its own handler
+        if not self.turn.acquire(False):  # the other thread is at it
+            return ""
         self.ticking = True
         try:
-            watch = self.watch
-            if watch is not None:
-                watch.put_off_by_main(self.crowd * BLOCKED)
+            if self.window is not None:  # no profile function is there: the program has ended it
+                self.window.closed = True
+            seconds, awake = None, True
+            if self.spent is not None:
+                seconds, awake = self.spent.by_itself(time.monotonic())
+            if self.watch is not None and awake:
+                self.watch.put_off_by_main(self.crowd * BLOCKED)
             if woken():
-                self.timer.give_up()
-                return
-            self.attempt(frame)
+                self.timer.give_up("its event loop is told of every signal")
+                return ""
+            self.attempt(sys._getframe(1), seconds)
             self.maybe_window()
         except Exception as error:  # must not reach the program
             self.stumble(error)
         finally:
             self.ticking = False
+            self.turn.release()
+        return ""
 
-    def take(self, frame):
+    def take(self, frame, seconds):
         """One sample of all threads, and what it costs."""
         cpu = getattr(time, "thread_time", time.process_time)
         began = cpu()
         now = time.monotonic()
         dt, self.last = now - self.last, now
-        self.sample(now, dt, frame)
+        self.sample(now, dt, frame, seconds)
         self.taken += self.ready
         self.used = 0.9 * self.used + 0.1 * (cpu() - began)
 
     # --- One sample ---------------------------------------------------------------------------
 
-    def sample(self, now, dt, main):
+    def sample(self, now, dt, main, seconds):
         """Note where every thread is; `main` is the main thread's frame where this is it."""
         seen = self.seen
         for thread, frame in sys._current_frames().items():
@@ -319,7 +360,10 @@ class Probe:
             lane = seen.lane(thread, thread == self.main)
             if not self.ready and thread == self.main:
                 self.mark_ready(codes)
-            self.samples.append((round(now - self.started, 5), round(dt, 5), lane, stack, number))
+            t, lasted = now, dt
+            if seconds is not None and thread == self.main:
+                t, lasted = self.spent.told, seconds
+            self.samples.append((round(t - self.started, 5), round(lasted, 5), lane, stack, number))
         frame = main = None  # no frame of the program outlives the sample
 
     def mark_ready(self, codes):

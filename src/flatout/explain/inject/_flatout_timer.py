@@ -1,52 +1,82 @@
 """The kernel's timers: one makes the main thread sample, the other wakes the thread that does so
-while the main thread does not answer.
+while the main thread sleeps.
 
 Standard library only, Python 3.8 and later.
 """
 
 import _thread
+import functools
+import itertools
+import operator
+import os
 import signal
 import sys
 import time
 
 sleep = time.sleep  # what it is before the program may replace it
 
+REAL_TIME, THREAD_CPU = 1, 3  # clocks: the machine's monotonic one, and the calling thread's own
+CALLS, TO_THREAD = 2, 4  # what a timer does: call a function, or signal one thread
+
+TOLD = sys.version_info >= (3, 13)  # Python hears of a signal from any thread
+UNUSED = getattr(signal, "SIGRTMAX", 69) - 5  # one of those that have no meaning
+
 
 class Timer:
-    """A timer of the kernel that signals the main thread, which samples between two instructions.
+    """Makes the main thread sample between two instructions, by its own processor clock.
 
-    The signal restarts system calls (SA_RESTART), and Python's own waits go on by themselves.
+    That clock stands still while the thread sleeps: no call of the program's is interrupted. From
+    Python 3.13 on Python is told of a signal that nobody sends (`PyErr_SetInterruptEx`). Before, it
+    looks for what other threads tell it only as it takes its lock, and so the kernel has to send
+    one to the main thread.
+
+    Attributes:
+        why: why there is no such timer; None while there is one.
     """
 
-    def __init__(self, number):
-        self.number = number
+    def __init__(self, before=None):
         self.running = False
+        self.number = before.number if before else None
+        self.handler = before.handler if before else None
+        self.why = before.why if before else None
 
     def handle(self, function):
-        """Install the handler; in the main thread."""
-        if self.number is not None:
-            signal.signal(self.number, function)
-            signal.siginterrupt(self.number, False)
+        """Call `function`, which returns an empty text, from now on; in the main thread."""
+        try:
+            self.number = free_number()
+            self.handler = unless_profiled(function)
+            signal.signal(self.number, self.handler)
+            if TOLD:  # who does send it meets with what would be there without us
+                import ctypes
 
-    def handled_by(self, function):
-        """Whether the signal is still ours; the program may have taken it since."""
-        return self.number is None or signal.getsignal(self.number) == function
+                ctypes.PyDLL(None).signal(self.number, None)
+            else:
+                signal.siginterrupt(self.number, False)
+        except Exception as error:
+            self.give_up(str(error))
 
-    def give_up(self):
-        """End it for good: the signal would disturb the program. A thread samples instead."""
+    def handled(self):
+        """Whether the number is still ours; the program may have taken it since."""
+        return self.number is None or signal.getsignal(self.number) == self.handler
+
+    def give_up(self, why):
+        """End it for good: it would disturb the program. A thread samples instead."""
         self.stop()
-        self.number = None
+        self.number, self.why = None, why
 
     def start(self, seconds):
-        """Signal so often from now on; in the main thread."""
-        if self.running or self.number is None or not sys.platform.startswith("linux"):
+        """Sample so often from now on, in seconds of work; in the main thread."""
+        if self.running or self.number is None:
             return
-        self.kernel = KernelTimer(self.number)
-        self.running = True
+        try:
+            self.kernel = KernelTimer(self.number, THREAD_CPU, TOLD)
+            self.running = True
+        except Exception as error:
+            self.give_up("no timer on its processor clock: %s" % error)
         self.every(seconds)
 
     def every(self, seconds):
-        """Signal so often."""
+        """Sample so often."""
         if self.running:
             self.kernel.set(seconds, seconds)
 
@@ -55,6 +85,42 @@ class Timer:
         if self.running:
             self.running = False
             self.kernel.delete()
+
+    def end(self):
+        """The interpreter ends: one that is still on its way finds nothing; in the main thread."""
+        self.stop()
+        if self.number is not None and self.handled():
+            signal.signal(self.number, signal.SIG_DFL)
+
+
+def delayed(thread):
+    """Seconds that a thread has been ready to run and had no core; 0 where that is not told."""
+    try:
+        descriptor = os.open("/proc/%s/schedstat" % thread, os.O_RDONLY)
+        try:
+            return 1e-9 * int(os.read(descriptor, 1024).split()[1])
+        finally:
+            os.close(descriptor)
+    except (OSError, LookupError, ValueError):
+        return 0.0
+
+
+def unless_profiled(function):
+    """A handler that calls `function` where no profile or trace function would see that.
+
+    Only built-in functions may decide that: any function in Python, this one too, would be seen.
+    """
+    nothing = [
+        map(operator.is_, itertools.starmap(asked, itertools.repeat(())), itertools.repeat(None))
+        for asked in (sys.getprofile, sys.gettrace)
+    ]
+    either = (functools.partial(str), functools.partial(function))
+    calls = map(functools.partial.__call__, map(either.__getitem__, map(operator.and_, *nothing)))
+
+    class Handler:
+        __format__ = staticmethod(functools.partial(next, calls))
+
+    return functools.partial("{0}".format, Handler())  # and not what the handler is given
 
 
 class Watch:
@@ -67,10 +133,10 @@ class Watch:
     Made in the thread that is to wait. The signal is blocked there, and never handled.
     """
 
-    def __init__(self, number):
-        self.number = number
-        signal.pthread_sigmask(signal.SIG_BLOCK, [number])
-        self.kernel = KernelTimer(number)
+    def __init__(self):
+        self.number = UNUSED
+        signal.pthread_sigmask(signal.SIG_BLOCK, [self.number])
+        self.kernel = KernelTimer(self.number)
         self.due = float("inf")
 
     def put_off(self, seconds):
@@ -87,8 +153,10 @@ class Watch:
             self.put_off(2 * seconds)
 
     def wait(self):
-        """Wait for that."""
+        """Wait for that: the seconds that this thread had to wait for the interpreter's lock."""
+        before = delayed("thread-self")
         signal.sigwait([self.number])
+        return time.monotonic() - self.due - (delayed("thread-self") - before)
 
     def end(self):
         """No more is to be waited for."""
@@ -96,29 +164,45 @@ class Watch:
 
 
 class KernelTimer:
-    """A POSIX timer that signals the thread that it is made in; an `OSError` where there is none.
+    """A POSIX timer of the thread that it is made in; an exception where there is none.
 
     Its calls are short, so they keep the interpreter's lock.
+
+    Args:
+        number: of the signal.
+        clock: what it goes by.
+        told: Python alone is told of the signal, in a thread of the C library's; it is not sent.
     """
 
-    def __init__(self, number):
+    def __init__(self, number, clock=REAL_TIME, told=False):
+        if not sys.platform.startswith("linux"):
+            raise OSError("only Linux has one")
         import ctypes
 
+        class Whom(ctypes.Union):
+            _fields_ = [("thread", ctypes.c_int), ("function", ctypes.c_void_p),
+                        ("size", ctypes.c_char * 48)]  # fmt: skip
+
         class Event(ctypes.Structure):
-            _fields_ = [
-                ("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int),
-                ("thread", ctypes.c_int), ("rest", ctypes.c_char * 44),
-            ]  # fmt: skip
+            _fields_ = [("value", ctypes.c_void_p), ("signal", ctypes.c_int),
+                        ("notify", ctypes.c_int), ("whom", Whom)]  # fmt: skip
 
         self.libc = ctypes.PyDLL(None)
+        if not hasattr(self.libc, "timer_create"):  # before glibc 2.34
+            self.libc = ctypes.PyDLL("librt.so.1")
         self.spec = ctypes.c_long * 4
         self.timer = ctypes.c_void_p()
-        event = Event(None, number, 4, _thread.get_native_id())  # 4: to one thread
-        if self.libc.timer_create(1, ctypes.byref(event), ctypes.byref(self.timer)):
-            raise OSError("no timer")
+        event = Event(number, number, CALLS if told else TO_THREAD)
+        if told:
+            function = ctypes.pythonapi.PyErr_SetInterruptEx
+            event.whom.function = ctypes.cast(function, ctypes.c_void_p).value
+        else:
+            event.whom.thread = _thread.get_native_id()
+        if self.libc.timer_create(clock, ctypes.byref(event), ctypes.byref(self.timer)):
+            raise OSError("the kernel makes none")
 
     def set(self, seconds, then):
-        """Signal after `seconds`, and every `then` seconds where that is not 0."""
+        """Go off after `seconds`, and every `then` seconds where that is not 0."""
         spec = self.spec(
             int(then), int(then % 1 * 1e9), int(seconds), max(1, int(seconds % 1 * 1e9))
         )
@@ -132,15 +216,13 @@ class KernelTimer:
             self.libc.timer_delete(timer)
 
 
-def free_signal():
-    """The signal to use, or None where the program has it already.
+def free_number():
+    """The signal of which Python is told; an `OSError` where the program has it already.
 
-    SIGURG is ignored by default: a program that resets its handlers, or that is ending, is not
-    harmed by one that is still on its way.
+    Where it has to be sent it is SIGCONT, which does nothing to a process that runs: a program that
+    resets its handlers, or that is ending, is not harmed by one that is still on its way.
     """
-    try:
-        if signal.getsignal(signal.SIGURG) == signal.SIG_DFL:
-            return signal.SIGURG
-    except (AttributeError, ValueError, OSError):
-        pass
-    return None
+    number = UNUSED if TOLD else signal.SIGCONT
+    if signal.getsignal(number) != signal.SIG_DFL:
+        raise OSError("the program has signal %d" % number)
+    return number

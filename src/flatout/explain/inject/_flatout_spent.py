@@ -1,0 +1,89 @@
+"""How long the main thread worked and how long it slept, by the kernel's own account.
+
+Standard library only, Python 3.8 and later.
+"""
+
+import _thread
+import os
+import time
+
+from _flatout_timer import delayed
+
+AWAKE = 0.05  # a thread that sleeps for less than this share of the time does not sleep
+OWED = 0.15  # seconds of sleep that no look has found: it was none that could be found
+PROMPT = 0.001  # a thread that had the lock so soon did not have to wait for it
+
+
+class Spent:
+    """The main thread's time, handed out to the samples of it; made in that thread.
+
+    A sample that it takes itself stands for the time in which it has worked since the last one. It
+    takes none while it sleeps: that time goes to the looks of the other thread that find it asleep.
+    A look happens at any time, so the share of looks that find it asleep is that of its sleep; each
+    stands for the time since the look before, as far as the thread has slept at all.
+
+    Waiting for a core is work: the thread would go on if it had one.
+    """
+
+    def __init__(self, now):
+        self.clock = time.pthread_getcpuclockid(_thread.get_ident())
+        self.thread = "self/task/%d" % _thread.get_native_id()
+        self.since = self.looked = self.told = now
+        self.before = self.at_look = self.read()
+        self.worked = self.slept = self.idle = 0.0
+
+    def read(self):
+        """Seconds that the thread worked up to now, or was ready to."""
+        return time.clock_gettime(self.clock) + delayed(self.thread)
+
+    def update(self, now):
+        """Add what has gone by since the last time."""
+        wall, total = now - self.since, self.read()
+        work = min(max(total - self.before, 0.0), wall)
+        self.since, self.before = now, total
+        self.worked += work
+        self.slept += wall - work
+        if wall > 0.0:
+            self.idle += 0.1 * ((wall - work) / wall - self.idle)
+
+    def by_itself(self, now):
+        """Seconds for a sample that the main thread takes, and whether it hardly sleeps."""
+        self.update(now)
+        awake = self.idle < AWAKE
+        rest = self.slept if awake else max(0.0, self.slept - OWED)
+        return self.hand_out(self.worked, rest), awake
+
+    def hand_out(self, worked, slept):
+        """So many seconds; samples stand for the time one after the other."""
+        self.worked -= worked
+        self.slept -= slept
+        self.told += worked + slept
+        return worked + slept
+
+    def look(self, now, late):
+        """Whether the thread is asleep; None where that cannot be told.
+
+        Args:
+            now: the time.
+            late: seconds that this look had to wait for the interpreter's lock. Then the main
+                thread may have had it, and sleep only because it was taken away.
+        """
+        self.update(now)
+        work = self.before - self.at_look
+        self.at_look = self.before
+        if work < 0.02 * (now - self.looked):
+            return True
+        if late > PROMPT:
+            return None
+        try:
+            descriptor = os.open("/proc/%s/stat" % self.thread, os.O_RDONLY)
+        except OSError:
+            return None
+        try:
+            return os.read(descriptor, 1024).rpartition(b")")[2][1:2] in b"SD"
+        finally:
+            os.close(descriptor)
+
+    def asleep(self, now):
+        """Seconds for a look that has found it asleep."""
+        return self.hand_out(0.0, min(max(now - self.looked, 0.0), self.slept))
