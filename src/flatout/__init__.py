@@ -8,18 +8,13 @@ action = agent.predict(observation, deterministic=True)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # nothing is imported before it is used: the command begins by this file
+    from typing import Any
 
-from flatout.errors import (
-    CheckpointError,
-    EnvironmentFailure,
-    FlatoutError,
-    UsageError,
-)
-from flatout.placement import Placement
-
-if TYPE_CHECKING:
     from flatout.api import A2C, DDPG, DQN, PPO, SAC, TD3, Genetic
+    from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError, UsageError
+    from flatout.placement import Placement
 
 __all__ = [
     "A2C",
@@ -38,9 +33,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load agents on first use: `import flatout` stays quick and JAX unstarted."""
-    if name in ("A2C", "DDPG", "DQN", "Genetic", "PPO", "SAC", "TD3"):
-        from flatout import api
+    """Load what is named on first use: `import flatout` stays quick and JAX unstarted."""
+    if name == "Placement":
+        from flatout.placement import Placement
 
-        return getattr(api, name)
+        return Placement
+    if name in __all__:
+        from flatout import api, errors
+
+        return getattr(errors if hasattr(errors, name) else api, name)
     raise AttributeError(f"module 'flatout' has no attribute {name!r}")

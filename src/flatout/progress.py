@@ -115,7 +115,13 @@ class Load:
 
 
 class Display(Protocol):
-    """What shows a run while it lives."""
+    """What shows a run while it lives.
+
+    Attributes:
+        lost: why nothing is seen of it any more, or an empty string.
+    """
+
+    lost: str
 
     def note(self, text: str) -> None:
         """Say one sentence."""
@@ -136,6 +142,8 @@ class Display(Protocol):
 
 class Silent:
     """Shows nothing."""
+
+    lost = ""
 
     def note(self, text: str) -> None: ...
 

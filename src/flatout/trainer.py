@@ -403,6 +403,8 @@ class Trainer:
                     self.progress.return_mean_100,
                 )
         recording.close()
+        if self._display.lost:
+            parts.notes.append(f"{self._display.lost}: the run went on without its display")
         summary = summarise(
             self.config,
             self.progress,
