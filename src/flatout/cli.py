@@ -130,7 +130,7 @@ def _train(argv: list[str]) -> int:
 
     path = Path(config.run.run_dir) if config.run.run_dir else default_folder(config)
     with Interrupts(leave) as interrupts:  # from here on a signal is never lost
-        folder = RunFolder(path, resume)
+        folder = RunFolder(path, resume, report=True)
         console = Console(stderr=config.run.json)
         display: Display = Silent()
         if not config.run.quiet:
