@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,14 @@ def _spin() -> None:
         pass
 
 
+def _swallow() -> None:
+    while True:
+        try:
+            time.sleep(1e6)
+        except BaseException:
+            continue
+
+
 def _raise() -> None:
     raise RuntimeError("the physics exploded")
 
@@ -109,11 +119,74 @@ FAULTS = {
     "raise": _raise,
     "sleep": lambda: time.sleep(1e6),
     "spin": _spin,
+    "swallow": _swallow,
     "allocate": lambda: bytearray(1 << 60),
     "close": lambda: os.closerange(3, 1000),
     "none": lambda: None,
     "look": _no_jax,
 }
+
+
+class Stuck(Sleepy):
+    """Its `close` blocks in the way that is asked for."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(0.0)
+        self._how = how
+
+    def close(self) -> None:
+        STUCK[self._how]()
+
+
+def _mutex() -> None:
+    """Native code that keeps the interpreter's lock and minds no signal."""
+    native, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(128)
+    for call in ("init", "lock", "lock"):
+        function = getattr(native, f"pthread_mutex_{call}")
+        function(mutex, None) if call == "init" else function(mutex)
+
+
+STUCK = {
+    "sleep": lambda: time.sleep(1e6),
+    "spin": _spin,
+    "wait": lambda: threading.Event().wait(),
+    "mutex": _mutex,
+    "thread": lambda: threading.Thread(target=time.sleep, args=(1e6,), name="simulator").start(),
+}
+
+
+def stuck(how: str = "sleep") -> gym.Env[Any, Any]:
+    return Stuck(how)
+
+
+STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\u202e"
+"""Sets a terminal's title, clears it, colours it, goes back, turns the direction."""
+
+
+class Steering(Sleepy):
+    """Says what could steer a terminal, and raises it in its 40th step if it may."""
+
+    def __init__(self, raises: bool, prints: bool) -> None:
+        super().__init__(0.0)
+        self._raises, self._prints = raises, prints
+        self._steps = 0
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        if self._prints:
+            print("a word", file=sys.stderr, flush=True)
+            print("a word", flush=True)
+        if self._raises and self._steps == 40:
+            raise RuntimeError(f"a {STEERING} word")
+        return super().step(action)
+
+
+def steering(raises: bool = True, prints: bool = False) -> gym.Env[Any, Any]:
+    return Steering(raises, prints)
+
+
+def faulty(fault: str, at: int, folder: str | None = None) -> gym.Env[Any, Any]:
+    return Faulty(fault, at, folder)
 
 
 def failing() -> gym.Env[Any, Any]:

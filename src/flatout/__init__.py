@@ -9,7 +9,16 @@ action = agent.predict(observation, deterministic=True)
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # nothing is imported before it is used: the command begins by this file
+    from typing import Any
+
+    from flatout.api import A2C, DDPG, DQN, PPO, SAC, TD3, Genetic
+    from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError, UsageError
+    from flatout.placement import Placement
+
+__version__ = "0.1.0"
 
 if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
     # `python -m flatout` puts the working folder first: in a stranger's run folder a file called
@@ -18,19 +27,6 @@ if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
     if module.partition(".")[0] == "flatout" and not __file__.startswith(sys.path[0] + "/flatout/"):
         del sys.path[0]
     del module
-
-from flatout.errors import (
-    CheckpointError,
-    EnvironmentFailure,
-    FlatoutError,
-    UsageError,
-)
-from flatout.placement import Placement
-
-if TYPE_CHECKING:
-    from flatout.api import A2C, DDPG, DQN, PPO, SAC, TD3, Genetic
-
-__version__ = "0.1.0"
 
 __all__ = [
     "A2C",
@@ -49,9 +45,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load agents on first use: `import flatout` stays quick and JAX unstarted."""
-    if name in ("A2C", "DDPG", "DQN", "Genetic", "PPO", "SAC", "TD3"):
-        from flatout import api
+    """Load what is named on first use: `import flatout` stays quick and JAX unstarted."""
+    if name == "Placement":
+        from flatout.placement import Placement
 
-        return getattr(api, name)
+        return Placement
+    if name in __all__:
+        from flatout import api, errors
+
+        return getattr(errors if hasattr(errors, name) else api, name)
     raise AttributeError(f"module 'flatout' has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -131,8 +132,9 @@ class Agent:
             from rich.console import Console
 
             from flatout.console import LiveDisplay
+            from flatout.output import tolerant
 
-            display = LiveDisplay(config, Console())
+            display = LiveDisplay(config, Console(file=tolerant(sys.stdout)))
         folder = None if folder_name is None else RunFolder(Path(folder_name))
         try:
             trainer = Trainer(

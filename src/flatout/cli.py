@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,12 +129,13 @@ def _train(argv: list[str]) -> int:
     from rich.console import Console
 
     from flatout.interrupts import Interrupts
+    from flatout.output import leave, say, trouble
     from flatout.progress import Display, Silent
     from flatout.runfolder import RunFolder, default_folder
 
     path = Path(config.run.run_dir) if config.run.run_dir else default_folder(config)
-    with Interrupts() as interrupts:  # from here on a signal is never lost
-        folder = RunFolder(path, resume)
+    with Interrupts(leave) as interrupts:  # from here on a signal is never lost
+        folder = RunFolder(path, resume, report=True)
         console = Console(stderr=config.run.json)
         display: Display = Silent()
         if not config.run.quiet:
@@ -154,17 +157,18 @@ def _train(argv: list[str]) -> int:
             display.close()
             folder.close()
     if config.run.json:
-        print(json.dumps(summary))
+        print(json.dumps(summary), flush=True)
     if not config.run.quiet and summary:
         from flatout.console import report
 
         report(summary, console)
+    trouble(sys.stdout, f"the summary is in {path}")
     if trainer.interrupted is None and trainer.signalled is not None:  # it came as the run ended
         return 128 + trainer.signalled
     if trainer.interrupted is not None:
         resume_hint = f"; go on with: flatout train --resume {path}" if summary else ""
         state = "saved" if summary else "before the first step; nothing was trained"
-        print(f"flatout: interrupted, {state}{resume_hint}", file=sys.stderr)
+        say(f"interrupted, {state}{resume_hint}")
         return 128 + trainer.interrupted
     return 0
 
@@ -210,6 +214,8 @@ def _process_age() -> float:
 
 
 def _eval(argv: list[str]) -> int:
+    from flatout.output import printable
+
     path = argv.pop(0) if argv and not argv[0].startswith("-") else None
     arguments: EvalArguments = parse(EvalArguments, "flatout eval RUN_DIR", argv, EvalArguments())
     if path is None:
@@ -225,8 +231,11 @@ def _eval(argv: list[str]) -> int:
     keep_out(Path(path))
     from flatout.api import load_any
 
-    agent, file = load_any(Path(path), arguments.checkpoint, arguments.env, arguments.trust)
-    result = agent.evaluate(arguments.episodes, seed=arguments.seed)
+    with _interruptible():
+        agent, file = load_any(Path(path), arguments.checkpoint, arguments.env, arguments.trust)
+        result = agent.evaluate(arguments.episodes, seed=arguments.seed)
+        if arguments.video is not None:
+            agent.record(Path(arguments.video), seed=arguments.seed)
     shown = {
         "agent": str(file),
         "env": agent.config.env.env,
@@ -239,15 +248,14 @@ def _eval(argv: list[str]) -> int:
         "returns": list(result.returns),
         "video": arguments.video,
     }
-    if arguments.video is not None:
-        agent.record(Path(arguments.video), seed=arguments.seed)
     if arguments.json:
         print(json.dumps(shown))
         return 0
     print(
-        f"{shown['env']}: return {result.return_mean:.2f} ± {result.return_std:.2f} over "
-        f"{arguments.episodes} greedy episodes (lowest {shown['return_min']:.2f}, highest "
-        f"{shown['return_max']:.2f}), mean length {result.length_mean:.1f}\n{file}"
+        f"{printable(shown['env'])}: return {result.return_mean:.2f} ± {result.return_std:.2f} "
+        f"over {arguments.episodes} greedy episodes (lowest {shown['return_min']:.2f}, highest "
+        f"{shown['return_max']:.2f}), mean length {result.length_mean:.1f}\n"
+        f"{printable(str(file))}"
     )
     if arguments.video is not None:
         print(f"video: {arguments.video}")
@@ -280,14 +288,12 @@ def _watch(argv: list[str]) -> int:
     def newest() -> tuple[Agent, Path]:
         return load_any(Path(path), chosen.checkpoint, chosen.env, chosen.trust)
 
-    if chosen.gif is not None:
-        total = newest()[0].record(Path(chosen.gif), seed=chosen.seed)
-        print(f"{chosen.gif}: one episode, return {total:g}")
-        return 0
-    try:
+    with _interruptible():
+        if chosen.gif is not None:
+            total = newest()[0].record(Path(chosen.gif), seed=chosen.seed)
+            print(f"{chosen.gif}: one episode, return {total:g}")
+            return 0
         returns = watch(newest, chosen.episodes, chosen.fps, chosen.seed, Console())
-    except KeyboardInterrupt:
-        return 130
     if len(returns) > 1:
         print(f"mean return of {len(returns)} episodes: {sum(returns) / len(returns):g}")
     return 0
@@ -296,13 +302,27 @@ def _watch(argv: list[str]) -> int:
 def _explain(argv: list[str]) -> int:
     from flatout.explain.command import explain
 
-    return explain(argv)
+    with _interruptible():
+        return explain(argv)
 
 
 def _scale(argv: list[str]) -> int:
     from flatout.scaling.command import scale
 
-    return scale(argv)
+    with _interruptible():
+        return scale(argv)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Work that a signal ends at once, what it has opened being closed first."""
+    from flatout.interrupts import Interrupts
+    from flatout.output import leave
+
+    if not faulthandler.is_enabled():  # what crashes, or blocks for ever, says where
+        faulthandler.enable(file=2, all_threads=False)
+    with Interrupts(leave) as interrupts, interrupts.discardable():
+        yield
 
 
 def _need_gif(flag: str, path: str | None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     TaskProgressColumn,
@@ -24,6 +25,7 @@ from flatout.config import TrainConfig
 from flatout.explain.causes import HEALTHY
 from flatout.explain.diagnosis import Finding
 from flatout.explain.report import gain_words, percent, setting_words
+from flatout.output import printable, trouble
 from flatout.progress import Load, Progress
 from flatout.summary import PHASE_WORDS, flow_words, next_step
 
@@ -54,13 +56,14 @@ class LiveDisplay:
         self._curve_step = -1
         self._last: tuple[Progress, dict[str, float], float] | None = None
         self._load: Load | None = None
+        self.lost = ""
         self._live: Live | None = None
         self._bar = Bar(
             TextColumn("[bold]{task.description}"), BarColumn(bar_width=None),
             TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
             console=console, expand=True,
         )  # fmt: skip
-        title = f"{config.algorithm} {config.env.env}"
+        title = escape(printable(f"{config.algorithm} {config.env.env}"))
         self._task = self._bar.add_task(title, total=config.run.steps)
         if console.is_terminal:
             self._live = Live(self._bar, console=console, auto_refresh=False, transient=False)
@@ -68,7 +71,9 @@ class LiveDisplay:
 
     def note(self, text: str) -> None:
         """Say one sentence above the bar."""
-        self._console.print(Text(f"· {text}", style="dim"), soft_wrap=not self._console.is_terminal)
+        shown = Text(f"· {printable(text)}", style="dim")
+        self._console.print(shown, soft_wrap=not self._console.is_terminal)
+        self._look()
 
     def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
         """Redraw a few times a second."""
@@ -77,7 +82,9 @@ class LiveDisplay:
         if now - self._drawn < (REDRAW_S if self._live else PLAIN_S):
             return
         self._drawn = now
-        self._draw(progress, row, wall_s)
+        if not self.lost:
+            self._draw(progress, row, wall_s)
+            self._look()
 
     def load(self, load: Load) -> None:
         """Keep what the machine does, for the next drawing."""
@@ -90,6 +97,16 @@ class LiveDisplay:
                 self._draw(*self._last)
             self._live.stop()
             self._live = None
+            self._look()
+
+    def _look(self) -> None:
+        """See whether anything can still be shown, and say so once where not."""
+        if (
+            self._live is not None and not self._console.is_terminal
+        ):  # it hung up: what writing says
+            self._console.file.write("\n")
+            self._console.file.flush()
+        self.lost = trouble(self._console.file, "the run goes on without its display")
 
     def _draw(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
         mean = float(np.mean(progress.returns)) if progress.returns else math.nan
@@ -211,11 +228,12 @@ def report(summary: dict[str, Any], console: Console) -> None:
         )
     if words := next_step(summary):
         console.print(
-            Text("NEXT     ", style="bold").append(words, style="not bold"),
+            Text("NEXT     ", style="bold").append(printable(words), style="not bold"),
             soft_wrap=not console.is_terminal,
         )
     if summary["run_dir"]:
-        console.print(f"[dim]{summary['run_dir']}[/dim]", soft_wrap=not console.is_terminal)
+        where = Text(printable(summary["run_dir"]), style="dim")
+        console.print(where, soft_wrap=not console.is_terminal)
 
 
 def verdict_words(summary: dict[str, Any]) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from flatout.hardware import Hardware
+from flatout.output import printable
 
 
 def show(hardware: Hardware, would: dict[str, str], console: Console) -> None:
@@ -33,13 +35,13 @@ def show(hardware: Hardware, would: dict[str, str], console: Console) -> None:
         )
         table.add_row(
             f"gpu:{gpu.index}", gpu.name, f"{gpu.memory_free_mb:,} MiB",
-            f"{gpu.memory_total_mb:,} MiB", users or "nobody",
+            f"{gpu.memory_total_mb:,} MiB", Text(printable(users) or "nobody"),
         )  # fmt: skip
     console.print(table)
     if hardware.gpu_note:
-        console.print(f"[yellow]{hardware.gpu_note}[/yellow]", soft_wrap=True)
+        console.print(Text(printable(hardware.gpu_note), style="yellow"), soft_wrap=True)
     if hardware.unused_gpu_warning:
-        console.print(f"[bold yellow]{hardware.unused_gpu_warning}[/bold yellow]", soft_wrap=True)
+        console.print(Text(hardware.unused_gpu_warning, style="bold yellow"), soft_wrap=True)
     elif not hardware.gpus:
         console.print("no GPU in this machine, or none visible")
     console.print()

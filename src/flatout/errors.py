@@ -10,6 +10,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from flatout.output import printable
+
 
 class FlatoutError(Exception):
     """The run failed: what is wrong, with which value, and what to do, in one sentence."""
@@ -36,7 +38,7 @@ class DamagedError(CheckpointError):
 
 
 class Interrupt(BaseException):
-    """SIGINT or SIGTERM while it is safe to stop.
+    """SIGINT, SIGTERM or SIGHUP while it is safe to stop.
 
     Derives from `BaseException`, as `KeyboardInterrupt` does, so that an environment's own
     ``except Exception`` does not swallow it.
@@ -50,7 +52,7 @@ class Interrupt(BaseException):
 def one_line(error: BaseException) -> str:
     """An exception's text on one line, whatever it is."""
     try:
-        return " ".join(str(error).split()) or "no message"
+        return printable(" ".join(str(error).split())) or "no message"
     except Exception:  # a user's exception may fail at even that
         return "no message"
 

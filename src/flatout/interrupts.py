@@ -1,31 +1,80 @@
-"""SIGINT and SIGTERM: stop where nothing is lost, at once where work may be thrown away."""
+"""SIGINT, SIGTERM and SIGHUP: stop where nothing is lost, at once where work may be thrown away."""
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
 from flatout.errors import Interrupt
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+CLOSE_S = 10.0
+"""How long environments may take to close."""
+
+
+class TooLate(BaseException):
+    """What `limited` waited for has not ended in time."""
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """A user's code that may block: it is interrupted in the main thread (others are not watched).
+
+    Native code that does not come back for a signal ends the process after three times as long,
+    with a traceback, where faulthandler is on, as the command line turns it on.
+
+    Raises:
+        TooLate: it took longer.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    armed = True
+
+    def late(signum: int, frame: FrameType | None) -> None:
+        if armed:
+            raise TooLate
+
+    before = signal.signal(signal.SIGALRM, late)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    if faulthandler.is_enabled():
+        faulthandler.dump_traceback_later(3 * seconds, exit=True, file=2)
+    try:
+        try:
+            yield
+        finally:
+            armed = False
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
 
 
 class Interrupts:
     """Turns signals into `Interrupt`, raised only inside `discardable` stretches.
 
     Outside of them (learning, publishing, saving) a signal waits for the next such stretch. A
-    second signal ends the process without waiting; what was saved stays saved. Handlers are
-    installed only in the main thread; elsewhere signals are left alone.
+    second signal ends the process without waiting; what was saved stays saved. SIGHUP is nobody's
+    impatience: a terminal that goes away sends several, and they count as one. A signal that is
+    ignored (``nohup``, a shell's background job) stays so. Handlers are installed only in the main
+    thread; elsewhere signals are left alone.
+
+    Args:
+        leave: called before a second signal ends the process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, leave: Callable[[], None] = lambda: None) -> None:
         self.signum: int | None = None
+        self._leave = leave
         self._inside = 0
         self._previous: dict[int, Any] = {}
         self._unraisable = sys.unraisablehook
@@ -38,7 +87,8 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
             for signum in SIGNALS:
-                self._previous[signum] = signal.signal(signum, self._handle)
+                if signal.getsignal(signum) not in (signal.SIG_IGN, None):
+                    self._previous[signum] = signal.signal(signum, self._handle)
             self._unraisable = sys.unraisablehook
             sys.unraisablehook = self._swallowed
         return self
@@ -69,7 +119,7 @@ class Interrupts:
         """Raise where a signal has come.
 
         Raises:
-            Interrupt: SIGINT or SIGTERM has come.
+            Interrupt: one of them has come.
         """
         if self.signum is not None:
             raise Interrupt(self.signum)
@@ -87,8 +137,12 @@ class Interrupts:
         again.start()
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self.signum is not None:
+        first = self.signum is None
+        if not first and signum == signal.SIGHUP:
+            return
+        if not first and self.signum != signal.SIGHUP:
+            self._leave()
             os._exit(128 + signum)
         self.signum = signum
-        if self._inside:
+        if first and self._inside:
             raise Interrupt(signum)

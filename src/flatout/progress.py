@@ -123,7 +123,13 @@ class Load:
 
 
 class Display(Protocol):
-    """What shows a run while it lives."""
+    """What shows a run while it lives.
+
+    Attributes:
+        lost: why nothing is seen of it any more, or an empty string.
+    """
+
+    lost: str
 
     def note(self, text: str) -> None:
         """Say one sentence."""
@@ -144,6 +150,8 @@ class Display(Protocol):
 
 class Silent:
     """Shows nothing."""
+
+    lost = ""
 
     def note(self, text: str) -> None: ...
 

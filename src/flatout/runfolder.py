@@ -19,16 +19,19 @@ from flatout.config import TrainConfig
 from flatout.durable import temporary_name
 from flatout.envs.trust import NOTHING, Said, refuse_foreign
 from flatout.errors import CheckpointError, FlatoutError, UsageError
+from flatout.lastwords import FAULT, RUNNING, LastWords
 from flatout.settings import resolve
 
 FILES = (
     "config.json", "summary.json", *AGENT_FILES, "metrics.jsonl", "episodes.jsonl", "spans.jsonl",
-    "devices.jsonl", "error.log", "trace.json", ".lock",
+    "devices.jsonl", "error.log", "trace.json", ".lock", RUNNING, FAULT,
 )  # fmt: skip
 """What Flatout writes into a run folder, beside folders and TensorBoard's events."""
 FOLDERS = ("checkpoints", "replay")
 MOST_CONFIG = 1 << 20
 """Bytes that a config.json may have."""
+KEPT = ("config.json", "metrics.jsonl")
+"""What a run writes once, or goes on writing."""
 
 
 class RunFolder:
@@ -37,13 +40,14 @@ class RunFolder:
     Args:
         path: the folder; made where it does not exist.
         resume: the folder must hold a run instead of being empty.
+        report: what the process dies of may be written to stderr, see `LastWords`.
 
     Raises:
         FlatoutError: it is a file, not writable, in use, or already holds a run; or it holds
             links, pipes or devices where a run's files should be.
     """
 
-    def __init__(self, path: Path, resume: bool = False) -> None:
+    def __init__(self, path: Path, resume: bool = False, report: bool = False) -> None:
         self.path = path
         try:
             is_file = path.exists() and not path.is_dir()
@@ -80,6 +84,30 @@ class RunFolder:
         except FlatoutError:
             self._lock.close()
             raise
+        self._words = LastWords(path, report)
+
+    @property
+    def died_of(self) -> str:
+        """What the process before died of, as a sentence; empty where it ended by itself."""
+        return self._words.before
+
+    def check(self) -> None:
+        """See that the folder is still there before something is saved into it.
+
+        Raises:
+            FlatoutError: it, or a part that no save writes again, was deleted or moved.
+        """
+        assert self._lock is not None
+        gone = [name for name in KEPT if not (self.path / name).is_file()]
+        with suppress(OSError):  # there is none, or another one: another run's, or a copy
+            here = os.stat(self.path / ".lock", follow_symlinks=False)
+            if os.path.samestat(here, os.fstat(self._lock.fileno())) and not gone:
+                return
+        what = "the run folder" if not self.path.exists() or not gone else f"{gone[0]} in"
+        raise FlatoutError(
+            f"{what} {self.path} was deleted or moved while the run went on, which ends here: "
+            "nothing more can be saved in it."
+        )
 
     @property
     def checkpoints(self) -> Path:
@@ -138,6 +166,7 @@ class RunFolder:
         """Let go of the folder; one in which no run has begun is removed."""
         if self._lock is None:
             return
+        self._words.close()
         if not (self.path / "config.json").exists():
             (self.path / ".lock").unlink(missing_ok=True)
             with suppress(OSError):  # something else lies in it

@@ -60,6 +60,8 @@ class SegmentStore:
         """
         first, end = rows.stored
         kept = [one for one in self._newest if one["end"] > first and one["end"] <= end]
+        if not all((self._folder / one["file"]).is_file() for one in kept):
+            kept = []  # somebody has deleted some: all that is needed is still in memory
         begin = kept[-1]["end"] if kept else first
         if kept and kept[-1]["bytes"] < SMALL and begin < end:
             begin = max(kept.pop()["first"], first)

@@ -171,6 +171,9 @@ class Trainer:
                 parts.notes.append(note)
                 self._display.note(note)
         if self._folder is not None:
+            if self._folder.died_of:
+                parts.notes.append(self._folder.died_of)
+                self._display.note(self._folder.died_of)
             self._folder.write_config(self.config, str(parts.placement))
         self._clock.ready()
         self._steps_before = self.progress.steps
@@ -309,6 +312,7 @@ class Trainer:
         if progress.best_return is None or result.return_mean > progress.best_return:
             progress.best_return = result.return_mean
             if self._folder is not None:
+                self._folder.check()
                 with self._spans.span("checkpoint"):
                     save_parameters(
                         self._folder.best,
@@ -357,6 +361,7 @@ class Trainer:
         """Write a checkpoint, everything logged before it being on disk first."""
         if self._folder is None or self._saved == self.progress.iterations:
             return
+        self._folder.check()
         with self._spans.span("checkpoint"):
             self.progress.metrics_bytes = self._rows.sync()
             if self._episodes is not None:
@@ -389,6 +394,8 @@ class Trainer:
             self._log(parts, loggers)
         self._save(parts)
         self.final = parts.schedule.snapshot()
+        if self._folder is not None:
+            self._folder.check()
         if self._folder is not None and self.interrupted is None:
             with self._spans.span("checkpoint"):
                 save_parameters(
@@ -398,6 +405,8 @@ class Trainer:
                     self.progress.return_mean_100,
                 )
         recording.close()
+        if self._display.lost:
+            parts.notes.append(f"{self._display.lost}: the run went on without its display")
         summary = summarise(
             self.config,
             self.progress,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,11 +17,15 @@ from flatout.api import Agent
 from flatout.envs.host import EVALUATION
 from flatout.errors import UsageError
 from flatout.evaluate import rendered
+from flatout.output import printable
 
 STYLES = {"@": "bold yellow", "o": "green", "*": "bold red", "·": "bright_black"}
 """Colours of single characters, in lines that are a board's."""
 
 DEFAULT_FPS = 10.0
+
+COLOUR = re.compile(r"(\x1b\[[\d;]*m)")
+"""What a frame of text may send to a terminal beside text."""
 
 
 def watch(
@@ -53,7 +58,9 @@ def watch(
             for frame, rate, total, steps in play(agent, number, seed):
                 pause = 1.0 / (fps or rate)
                 said = f"episode {number + 1} of {episodes}   step {steps}   return {total:g}"
-                shown = Group(picture(frame, console), Text(said), Text(str(file), "bright_black"))
+                shown = Group(
+                    picture(frame, console), Text(said), Text(printable(str(file)), "bright_black")
+                )
                 live.update(shown, refresh=console.is_terminal)
                 if console.is_terminal:
                     time.sleep(max(0.0, last + pause - time.perf_counter()))
@@ -118,7 +125,9 @@ def _colour(pixel: list[int]) -> str:
 def picture(frame: Any, console: Console) -> RenderableType:
     """A frame as a terminal shows it: text coloured, pictures as half blocks of two pixels."""
     if isinstance(frame, str):
-        text = Text.from_ansi(frame)
+        pieces = COLOUR.split(frame)
+        pieces[::2] = (printable(piece.expandtabs()) for piece in pieces[::2])
+        text = Text.from_ansi("".join(pieces))
         for symbol, style in STYLES.items():
             text.highlight_regex(rf"(?<=[ │]){'[' + symbol + ']'}(?=[ │])", style)
         return text

@@ -7,7 +7,7 @@ environment, episode): an episode is reproduced by its number and its actions.
 
 from __future__ import annotations
 
-import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,13 +17,9 @@ import numpy as np
 
 from flatout.envs.base import Ended, blamed
 from flatout.envs.masks import MASKS, masks_refused
-from flatout.errors import (
-    EnvironmentFailure,
-    FlatoutError,
-    Interrupt,
-    one_line,
-    short,
-)
+from flatout.errors import EnvironmentFailure, FlatoutError, Interrupt, one_line, short
+from flatout.interrupts import CLOSE_S, TooLate, limited
+from flatout.output import say
 from flatout.types import ActionSpec, DiscreteSpec, Episode, ObservationSpec
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -191,12 +187,17 @@ class HostEnvs:
         ]
 
     def close(self) -> None:
-        """Close every environment; one that fails to close does not keep the others open."""
-        for env in self._envs:
+        """Close every environment, within `CLOSE_S` all together; one that fails to close does not
+        keep the others open."""
+        deadline = time.monotonic() + CLOSE_S
+        for number, env in enumerate(self._envs):
             try:
-                env.close()
-            except Exception as error:  # closing must not hide how the run ended
-                print(self.failure(self._envs.index(env), error, "close"), file=sys.stderr)
+                with limited(max(deadline - time.monotonic(), 0.1)):
+                    env.close()
+            except TooLate:
+                say(f"{self._which(number)} did not close within {CLOSE_S:g} s and was left open.")
+            except (Exception, SystemExit) as error:  # closing must not hide how the run ended
+                say(self.failure(number, error, "close"))
 
     def failure(self, env: int, error: BaseException, call: str) -> EnvironmentFailure:
         """The sentence for an exception out of a user's environment, with where it was raised."""

@@ -18,6 +18,8 @@ from flatout.envs import register
 from flatout.envs.ale import OneAtari, is_atari
 from flatout.envs.masks import refuse_masks, without_mask
 from flatout.errors import EnvironmentFailure, UsageError, nearest, one_line
+from flatout.interrupts import CLOSE_S, TooLate, limited
+from flatout.output import say
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec
 
 Factory = Callable[..., "gym.Env[Any, Any]"]
@@ -100,8 +102,12 @@ def _call(base: Factory, name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]
 
 def close_quietly(env: gym.Env[Any, Any]) -> None:
     """Close an environment that is of no more use; its own failure to close changes nothing."""
-    with contextlib.suppress(Exception):
-        env.close()
+    try:
+        with contextlib.suppress(Exception), limited(CLOSE_S):
+            env.close()
+    except TooLate:
+        name = type(env.unwrapped).__name__
+        say(f"{name}, opened to look at it, did not close within {CLOSE_S:g} s; it was left open.")
 
 
 def _by_name(config: EnvConfig) -> Factory:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import tyro
 
 from flatout.arguments import parse
 from flatout.errors import FlatoutError, UsageError, one_line
+from flatout.output import say
 
 if TYPE_CHECKING:
     from flatout.explain.attach import Recording
@@ -151,7 +151,7 @@ def _program(command: Sequence[str], asked: ExplainArguments) -> int:
         try:
             _report(_diagnosed(recording, asked), asked)
         except FlatoutError as error:
-            print(f"flatout: {error}", file=sys.stderr)
+            say(error)
 
     return record(command, asked.seconds, observed, stop=asked.stop)
 
@@ -164,7 +164,7 @@ def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:
         try:
             save(Path(asked.save), recording.meta, recording.rows)
         except OSError as error:
-            print(f"flatout: --save {asked.save} failed: {one_line(error)}", file=sys.stderr)
+            say(f"--save {asked.save} failed: {one_line(error)}")
     return diagnose(build(dict(recording.meta), recording.rows))
 
 

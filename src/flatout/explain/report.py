@@ -19,6 +19,7 @@ from rich.text import Text
 
 from flatout.explain.causes import HEALTHY
 from flatout.explain.diagnosis import PHASES, Diagnosis, Finding
+from flatout.output import plain
 
 WORTHWHILE = 1.1
 """A healthy program is told to change something only where more than this gain is predicted."""
@@ -132,13 +133,13 @@ def duration(seconds: float) -> str:
 
 
 def clean(text: str, encoding: str = "utf-8") -> str:
-    """A text on one line; `�` or `?` stands for what cannot be shown or would steer a terminal."""
+    """A text on one line; what cannot be shown or would steer a terminal is replaced."""
     # What rich would leave out anyway is left out in every form of the report.
     shown = "".join(
         letter if letter.isprintable() else " " if letter.isspace() else "\ufffd"
         for letter in strip_control_codes(text)
     )
-    return shown.encode(encoding, "replace").decode(encoding)
+    return plain(shown, encoding)
 
 
 def in_order(phases: Iterable[str]) -> list[str]:

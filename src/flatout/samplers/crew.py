@@ -8,15 +8,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import numpy as np
 
 from flatout.errors import EnvironmentFailure, UsageError, one_line
+from flatout.interrupts import CLOSE_S
+from flatout.lastwords import out_of_memory_kills
+from flatout.output import say
 from flatout.samplers.shared_memory import Arena, Channel, Closed, Late
-from flatout.samplers.worker import ACT_S, COMMAND, DONE, ENV_S, REFUSED, SPENT, SQUARE, TURNS, Job
+from flatout.samplers.worker import (
+    ACT_S,
+    CLOSING,
+    COMMAND,
+    DONE,
+    ENV_S,
+    REFUSED,
+    SPENT,
+    SQUARE,
+    TURNS,
+    Job,
+)
 from flatout.spans import Work
 
 PROGRAM = "from flatout.samplers.worker import main; main()"
@@ -31,7 +44,7 @@ MAX_RESTARTS = 5
 """Of all a run's workers together; a program that fails more often should be looked at."""
 
 GRACE_S = 2.0
-"""How long workers have to close their environments at the end."""
+"""How long workers have to end, beside what closing their environments takes (`CLOSE_S`)."""
 
 
 class WorkerLost(Exception):  # noqa: N818 - an event that the run may survive
@@ -197,17 +210,36 @@ class Worker:
             self._process = None
         self._cut_lifeline()
 
-    def close(self, deadline: float) -> None:
-        """Let the process close its environments, until `deadline` (`time.monotonic`)."""
+    def close(self, began: float) -> bool:
+        """Let the process close its environments.
+
+        Args:
+            began: when all were told to, by `time.monotonic`.
+
+        Returns:
+            Whether it did; one that took too long was killed.
+        """
         self.let_go()
+        closed = True
         if self._process is not None:
             try:
-                self._process.wait(max(deadline - time.monotonic(), 0.0))
-            except subprocess.TimeoutExpired:
+                if not self._ends(began + GRACE_S) and self._beats[0] == CLOSING:
+                    closed = self._ends(began + CLOSE_S + GRACE_S)
+            finally:
                 self._process.kill()
                 self._process.wait()
-            self._process = None
+                self._process = None
         self._cut_lifeline()
+        return closed
+
+    def _ends(self, deadline: float) -> bool:
+        """Whether the process ends until then."""
+        assert self._process is not None
+        try:
+            self._process.wait(max(deadline - time.monotonic(), 0.0))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def _cut_lifeline(self) -> None:
         if self._lifeline >= 0:
@@ -255,15 +287,6 @@ def as_bytes(job: Job) -> bytes:
             f"({type(error).__name__}: {one_line(error)}); pass an id, module:factory, or a "
             "function without open files, locks and the like, or use sampler=inline."
         ) from error
-
-
-def out_of_memory_kills() -> int:
-    """How often the kernel has killed a process for memory since it started, 0 where unknown."""
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 def _variables() -> dict[str, str]:
@@ -351,18 +374,24 @@ class Crew:
 
     def failure(self, lost: WorkerLost) -> EnvironmentFailure:
         """The sentence for a worker that is given up, with its traceback."""
-        worker = lost.worker
-        number, first = self.workers.index(worker), worker.job.first
-        which = f"worker {number} (environments {first} to {first + worker.job.count - 1})"
+        which = self._which(lost.worker)
         often = f", after {self.restarts} restarts" if self.restarts else ""
         details = f"\n{lost.details.rstrip()}" if lost.details else ""
         return EnvironmentFailure(f"{which} {lost.reason.rstrip('.')}{often}.{details}")
+
+    def _which(self, worker: Worker) -> str:
+        number, first = self.workers.index(worker), worker.job.first
+        return f"worker {number} (environments {first} to {first + worker.job.count - 1})"
 
     def close(self) -> None:
         """End all processes."""
         for worker in self.workers:
             worker.let_go()
-        deadline = time.monotonic() + GRACE_S
+        began = time.monotonic()
         for worker in self.workers:
-            worker.close(deadline)
+            if not worker.close(began):
+                say(
+                    f"{self._which(worker)} did not close its environments within {CLOSE_S:g} s "
+                    "and was killed."
+                )
         self.arena.close()

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flatout.errors import FlatoutError, UsageError, one_line
+from flatout.interrupts import SIGNALS
+from flatout.output import guarded
 from flatout.samplers.shared_memory import Arena, Channel, Closed, Fields, long
 
 if TYPE_CHECKING:
@@ -50,6 +52,9 @@ BEAT_S = 0.1
 DONE, FAILED, REFUSED = b"d", b"f", b"r"
 """Replies: it is done; it failed, with a sentence and a traceback, and the process ends; the same
 where starting again would not help."""
+
+CLOSING = -1
+"""What a worker's count of steps becomes once it closes its environments."""
 
 SINCE, EPISODE, ORIGIN = range(3)
 """What lies where in an environment's books."""
@@ -196,14 +201,12 @@ def serve(channel: Channel) -> None:
         long_one = threading.Event()
         count = functools.partial(_count, envs, arena["beats"][job.first], long_one)
         threading.Thread(target=count, daemon=True).start()
-        while True:
-            command, flag, slot, number = COMMAND.unpack(channel.receive(COMMAND.size))
-            more = cloudpickle.loads(channel.receive_long()) if command in WITH_MORE else None
-            if command != STEP:
-                long_one.set()
-            for part in answer(command, flag, slot, number, more):
-                channel.send(part)
+        try:
+            _obey(channel, answer, long_one)
+        except Closed:
             long_one.clear()
+            arena["beats"][job.first] = CLOSING
+            envs.close()
     except Closed:
         return
     except BaseException as error:  # whatever a user's environment raises
@@ -212,6 +215,24 @@ def serve(channel: Channel) -> None:
         channel.send(REFUSED if isinstance(error, UsageError) else FAILED)
         channel.send_long(text.encode())
         channel.send_long("".join(traceback.format_exception(error)).encode())
+
+
+def _obey(channel: Channel, answer: Answer, long_one: threading.Event) -> None:
+    """Do what the parent says.
+
+    Raises:
+        Closed: its end has closed.
+    """
+    import cloudpickle
+
+    while True:
+        command, flag, slot, number = COMMAND.unpack(channel.receive(COMMAND.size))
+        more = cloudpickle.loads(channel.receive_long()) if command in WITH_MORE else None
+        if command != STEP:
+            long_one.set()
+        for part in answer(command, flag, slot, number, more):
+            channel.send(part)
+        long_one.clear()
 
 
 def _count(envs: Envs, beats: np.ndarray, long_one: threading.Event) -> None:
@@ -288,7 +309,7 @@ def _actor(job: Job, arena: Arena) -> tuple[Envs, Answer]:
 
 def main() -> None:
     """The process's entry."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # sent to all; the parent's to answer
+    for number in SIGNALS:  # sent to all; the parent's to answer
         signal.signal(number, signal.SIG_IGN)
     descriptor, lifeline = int(sys.argv[1]), int(sys.argv[2])
 
@@ -298,4 +319,5 @@ def main() -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     os.dup2(2, 1)  # what an environment prints is not the run's output
-    serve(Channel(socket.socket(fileno=descriptor)))
+    with guarded():  # and may be unreadable for all that it does to the run
+        serve(Channel(socket.socket(fileno=descriptor)))
