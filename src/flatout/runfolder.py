@@ -78,13 +78,13 @@ class RunFolder:
             recover(self.checkpoints)
             for name in FILES:  # of a run that was killed while it wrote
                 (path / temporary_name(name)).unlink(missing_ok=True)
+            self._words = LastWords(path, report)
         except OSError as error:
             self._lock.close()
             raise FlatoutError(f"cannot write the run folder {path}: {error.strerror}.") from error
         except FlatoutError:
             self._lock.close()
             raise
-        self._words = LastWords(path, report)
 
     @property
     def died_of(self) -> str:
