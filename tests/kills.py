@@ -52,7 +52,8 @@ def final_state(run: Path) -> dict[str, Any]:
         "episodes_bytes",
     ):  # bytes differ with the digits of times
         del progress[name]
-    progress["pending"] = {k: v for k, v in progress["pending"].items() if not k.startswith(TIMES)}
+    for name in ("pending", "since_episode"):
+        progress[name] = {k: v for k, v in progress[name].items() if not k.startswith(TIMES)}
     progress["reached"] = {goal: at[0] for goal, at in progress["reached"].items()}
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     kept = [{k: v for k, v in row.items() if not k.startswith(TIMES)} for row in rows]

@@ -339,9 +339,10 @@ def test_an_environments_text_cannot_steer_the_terminal(
     assert printable(result.err) == result.err
 
 
-def test_frames_of_text_have_colours_and_nothing_else() -> None:
+@pytest.mark.parametrize("words", [STEERING, "\x1b]8;;x\x07\x1b[2J\x1b\\ link"])
+def test_frames_of_text_have_colours_and_nothing_else(words: str) -> None:
     console = Console(width=60, height=20, force_terminal=True, color_system="truecolor")
-    frame = f"\x1b[31mred\x1b[0m {STEERING}\x1b]8;;x\x07\x1b[2J\x1b\\ link\nboard"
+    frame = f"\x1b[31mred\x1b[0m {words}\nboard"
     with console.capture() as said:
         console.print(picture(frame, console))
     shown = re.sub(r"\x1b\[[\d;]*m", "", said.get())

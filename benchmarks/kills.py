@@ -1,0 +1,292 @@
+"""Runs killed with SIGKILL and resumed: does each end with the bits of one that was never killed?
+
+Every kill draws from its own seed what it hits: a run while it starts, while it trains (at a random
+time), inside the writing of a checkpoint (before a chosen call of fsync, rename or replace), or
+inside an evaluation (before a chosen step of it). A run is killed and resumed again and again until
+it reaches its end, and is then compared with an uninterrupted one: parameters, optimiser, counters,
+replayed rows, rows of metrics and episodes. Each kill and each end is a line in
+``benchmarks/results/kills.jsonl``; the same command goes on after the last one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from harness import HERE, REPO, BenchmarkError, Row, main, parser, source_id
+from report import provenance, table, write_section
+
+sys.path.insert(0, str(REPO))
+
+from tests.kills import assert_same, final_state, finish, spawn, stamp, wait_for
+
+NAME = "kills"
+PLACES = {"train": 0.4, "save": 0.3, "evaluate": 0.2, "start": 0.1}
+"""What is hit, and how often."""
+
+CALLS, CHOICES, START_S, TRAIN_S = 60, 150, 3.0, 1.5
+"""The greatest numbers drawn: of a call that saves, of an evaluation's step, of seconds."""
+
+CARTPOLE = ("--env", "CartPole-v1", "--eval-every", "1280", "--eval-episodes", "3")
+PENDULUM = ("--env", "Pendulum-v1", "--env-kwargs", "max_episode_steps=37", "--eval-every", "320",
+            "--eval-episodes", "2", "--learning-starts", "50", "--hidden", "16", "--batch-size",
+            "16", "--buffer-size", "600", "--checkpoint-every", "60")  # fmt: skip
+ROLLOUTS = ("--envs", "4", "--n-steps", "16", "--checkpoint-every", "128", "--log-every", "128")
+REPLAY = ("--hidden", "16", "--buffer-size", "600", "--batch-size", "16", "--log-every", "300",
+          "--learning-starts", "200", "--checkpoint-every", "150")  # fmt: skip
+CENTRAL = "sampler=processes workers=2x2"
+LOCAL = "sampler=processes workers=2x2 inference=local"
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "ppo, inline, serial, normalised": (
+        "ppo", *CARTPOLE, *ROLLOUTS, "--batch-size", "32", "--n-epochs", "2", "--steps", "9600",
+        "--normalize-observation", "--normalize-reward",
+    ),
+    "ppo, processes, overlapped": (
+        "ppo", *CARTPOLE, *ROLLOUTS, "--batch-size", "32", "--n-epochs", "2", "--steps", "6400",
+        "--placement", f"{CENTRAL} schedule=overlapped",
+    ),
+    "ppo, processes that act, serial": (
+        "ppo", *CARTPOLE, *ROLLOUTS, "--batch-size", "32", "--n-epochs", "2", "--steps", "6400",
+        "--placement", LOCAL,
+    ),
+    "a2c, inline, overlapped": (
+        "a2c", *CARTPOLE, *ROLLOUTS, "--steps", "9600", "--placement", "schedule=overlapped",
+    ),
+    "dqn, inline, serial, n-step": (
+        "dqn", *CARTPOLE, *REPLAY, "--envs", "3", "--n-step", "3", "--steps", "5100",
+    ),
+    "dqn, processes, overlapped, prioritised": (
+        "dqn", *CARTPOLE, *REPLAY, "--envs", "4", "--prioritized", "--train-freq", "8", "--steps",
+        "4800", "--placement", f"{CENTRAL} schedule=overlapped",
+    ),
+    "dqn, inline, serial, replay on the device": (
+        "dqn", *CARTPOLE, *REPLAY, "--envs", "2", "--steps", "4000", "--placement",
+        "act=cpu replay=device",
+    ),
+    "ddpg, inline, serial": ("ddpg", *PENDULUM, "--steps", "1500"),
+    "td3, inline, overlapped": (
+        "td3", *PENDULUM, "--steps", "1500", "--placement", "schedule=overlapped",
+    ),
+    "sac, inline, serial": ("sac", *PENDULUM, "--steps", "1200"),
+    "sac, processes, serial": (
+        "sac", *PENDULUM, "--envs", "4", "--steps", "2400", "--placement", CENTRAL,
+    ),
+    "genetic, inline, serial": (
+        "genetic", *CARTPOLE, "--envs", "8", "--steps", "20000", "--checkpoint-every", "512",
+        "--hidden", "16",
+    ),
+    "classify": ("classify", "--steps", "600", "--batch-size", "32", "--checkpoint-every", "20"),
+}  # fmt: skip
+ALWAYS = ("--no-tensorboard", "--quiet", "--seed", "4")
+
+
+class Series:
+    """The kills made so far, and those to come.
+
+    Args:
+        args: the command line's.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._seed: int = args.seed
+        self._source = source_id()
+        self._folder = HERE / "runs" / NAME
+        self._path = Path(args.results) / f"{NAME}.jsonl"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        rows = [json.loads(line) for line in lines if line.endswith("}")]
+        self.rows: list[Row] = [
+            row
+            for row in rows
+            if not args.fresh
+            and row["seed"] == self._seed
+            and (args.any_source or row["source"] == self._source)
+        ]
+        if not self.rows:  # other code's runs are not gone on with
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._path.write_text("".join(json.dumps(row) + "\n" for row in self.rows))
+
+    @property
+    def kills(self) -> list[Row]:
+        """One row a kill."""
+        return [row for row in self.rows if "place" in row]
+
+    @property
+    def ends(self) -> list[Row]:
+        """One row for each run that came to its end."""
+        return [row for row in self.rows if "equal" in row]
+
+    def whole(self, variant: str) -> Path:
+        """The folder of the variant's uninterrupted run, made where it is not there yet."""
+        run = self._folder / "whole" / _name(variant)
+        if not (run / "summary.json").exists():
+            shutil.rmtree(run, ignore_errors=True)
+            done = finish(spawn(*_train(variant), "--run-dir", str(run)), 600)
+            if done.code:
+                raise BenchmarkError(f"{variant}: the uninterrupted run failed: {done.err}")
+        return run
+
+    def kill(self) -> None:
+        """Make the next kill; a run that ends before it is compared, and another one begun."""
+        number = len(self.kills)
+        dice = random.Random(f"{self._seed}:{number}")
+        variant = list(VARIANTS)[number % len(VARIANTS)]
+        place = dice.choices(list(PLACES), list(PLACES.values()))[0]
+        if place == "evaluate" and variant == "classify":  # which tests, and chooses no actions
+            place = "save"
+        self.whole(variant)
+        for _ in range(20):
+            run = self._run(variant)
+            struck = _strike(variant, run, place, dice)
+            if struck is None:
+                self._compare(variant, run)
+                continue
+            self._keep({"kill": number, "variant": variant, "place": place, **struck})
+            return
+        raise BenchmarkError(f"{variant}: 20 runs ended before {place} could be hit.")
+
+    def end_all(self) -> None:
+        """Let every run that was killed come to its end."""
+        for variant in VARIANTS:
+            run = self._run(variant)
+            if run.name in {row["run"] for row in self.kills}:
+                done = finish(spawn(*_command(variant, run)), 600)
+                if done.code:
+                    raise BenchmarkError(f"{variant}: the last resume failed: {done.err}")
+                self._compare(variant, run)
+
+    def _run(self, variant: str) -> Path:
+        """The folder of the variant's present run."""
+        number = sum(row["variant"] == variant for row in self.ends)
+        return self._folder / f"{_name(variant)}-{number}"
+
+    def _compare(self, variant: str, run: Path) -> None:
+        difference = ""
+        try:
+            assert_same(final_state(run), final_state(self.whole(variant)))
+        except AssertionError as error:
+            difference = str(error) or "something"
+        ended = [row["run"] for row in self.kills].count(run.name)
+        self._keep({"variant": variant, "kills": ended, "equal": not difference,
+                    "difference": difference, "run": run.name})  # fmt: skip
+        if not difference:
+            shutil.rmtree(run)
+
+    def _keep(self, row: Row) -> None:
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        row |= {"seed": self._seed, "source": self._source, "when": now}
+        with self._path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.rows.append(row)
+        print(json.dumps(row), file=sys.stderr, flush=True)
+
+
+def _name(variant: str) -> str:
+    return variant.replace(", ", "-").replace(" ", "-")
+
+
+def _train(variant: str) -> tuple[str, ...]:
+    return ("train", *VARIANTS[variant], *ALWAYS)
+
+
+def _command(variant: str, run: Path) -> tuple[str, ...]:
+    """What begins a run, or goes on with it."""
+    if (run / "config.json").exists():
+        return ("train", "--resume", str(run), "--quiet")
+    return (*_train(variant), "--run-dir", str(run))
+
+
+def _strike(variant: str, run: Path, place: str, dice: random.Random) -> Row | None:
+    """Start or resume a run and kill it; None where it ended before.
+
+    Raises:
+        BenchmarkError: it failed.
+    """
+    argv = _command(variant, run)
+    row: Row = {"run": run.name, "resumed": "--resume" in argv}
+    before = stamp(run)
+    if place in ("save", "evaluate"):
+        row["at"] = dice.randint(1, CALLS if place == "save" else CHOICES)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.kill_within", place, str(row["at"]), *argv], cwd=REPO,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    else:
+        process = spawn(*argv)
+        if place == "train":
+            wait_for(lambda: stamp(run) != before or process.poll() is not None, 120)
+        row["after_s"] = round(dice.uniform(0.0, TRAIN_S if place == "train" else START_S), 3)
+        time.sleep(row["after_s"])
+        process.kill()
+    done = finish(process, 600)
+    if done.code == -signal.SIGKILL:
+        saved = sorted(path.name for path in (run / "checkpoints").glob("step_*"))
+        unfinished = any((run / "checkpoints").glob(".step_*"))
+        return row | {"newest": saved[-1] if saved else "none", "unfinished": unfinished}
+    if done.code:
+        raise BenchmarkError(f"{variant}, {run.name}: ended with {done.code}: {done.err}")
+    return None
+
+
+def benchmark(args: argparse.Namespace) -> None:
+    """Kill until there are enough, let all come to their ends, write the section."""
+    series = Series(args)
+    until = time.monotonic() + 60 * args.minutes
+    while len(series.kills) < args.kills:
+        if time.monotonic() > until:
+            raise BenchmarkError(f"{len(series.kills)} kills so far; run it again to go on.")
+        series.kill()
+    series.end_all()
+    write_section(args, NAME, section(args, series))
+
+
+def section(args: argparse.Namespace, series: Series) -> str:
+    """The Markdown of this benchmark."""
+    rows: list[Row] = []
+    for variant in VARIANTS:
+        mine = [row for row in series.kills if row["variant"] == variant]
+        if not mine:
+            continue
+        told: dict[str, Any] = json.loads((series.whole(variant) / "summary.json").read_text())
+        rows += [
+            row | {"result": {"versions": told["versions"]}, "other_load": None} for row in mine
+        ]
+    body: list[list[str]] = []
+    for variant in [*VARIANTS, None]:
+        kills = [row for row in series.kills if variant in (row["variant"], None)]
+        ends = [row for row in series.ends if variant in (row["variant"], None) and row["kills"]]
+        places = Counter(row["place"] for row in kills)
+        unfinished = sum(row["unfinished"] for row in kills)
+        equal = sum(row["equal"] for row in ends)
+        counts = (len(kills), *(places[place] for place in PLACES), unfinished)
+        body.append([variant or "**all**", *map(str, counts), f"{equal} of {len(ends)}"])
+    head = ["run", "kills", *PLACES, "left half a checkpoint", "ended bit-equal"]
+    return f"""## Kills
+
+{provenance(args, {"Flatout": rows})}
+- SIGKILL while training at a random time, inside saving, inside an evaluation, while starting; then
+  resumed, killed again, until the run's end, which is compared to the last bit with a run that was
+  never killed. Seed {args.seed}.
+
+{table(head, body)}
+"""
+
+
+if __name__ == "__main__":
+    options = parser(__doc__, seeds=1)
+    options.add_argument("--kills", type=int, default=200, help="how many")
+    options.add_argument("--seed", type=int, default=0, help="of what each kill hits")
+    options.add_argument("--minutes", type=float, default=60.0, help="end after this many minutes")
+    main(benchmark, options.parse_args())
