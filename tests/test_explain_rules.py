@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from flatout.explain.attach import blocking_flags
 from flatout.explain.capacity import together
 from flatout.explain.diagnose import diagnose
-from flatout.explain.diagnosis import PHASES, Diagnosis
+from flatout.explain.diagnosis import PHASES, Diagnosis, Finding
 from flatout.explain.evidence import build, load, rows_of, save
+from flatout.explain.report import gain_words
 from flatout.explain.tags import steps
 from tests.conftest import Result
 
@@ -38,6 +39,13 @@ PLACES: dict[str, tuple[list[tuple[str, str, dict[str, Any] | None]], str]] = {
            "fp.write"),
     "wait": ([PIPE, ("/home/me/train.py", "collect", None)], "read"),
     "draw": ([], "rng.permutation"),
+    "transfer": ([("/usr/lib/site-packages/torch/optim/adam.py", "Adam.step", ADAM),
+                  ("/home/me/train.py", "improve", None)], "loss.item"),
+    "sync": ([("/home/me/train.py", "improve", None)], "os.sync"),
+    "fsync": ([("/home/me/train.py", "improve", None)], "os.fsync"),
+    "average": ([("/usr/lib/site-packages/torch/distributed/distributed_c10d.py", "all_reduce",
+                  None), ("/home/me/train.py", "improve", None)], "work.wait"),
+    "open": ([("/home/me/train.py", "improve", None)], "open"),
 }  # fmt: skip
 """What a thread can be at: the frames inside of ``main``, innermost first, and the call."""
 
@@ -234,9 +242,110 @@ def test_whatever_is_recorded_the_figures_make_sense(
         assert 1 <= one.low <= one.gain <= one.high
         assert one.remedy
         assert all(one.evidence)
-    phases = [one for one in found.findings if one.id not in ("compute-bound", "launch-bound")]
-    assert all(a.share >= b.share for a, b in pairwise(phases))
+        assert one.kind in ("modelled", "assumed")
+    assert all(a.gain >= b.gain for a, b in pairwise(found.findings[1:]))
     json.dumps(found.as_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("call", ["sync", "fsync", "open"])
+def test_writing_amid_learning_is_no_learning(call: str) -> None:
+    """A checkpoint is written and synced after each update, in the function that learns."""
+    driver = Recorded(1)
+    for _ in range(40):
+        driver.spend(0.04, "learn").spend(0.06, call)
+    found = told(driver)
+    assert found.verdict == "io-bound"
+    assert found.phases["io"] == pytest.approx(0.6, abs=0.03)
+
+
+def spread(*, busy: float = 1.0, **shares: float) -> Diagnosis:
+    """The diagnosis of a driver alone that spends its time so."""
+    driver = Recorded(1)
+    for _ in range(30):
+        for place, share in shares.items():
+            driver.spend(share, place)
+    return told(driver, busy=busy)
+
+
+def test_the_headline_is_what_gains_most() -> None:
+    """Not the largest part of the phase that is the largest."""
+    found = spread(learn=0.26, transfer=0.16, env=0.31, replay=0.27)
+    first = found.findings[0]
+    assert first.id == found.verdict == "replay-bound"
+    assert first.gain == max(one.gain for one in found.findings)
+    assert "no cause" not in found.headline
+
+
+def test_what_takes_half_of_the_time_is_the_headline_whatever_it_gains() -> None:
+    found = spread(learn=0.05, env=0.6, replay=0.35, busy=4.0)
+    assert found.verdict == "env-bound"
+    assert found.findings[0].gain < found.findings[1].gain
+
+
+def test_where_no_cause_holds_a_fifth_the_headline_says_so() -> None:
+    found = spread(learn=0.16, transfer=0.16, average=0.16, env=0.17, replay=0.17, io=0.18)
+    assert found.headline.startswith("no cause holds a fifth of the time")
+    assert max(found.findings, key=lambda one: one.gain).id == found.verdict
+    assert "no cause" not in spread(learn=0.5, env=0.3, replay=0.2).headline
+
+
+def test_a_gain_that_rests_on_an_assumption_is_told_from_a_prediction() -> None:
+    found = spread(learn=0.3, replay=0.4, io=0.3)
+    kinds = {one["id"]: one["kind"] for one in found.as_json()["findings"]}
+    assert kinds["replay-bound"] == "assumed"  # that a twelfth remains
+    assert kinds["io-bound"] == "modelled"  # a tenth is written
+    said = {one.id: gain_words(one).split()[0] for one in found.findings}
+    assert (said["replay-bound"], said["io-bound"]) == ("assumed", "predicted")
+    assert gain_words(Finding("io-bound", 0.5, (), "", 1.5, 1.4, 1.6)).startswith("predicted")
+
+
+def test_one_line_that_acts_and_learns_is_told_apart_by_its_caller() -> None:
+    """As in CleanRL's ppo.py: no function but the policy's, called for acting and for learning."""
+    rows: list[dict[str, Any]] = [
+        {"k": "process", "pid": 1, "ppid": 0, "t": 100.0, "python": [3, 11, 7],
+         "argv": ["python", "ppo.py"], "stdlib": STDLIB},
+        {"k": "lane", "i": 0, "main": True, "name": "MainThread", "native": 1},
+    ]  # fmt: skip
+    codes = [
+        ("/home/me/ppo.py", "<module>", None),
+        ("/home/me/ppo.py", "get_action_and_value", None),
+        ("/usr/lib/site-packages/torch/nn/modules/module.py", "_call_impl", None),
+        ("/home/me/maze.py", "step", ENV),
+        ("/usr/lib/site-packages/torch/optim/adam.py", "step", ADAM),
+    ]
+    for index, (file, name, owner) in enumerate(codes):
+        rows.append({"k": "code", "i": index, "file": file, "name": name, "plain": name, "line": 1}
+                    | ({"self": owner} if owner else {}))  # fmt: skip
+    acts, learns, steps_, applies = ([2, 5, 1, 30, 0, 200], [2, 5, 1, 30, 0, 260],
+                                     [3, 5, 0, 205], [4, 5, 0, 270])  # fmt: skip
+    for index, stack in enumerate((acts, learns, steps_, applies)):
+        rows.append({"k": "stack", "i": index, "at": index, "f": stack})
+    samples, clock = [], 0.0
+    for _ in range(40):
+        for stack, times in ((0, 6), (2, 1), (1, 2), (3, 1)):
+            for _ in range(times):
+                clock = round(clock + 0.01, 5)
+                samples.append((clock, 0.01, 0, stack, 0))
+    events, details = [[0, 0, 3, 205], [900, 1, 0, 0]], []
+    for line, call in (
+        (200, ["Sequential", 4, False, True]),
+        (260, ["Sequential", 128, True, True]),
+    ):
+        for _ in range(3 if line == 260 else 5):
+            events += [[900, 0, 1, line]]
+            details.append([len(events), "network", *call])
+            events += [[900, 0, 2, 30], [90_000, 1, 0, 0], [900, 1, 0, 0]]
+    rows += [
+        {"k": "window", "t": 2.0, "names": [], "stack": [0, 200], "cost": 0.0, "events": events,
+         "details": details},
+        {"k": "samples", "d": samples},
+    ]  # fmt: skip
+    found = diagnose(build(meta(clock), [rows]))
+    assert found.phases["act"] == pytest.approx(0.6, abs=0.03)
+    first = found.findings[0]
+    assert first.id == "acting-bound"
+    assert "batch 4, no gradients" in first.evidence[0]
+    assert "no_grad" not in first.remedy
 
 
 def test_a_permutation_for_each_batch_is_named_where_all_is_one_function() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from flatout.explain.evidence import C_CALL, CALL, RETURN, Leaf, Process, Window
-from flatout.explain.places import Frames, NetworkSite, Site
+from flatout.explain.places import CALLERS, Frames, NetworkSite, Site, chains
 
 SHORT_NS = 60_000
 """An operation shorter than this is mostly the cost of starting it."""
@@ -138,25 +138,26 @@ def counted(
 
 def network_sites(
     process: Process, program: Callable[[Frames], list[Site]]
-) -> dict[Site, NetworkSite]:
-    """How each line of the program calls networks."""
-    seen: dict[Site, list[Call]] = defaultdict(list)
+) -> dict[tuple[Site, ...], NetworkSite]:
+    """How each line of the program calls networks, and each with its callers: one line of a
+    policy's class may be called for choosing actions and for learning."""
+    seen: dict[tuple[Site, ...], list[Call]] = defaultdict(list)
     for window in process.windows:
         calls: list[Call] = []
         for _ in intervals(process, window, calls):
             pass
         for call in calls:
             if call.kind in ("network", "session"):
-                for site in program(call.frames)[:2]:
-                    seen[site].append(call)
+                for chain in chains(program(call.frames)[: CALLERS + 1]):
+                    seen[chain].append(call)
     return {
-        site: NetworkSite(
+        chain: NetworkSite(
             int(statistics.median(call.batch for call in calls)),
             None
             if all(call.grad is None for call in calls)
             else sum(bool(call.grad) for call in calls) * 2 > len(calls),
         )
-        for site, calls in seen.items()
+        for chain, calls in seen.items()
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from flatout.explain.diagnosis import Finding
+from flatout.explain.diagnosis import ASSUMED, Finding
 from flatout.explain.evidence import Evidence
 from flatout.explain.monitor import MonitorSample
 
@@ -53,7 +53,7 @@ def findings(evidence: Evidence, learn: float) -> list[Finding]:
                 (f"{count} GPU(s) ({names}) are visible, and this program computed on none.",),
                 "Move learning there (`.to('cuda')`; for JAX install its CUDA build) if the "
                 "network is large; a small one runs faster on the CPU.",
-                reach, 1.0, max(1.0, 2 * gain - 1),
+                reach, 1.0, max(1.0, 2 * gain - 1), kind=ASSUMED,
             )
         )  # fmt: skip
     idle = [i for i in ours if i not in working and held[i] >= RESERVED_MB]

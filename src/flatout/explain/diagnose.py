@@ -18,7 +18,7 @@ from flatout.explain.evidence import Evidence
 from flatout.explain.mechanism import Learning, learning
 from flatout.explain.monitor import MonitorSample
 from flatout.explain.places import program_of
-from flatout.explain.report import percent
+from flatout.explain.report import WORTHWHILE, percent
 from flatout.explain.timeline import LEARNING, Timeline, timeline
 
 LEAST_SHARE = 0.04
@@ -28,6 +28,12 @@ CAUSE_OF = {
     "env": "env-bound", "act": "acting-bound", "replay": "replay-bound", "input": "input-bound",
     "ipc": "ipc-bound", "io": "io-bound", "compile": "compile-bound", "wait": "waiting",
 }  # fmt: skip
+
+MOST = 0.5
+"""What takes so much of the time is the answer, whatever can be gained there."""
+
+FEW = 0.2
+"""Where nothing takes so much of the time it is spread too thin for one cause."""
 
 SHORTEST_S = 0.5
 
@@ -126,8 +132,21 @@ def findings(known: Facts) -> list[Finding]:
     crowd = remedies.oversubscribed(known)
     if crowd is not None:
         found.append((2.0, crowd))  # it is why everything else is slow
-    ranked = [one for _, one in sorted(found, key=lambda pair: (-pair[0], -pair[1].share))]
-    return devices.ranked(ranked, devices.findings(known.evidence, learn))
+    return devices.ranked(_ranked(found), devices.findings(known.evidence, learn))
+
+
+def _ranked(found: Sequence[tuple[float, Finding]]) -> list[Finding]:
+    """What to do first, and then what gains most.
+
+    Args:
+        found: findings, each with the share of the phase that it is in.
+    """
+    by_share = sorted(found, key=lambda pair: (-pair[0], -pair[1].share))
+    ranked = [one for _, one in sorted(by_share, key=lambda pair: -pair[1].gain)]
+    if by_share and (by_share[0][0] >= MOST or ranked[0].gain <= WORTHWHILE):
+        first = by_share[0][1]
+        ranked = [first, *(one for one in ranked if one is not first)]
+    return ranked
 
 
 def _mechanisms(known: Facts, learn: float) -> list[Finding]:
@@ -154,7 +173,11 @@ def _headline(known: Facts, found: Sequence[Finding]) -> str:
     if not found:
         return "too little was seen to say what the time goes to"
     first = found[0]
-    return f"{CAUSES[first.id]} ({percent(first.share)})"
+    said = f"{CAUSES[first.id]} ({percent(first.share)})"
+    causes = [one.share for one in found if one.id != "compute-bound"]
+    if first.id != "compute-bound" and max(causes) < FEW:
+        return f"no cause holds a fifth of the time; what gains most: {said}"
+    return said
 
 
 def _notes(known: Facts) -> list[str]:

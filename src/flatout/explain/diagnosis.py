@@ -26,6 +26,9 @@ PHASES: dict[str, str] = {
 }
 """What an instant of a process was spent on, in the order in which reports list it."""
 
+MODELLED, ASSUMED = "modelled", "assumed"
+"""What a gain rests on: figures of this program and machine, or a part that is taken to remain."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -39,6 +42,7 @@ class Finding:
         gain: predicted speed ratio of the whole program (1.7: 70 % more work per second).
         low, high: the interval that the prediction is believed to hold.
         setting: flags of Flatout that apply the remedy, where it is one; empty otherwise.
+        kind: of the gain, `MODELLED` or `ASSUMED`.
     """
 
     id: str
@@ -49,6 +53,7 @@ class Finding:
     low: float = 1.0
     high: float = 1.0
     setting: tuple[str, ...] = ()
+    kind: str = MODELLED
 
 
 @dataclass(frozen=True)

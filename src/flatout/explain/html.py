@@ -170,9 +170,10 @@ def _advice(finding: Finding | None) -> str:
     setting = setting_words(finding.setting)
     code = f"<pre><code>{_text(setting)}</code></pre>" if setting else ""
     remedy = f"<p>{_prose(finding.remedy)}</p>" if finding.remedy else ""
-    gain, _, interval = gain_words(finding).removeprefix("predicted ").partition(" (")
+    gain, _, interval = gain_words(finding).partition(" (")
     if interval:
-        gain = f"<strong>{gain}</strong> predicted ({interval}"
+        word, _, gain = gain.partition(" ")
+        gain = f"<strong>{gain}</strong> {word} ({interval}"
     return (
         '<div class="card try"><div><p class="eyebrow">Try</p>'
         f'{code}{remedy}</div><div class="gain soft">{gain}</div></div>'

@@ -9,7 +9,7 @@ whether gradients are on; a line of a long loop belongs to what stands next to i
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from flatout.explain import tags
@@ -26,6 +26,9 @@ ALWAYS = 0.97
 
 NEIGHBOUR = 8
 """Lines over which an undecided line takes the phase of its neighbour."""
+
+CALLERS = 2
+"""Callers of a line by which its calls of a network are told apart."""
 
 AROUND = ("env", "act", "learn", "replay", "input")
 
@@ -49,7 +52,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class NetworkSite:
-    """How one line calls a network, from windows.
+    """How one line, with some of its callers, calls a network; from windows.
 
     Attributes:
         batch: median batch size; 0 where unknown.
@@ -58,6 +61,14 @@ class NetworkSite:
 
     batch: int
     grad: bool | None
+
+
+def chains(sites: Sequence[Site]) -> Iterator[tuple[Site, ...]]:
+    """Each line with its callers, the most of them first, from the innermost line outwards."""
+    for first in range(len(sites)):
+        for length in range(CALLERS, -1, -1):
+            if first + length < len(sites):
+                yield tuple(sites[first : first + length + 1])
 
 
 def program_of(process: Process) -> Callable[[Frames], list[Site]]:
@@ -96,14 +107,14 @@ class Places:
 
     Args:
         process: its evidence.
-        networks: how each line calls networks, from windows.
+        networks: how each line, with its callers, calls networks, from windows.
         seen: (frames, leaf, seconds) of everything sampled: the surroundings.
     """
 
     def __init__(
         self,
         process: Process,
-        networks: Mapping[Site, NetworkSite],
+        networks: Mapping[tuple[Site, ...], NetworkSite],
         seen: Iterable[tuple[Frames, Leaf, float]] = (),
     ) -> None:
         self._process = process
@@ -296,18 +307,10 @@ class Places:
 
     def _network(self, program: list[Site]) -> str:
         """Whether a network call outside of a learning function acts or learns."""
-        for site in program:
-            known = self._networks.get(site)
-            if known is None:
-                continue
-            largest = max(
-                (other.batch for other in self._networks.values() if other.grad), default=0
-            )
-            if known.grad is False:
-                return "learn" if 1 < known.batch == largest else "act"
-            if known.batch < largest or (known.batch <= 1 and not self._learns):
-                return "act"
-            return "learn"
+        for chain in chains(program):
+            known = self._networks.get(chain)
+            if known is not None:
+                return self.role(known.batch, known.grad)
         for code, _ in program:
             if self._steps[code] and self._learns[code]:
                 break
@@ -315,6 +318,13 @@ class Places:
             if named in ("act", "learn"):
                 return named
         return "act" if self._steps else "learn"
+
+    def role(self, batch: int, grad: bool | None) -> str:
+        """Whether a network that is called so acts or learns."""
+        largest = max((other.batch for other in self._networks.values() if other.grad), default=0)
+        if grad is False:
+            return "learn" if 1 < batch == largest else "act"
+        return "act" if batch < largest or (batch <= 1 and not self._learns) else "learn"
 
     def _named(self, frames: Frames) -> str | None:
         """The phase by the names of functions, those around everything left aside."""

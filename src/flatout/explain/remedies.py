@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from flatout.explain import tags
 from flatout.explain.calls import Call, leaf_of
-from flatout.explain.diagnosis import Finding
+from flatout.explain.diagnosis import ASSUMED, MODELLED, Finding
 from flatout.explain.monitor import MonitorSample
 from flatout.explain.report import percent
 
@@ -49,9 +49,11 @@ def gain_of(share: float, remains: float) -> tuple[float, float, float]:
     return 1 / after, 1 / (after + SPREAD * saved), 1 / (after - SPREAD * min(saved, after))
 
 
-def finding(cause: str, share: float, evidence: list[str], remedy: str, remains: float) -> Finding:
+def finding(
+    cause: str, share: float, evidence: list[str], remedy: str, remains: float, kind: str
+) -> Finding:
     """A finding whose gain leaves `remains` of its share."""
-    return Finding(cause, share, tuple(evidence), remedy, *gain_of(share, remains))
+    return Finding(cause, share, tuple(evidence), remedy, *gain_of(share, remains), kind=kind)
 
 
 # --- Phases -----------------------------------------------------------------------------------
@@ -66,7 +68,7 @@ def env(known: Facts, share: float) -> Finding:
         evidence.append(f"about {steps:,.0f} environment steps per second")
     spare, workers = _spare(known), max(2, known.cores)
     now = max(1.0, min(known.blame.workers, known.capacity))
-    remains = (1 + PROCESS_COST) * now / known.capacity
+    remains, kind = (1 + PROCESS_COST) * now / known.capacity, MODELLED
     if spare < 0.25 or remains > 0.95:
         why = "All cores are busy already"
         if spare >= 0.25:
@@ -74,15 +76,14 @@ def env(known: Facts, share: float) -> Finding:
                 f"Processes would gain little: together the {known.cores} cores do "
                 f"{known.capacity:.1f} times what one does"
             )
-        remains, remedy = 0.8, (
-            f"{why}: make the step itself cheaper, beginning with the line above."
-        )  # fmt: skip
+        remains, kind = 0.8, ASSUMED
+        remedy = f"{why}: make the step itself cheaper, beginning with the line above."
     else:
         remedy = (
             f"Step environments in {workers} processes at once ({spare:.1f} of {known.cores} cores "
             "are idle), for example gymnasium.vector.AsyncVectorEnv."
         )
-    return finding("env-bound", share, evidence, remedy, remains)
+    return finding("env-bound", share, evidence, remedy, remains, kind)
 
 
 def acting(known: Facts, share: float) -> Finding:
@@ -90,24 +91,25 @@ def acting(known: Facts, share: float) -> Finding:
     those that are made now between two steps, or as many as there could be environments."""
     evidence = _places(known, "act", share)
     acts = [call for call in known.counted.calls if call.kind == "network" and _acts(known, call)]
-    grads = any(call.grad for call in acts)
+    grads = 2 * sum(bool(call.grad) for call in acts) > len(acts)
     if acts:
-        batch = Counter(call.batch for call in acts).most_common(1)[0][0]
-        name = acts[0].owner
+        name, batch = Counter((call.owner, call.batch) for call in acts).most_common(1)[0][0]
         evidence.insert(
             0,
             f"{name} is called about {known.counted.rate(len(acts)):,.0f} times/s with batch "
             f"{batch}, {'gradients on' if grads else 'no gradients'}: {percent(share)} of the time"
             f"{_at(known, 'act')}",
         )
-    together = max(ENVIRONMENTS, _in_a_row(known))
+    now = _in_a_row(known)
+    together = max(ENVIRONMENTS, now)
     remains = (1 + 0.01 * (together - 1)) / together
     remedy = (
         f"Choose actions for {together} environments in one call (stack their observations) "
         + ("under torch.no_grad(), " if grads else "")
         + "and keep a small network on the CPU."
     )
-    return finding("acting-bound", share, evidence, remedy, remains)
+    kind = MODELLED if now >= ENVIRONMENTS else ASSUMED
+    return finding("acting-bound", share, evidence, remedy, remains, kind)
 
 
 def replay(known: Facts, share: float) -> Finding:
@@ -121,13 +123,13 @@ def replay(known: Facts, share: float) -> Finding:
             "replay-bound", share, evidence,
             f"Draw only the indices that a batch needs{where}: np.random.randint(len(buffer), "
             "size=batch) instead of a permutation of all stored steps; keep steps in arrays.",
-            1 - drawn,
+            1 - drawn, MODELLED,
         )  # fmt: skip
     return finding(
         "replay-bound", share, evidence,
         f"Store steps in preallocated arrays, and gather a batch with one fancy index{where}: "
         "obs[indices] instead of a list of tuples (for priorities a sum tree).",
-        0.08,
+        0.08, ASSUMED,
     )  # fmt: skip
 
 
@@ -151,7 +153,7 @@ def inputs(known: Facts, share: float) -> Finding:
             f"Draw only the indices that a batch needs{_at(known, 'input')}: "
             "rng.integers(len(data), size=batch) instead of a permutation of all examples; or one "
             "permutation for a whole epoch.",
-            1 - drawn,
+            1 - drawn, MODELLED,
         )  # fmt: skip
     spare = max(_spare(known), 0.0)
     workers = max(1, round(spare) + (0 if known.blame.workers else 1))
@@ -162,7 +164,7 @@ def inputs(known: Facts, share: float) -> Finding:
         f"Load and augment in {max(workers, 2)} background processes "
         "(DataLoader(num_workers=..., persistent_workers=True), tf.data .map(...).prefetch), and "
         "do what is the same each time only once.",
-        min(1.0, max(0.0, (after - rest) / share)),
+        min(1.0, max(0.0, (after - rest) / share)), MODELLED,
     )  # fmt: skip
 
 
@@ -172,7 +174,7 @@ def ipc(known: Facts, share: float) -> Finding:
         "ipc-bound", share, _places(known, "ipc", share),
         "Move arrays through multiprocessing.shared_memory (write in place, send only an index), "
         "and several steps at once.",
-        0.2,
+        0.2, ASSUMED,
     )  # fmt: skip
 
 
@@ -181,7 +183,7 @@ def io(known: Facts, share: float) -> Finding:
     return finding(
         "io-bound", share, _places(known, "io", share),
         f"Write {RARER} times less often{_at(known, 'io')}, without a flush each time.",
-        1 / RARER,
+        1 / RARER, MODELLED,
     )  # fmt: skip
 
 
@@ -192,7 +194,7 @@ def compiling(known: Facts, share: float) -> Finding:
         f"Compile once{_at(known, 'compile')}: create jitted functions outside of the loop, pad "
         "arguments to a few fixed shapes, and pass changing numbers as arrays, not as static "
         "arguments.",
-        0.03,
+        0.03, MODELLED,
     )  # fmt: skip
 
 
@@ -208,13 +210,13 @@ def waiting(known: Facts, share: float) -> Finding:
             "waiting", share, evidence,
             f"Do not sleep in the loop{_at(known, 'wait')}: block on the queue or pipe until "
             "there is work.",
-            0.03,
+            0.03, MODELLED,
         )  # fmt: skip
     return finding(
         "waiting", share, evidence,
         "Do not wait for the slowest each time: take results as they come (gather whichever "
         "workers are ready), or give the slow one less to do.",
-        min(0.9, known.blame.balance),
+        min(0.9, known.blame.balance), MODELLED,
     )  # fmt: skip
 
 
@@ -242,7 +244,7 @@ def launch(known: Facts, share: float) -> Finding:
     )
     return finding(
         "launch-bound", share, evidence,
-        f"Do more in each operation{_at(known, 'learn')}: {how}.", 0.15,
+        f"Do more in each operation{_at(known, 'learn')}: {how}.", 0.15, ASSUMED,
     )  # fmt: skip
 
 
@@ -262,7 +264,7 @@ def transfer(known: Facts, share: float) -> Finding:
         "transfer-bound", share, evidence,
         f"Move data once, not piece by piece{_at(known, 'transfer')}: keep losses and parameters "
         "on the device, and fetch one array every so many updates.",
-        0.05,
+        0.05, ASSUMED,
     )  # fmt: skip
 
 
@@ -283,7 +285,7 @@ def communication(known: Facts, share: float) -> Finding:
         "communication-bound", share, evidence,
         f"Average all gradients in one flat piece{_at(known, 'communicate')} (or "
         "DistributedDataParallel's buckets), less often, or with a larger batch per process.",
-        remains,
+        remains, ASSUMED,
     )  # fmt: skip
 
 
@@ -328,7 +330,7 @@ def oversubscribed(known: Facts) -> Finding | None:
         "oversubscribed", share, evidence,
         f"Give each process its part of the cores: torch.set_num_threads({each}) (or "
         f"OMP_NUM_THREADS={each}).",
-        0.4,
+        0.4, ASSUMED,
     )  # fmt: skip
 
 
@@ -400,4 +402,7 @@ def _acts(known: Facts, call: Call) -> bool:
     if known.line.driver is None or not call.frames:
         return False
     places = known.line.places[known.line.driver.process]
-    return places.mark(call.frames, leaf_of("")).phase == "act"
+    return (
+        places.mark(call.frames, leaf_of("")).phase == "act"
+        and places.role(call.batch, call.grad) == "act"
+    )

@@ -18,7 +18,7 @@ from rich.control import strip_control_codes
 from rich.text import Text
 
 from flatout.explain.causes import HEALTHY
-from flatout.explain.diagnosis import PHASES, Diagnosis, Finding
+from flatout.explain.diagnosis import ASSUMED, PHASES, Diagnosis, Finding
 from flatout.output import plain
 
 WORTHWHILE = 1.1
@@ -109,13 +109,18 @@ def setting_words(setting: Sequence[str]) -> str:
 
 
 def gain_words(finding: Finding) -> str:
-    """The predicted gain and its interval: ``predicted 1.7x (1.5-1.9)``."""
+    """The gain and its interval: ``predicted 1.7x (1.5-1.9)``, or ``assumed``."""
     if max(finding.gain, finding.high) <= 1.0:
         return "no gain predicted"
     # A gain of a few per cent needs the second digit to be seen at all.
     digits = 2 if finding.gain < 1.2 else 1 if finding.gain < 10 else 0
     gain, low, high = (f"{x:.{digits}f}" for x in (finding.gain, finding.low, finding.high))
-    return f"predicted {gain}x ({low}-{high})"
+    return f"{gain_word(finding.kind)} {gain}x ({low}-{high})"
+
+
+def gain_word(kind: str) -> str:
+    """What a gain of this kind is called."""
+    return "assumed" if kind == ASSUMED else "predicted"
 
 
 def percent(share: float) -> str:

@@ -242,6 +242,8 @@ def is_write(leaf: Leaf) -> bool:
     word = leaf.word or leaf.call
     if word in ("replace", "rename"):
         return leaf.call.startswith(("os.", "shutil."))
+    if word in ("sync", "open"):  # as windows call them, too
+        return leaf.call in ("os.sync", "sync", "open", "io.open", "os.open")
     if word in ("dump", "save"):
         return not leaf.kind.get("type", "").startswith("numba")
     if word == "write":

@@ -181,6 +181,9 @@ def kinds_of(values):
     kinds = []
     for value in values[:6]:
         kind = type(value).__name__
+        if kind.endswith("Storage"):  # PyTorch warns of whoever asks one for its dtype
+            kinds.append("?")
+            continue
         dtype = str(getattr(value, "dtype", ""))
         shape = getattr(value, "shape", None)
         if kind in ("bool", "bool_") or (dtype == "bool" and shape == ()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flatout.explain.diagnosis import Finding
+from flatout.explain.diagnosis import ASSUMED, MODELLED, Finding
 from flatout.explain.own.facts import RunFacts
 from flatout.explain.own.predict import Costs, Gain, between, gain_of, remaining
 from flatout.explain.own.proposals import WORTH_SAYING, Try, best, predicted, time_words
@@ -22,7 +22,7 @@ def _rarer(share: float, every: int) -> tuple[int, Gain]:
     times = least
     while times < most and share / times > 0.02:
         times *= 10
-    return every * times, remaining(share, 0.5 / times, 1.0 / times, 3.0 / times)
+    return every * times, remaining(share, 0.5 / times, 1.0 / times, 3.0 / times, MODELLED)
 
 
 def writing(facts: RunFacts, cost: Costs) -> Finding | None:
@@ -101,7 +101,7 @@ def oversubscribed(facts: RunFacts, cost: Costs) -> Finding | None:
             words = (
                 f"As many processes as cores, {fewer}: the stepping remains, the switching goes."
             )
-            tries.append(Try(between(1.5, 1.1, 1.0), words, {"placement": text}))
+            tries.append(Try(between(1.5, 1.1, 1.0, ASSUMED), words, {"placement": text}))
     otherwise = "Leave the cores to this run, or let it use fewer threads (OMP_NUM_THREADS=1)."
     return predicted("oversubscribed", share, evidence, best(tries, facts), otherwise)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from flatout.explain.diagnosis import ASSUMED, MODELLED
 from flatout.explain.own.facts import RunFacts
 
 ROUND_TRIP_S = (60e-6, 120e-6, 250e-6)
@@ -36,11 +37,13 @@ class Gain:
 
     Attributes:
         gain, low, high: at least 1, in order: low <= gain <= high.
+        kind: `MODELLED` or `ASSUMED`, as a finding's.
     """
 
     gain: float = 1.0
     low: float = 1.0
     high: float = 1.0
+    kind: str = MODELLED
 
 
 def gain_of(share: float, remains: float) -> float:
@@ -48,17 +51,18 @@ def gain_of(share: float, remains: float) -> float:
     return 1.0 / max(1.0 - share + share * max(remains, 0.0), 1e-3)
 
 
-def between(best: float, usual: float, worst: float) -> Gain:
+def between(best: float, usual: float, worst: float, kind: str = MODELLED) -> Gain:
     """From three estimates of a speed ratio; nothing that is advised is predicted to cost."""
     low, gain, high = sorted(
         max(ratio, 1.0) if math.isfinite(ratio) else 1.0 for ratio in (best, usual, worst)
     )
-    return Gain(gain, low, high)
+    return Gain(gain, low, high, kind)
 
 
-def remaining(share: float, best: float, usual: float, worst: float) -> Gain:
+def remaining(share: float, best: float, usual: float, worst: float, kind: str = ASSUMED) -> Gain:
     """The gain where that much of a phase remains, at best, usually, and at worst."""
-    return between(*(gain_of(share, remains) for remains in (best, usual, worst)))
+    ratios = (gain_of(share, remains) for remains in (best, usual, worst))
+    return between(*ratios, kind=kind)
 
 
 @dataclass(frozen=True)
@@ -194,7 +198,8 @@ def placement_gain(
         more = max(now - current, 0.0) if workers > 1 else 0.0
         then = step_s(cost, envs, workers, overlapped, *known, more)
         ratios.append(now / max(then * min(now / max(current, 1e-12), 1.0), 1e-12))
-    return between(*ratios)
+    best, usual, worst = ratios
+    return between(best, usual, worst)
 
 
 def longer_turns(facts: RunFacts, times: int) -> tuple[float, Gain]:
@@ -210,4 +215,4 @@ def longer_turns(facts: RunFacts, times: int) -> tuple[float, Gain]:
         for fixed in FIXED_S
     ]
     least, usual, most = (gain_of(share, 1.0 / times) for share in shares)
-    return shares[USUAL], between(most, usual, least)
+    return shares[USUAL], between(most, usual, least, ASSUMED)

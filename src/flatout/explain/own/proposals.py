@@ -8,7 +8,7 @@ from flatout.explain.diagnosis import Finding
 from flatout.explain.own.facts import RunFacts
 from flatout.explain.own.predict import Gain
 from flatout.explain.own.settings import Changes, flags, possible
-from flatout.explain.report import percent
+from flatout.explain.report import gain_word, percent
 
 WORTH_SAYING = 0.05
 """Phases below this share of the time make no finding."""
@@ -59,10 +59,11 @@ def predicted(
     if tried is None or tried.gain.gain < 1.02:
         return Finding(cause, share, tuple(evidence), otherwise)
     gain = tried.gain
-    said = f"predicted: {percent(1.0 / gain.gain)} of the time remains for the same work"
+    word = gain_word(gain.kind)
+    said = f"{word}: {percent(1.0 / gain.gain)} of the time remains for the same work"
     return Finding(
         cause, share, (*evidence, said), tried.words, gain.gain, gain.low, gain.high,
-        flags(tried.changes),
+        flags(tried.changes), gain.kind,
     )  # fmt: skip
 
 
