@@ -5,6 +5,7 @@ Actions are squashed into their bounds. Truncation bootstraps, termination does 
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -202,14 +203,16 @@ def sac(
         (grads,) = pull((-by_action, jnp.full_like(log_prob, 1.0 / len(x)) * ent_coef))
         return (grads, value, log_prob.mean()), None
 
+    many = 2 * (config.batch_size // shards.count) * bounds.size
+    draws = shards.apart(functools.partial(normals, count=many))
     criticise = in_pieces(critics_gradient, pieces, shards)
     direct = in_pieces(actor_gradient, pieces, shards)
 
     def update(
         state: State, batch: Batch, key: jax.Array
     ) -> tuple[State, dict[str, jax.Array], jax.Array]:
-        rows, stream, alone = batch.rewards.shape[0], shards.key(key), shards.each_step
-        drawn = normals(stream, jnp.zeros((), jnp.int32), state.updates, 2 * rows * bounds.size)
+        rows, alone = batch.rewards.shape[0], shards.each_step
+        drawn = draws(shards.key(key), jnp.zeros((), jnp.int32), state.updates)
         drawn = drawn.reshape(2, rows, bounds.size)
         ent_coef = jnp.exp(state.log_ent)
         rate = schedule(learning_rate, state.step, total_steps)

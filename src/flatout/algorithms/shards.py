@@ -66,11 +66,34 @@ class Shards:
         """
         if self.count == 1 or not self.ordered or not self.mapped:
             return function
+        alone = jax.custom_batching.custom_vmap(function)
 
-        def alone(*own: Any) -> Any:  # barriers, or XLA fuses it with what surrounds it
-            return jax.lax.optimization_barrier(function(*jax.lax.optimization_barrier(own)))
+        @alone.def_vmap
+        def in_turn(size: int, mapped: Any, *given: Any) -> Any:
+            def compute(number: Any) -> Any:
+                def pick(x: jax.Array, own: bool) -> jax.Array:
+                    return jax.lax.dynamic_index_in_dim(x, number, 0, False) if own else x
 
-        return jax.custom_batching.sequential_vmap(alone)  # type: ignore[return-value]
+                # Barriers that the part's number passes, too: without it XLA would see that the
+                # loop of a single part computes the same each time, and take it out of the loop.
+                part = jax.tree.map(pick, given, tuple(mapped))
+                number, part = jax.lax.optimization_barrier((number, part))
+                return jax.lax.optimization_barrier((number, function(*part)))[1]
+
+            def body(number: jax.Array, found: Any) -> Any:
+                def put(all: jax.Array, one: jax.Array) -> jax.Array:
+                    return jax.lax.dynamic_update_index_in_dim(all, one, number, 0)
+
+                return jax.tree.map(put, found, compute(number))
+
+            shapes = jax.eval_shape(compute, 0)
+            found = jax.tree.map(lambda one: jnp.zeros((size, *one.shape), one.dtype), shapes)
+            # Behind a barrier as well: a loop that is known to run once is no loop any more.
+            count = jax.lax.optimization_barrier(jnp.int32(size))
+            found = jax.lax.fori_loop(0, count, body, found)
+            return found, jax.tree.map(lambda _: True, found)
+
+        return alone  # type: ignore[return-value]
 
     def as_one(self, compute: Pure, merged: Pure | None = None) -> Pure:
         """A mean over a part's rows; of parts on one device over all of their rows at once.
@@ -146,7 +169,8 @@ class Shards:
 
     def _total(self, x: jax.Array) -> jax.Array:
         if self.ordered:
-            return functools.reduce(jnp.add, self.gather(x[None]))
+            # What all do with it is fused with nothing that depends on how many devices there are.
+            return jax.lax.optimization_barrier(functools.reduce(jnp.add, self.gather(x[None])))
         return jax.lax.psum(x, DEVICES if self.mapped else PARTS)
 
     def mean(self, tree: Tree) -> Tree:

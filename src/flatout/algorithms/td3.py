@@ -5,6 +5,7 @@ Actions are clipped to their bounds. Truncation bootstraps, termination does not
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -153,6 +154,7 @@ def td3(
         action = bounds.from_environment(batch.actions)
         next_action = means(state.target_actor, next_x)
         if drawn is not None:
+            drawn = jnp.clip(spread * drawn, -reach, reach)
             next_action = jnp.clip(next_action + drawn, -1.0, 1.0)
         bootstrap = smallest(q(state.target_critics, next_x, next_action))
         wanted = batch.rewards + batch.discounts * bootstrap
@@ -176,6 +178,8 @@ def td3(
 
         return jax.value_and_grad(loss)(actor), None
 
+    many = config.batch_size // shards.count * bounds.size
+    draws = shards.apart(functools.partial(normals, count=many))
     criticise = in_pieces(critics_gradient, pieces, shards)
     direct = in_pieces(actor_gradient, pieces, shards)
 
@@ -184,9 +188,8 @@ def td3(
     ) -> tuple[State, dict[str, jax.Array], jax.Array]:
         drawn = None
         if spread:
-            rows, zero = batch.rewards.shape[0], jnp.zeros((), jnp.int32)
-            drawn = normals(shards.key(key), zero, state.updates, rows * bounds.size)
-            drawn = jnp.clip(spread * drawn.reshape(rows, bounds.size), -reach, reach)
+            drawn = draws(shards.key(key), jnp.zeros((), jnp.int32), state.updates)
+            drawn = drawn.reshape(batch.rewards.shape[0], bounds.size)
         (loss, q_mean, grads), error = criticise(state, (batch, drawn))
         said = {"critic_loss": loss, "td_error": error.mean(), "q_mean": q_mean}
         grads, said = shards.each_step.mean((grads, said))

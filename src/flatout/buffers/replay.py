@@ -6,6 +6,7 @@ device memory. Priorities refresh once per trajectory's updates.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -258,7 +259,7 @@ def one_update(
     key: jax.Array,
 ) -> tuple[Any, jax.Array, jax.Array]:  # fmt: skip
     """One gradient step from gathered transitions; the same text wherever they came from."""
-    batch = merge(geometry, found)
+    batch = algorithm.shards.apart(functools.partial(merge, geometry))(found)
     state, metrics, error = algorithm.update(state, batch, wrap_key(key))
     return state, totals + jnp.stack([metrics[name] for name in algorithm.metrics]), error
 
