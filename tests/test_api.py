@@ -106,6 +106,7 @@ def test_learn_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.bits
 def test_equal_seeds_learn_equal_parameters(agent: PPO, tmp_path: Path) -> None:
     here = parameters(agent, tmp_path / "a")
     assert distance(here, parameters(new().learn(STEPS), tmp_path / "b")) == 0
@@ -363,6 +364,7 @@ def test_a_script_without_the_main_guard(tmp_path: Path) -> None:
     assert last.startswith("flatout.errors.UsageError: ")
 
 
+@pytest.mark.bits
 def test_learning_on_after_loading_equals_learning_on(tmp_path: Path) -> None:
     settings = {"seed": 3, "envs": 2, "n_steps": 32}
     agent = PPO("CartPole-v1", **settings).learn(128)

@@ -57,6 +57,7 @@ def test_the_digits_are_learned(flatout: Cli, tmp_path: Path) -> None:
     assert rows[-1]["eval/accuracy"] == found["test_accuracy"]
 
 
+@pytest.mark.bits
 @pytest.mark.slow
 @pytest.mark.parametrize("size", ["small", "large"])
 def test_as_many_parts_learn_the_same_on_any_number_of_devices(
@@ -119,6 +120,7 @@ def test_gradients_in_pieces_take_less_memory_and_are_the_same(
     assert several["memory_expected_mb"]["cpu"] < 0.6 * one["memory_expected_mb"]["cpu"]
 
 
+@pytest.mark.bits
 def test_a_resumed_run_is_the_uninterrupted_one(flatout: Cli, tmp_path: Path) -> None:
     summary(flatout, tmp_path / "whole", *TINY, "--steps", 12)
     summary(flatout, tmp_path / "parts", *TINY)

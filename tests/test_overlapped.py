@@ -82,6 +82,7 @@ class Dawdling(gym.Wrapper[Any, Any, Any, Any]):
         return super().step(action)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("algorithm", list(SETTINGS))
 @pytest.mark.parametrize("lag", [1, 2, 3])
 def test_timing_changes_nothing(algorithm: str, lag: int) -> None:
@@ -107,6 +108,7 @@ def test_timing_changes_nothing(algorithm: str, lag: int) -> None:
         assert lags[-1] == lag
 
 
+@pytest.mark.bits
 def test_a_lag_of_zero_is_serial_and_overlap_needs_one(flatout: Any) -> None:
     with parts("ppo", "cpu") as made:
         made.schedule.advance(4)
@@ -165,6 +167,7 @@ def test_the_flow_says_who_waited_for_whom() -> None:
     assert facts["environments_lost"] == 0
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("lag", [1, 2])
 def test_a_snapshot_goes_on_as_if_nothing_had_been(lag: int) -> None:
     placement = f"schedule=overlapped lag={lag}"
@@ -217,6 +220,7 @@ def test_a_learner_that_raises_ends_the_run() -> None:
             flow.advance(2)
 
 
+@pytest.mark.bits
 @pytest.mark.fault
 def test_an_environment_that_fails_leaves_a_whole_boundary(tmp_path: Path) -> None:
     """What was being learned from is booked first: the state is that of so many iterations."""

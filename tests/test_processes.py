@@ -137,6 +137,7 @@ TASKS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize(
     ("placement", "settings"),
     [*((PROCESSES, task) for task in TASKS), (LOCAL, TASKS[0]), (LOCAL, TASKS[3])],
@@ -161,6 +162,7 @@ def test_processes_and_this_process_collect_the_same(
             np.testing.assert_array_equal(state["obs"], other["obs"])
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize(
     ("placement", "to_inline"), [(PROCESSES, True), (PROCESSES, False), (LOCAL, True)]
 )

@@ -42,6 +42,7 @@ def differences(one: Path, other: Path) -> list[str]:
     return [name for name in left if not np.array_equal(left[name], right[name])]
 
 
+@pytest.mark.bits
 def test_one_group_is_bit_equal_to_the_inline_sampler(flatout: Cli, tmp_path: Path) -> None:
     """One worker has one group: the same batches, and so the same bits, as without processes."""
     placements = ("cpu", "sampler=processes workers=1x4")
@@ -51,6 +52,7 @@ def test_one_group_is_bit_equal_to_the_inline_sampler(flatout: Cli, tmp_path: Pa
     assert differences(tmp_path / "0", tmp_path / "1") == []
 
 
+@pytest.mark.bits
 def test_several_acting_devices_are_bit_equal_to_one(flatout: Cli, tmp_path: Path) -> None:
     """Which device acts changes nothing, as long as the groups are the same."""
     for number, act in enumerate(("cpu,cpu:1", "cpu:2,cpu:3")):
@@ -122,6 +124,7 @@ def test_no_worker_outlives_its_parent(how: signal.Signals, tmp_path: Path) -> N
     assert resumed.code == 0, resumed.err
 
 
+@pytest.mark.bits
 @pytest.mark.fault
 @pytest.mark.slow
 def test_a_signal_to_the_whole_group_loses_nothing_that_workers_know(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.kills import assert_same
 PLACEMENTS = ("cpu", "act=cpu:1", "act=cpu learn=cpu:1", "act=cpu:3 learn=cpu:2")
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_placement_changes_no_bit_on_cpu(
     env: str, flatout: Callable[..., Result], tmp_path: Path
@@ -41,6 +42,7 @@ def test_placement_changes_no_bit_on_cpu(
         assert_same(states[0], other)
 
 
+@pytest.mark.bits
 def test_seeds_decide_everything(tmp_path: Path) -> None:
     def learned(seed: int) -> dict[str, np.ndarray]:
         agent = PPO("CartPole-v1", seed=seed, envs=2, n_steps=32).learn(256)

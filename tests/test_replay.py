@@ -158,15 +158,18 @@ def assert_equal(one: Agent, other: Agent, steps: int = 40, cuts: tuple[int, ...
     assert any(a.tobytes() != b.tobytes() for a, b in zip(before, one.state(), strict=True))
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("case", ["vectors", "stacks", "actions"])
 def test_where_replay_lives_changes_no_bit(case: str) -> None:
     assert_equal(agent(case), agent(case, "device"), cuts=(0, 3, 11, 12))
 
 
+@pytest.mark.bits
 def test_prioritised_too_where_each_trajectory_pays_for_one_update() -> None:
     assert_equal(agent("priorities"), agent("priorities", "device"))
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("case", ["vectors", "several"])
 def test_dispatching_in_parts_changes_no_bit(case: str) -> None:
     """Also of trajectories that pay for fewer updates than most do: here 0, 2, and then 5."""
@@ -201,6 +204,7 @@ def test_each_rows_priority_is_the_size_of_its_last_error(chunk: int | None) -> 
             np.testing.assert_allclose(own[list(last)], wanted, rtol=1e-5)
 
 
+@pytest.mark.bits
 def test_truncation_with_every_step_makes_room() -> None:
     """From none to as many final observations as there are rows, on a host and on a device."""
     one, other = agent("long"), agent("long", "device", number=1)
@@ -224,6 +228,7 @@ def test_rings_hold_what_happened(kind: str) -> None:
         one.assert_ring_right()
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("case", ["stacks", "priorities"])
 @pytest.mark.parametrize("kinds", [("host", "device"), ("device", "host")])
 @pytest.mark.parametrize("steps", [0, 1, 9])
@@ -310,6 +315,7 @@ RUN = (
 )  # fmt: skip
 
 
+@pytest.mark.bits
 def test_a_run_learns_the_same_with_replay_on_the_device(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:

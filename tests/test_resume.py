@@ -38,6 +38,7 @@ VARIANTS = {
 KILLS = {"plain": 4, "normalised": 3, "evaluated": 3, "episodes": 2}
 
 
+@pytest.mark.bits
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_killed_at_random_times_and_resumed_is_bit_equal(variant: str, tmp_path: Path) -> None:
@@ -45,6 +46,7 @@ def test_killed_at_random_times_and_resumed_is_bit_equal(variant: str, tmp_path:
     kill_at_random_times(flags, KILLS[variant], random.Random(variant), tmp_path)
 
 
+@pytest.mark.bits
 def test_resume_in_the_same_process_is_bit_equal(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:
@@ -83,6 +85,7 @@ SLOW = (
 )  # fmt: skip
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_the_last_boundary_and_ends(signum: int, tmp_path: Path) -> None:
     """Within a slow trajectory: it is discarded, the boundary before it is saved, at once."""
@@ -193,6 +196,7 @@ def test_state_is_never_unpickled() -> None:
             assert between or word not in text, f"{path}: {word}"
 
 
+@pytest.mark.bits
 def test_a_run_killed_before_its_first_checkpoint_begins_again(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:
@@ -207,6 +211,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(
     assert_same(final_state(run), final_state(tmp_path / "whole"))
 
 
+@pytest.mark.bits
 def test_a_kill_while_a_checkpoint_is_replaced_loses_nothing(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:

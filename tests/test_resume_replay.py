@@ -34,6 +34,7 @@ LONGEST = {"atari": 2.5, "snake": 2.0}
 """Seconds that a process trains at most before it is killed, where 0.8 is too little."""
 
 
+@pytest.mark.bits
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_killed_at_random_times_and_resumed_is_bit_equal(variant: str, tmp_path: Path) -> None:

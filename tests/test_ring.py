@@ -53,6 +53,7 @@ CASES = [
 ]
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("geometry", CASES, ids=["vector", "stack", "zeros", "image"])
 def test_jax_gathers_the_same_bits(geometry: Geometry) -> None:
     store, world = Store(geometry), World(geometry.spec, geometry.lanes, 5, Rates(0.1, 0.2, 0.1))

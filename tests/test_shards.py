@@ -50,9 +50,11 @@ def learned(flatout: Cli, run: Path, *flags: Any) -> dict[str, np.ndarray]:
     return last_saved(run)
 
 
+@pytest.mark.bits
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "counts"), [("ppo", (2, 8)), ("a2c", (8,)), ("dqn", (8,)), ("td3", (8,)), ("sac", (8,))]
+    ("name", "counts"),
+    [("ppo", (2, 8)), ("a2c", (8,)), ("dqn", (8,)), ("td3", (8,)), ("sac", (8,))],
 )
 def test_as_many_parts_learn_the_same_on_any_number_of_devices(
     name: str, counts: tuple[int, ...], flatout: Cli, tmp_path: Path
@@ -79,6 +81,7 @@ def test_episodes_of_unequal_length_count_alike_on_any_number_of_devices(
     assert furthest(one, learned(flatout, tmp_path / "4", *flags, "--devices", 4)) < 2e-5
 
 
+@pytest.mark.bits
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["cpu", "device"])
 def test_replay_in_parts_is_the_same_wherever_it_lives_and_whoever_carries_it(
@@ -92,6 +95,7 @@ def test_replay_in_parts_is_the_same_wherever_it_lives_and_whoever_carries_it(
     assert furthest(one, other) == 0.0
 
 
+@pytest.mark.bits
 @pytest.mark.slow
 @pytest.mark.parametrize(("where", "then"), [("cpu", "device"), ("device", "cpu")])
 def test_a_run_goes_on_with_another_number_of_devices_and_its_replay_elsewhere(
