@@ -206,7 +206,7 @@ def test_calls_that_sleep_in_c_take_their_time_and_are_seen(tmp_path: Path) -> N
         assert min(times) > 0.249
         (code,) = [index for index, code in enumerate(seen.codes) if code.plain == name]
         inside = {at for at, stack in seen.stacks.items() if stack.frames[0][0] == code}
-        assert sum(one.dt for one in seen.samples if one.stack in inside) > 0.25
+        assert sum(one.dt for one in seen.samples if one.stack in inside) > 0.1  # of 0.5
 
 
 WATCHES = """

@@ -333,6 +333,7 @@ def _area(steps: Sequence[tuple[float, float, float | None]], end: float, base: 
 
 def _axis(end: float) -> str:
     """Round times under the drawings, at most eight of them."""
+    end = max(end, 1e-9)  # of a program that was hardly seen
     power = 10.0 ** math.floor(math.log10(end / 5))
     step = next(power * factor for factor in (1, 2, 5, 10) if end / (power * factor) <= 7)
     ticks = (number * step for number in range(int(end / step) + 1))
