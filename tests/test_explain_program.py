@@ -122,6 +122,40 @@ def test_saved_evidence_gives_the_same_answer(
     assert "<html" in (planted / "said.html").read_text()
 
 
+COLLECTS = """\
+class Maze:
+    def __init__(self):
+        self.cells = [0.5] * 3000
+
+    def reset(self):
+        return [0.0]
+
+    def step(self, move):
+        return [sum((cell * 31 + move) % 7 for cell in self.cells)], 1.0, False, {}
+
+
+def improve(network):
+    network.backward()
+
+
+maze = Maze()
+while True:
+    maze.step(1)
+"""
+
+
+def test_what_is_seen_of_less_than_a_cycle_is_no_prediction(tmp_path: Path) -> None:
+    """It could learn, and has not yet: explain looks on for a while, and says that it has not."""
+    program = script(tmp_path, COLLECTS)
+    said = tmp_path / "said.json"
+    result = explained("--seconds", 0.6, "--stop", "--json", said, "--", sys.executable, program)
+    found = json.loads(said.read_text())
+    assert found["part"] == "no learning yet"
+    assert found["seconds"] > 1.5
+    assert result.err.startswith("VERDICT  env-bound: only a part was seen, no learning yet")
+    assert "TRY" not in result.err
+
+
 # --- Passed through ---------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from flatout.explain.capacity import together
 from flatout.explain.diagnose import diagnose
 from flatout.explain.diagnosis import PHASES, Diagnosis, Finding
 from flatout.explain.evidence import build, load, rows_of, save
-from flatout.explain.report import gain_words
+from flatout.explain.report import advice, gain_words
 from flatout.explain.tags import steps
 from tests.conftest import Result
 
@@ -39,6 +39,7 @@ PLACES: dict[str, tuple[list[tuple[str, str, dict[str, Any] | None]], str]] = {
            "fp.write"),
     "wait": ([PIPE, ("/home/me/train.py", "collect", None)], "read"),
     "draw": ([], "rng.permutation"),
+    "import": ([("<frozen importlib._bootstrap>", "_find_and_load", None)], "import"),
     "transfer": ([("/usr/lib/site-packages/torch/optim/adam.py", "Adam.step", ADAM),
                   ("/home/me/train.py", "improve", None)], "loss.item"),
     "sync": ([("/home/me/train.py", "improve", None)], "os.sync"),
@@ -63,6 +64,13 @@ class Recorded:
         self._stacks: dict[str, int] = {}
         self._samples: list[tuple[float, float, int, int, int]] = []
         self.clock = 0.0
+
+    def learns(self) -> Recorded:
+        """The program's own code takes gradients somewhere."""
+        for row in self.rows:
+            if row["k"] == "code" and row["file"] == "/home/me/train.py":
+                row["learns"] = True
+        return self
 
     def _code(self, file: str, name: str, owner: dict[str, Any] | None) -> int:
         index = self._codes.setdefault(file + name, len(self._codes))
@@ -346,6 +354,82 @@ def test_one_line_that_acts_and_learns_is_told_apart_by_its_caller() -> None:
     assert first.id == "acting-bound"
     assert "batch 4, no gradients" in first.evidence[0]
     assert "no_grad" not in first.remedy
+
+
+# --- Whole cycles -----------------------------------------------------------------------------
+
+
+def cycling(seconds: float, collect: float = 2.0, learn: float = 1.0) -> Recorded:
+    """A driver that collects and learns in turn, seen for so long, from its start on."""
+    driver = Recorded(1)
+    while driver.clock < seconds:
+        driver.spend(min(collect, seconds - driver.clock), "env")
+        driver.spend(max(0.0, min(learn, seconds - driver.clock)), "learn")
+    return driver.learns()
+
+
+@pytest.mark.parametrize("seconds", [6.4, 7.5, 8.6, 8.9, 9.4, 11.0, 12.4, 20.5])
+def test_wherever_the_window_ends_the_shares_are_of_whole_cycles(seconds: float) -> None:
+    found = told(cycling(seconds))
+    assert found.part == ""
+    assert found.phases["env"] == pytest.approx(2 / 3, abs=0.03)
+    assert found.verdict == "env-bound"
+    assert found.findings[0].gain > 1.1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "part"),
+    [(1.8, "no learning yet"), (2.9, "not one whole cycle of collecting and learning"),
+     (4.5, "only one whole cycle"), (5.7, "only one whole cycle")],
+)  # fmt: skip
+def test_less_than_two_cycles_are_a_part_and_nothing_is_predicted(
+    seconds: float, part: str
+) -> None:
+    found = told(cycling(seconds))
+    assert part in found.part
+    assert found.headline.startswith(f"only a part was seen, {found.part}")
+    assert advice(found) is None
+    assert all(one.high == 1.0 for one in found.findings)
+    assert "Raise --seconds" in " ".join(found.notes)
+    assert not any("warm-up" in what for what, _ in found.apart)
+    about = meta(seconds) | {"finished": True}  # then there is no more of it
+    assert diagnose(build(about, [cycling(seconds).written()])).part == ""
+
+
+def test_a_program_that_cannot_learn_is_seen_whole() -> None:
+    found = told(Recorded(1).spend(5.0, "env"))
+    assert (found.part, found.verdict) == ("", "env-bound")
+
+
+def test_learning_beside_collecting_needs_no_cycle() -> None:
+    """As with replay: some seconds of collecting at first are a warm-up, and not half a cycle."""
+    driver = Recorded(1).spend(0.3, "import").spend(3.0, "env")
+    for _ in range(50):
+        driver.spend(0.06, "env").spend(0.06, "learn")
+    found = told(driver.learns())
+    assert found.part == ""
+    assert found.phases["env"] == pytest.approx(0.5, abs=0.03)
+    assert dict(found.apart)["warm-up before steady learning"] == pytest.approx(3.1, abs=0.1)
+
+
+def test_a_step_amid_learning_that_only_a_window_sees_is_beside_it() -> None:
+    """Steps so short that no sample meets them."""
+    driver = Recorded(1).spend(2.0, "env").spend(6.0, "learn").learns()
+    assert "not one whole cycle" in told(driver).part
+    driver.rows.append(
+        {"k": "window", "t": 5.0, "names": [], "stack": [0, 60], "cost": 100.0,
+         "events": [[0, 0, 0, 61], [9000, 1, 0, 0]],
+         "details": [[0, "env", "Maze", None, None, False]]}
+    )  # fmt: skip
+    assert told(driver).part == ""
+
+
+def test_no_warm_up_is_told_where_no_learning_was_seen() -> None:
+    """What lies between two imports belongs to the start."""
+    driver = Recorded(1).spend(0.3, "import").spend(0.5, "env").spend(0.3, "import")
+    found = told(driver.spend(5.0, "env"))
+    assert [what for what, _ in found.apart] == ["imports and start"]
+    assert dict(found.apart)["imports and start"] == pytest.approx(1.1, abs=0.1)
 
 
 def test_a_permutation_for_each_batch_is_named_where_all_is_one_function() -> None:

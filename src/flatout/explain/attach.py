@@ -21,8 +21,9 @@ from typing import Any
 
 from flatout.errors import UsageError, one_line
 from flatout.explain.capacity import together
-from flatout.explain.evidence import rows_of
+from flatout.explain.evidence import build, rows_of
 from flatout.explain.monitor import Monitor
+from flatout.explain.timeline import timeline
 
 INJECT = Path(__file__).parent / "inject"
 POLL_S = 0.1
@@ -32,6 +33,10 @@ PATIENCE_S = 3.0
 
 IMPORTS_S = 60.0
 """Observation begins when all processes have done their imports, after this long at the latest."""
+
+LONGEST = 4
+"""Where a program was seen for less than two whole cycles it is observed for so many times as long,
+at most."""
 
 STOP_S = 5.0
 
@@ -57,7 +62,8 @@ def record(
 
     Args:
         command: program and arguments.
-        seconds: how long to observe; the program goes on to its own end.
+        seconds: how long to observe, and up to `LONGEST` times as long until two whole cycles of
+            collecting and learning were seen; the program goes on to its own end.
         observed: called once with the recording, as soon as it is complete.
         stop: then end the program, politely at first.
 
@@ -83,9 +89,10 @@ def record(
             ) from None
         began = time.monotonic()
         with _Signals(child):
-            watched = _watch(child, folder, began, seconds, facts["cores"])
+            meta = {"command": list(command), "began": began, "machine": facts}
+            watched = _watch(child, folder, meta, seconds)
             facts["cores"] = watched["cores"]
-            observed(_finish(child, command, folder, began, watched, facts))
+            observed(_finish(child, folder, meta, watched))
             code = _end(child) if stop else _wait(child)
     return code if code >= 0 else 128 - code
 
@@ -136,14 +143,15 @@ def _shares_terminal() -> bool:
 
 
 def _watch(
-    child: subprocess.Popen[bytes], folder: Path, began: float, seconds: float, cores: int
+    child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any], seconds: float
 ) -> dict[str, Any]:
     """Sample the hardware until the program ends or was observed for long enough."""
     samples: list[dict[str, Any]] = []
+    began = meta["began"]
     try:
         monitor = Monitor(child.pid, MONITOR_S, clock=time.monotonic)
     except OSError:
-        return {"samples": samples, "cores": cores, "notes": []}
+        return {"samples": samples, "cores": meta["machine"]["cores"], "notes": []}
     next_sample, limit = began + MONITOR_S, began + seconds + IMPORTS_S
     ready = None
     try:
@@ -155,9 +163,19 @@ def _watch(
             if time.monotonic() >= next_sample:
                 next_sample = time.monotonic() + MONITOR_S
                 samples.append(monitor.sample().as_json())
+            now = time.monotonic()
+            longest = now if ready is None else ready + LONGEST * seconds
+            if limit <= now < longest and _partly(folder, meta | {"monitor": [], "ended": now}):
+                limit = min(now + seconds / 2, longest)
         return {"samples": samples, "cores": monitor.cores, "notes": list(monitor.notes)}
     finally:
         monitor.close()
+
+
+def _partly(folder: Path, meta: dict[str, Any]) -> bool:
+    """Whether what was seen up to now is less than two cycles of what the program does."""
+    evidence = build({**meta, "notes": [], "finished": False}, rows_of(folder))
+    return bool(timeline(evidence).part)
 
 
 def _ready(folder: Path) -> bool:
@@ -167,12 +185,7 @@ def _ready(folder: Path) -> bool:
 
 
 def _finish(
-    child: subprocess.Popen[bytes],
-    command: Sequence[str],
-    folder: Path,
-    began: float,
-    watched: dict[str, Any],
-    facts: dict[str, Any],
+    child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any], watched: dict[str, Any]
 ) -> Recording:
     """Stop the probes and gather what they wrote."""
     ended = time.monotonic()
@@ -181,12 +194,12 @@ def _finish(
     if running:
         _settle(folder)
     rows = rows_of(folder)
-    notes = list(watched["notes"]) + _unseen(command, folder, rows, ended - began)
-    meta = {
-        "command": list(command), "began": began, "ended": ended, "monitor": watched["samples"],
-        "machine": facts, "notes": notes, "finished": not running,
+    unseen = _unseen(meta["command"], folder, rows, ended - meta["began"])
+    seen = {
+        "ended": ended, "monitor": watched["samples"], "notes": [*watched["notes"], *unseen],
+        "finished": not running,
     }  # fmt: skip
-    return Recording(meta, rows)
+    return Recording(meta | seen, rows)
 
 
 def _settle(folder: Path) -> None:

@@ -31,7 +31,8 @@ class ExplainArguments:
     path: tyro.conf.Positional[str | None] = None
     """A run's folder, or a file of saved evidence."""
     seconds: float = 60.0
-    """How long a program is observed, from the end of its imports on; it then runs to its end."""
+    """How long a program is observed, from the end of its imports on, and up to four times as long
+    until two cycles of collecting and learning were seen; it then runs to its end."""
     stop: bool = False
     """End the program (SIGTERM) once it is explained."""
     pid: int | None = None

@@ -7,13 +7,13 @@ rules, and the formula of each gain with the cost that it leaves, are in docs/ex
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flatout.explain import devices, remedies
 from flatout.explain.blame import Blame, blame
 from flatout.explain.calls import Counted, counted
 from flatout.explain.causes import CAUSES, HEALTHY, UNKNOWN
-from flatout.explain.diagnosis import PHASES, Diagnosis, Finding, Lane, Usage
+from flatout.explain.diagnosis import MODELLED, PHASES, Diagnosis, Finding, Lane, Usage
 from flatout.explain.evidence import Evidence
 from flatout.explain.mechanism import Learning, learning
 from flatout.explain.monitor import MonitorSample
@@ -99,12 +99,15 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     """The verdict and its findings."""
     known = facts(evidence)
     found = findings(known)
+    if known.line.part:  # what gains where it is seen may gain nothing in the rest
+        found = [replace(one, gain=1.0, low=1.0, high=1.0, kind=MODELLED) for one in found]
     first = found[0].id if found else UNKNOWN
     verdict = HEALTHY if first == "compute-bound" else first
     return Diagnosis(
         subject=" ".join(evidence.command),
         verdict=verdict,
         headline=_headline(known, found),
+        part=known.line.part,
         findings=tuple(found),
         seconds=known.blame.seconds,
         apart=tuple(known.line.apart),
@@ -174,6 +177,8 @@ def _headline(known: Facts, found: Sequence[Finding]) -> str:
         return "too little was seen to say what the time goes to"
     first = found[0]
     said = f"{CAUSES[first.id]} ({percent(first.share)})"
+    if known.line.part:
+        return f"only a part was seen, {known.line.part}; in it {said}"
     causes = [one.share for one in found if one.id != "compute-bound"]
     if first.id != "compute-bound" and max(causes) < FEW:
         return f"no cause holds a fifth of the time; what gains most: {said}"
@@ -186,6 +191,11 @@ def _notes(known: Facts) -> list[str]:
         notes.append(
             f"Only {known.blame.seconds:.1f} s could be explained: run it longer, or raise "
             "--seconds."
+        )
+    elif known.line.part:
+        notes.append(
+            f"Nothing is predicted: {known.line.part} was seen in {known.blame.seconds:.0f} s. "
+            "Raise --seconds."
         )
     failed = [process for process in known.evidence.processes if process.failure]
     notes += [f"The probe of process {one.pid} ended early ({one.failure})." for one in failed]

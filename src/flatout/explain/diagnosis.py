@@ -109,6 +109,8 @@ class Diagnosis:
         cores: logical cores that the program may use.
         machine: one line about the machine.
         notes: what could not be seen, one sentence each.
+        part: why only a part of what the program does was seen: then nothing is predicted. Empty
+            where the shares are of the whole.
     """
 
     subject: str
@@ -123,6 +125,7 @@ class Diagnosis:
     cores: int = 1
     machine: str = ""
     notes: tuple[str, ...] = ()
+    part: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """What ``--json`` writes: everything but the timeline."""

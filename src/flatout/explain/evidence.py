@@ -27,6 +27,7 @@ class Code:
         file, name, line: where it is; `name` is qualified.
         plain: the name alone.
         owner: what the class of its first argument is called and offers, where it has one.
+        learns: it, or another method of that class, takes gradients.
     """
 
     file: str
@@ -34,6 +35,7 @@ class Code:
     plain: str
     line: int
     owner: dict[str, Any] | None = None
+    learns: bool = False
 
     def has(self, *attributes: str) -> bool:
         """Whether the class of the first argument offers all of these."""
@@ -108,6 +110,7 @@ class Process:
     """One Python process of the program; times are seconds on the machine's monotonic clock.
 
     `failure` says what ended its probe early, `by_thread` why a thread had to sample all of it.
+    Where it was not `timed` the order of its samples tells nothing.
     """
 
     pid: int
@@ -129,6 +132,7 @@ class Process:
     torch_threads: int | None = None
     failure: str | None = None
     by_thread: str | None = None
+    timed: bool = True
 
     def leaf(self, stack: Stack) -> Leaf:
         """What the innermost frame of a stack was executing."""
@@ -184,7 +188,7 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
     found = Process(
         pid=first["pid"], ppid=first["ppid"], started=first["t"], ended=None,
         python=tuple(first["python"]), argv=first["argv"], stdlib=first["stdlib"],
-        environment=first.get("threads", {}),
+        environment=first.get("threads", {}), timed=first.get("timed", True),
     )  # fmt: skip
     for row in rows[1:]:
         _add(found, row)
@@ -213,7 +217,9 @@ def _add(to: Process, row: dict[str, Any]) -> None:
     elif kind == "code":
         index = row["i"]  # two threads write: not always in order
         to.codes += [UNKNOWN] * (index + 1 - len(to.codes))
-        to.codes[index] = Code(row["file"], row["name"], row["plain"], row["line"], row.get("self"))
+        owner = row.get("self")
+        learns = bool(row.get("learns") or (owner and owner.get("learns")))
+        to.codes[index] = Code(row["file"], row["name"], row["plain"], row["line"], owner, learns)
     elif kind == "leaf":
         to.leaves[row["c"], row["at"]] = Leaf(
             row.get("text") or "", row.get("call") or "", row.get("kind") or {}

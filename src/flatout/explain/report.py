@@ -96,6 +96,8 @@ def advice(diagnosis: Diagnosis) -> Finding | None:
     The findings come best first; of a healthy program only one that is predicted to gain more
     than `WORTHWHILE` counts.
     """
+    if diagnosis.part:
+        return None
     for finding in diagnosis.findings:
         worthwhile = diagnosis.verdict != HEALTHY or finding.gain > WORTHWHILE
         if worthwhile and (finding.remedy or finding.setting):

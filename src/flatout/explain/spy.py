@@ -86,7 +86,7 @@ def rows_of_stacks(
     """py-spy's stacks (``outer (file:line);inner (file:line) count``) as the probe's rows."""
     rows: list[dict[str, Any]] = [
         {"k": "process", "pid": pid, "ppid": 0, "t": began, "python": [3], "argv": list(argv),
-         "stdlib": "/lib/python3"},
+         "stdlib": "/lib/python3", "timed": False},
         {"k": "lane", "i": 0, "main": True, "name": None, "native": None},
     ]  # fmt: skip
     codes: dict[tuple[str, str], int] = {}

@@ -8,15 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from flatout.explain.calls import intervals, leaf_of, network_sites
+from flatout.explain.cycles import LEARNING, Steady, steady
 from flatout.explain.evidence import Evidence, Process
 from flatout.explain.places import Mark, Places, Site, program_of
-
-LEARNING = ("learn", "transfer", "communicate")
-BURST_S = 0.3
-"""Learning that rests for longer than this has paused."""
-
-LEAST_S = 1.0
-"""A steady state shorter than this explains nothing: everything after the imports is taken."""
+from flatout.explain.tags import is_program
 
 LATE, FADED = 0.4, 0.25
 """Compiling that takes less than a quarter of its part in the last two fifths has faded."""
@@ -72,6 +67,7 @@ class Timeline:
         driver: the thread that the others serve: the one that learns most.
         begin, end: the steady state.
         apart: (what, seconds) left out, of the driver.
+        part: why that is no whole cycle of what the program does; empty where it is.
     """
 
     tracks: list[Track]
@@ -80,6 +76,7 @@ class Timeline:
     begin: float
     end: float
     apart: list[tuple[str, float]]
+    part: str = ""
 
     def steady(self, track: Track) -> list[Moment]:
         """A track's moments in the steady state, imports and first compilations left out."""
@@ -102,7 +99,13 @@ def timeline(evidence: Evidence) -> Timeline:
     driver = _driver(tracks)
     if driver is None:
         return Timeline(tracks, places, None, evidence.began, evidence.ended, [])
-    begin, end = _steady(driver, evidence)
+    process = evidence.processes[driver.process]
+    learns = any(code.learns and is_program(code, process.stdlib) for code in process.codes)
+    steps = [w.t for w in process.windows if any(detail[1] == "env" for detail in w.details)]
+    found = steady(driver.moments, evidence.began, evidence.finished, learns, steps)
+    if not process.timed:
+        found = Steady(driver.times[0], driver.times[0] - driver.moments[0].dt, driver.times[-1])
+    begin, end = found.begin, found.end
     if _fades(driver, begin, end):
         for track in tracks:
             track.moments = [
@@ -111,7 +114,8 @@ def timeline(evidence: Evidence) -> Timeline:
                 else m
                 for m in track.moments
             ]
-    return Timeline(tracks, places, driver, begin, end, _apart(driver, evidence, begin, end))
+    apart = _apart(driver, evidence, found)
+    return Timeline(tracks, places, driver, begin, end, apart, found.part)
 
 
 def _places(process: Process) -> Places:
@@ -171,26 +175,6 @@ def _driver(tracks: Sequence[Track]) -> Track | None:
     return tracks[0]
 
 
-def _steady(driver: Track, evidence: Evidence) -> tuple[float, float]:
-    """The time in which the program repeats itself."""
-    started = max((m.t for m in driver.moments if m.mark.phase == "import"), default=evidence.began)
-    middle = (driver.times[0] + driver.times[-1]) / 2
-    if started > middle:  # a late import is no start-up
-        started = max(
-            (m.t for m in driver.moments if m.mark.phase == "import" and m.t < middle),
-            default=evidence.began,
-        )
-    learning = [m for m in driver.moments if m.mark.phase in LEARNING and m.t > started]
-    begin, end = started, driver.times[-1]
-    if learning:
-        bursts = _bursts(learning)
-        begin = bursts[0][1] if len(bursts) > 2 else bursts[0][0]
-        end = bursts[-1][1] if evidence.finished else driver.times[-1]
-    if end - begin < LEAST_S:
-        return started, driver.times[-1]
-    return begin, end
-
-
 def _fades(driver: Track, begin: float, end: float) -> bool:
     """Whether compiling comes to an end: then it was warm-up, however many programs there were."""
     late = end - LATE * (end - begin)
@@ -198,29 +182,18 @@ def _fades(driver: Track, begin: float, end: float) -> bool:
     return driver.seconds(("compile",), late, end) < FADED * LATE * whole
 
 
-def _bursts(moments: Sequence[Moment]) -> list[tuple[float, float]]:
-    """(begin, end) of stretches without a longer pause."""
-    found: list[tuple[float, float]] = []
-    for moment in moments:
-        begin = moment.t - moment.dt
-        if found and begin - found[-1][1] <= BURST_S:
-            found[-1] = (found[-1][0], moment.t)
-        else:
-            found.append((begin, moment.t))
-    return found
-
-
-def _apart(driver: Track, evidence: Evidence, begin: float, end: float) -> list[tuple[str, float]]:
+def _apart(driver: Track, evidence: Evidence, steady: Steady) -> list[tuple[str, float]]:
     def total(keep: Callable[[Moment], bool]) -> float:
         return sum(m.dt for m in driver.moments if keep(m))
 
     imports = total(lambda m: m.mark.phase == "import")
     compiled = total(lambda m: m.mark.phase == "first compilation")
-    before = total(lambda m: m.t <= begin and m.mark.phase not in APART)
-    after = total(lambda m: m.t > end and m.mark.phase not in APART)
+    early = total(lambda m: m.t <= steady.started and m.mark.phase not in APART)
+    before = total(lambda m: steady.started < m.t <= steady.begin and m.mark.phase not in APART)
+    after = total(lambda m: m.t > steady.end and m.mark.phase not in APART)
     start = max(0.0, driver.times[0] - evidence.began) if driver.times else 0.0
     found = [
-        ("imports and start", imports + start), ("first compilation", compiled),
-        ("warm-up before steady learning", before), ("after the last learning", after),
+        ("imports and start", imports + early + start), ("first compilation", compiled),
+        (steady.before, before), (steady.after, after),
     ]  # fmt: skip
     return [(name, seconds) for name, seconds in found if seconds >= 0.05]

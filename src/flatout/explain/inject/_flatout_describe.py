@@ -30,6 +30,10 @@ GRADIENTS = {
 """Names in the code of a compiled function that learns."""
 
 
+LIBRARIES = ("torch", "jax", "tensorflow", "keras", "optax", "flax", "haiku", "equinox", "builtins")
+"""What can learn, and does so only where somebody asks for it."""
+
+
 def command_line():
     argv = getattr(sys, "orig_argv", None)
     return [str(word) for word in argv] if argv else [sys.executable or "python"]
@@ -98,7 +102,34 @@ def class_of(owner, method):
         root = "%s.%s" % ((base.__module__ or "").split(".")[0], base.__name__)
         bases.append(root)
     has = [name for name in ATTRIBUTES if hasattr(cls, name)]
-    return {"name": cls.__name__, "module": cls.__module__, "bases": bases[:12], "has": has}
+    return {"name": cls.__name__, "module": cls.__module__, "bases": bases[:12], "has": has,
+            "learns": any(map(class_learns, cls.__mro__))}  # fmt: skip
+
+
+def class_learns(cls):
+    """Whether a method of a class takes gradients, whatever it inherits."""
+    if (cls.__module__ or "").split(".")[0] in LIBRARIES:
+        return False
+    found = LEARNERS.get(id(cls))
+    if found is None:
+        methods = [getattr(value, "__func__", value) for value in list(cls.__dict__.values())]
+        codes = [getattr(m, "__code__", None) for m in methods if type(m) is type(class_learns)]
+        found = LEARNERS[id(cls)] = (cls, any(names_of(code) & GRADIENTS for code in codes))
+    return found[1]
+
+
+LEARNERS = {}  # with the class, so that no id is used twice
+
+
+def names_of(code):
+    """The names that a code uses, and what is defined in it."""
+    codes, names = [code], set()
+    while codes:
+        one = codes.pop()
+        names.update(one.co_names)
+        names.update(one.co_freevars)
+        codes.extend(const for const in one.co_consts if hasattr(const, "co_names"))
+    return names
 
 
 def is_compiling(file, name):
@@ -298,12 +329,7 @@ def takes_gradients(function, depth, seen):
     if code is None or id(code) in seen or not depth:
         return False
     seen.add(id(code))
-    codes, names = [code], set()
-    while codes:
-        one = codes.pop()
-        names.update(one.co_names)
-        names.update(one.co_freevars)
-        codes.extend(const for const in one.co_consts if hasattr(const, "co_names"))
+    names = names_of(code)
     if names & GRADIENTS:
         return True
     scope = dict(getattr(function, "__globals__", {}) or {})

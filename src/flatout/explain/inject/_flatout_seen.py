@@ -4,12 +4,14 @@ Standard library only, Python 3.8 and later.
 """
 
 from _flatout_describe import (
+    GRADIENTS,
     class_of,
     described,
     is_compiling,
     kind_of,
     line_of,
     local_of,
+    names_of,
     resolve,
     text_at,
     thread_name,
@@ -103,7 +105,7 @@ class Seen:
         file, name = code.co_filename, getattr(code, "co_qualname", code.co_name)
         entry = self.codes[id(code)] = (index, code, is_compiling(file, code.co_name))
         row = {"k": "code", "i": index, "file": file, "name": name, "plain": code.co_name,
-               "line": code.co_firstlineno}  # fmt: skip
+               "line": code.co_firstlineno, "learns": bool(names_of(code) & GRADIENTS)}  # fmt: skip
         if frame is not None and code.co_argcount and code.co_varnames:
             try:
                 owner = local_of(frame, code.co_varnames[0], self.profiled())
