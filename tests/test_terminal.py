@@ -158,18 +158,23 @@ def test_a_line_of_a_shell_ends_as_said(name: str, tmp_path: Path) -> None:
 class Terminal:
     """A process in a session and a terminal of its own; `seen` is what the terminal was sent."""
 
-    def __init__(self, *argv: str, folder: Path, columns: int = 80, ignore: int = 0, **more: str):
+    def __init__(
+        self,
+        *argv: str,
+        folder: Path,
+        columns: int = 80,
+        ignores_hang_ups: bool = False,
+        **more: str,
+    ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
-        def begin() -> None:
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-            if ignore:
-                signal.signal(ignore, signal.SIG_IGN)
-
+        # By programs and not by a function of ours: forking where JAX has threads may hang.
+        session = ["setsid", "--ctty"]
+        session += ["bash", "-c", 'trap "" HUP; exec "$0" "$@"'] if ignores_hang_ups else []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "flatout", *argv], cwd=folder, env=VARIABLES | more,
-            stdin=slave, stdout=slave, stderr=slave, start_new_session=True, preexec_fn=begin,
+            [*session, sys.executable, "-m", "flatout", *argv], cwd=folder, env=VARIABLES | more,
+            stdin=slave, stdout=slave, stderr=slave,
         )  # fmt: skip
         os.close(slave)
         self.seen, self._there = b"", True
@@ -232,7 +237,7 @@ def test_a_terminal_that_hangs_up_ends_a_run_that_saves(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_that_ignores_hang_ups_outlives_its_terminal(tmp_path: Path) -> None:
     """As under nohup, but with a terminal to write to, which then is gone."""
-    terminal = Terminal(*SLEEPY, "--steps", "320", folder=tmp_path, ignore=signal.SIGHUP)
+    terminal = Terminal(*SLEEPY, "--steps", "320", folder=tmp_path, ignores_hang_ups=True)
     wait_for(lambda: learns(tmp_path))
     terminal.hang_up()
     assert terminal.ends() == 0
