@@ -203,8 +203,6 @@ def sac(
         (grads,) = pull((-by_action, jnp.full_like(log_prob, 1.0 / len(x)) * ent_coef))
         return (grads, value, log_prob.mean()), None
 
-    many = 2 * (config.batch_size // shards.count) * bounds.size
-    draws = shards.apart(functools.partial(normals, count=many))
     criticise = in_pieces(critics_gradient, pieces, shards)
     direct = in_pieces(actor_gradient, pieces, shards)
 
@@ -212,6 +210,7 @@ def sac(
         state: State, batch: Batch, key: jax.Array
     ) -> tuple[State, dict[str, jax.Array], jax.Array]:
         rows, alone = batch.rewards.shape[0], shards.each_step
+        draws = shards.apart(functools.partial(normals, count=2 * rows * bounds.size))
         drawn = draws(shards.key(key), jnp.zeros((), jnp.int32), state.updates)
         drawn = drawn.reshape(2, rows, bounds.size)
         ent_coef = jnp.exp(state.log_ent)

@@ -178,8 +178,6 @@ def td3(
 
         return jax.value_and_grad(loss)(actor), None
 
-    many = config.batch_size // shards.count * bounds.size
-    draws = shards.apart(functools.partial(normals, count=many))
     criticise = in_pieces(critics_gradient, pieces, shards)
     direct = in_pieces(actor_gradient, pieces, shards)
 
@@ -188,8 +186,10 @@ def td3(
     ) -> tuple[State, dict[str, jax.Array], jax.Array]:
         drawn = None
         if spread:
+            rows = batch.rewards.shape[0]
+            draws = shards.apart(functools.partial(normals, count=rows * bounds.size))
             drawn = draws(shards.key(key), jnp.zeros((), jnp.int32), state.updates)
-            drawn = drawn.reshape(batch.rewards.shape[0], bounds.size)
+            drawn = drawn.reshape(rows, bounds.size)
         (loss, q_mean, grads), error = criticise(state, (batch, drawn))
         said = {"critic_loss": loss, "td_error": error.mean(), "q_mean": q_mean}
         grads, said = shards.each_step.mean((grads, said))
