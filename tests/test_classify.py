@@ -73,6 +73,7 @@ def test_as_many_parts_learn_the_same_on_any_number_of_devices(
     assert furthest(one, last_saved(tmp_path / "8fastest")) < 2e-5
 
 
+@pytest.mark.slow
 def test_batch_normalisation_is_over_all_parts(flatout: Cli, tmp_path: Path) -> None:
     """Otherwise four parts would learn something else than the whole batch at once."""
     for shards in (1, 4):
@@ -80,6 +81,7 @@ def test_batch_normalisation_is_over_all_parts(flatout: Cli, tmp_path: Path) -> 
     assert furthest(last_saved(tmp_path / "1"), last_saved(tmp_path / "4")) < 2e-5
 
 
+@pytest.mark.slow
 def test_parts_that_agree_now_and_then_are_local_gradient_descent(
     flatout: Cli, tmp_path: Path
 ) -> None:
@@ -110,6 +112,7 @@ def test_parts_that_agree_now_and_then_are_local_gradient_descent(
         np.testing.assert_allclose(found[name], array, atol=2e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_gradients_in_pieces_take_less_memory_and_are_the_same(
     flatout: Cli, tmp_path: Path
 ) -> None:

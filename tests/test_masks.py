@@ -128,7 +128,7 @@ def test_actor_processes_refuse_at_once(
     flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    where = ["--placement", "sampler=processes workers=2x1"]
+    where = ["--placement", "sampler=processes workers=1x2"]
     train = ["train", "ppo", *TINY, "--batch-size", "64", "--env", "tests.test_masks:InInfo"]
     refused = flatout(*train, *where, "--run-dir", tmp_path / "refused")
     assert refused.code == 2

@@ -53,6 +53,7 @@ def test_one_group_is_bit_equal_to_the_inline_sampler(flatout: Cli, tmp_path: Pa
 
 
 @pytest.mark.bits
+@pytest.mark.slow
 def test_several_acting_devices_are_bit_equal_to_one(flatout: Cli, tmp_path: Path) -> None:
     """Which device acts changes nothing, as long as the groups are the same."""
     for number, act in enumerate(("cpu,cpu:1", "cpu:2,cpu:3")):

@@ -22,7 +22,9 @@ PLACEMENTS = ("cpu", "act=cpu:1", "act=cpu learn=cpu:1", "act=cpu:3 learn=cpu:2"
 
 
 @pytest.mark.bits
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize(
+    "env", ["CartPole-v1", pytest.param("Pendulum-v1", marks=pytest.mark.slow)]
+)
 def test_placement_changes_no_bit_on_cpu(
     env: str, flatout: Callable[..., Result], tmp_path: Path
 ) -> None:
@@ -144,6 +146,7 @@ def test_the_trace_is_a_time_line(flatout: Callable[..., Result], tmp_path: Path
 METRICS = Path(__file__).parent.parent / "docs" / "metrics.md"
 
 
+@pytest.mark.slow
 def test_every_metric_is_documented_and_every_documented_metric_exists(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:

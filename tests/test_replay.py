@@ -159,7 +159,9 @@ def assert_equal(one: Agent, other: Agent, steps: int = 40, cuts: tuple[int, ...
 
 
 @pytest.mark.bits
-@pytest.mark.parametrize("case", ["vectors", "stacks", "actions"])
+@pytest.mark.parametrize(
+    "case", ["vectors", "stacks", pytest.param("actions", marks=pytest.mark.slow)]
+)
 def test_where_replay_lives_changes_no_bit(case: str) -> None:
     assert_equal(agent(case), agent(case, "device"), cuts=(0, 3, 11, 12))
 

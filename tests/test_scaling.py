@@ -99,6 +99,7 @@ def test_the_same_work_on_one_and_two_devices(flatout: Cli, tmp_path: Path) -> N
     assert plot.read_text().startswith("<?xml")
 
 
+@pytest.mark.slow
 def test_finished_runs_compare_only_where_they_did_the_same(flatout: Cli, tmp_path: Path) -> None:
     for name, steps in (("a", 20), ("b", 20), ("c", 40)):
         flags = ("--steps", steps, "--batch-size", 64, "--shards", 2, "--quiet")
