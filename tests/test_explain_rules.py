@@ -38,6 +38,7 @@ PLACES: dict[str, tuple[list[tuple[str, str, dict[str, Any] | None]], str]] = {
     "io": ([(f"{STDLIB}/json/__init__.py", "dump", None), ("/home/me/train.py", "log", None)],
            "fp.write"),
     "wait": ([PIPE, ("/home/me/train.py", "collect", None)], "read"),
+    "named": ([("/home/me/train.py", "update_locals", None)], "self.locals.copy"),
     "draw": ([], "rng.permutation"),
     "import": ([("<frozen importlib._bootstrap>", "_find_and_load", None)], "import"),
     "transfer": ([("/usr/lib/site-packages/torch/optim/adam.py", "Adam.step", ADAM),
@@ -394,6 +395,14 @@ def test_less_than_two_cycles_are_a_part_and_nothing_is_predicted(
     assert not any("warm-up" in what for what, _ in found.apart)
     about = meta(seconds) | {"finished": True}  # then there is no more of it
     assert diagnose(build(about, [cycling(seconds).written()])).part == ""
+
+
+def test_a_name_that_sounds_of_learning_is_no_learning_yet() -> None:
+    """As with Stable-Baselines3, which calls ``update_locals`` while it collects."""
+    driver = Recorded(1)
+    for _ in range(40):
+        driver.spend(0.19, "env").spend(0.01, "named")
+    assert told(driver.learns()).part == "no learning yet"
 
 
 def test_a_program_that_cannot_learn_is_seen_whole() -> None:

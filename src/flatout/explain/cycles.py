@@ -63,6 +63,7 @@ def steady(
     began: float,
     finished: bool,
     learns: bool,
+    applied: bool = True,
     steps: Sequence[float] = (),
 ) -> Steady:
     """Find it in what the driver did.
@@ -72,12 +73,17 @@ def steady(
         began: the program's start.
         finished: whether the program has ended: what it did is all that there is.
         learns: whether its code takes gradients, seen or not.
+        applied: whether it was seen to do so. Else a little learning, which names alone tell of
+            (``update_locals``), is none.
         steps: when a window has seen an environment step.
     """
     started = _started(moments, began)
     moments = [m for m in moments if m.t > started] or moments
     last = moments[-1].t
     learning = [m for m in moments if m.mark.phase in LEARNING]
+    if learns and not applied:
+        few = sum(m.dt for m in learning) < LITTLE * sum(m.dt for m in moments)
+        learning = [] if few else learning
     if not learning:
         collects = sum(m.dt for m in moments if m.mark.phase in COLLECTING)
         alone = learns and not finished and 2 * collects > sum(m.dt for m in moments)

@@ -143,6 +143,11 @@ class Places:
                     at[mark] = at.get(mark, 0.0) + seconds
         self._cache.clear()
 
+    @property
+    def applied(self) -> bool:
+        """Whether gradients were seen to be taken or applied; else only names tell of learning."""
+        return any(self._learns.values())
+
     def mark(self, frames: Frames, leaf: Leaf) -> Mark:
         """What a place is part of."""
         key = (frames, leaf.text + leaf.call)
@@ -232,6 +237,8 @@ class Places:
 
     def _survey(self, frames: Frames, leaf: Leaf, seconds: float) -> None:
         """Count what is found below each function of the program."""
+        if any(self._tag(index) == "import" for index, _ in frames):
+            return  # what a module does as it is imported is no part of what its functions do
         tag = self._own_tag(frames, leaf)
         program = self._program(frames)
         below = {code for code, _ in program}

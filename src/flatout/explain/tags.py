@@ -70,6 +70,9 @@ LEARN_FILES = re.compile(
     r"|/tensorflow/python/eager/(backprop|tape)|/keras/src/(optimizers|backend/[a-z]+/optimizer)"
     r"|/keras/(optimizers|src/trainers)/|/tensorflow/python/training/"
 )
+NOT_LEARNING = ("_wrapped_call_impl", "__init__", "add_param_group")
+"""What is in those files and applies no gradients; an optimiser that is made is not at work."""
+
 NETWORK_FILES = re.compile(
     r"/torch/nn/modules/|/tensorflow/python/client/session\.py|/keras/src/(layers|models)/|/flax/(linen|nnx)/|/equinox/nn/|/haiku/"
 )
@@ -123,7 +126,7 @@ def frame_tag(code: Code, stdlib: str) -> str | None:
         return "replay"
     if file.endswith("/torch/_tensor.py") and code.plain == "backward":
         return "optimise"
-    if LEARN_FILES.search(file) and code.plain != "_wrapped_call_impl":
+    if LEARN_FILES.search(file) and code.plain not in NOT_LEARNING:
         return "optimise"
     if code.has("zero_grad") and code.plain == "step":
         return "optimise"

@@ -100,9 +100,13 @@ def timeline(evidence: Evidence) -> Timeline:
     if driver is None:
         return Timeline(tracks, places, None, evidence.began, evidence.ended, [])
     process = evidence.processes[driver.process]
-    learns = any(code.learns and is_program(code, process.stdlib) for code in process.codes)
+    stacks = {m.stack for m in driver.moments if m.mark.phase != "import"}
+    at_work = {code for stack in stacks for code, _ in process.stacks[stack].frames}
+    codes = [process.codes[code] for code in at_work]
+    learns = any(code.learns and is_program(code, process.stdlib) for code in codes)
     steps = [w.t for w in process.windows if any(detail[1] == "env" for detail in w.details)]
-    found = steady(driver.moments, evidence.began, evidence.finished, learns, steps)
+    applied = places[driver.process].applied
+    found = steady(driver.moments, evidence.began, evidence.finished, learns, applied, steps)
     if not process.timed:
         found = Steady(driver.times[0], driver.times[0] - driver.moments[0].dt, driver.times[-1])
     begin, end = found.begin, found.end

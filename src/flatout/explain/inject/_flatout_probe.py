@@ -41,6 +41,7 @@ WINDOW_FIRST = 0.5  # after the imports
 WINDOW_EVERY = 1.0
 WINDOW_COST = 0.01  # share of the time that windows may take
 WINDOWS = 40
+CPU = getattr(time, "thread_time", time.process_time)
 
 
 probe = None
@@ -87,7 +88,7 @@ class Probe:
         self.calm = self.failures = self.taken = 0
         self.own = set()
         self.last = self.flushed = time.monotonic()
-        self.used = INTERVAL * COST
+        self.used, self.woken = INTERVAL * COST, 0.0
         self.waits = 1.0  # how many times as long as it runs the main thread is ready to run
         self.crowd = 1.0  # so many times more rarely it is sampled
         self.delayed = None
@@ -218,7 +219,7 @@ class Probe:
 
     def look(self, late):
         """What the thread does each time: whether the main thread did not answer, and why."""
-        now = time.monotonic()
+        now, self.woken = time.monotonic(), CPU()
         blocked = now - self.last > 0.9 * self.crowd * BLOCKED or not self.timer.running
         spent = self.spent
         if spent is None or not self.timer.running:
@@ -311,7 +312,7 @@ class Probe:
             return ""  # a signal may interrupt its own handler
         if not self.turn.acquire(False):  # the other thread is at it
             return ""
-        self.ticking = True
+        self.ticking, self.woken = True, CPU()
         try:
             if self.window is not None:  # no profile function is there: the program has ended it
                 self.window.closed = True
@@ -334,13 +335,11 @@ class Probe:
 
     def take(self, frame, seconds):
         """One sample of all threads, and what it costs."""
-        cpu = getattr(time, "thread_time", time.process_time)
-        began = cpu()
         now = time.monotonic()
         dt, self.last = now - self.last, now
         self.sample(now, dt, frame, seconds)
         self.taken += self.ready
-        self.used = 0.9 * self.used + 0.1 * (cpu() - began)
+        self.used = 0.9 * self.used + 0.1 * (CPU() - self.woken)
 
     # --- One sample ---------------------------------------------------------------------------
 
@@ -461,12 +460,11 @@ class Probe:
             return
         self.window = None
         try:
-            cpu = getattr(time, "thread_time", time.process_time)
-            began = cpu()
+            began = CPU()
             row = window.row()
             window.events.clear()
             self.line(row)
-            cost = cpu() - began + 1e-9 * row["cost"] * len(row["events"])
+            cost = CPU() - began + 1e-9 * row["cost"] * len(row["events"])
             self.next_window = max(self.next_window, window.opened + cost / WINDOW_COST)
             for identity, (code, kinds) in list(self.given.items()):
                 if kinds is not None and identity in self.seen.codes:
