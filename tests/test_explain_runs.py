@@ -427,7 +427,7 @@ def test_workers_say_what_they_did(flatout: Cli, tmp_path: Path, inference: str)
 
 
 def test_constant_evaluation_and_checkpoints_are_found(flatout: Cli, tmp_path: Path) -> None:
-    train(flatout, tmp_path / "a", *TINY[:-1], "--eval-every", 64, "--eval-episodes", 20,
+    train(flatout, tmp_path / "a", *TINY[:-1], "--eval-every", 64, "--eval-episodes", 40,
           "--checkpoint-every", 0, "--n-epochs", 1)  # fmt: skip
     diagnosis = diagnose_run(tmp_path / "a")
     assert diagnosis.phases["eval"] == max(diagnosis.phases.values())
