@@ -38,6 +38,8 @@ PLACES: dict[str, tuple[list[tuple[str, str, dict[str, Any] | None]], str]] = {
     "io": ([(f"{STDLIB}/json/__init__.py", "dump", None), ("/home/me/train.py", "log", None)],
            "fp.write"),
     "wait": ([PIPE, ("/home/me/train.py", "collect", None)], "read"),
+    "traced": ([("/usr/lib/site-packages/jax/_src/api.py", "vjp", None),
+                ("/home/me/train.py", "improve", None)], "trace"),
     "named": ([("/home/me/train.py", "update_locals", None)], "self.locals.copy"),
     "draw": ([], "rng.permutation"),
     "import": ([("<frozen importlib._bootstrap>", "_find_and_load", None)], "import"),
@@ -403,6 +405,12 @@ def test_a_name_that_sounds_of_learning_is_no_learning_yet() -> None:
     for _ in range(40):
         driver.spend(0.19, "env").spend(0.01, "named")
     assert told(driver.learns()).part == "no learning yet"
+
+
+def test_learning_too_short_to_be_met_was_seen_as_it_was_compiled() -> None:
+    """An update of a millisecond after a second of collecting: many cycles, and no sample of it."""
+    driver = Recorded(1).spend(0.5, "env").spend(0.3, "traced", compilation=1).spend(5.0, "env")
+    assert told(driver.learns()).part == ""
 
 
 def test_a_program_that_cannot_learn_is_seen_whole() -> None:

@@ -86,7 +86,9 @@ def steady(
         learning = [] if few else learning
     if not learning:
         collects = sum(m.dt for m in moments if m.mark.phase in COLLECTING)
-        alone = learns and not finished and 2 * collects > sum(m.dt for m in moments)
+        alone = (
+            learns and not applied and not finished and 2 * collects > sum(m.dt for m in moments)
+        )
         return Steady(started, started, last, part="no learning yet" if alone else "")
     stretches = _stretches(moments)
     if stretches is None or _beside(stretches, moments, steps):

@@ -16,6 +16,9 @@ from flatout.explain.tags import is_program
 LATE, FADED = 0.4, 0.25
 """Compiling that takes less than a quarter of its part in the last two fifths has faded."""
 
+TAKING = ("vjp", "value_and_grad_f", "grad_f", "backward", "run_backward", "gradient")
+"""Functions of libraries that take gradients."""
+
 APART = ("import", "first compilation")
 
 
@@ -105,7 +108,8 @@ def timeline(evidence: Evidence) -> Timeline:
     codes = [process.codes[code] for code in at_work]
     learns = any(code.learns and is_program(code, process.stdlib) for code in codes)
     steps = [w.t for w in process.windows if any(detail[1] == "env" for detail in w.details)]
-    applied = places[driver.process].applied
+    traced = any(code.plain in TAKING for code in codes)  # then it ran, if too shortly to be met
+    applied = traced or places[driver.process].applied
     found = steady(driver.moments, evidence.began, evidence.finished, learns, applied, steps)
     if not process.timed:
         found = Steady(driver.times[0], driver.times[0] - driver.moments[0].dt, driver.times[-1])
