@@ -67,6 +67,17 @@ TINY = ("--env", "CartPole-v1", "--envs", "2", "--n-steps", "32", "--steps", "25
 """The smallest useful run's flags."""
 
 
+def replay_run(path: Path, *flags: str) -> Path:
+    """The smallest useful run with replay, finished, in that folder."""
+    from flatout.__main__ import main
+
+    tiny = [flag for flag in TINY if flag not in ("--n-steps", "32")]
+    dqn = ("--learning-starts", "32", "--batch-size", "8", "--buffer-size", "512",
+           "--train-freq", "64")  # fmt: skip
+    assert main(["train", "dqn", *tiny, *dqn, *flags, "--run-dir", str(path)]) == 0
+    return path
+
+
 def last_saved(run: Path) -> dict[str, np.ndarray]:
     """The arrays of a run's newest checkpoint."""
     from flatout import checkpoint

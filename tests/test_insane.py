@@ -16,23 +16,17 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
 from flatout import checkpoint
-from tests.conftest import TINY
+from tests.conftest import replay_run
 from tests.test_bad_files import NEWEST, metadata, settings, state
 from tests.test_bad_input import Cli, sentence
 
 CONFIG, CHECKPOINT = "config.json", str(NEWEST)
-DQN = ("--learning-starts", "32", "--batch-size", "8", "--buffer-size", "512", "--train-freq", "64")
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with replay; not to be changed."""
-    from flatout.__main__ import main
-
-    path = tmp_path_factory.mktemp("made") / "run"
-    flags = [flag for flag in TINY if flag not in ("--n-steps", "32")]
-    assert main(["train", "dqn", *flags, *DQN, "--run-dir", str(path)]) == 0
-    return path
+    return replay_run(tmp_path_factory.mktemp("made") / "run")
 
 
 @pytest.fixture

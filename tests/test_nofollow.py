@@ -15,11 +15,9 @@ from flatout.errors import CheckpointError, FlatoutError
 from flatout.runfolder import FILES
 from flatout.segments import SegmentStore
 from flatout.types import Snapshot
-from tests.conftest import TINY
+from tests.conftest import replay_run
 from tests.test_bad_input import Cli, contents, sentence
 
-DQN = ("--learning-starts", "32", "--batch-size", "8", "--buffer-size", "512", "--train-freq", "64",
-       "--checkpoint-every", "128")  # fmt: skip
 STEP = "step_000000000256"
 WRITTEN = ("config.json", "metrics.jsonl", "episodes.jsonl", "spans.jsonl", "devices.jsonl",
            "summary.json", "params.safetensors", ".lock")  # fmt: skip
@@ -28,12 +26,7 @@ WRITTEN = ("config.json", "metrics.jsonl", "episodes.jsonl", "spans.jsonl", "dev
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with replay; not to be changed."""
-    from flatout.__main__ import main
-
-    path = tmp_path_factory.mktemp("made") / "run"
-    flags = [flag for flag in TINY if flag not in ("--n-steps", "32")]
-    assert main(["train", "dqn", *flags, *DQN, "--run-dir", str(path)]) == 0
-    return path
+    return replay_run(tmp_path_factory.mktemp("made") / "run", "--checkpoint-every", "128")
 
 
 @pytest.fixture
