@@ -79,6 +79,9 @@ class Agent:
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse what would be set and never read, such as ``agent.learning_rate = 1e-5``."""
+        if name.startswith("_"):  # ours, some of it at each prediction
+            super().__setattr__(name, value)
+            return
         config, kind = vars(self).get("config"), type(self)
         settings = {} if config is None else config.flat()
         if name in settings:
@@ -87,7 +90,7 @@ class Agent:
                 f"agent.{name} = {short(value)} would change nothing: settings are chosen when an "
                 f"agent is made, by {kind.__name__}(env{given})."
             )
-        own = name in ("config", "summary") or name.startswith("_") or hasattr(kind, name)
+        own = name in ("config", "summary") or hasattr(kind, name)
         if not own and kind.__module__ == __name__:
             raise UsageError(
                 f"agent.{name} = {short(value)} would change nothing: {kind.__name__} has no such "
