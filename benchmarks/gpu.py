@@ -37,7 +37,7 @@ for _folder in (SOURCE, HERE):  # from a source tree, installed or not
 
 import gpu_rows  # noqa: E402
 from gpu_rows.base import CORE, Bench, Row  # noqa: E402
-from harness import NO_CACHE, run_child, source_id  # noqa: E402
+from harness import NO_CACHE, add_line, kept_lines, run_child, source_id  # noqa: E402
 from report import machine, table, write_section  # noqa: E402
 
 TAIL = 20
@@ -204,14 +204,9 @@ class Results:
         if args.fresh:
             self.path.unlink(missing_ok=True)
         self.rows: dict[str, dict[str, Any]] = {}
-        text = self.path.read_text() if self.path.exists() else ""
-        for line in text.splitlines():
-            with contextlib.suppress(json.JSONDecodeError):  # torn by an interruption
-                row = json.loads(line)
-                if all(row.get(key) == self.mark[key] for key in self._same):
-                    self.rows[row["row"]] = row
-        if text and not text.endswith("\n"):
-            self._append("\n")
+        for row in kept_lines(self.path):
+            if all(row.get(key) == self.mark[key] for key in self._same):
+                self.rows[row["row"]] = row
 
     def done(self, row: Row) -> bool:
         """Whether it need not be asked again."""
@@ -221,14 +216,8 @@ class Results:
         """Keep a row's outcome, on disk at once."""
         found = {"row": row.name, **self.mark, "date": str(date.today()), **said}
         self.rows[row.name] = found
-        self._append(json.dumps(found) + "\n")
+        add_line(self.path, found)
         return found
-
-    def _append(self, text: str) -> None:
-        with self.path.open("a") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
 
 
 def source() -> str:

@@ -172,6 +172,27 @@ def json_of(child: Child, what: str) -> Row:
 # --- Finished runs, kept so that a benchmark resumes -------------------------------------------
 
 
+def kept_lines(path: Path) -> list[Row]:
+    """The objects of a file of JSON lines; one that an interruption tore is passed over."""
+    text = path.read_text() if path.exists() else ""
+    rows: list[Row] = []
+    for line in text.splitlines():
+        with contextlib.suppress(json.JSONDecodeError):
+            rows.append(json.loads(line))
+    if text and not text.endswith("\n"):
+        with path.open("a") as file:
+            file.write("\n")
+    return rows
+
+
+def add_line(path: Path, row: Row) -> None:
+    """Add one, on disk at once."""
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
 class Store:
     """The finished runs of one benchmark, one JSON line each, keyed by name, side and seed."""
 
@@ -184,14 +205,7 @@ class Store:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if args.fresh and self.path.exists():
             self.path.replace(self.path.with_suffix(".previous.jsonl"))
-        self.rows: list[Row] = []
-        text = self.path.read_text() if self.path.exists() else ""
-        for line in text.splitlines():
-            with contextlib.suppress(json.JSONDecodeError):  # the line that an interruption tore
-                self.rows.append(json.loads(line))
-        if text and not text.endswith("\n"):
-            with self.path.open("a") as file:
-                file.write("\n")
+        self.rows = kept_lines(self.path)
 
     def get(self, side: str, seed: int) -> Row | None:
         """The newest finished run of this side and seed under the present settings."""
@@ -228,10 +242,7 @@ class Store:
             "wall_s": child.wall_s, "cpu_s": child.cpu_s, "max_rss_mb": child.max_rss_mb,
             "written_mb": child.written_mb, "other_load": child.other_load, "result": result,
         }  # fmt: skip
-        with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        add_line(self.path, row)
         self.rows.append(row)
         print(f"{what}: {child.wall_s:.1f} s", file=sys.stderr, flush=True)
         return row
