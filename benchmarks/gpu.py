@@ -146,7 +146,7 @@ def card_label(dry: bool) -> str:
     """The card's name, by which results are kept apart."""
     if dry or no_gpu():
         return "dry run"
-    from flatout.hardware import inventory
+    from flatout.hardware.inventory import inventory
 
     gpus = inventory().gpus
     return gpus[0].name + (f" x {len(gpus)}" if len(gpus) > 1 else "")
@@ -177,7 +177,7 @@ def refusal(row: Row, args: argparse.Namespace, absent: dict[str, list[str]], wh
         return ""
     if why:
         return why
-    from flatout.hardware import inventory
+    from flatout.hardware.inventory import inventory
 
     gpus = inventory().gpus
     if len(gpus) < row.cards:

@@ -59,11 +59,11 @@ def gymnasium_rates(args: argparse.Namespace) -> list[float]:
 
 def flatout_rates(args: argparse.Namespace) -> list[float]:
     """The actor processes'."""
+    from flatout.config.placement import CPU, Share
+    from flatout.config.settings import resolve
     from flatout.envs.task import open_task
-    from flatout.placement import CPU, Share
     from flatout.samplers.make import Needs, hire
-    from flatout.samplers.processes import WorkerLanes
-    from flatout.settings import resolve
+    from flatout.samplers.processes.lanes import WorkerLanes
 
     source = functools.partial(Empty, args.obs)
     config = resolve("ppo", {"env": "empty", "envs": args.envs, "n_steps": ROWS})

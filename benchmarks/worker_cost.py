@@ -27,15 +27,15 @@ ENVS = {
 
 def measure(env: str, settings: dict[str, Any], inference: str) -> dict[str, list[float]]:
     """Start a crew, step, look at it, end it: seconds, and MiB of each process."""
-    from flatout import backend
     from flatout.algorithms.base import ACT, INIT, LEARN, raw_key
-    from flatout.assembly import build_algorithm
+    from flatout.algorithms.registry import build_algorithm
     from flatout.buffers.fresh import Fresh
+    from flatout.config.placement import CPU, parse, shares
+    from flatout.config.settings import resolve
     from flatout.envs.task import open_task
-    from flatout.learner import Learner
-    from flatout.placement import CPU, parse, shares
+    from flatout.hardware import backend
+    from flatout.learner.learner import Learner
     from flatout.samplers.make import Acting, Needs, hire, make_sampler
-    from flatout.settings import resolve
     from flatout.spans import Spans
 
     count = WORKERS * EACH
@@ -44,7 +44,7 @@ def measure(env: str, settings: dict[str, Any], inference: str) -> dict[str, lis
     task = open_task(config.env, None)
     placement = parse(f"sampler=processes workers={WORKERS}x{EACH} inference={inference}")
     backend.start(placement)
-    algorithm = build_algorithm(config, task, None)
+    algorithm = build_algorithm(config, *task.spaces)
     acting = Acting(shares(placement, count), algorithm, task, raw_key(0, ACT), backend.device)
     needs = Needs(algorithm.horizon, None, 1, False)
     spans = Spans()

@@ -80,7 +80,7 @@ def replay_run(path: Path, *flags: str) -> Path:
 
 def last_saved(run: Path) -> dict[str, np.ndarray]:
     """The arrays of a run's newest checkpoint."""
-    from flatout import checkpoint
+    from flatout.storage import checkpoint
 
     return checkpoint.load(checkpoint.latest(run))[1].arrays
 

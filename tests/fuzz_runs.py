@@ -286,15 +286,15 @@ class Watch:
 
 def readers(run: Path) -> list[Callable[[], Any]]:
     """All that reads a run folder, without training."""
-    from flatout import checkpoint
-    from flatout.agentfile import find_agent, saved_config
-    from flatout.envs.trust import refuse_foreign
-    from flatout.explain.own.records import cut_after
-    from flatout.explain.runs import diagnose_evidence, read_run
-    from flatout.progress import Progress
-    from flatout.runfolder import RunFolder, load_config
-    from flatout.scaling.command import compared
-    from flatout.segments import SegmentStore
+    from flatout.cli.scale import compared
+    from flatout.explain.own.runs import diagnose_evidence, read_run
+    from flatout.run.progress import Progress
+    from flatout.storage import checkpoint
+    from flatout.storage.agent_file import find_agent, saved_config
+    from flatout.storage.run_folder import RunFolder, load_config
+    from flatout.storage.segments import SegmentStore
+    from flatout.storage.span_records import cut_after
+    from flatout.storage.trust import refuse_foreign
 
     def saved() -> None:
         path = checkpoint.latest(run)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flatout import checkpoint
+from flatout.storage import checkpoint
 from tests.conftest import Result
 
 ROOT = Path(__file__).parent.parent

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from flatout import A2C
 from flatout.algorithms.a2c import a2c
 from flatout.algorithms.base import Algorithm
-from flatout.algorithms.returns import next_reward_targets
-from flatout.config import NetworkConfig
-from flatout.hyper import A2CConfig
+from flatout.algorithms.common.returns import next_reward_targets
+from flatout.config.hyper import A2CConfig
+from flatout.config.schema import NetworkConfig
 from flatout.types import Trajectory
 from tests.test_ppo import (
     MOVES,

@@ -17,7 +17,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import flatout
-from flatout import PPO, CheckpointError, FlatoutError, UsageError, checkpoint
+from flatout import PPO, CheckpointError, FlatoutError, UsageError
+from flatout.storage import checkpoint
 from tests import bad_envs
 
 SETTINGS: dict[str, Any] = {"envs": 2, "n_steps": 32, "batch_size": 64, "seed": 1}

@@ -12,17 +12,17 @@ import jax
 import numpy as np
 import pytest
 
-from flatout.assembly import assemble
-from flatout.config import EnvConfig
+from flatout.config.schema import EnvConfig
+from flatout.config.settings import resolve
 from flatout.envs.base import Envs
 from flatout.envs.cropped import gray_crop
 from flatout.envs.host import EVALUATION, TRAINING, HostEnvs, episode_seed
 from flatout.envs.make import episode_limit, factory, specs
 from flatout.envs.task import open_task
-from flatout.envs.trust import refuse_foreign
 from flatout.errors import EnvironmentFailure, UsageError
-from flatout.settings import resolve
+from flatout.run.build import assemble
 from flatout.spans import Spans
+from flatout.storage.trust import refuse_foreign
 from flatout.types import DiscreteSpec, ObservationSpec
 
 pytest.importorskip("ale_py", reason="Atari needs ale-py")

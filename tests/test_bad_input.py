@@ -16,10 +16,11 @@ import psutil
 import pytest
 from gymnasium import spaces
 
-from flatout import UsageError, checkpoint
+from flatout import UsageError
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import specs
 from flatout.errors import EnvironmentFailure
+from flatout.storage import checkpoint
 from tests.bad_envs import Good, NumpyValues, WrongValue
 from tests.conftest import TINY, Result
 

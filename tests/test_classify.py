@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from flatout.algorithms.base import DATA, INIT, raw_key
 from flatout.algorithms.classify import classify
-from flatout.checkpoint import named_leaves
-from flatout.datasets import FILES, Dataset, load_dataset, read_idx
+from flatout.config.hyper import ClassifyConfig
+from flatout.envs.datasets import FILES, Dataset, load_dataset, read_idx
 from flatout.errors import UsageError
-from flatout.hyper import ClassifyConfig
+from flatout.run.classifier import image_spec, steps_together
 from flatout.samplers.dataset import DatasetSampler, batches
 from flatout.spans import Spans
-from flatout.supervised import image_spec, steps_together
+from flatout.storage.checkpoint import named_leaves
 from tests.conftest import Result, furthest, last_saved
 
 Cli = Callable[..., Result]

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.arguments import train_config
+from flatout.cli.arguments import train_config
+from flatout.config.hyper import PPOConfig
+from flatout.config.settings import load_preset, load_toml, parse_kwargs, presets, resolve
 from flatout.errors import UsageError
-from flatout.hyper import PPOConfig
-from flatout.settings import load_preset, load_toml, parse_kwargs, presets, resolve
 
 
 def refusal(*layers: dict[str, Any], algorithm: str = "ppo") -> str:

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 
 from flatout import UsageError
 from flatout.algorithms.base import Algorithm, raw_key, wrap_key
-from flatout.algorithms.continuous import Bounds
-from flatout.algorithms.randomness import normals
+from flatout.algorithms.common.continuous import Bounds
+from flatout.algorithms.common.randomness import normals
 from flatout.algorithms.sac import sac
 from flatout.algorithms.td3 import td3
-from flatout.config import NetworkConfig
+from flatout.config.hyper import HYPER
+from flatout.config.schema import NetworkConfig
 from flatout.envs.host import to_environment
-from flatout.hyper import HYPER
 from flatout.types import Batch, ContinuousSpec, DiscreteSpec, ObservationSpec
 from tests.test_optimiser import ByHand, assert_close, slopes
 from tests.tiny_envs import BOX

@@ -17,9 +17,9 @@ import scipy.stats
 from flatout import DQN, SAC, CheckpointError, UsageError
 from flatout.algorithms.base import Algorithm, raw_key, wrap_key
 from flatout.algorithms.dqn import ActorParams, Noise, State, dqn
-from flatout.config import NetworkConfig
-from flatout.hyper import DQNConfig
-from flatout.networks import NatureCNN
+from flatout.config.hyper import DQNConfig
+from flatout.config.schema import NetworkConfig
+from flatout.networks.torsos import NatureCNN
 from flatout.types import Batch, ContinuousSpec, DiscreteSpec, ObservationSpec
 from tests.test_optimiser import ByHand, assert_close, slopes
 from tests.tiny_envs import CONTEXTS, Bandit, Clock

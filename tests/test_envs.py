@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout import PPO
-from flatout.config import EnvConfig
+from flatout.config.schema import EnvConfig
 from flatout.envs.host import EVALUATION, TRAINING, HostEnvs, episode_seed, to_environment
 from flatout.envs.make import episode_limit, factory, specs
 from flatout.errors import UsageError

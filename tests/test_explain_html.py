@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from flatout.errors import FlatoutError
 from flatout.explain import html
-from flatout.explain.diagnosis import PHASES, Diagnosis, Lane, Usage
+from flatout.explain.diagnosis import Diagnosis, Lane, Usage
 from flatout.explain.report import clean
+from flatout.spans import PHASES
 from tests.test_explain_report import diagnoses, empty, example
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flatout.explain.evidence import load
+from flatout.explain.program.evidence import load
 from tests.conftest import Result
 from tests.kills import finish, wait_for
 

@@ -14,8 +14,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from flatout.explain.causes import CAUSES, HEALTHY
-from flatout.explain.diagnosis import PHASES, Diagnosis, Finding, Lane, Usage
+from flatout.explain.diagnosis import Diagnosis, Finding, Lane, Usage
 from flatout.explain.report import clean, show
+from flatout.spans import PHASES
 
 SECONDS = 60.0
 

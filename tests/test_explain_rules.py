@@ -14,13 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.explain.attach import blocking_flags
-from flatout.explain.capacity import together
-from flatout.explain.diagnose import diagnose
-from flatout.explain.diagnosis import PHASES, Diagnosis, Finding
-from flatout.explain.evidence import build, load, rows_of, save
+from flatout.explain.diagnosis import Diagnosis, Finding
+from flatout.explain.program.attach import blocking_flags
+from flatout.explain.program.capacity import together
+from flatout.explain.program.diagnose import diagnose
+from flatout.explain.program.evidence import build, load, rows_of, save
+from flatout.explain.program.tags import steps
 from flatout.explain.report import advice, gain_words
-from flatout.explain.tags import steps
+from flatout.spans import PHASES
 from tests.conftest import Result
 
 STDLIB = "/usr/lib/python3.11"

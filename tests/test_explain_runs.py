@@ -14,16 +14,28 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from rich.console import Console
 
-from flatout.console import load_words
+from flatout.config.placement import Placement, parse
+from flatout.config.settings import resolve
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.explain.causes import CAUSES, HEALTHY
-from flatout.explain.diagnosis import PHASES, Diagnosis
-from flatout.explain.own.facts import RunFacts, Use, facts, mean_use, shared_out
+from flatout.explain.diagnosis import Diagnosis
 from flatout.explain.own.older import from_summary
-from flatout.explain.own.predict import between, gain_of, remaining
-from flatout.explain.own.records import (
+from flatout.explain.own.rules import bottleneck, findings, headline, verdict
+from flatout.explain.own.runs import (
+    Evidence,
+    diagnose_evidence,
+    diagnose_run,
+    lanes,
+    read_run,
+)
+from flatout.explain.own.settings import flags, more_envs, placed, possible
+from flatout.planning.facts import RunFacts, Use, facts, mean_use, shared_out
+from flatout.planning.predict import between, gain_of, remaining
+from flatout.run.display import load_words
+from flatout.run.progress import Load
+from flatout.spans import NAMES, PHASES
+from flatout.storage.span_records import (
     MAIN,
     WAIT_LEARNER,
     Stretch,
@@ -34,20 +46,6 @@ from flatout.explain.own.records import (
     read_lines,
     steady,
 )
-from flatout.explain.own.rules import bottleneck, findings, headline, verdict
-from flatout.explain.own.settings import flags, more_envs, placed, possible
-from flatout.explain.runs import (
-    Evidence,
-    diagnose_evidence,
-    diagnose_run,
-    explain_run,
-    lanes,
-    read_run,
-)
-from flatout.placement import Placement, parse
-from flatout.progress import Load
-from flatout.settings import resolve
-from flatout.spans import NAMES
 from tests.conftest import TINY, Result
 from tests.kills import finish, spawn, wait_for
 
@@ -518,14 +516,11 @@ def test_saved_evidence_is_diagnosed_elsewhere(flatout: Cli, tmp_path: Path) -> 
     run = tmp_path / "run"
     train(flatout, run, *TINY[:-1])
     files = {name: tmp_path / name for name in ("d.json", "d.html", "e.json")}
-    console = Console(record=True, width=100)
-    code = explain_run(
-        run, json_file=files["d.json"], html_file=files["d.html"], save_file=files["e.json"],
-        console=console,
-    )  # fmt: skip
-    assert code == 0
+    done = flatout("explain", run, "--json", files["d.json"], "--html", files["d.html"],
+                   "--save", files["e.json"])  # fmt: skip
+    assert done.code == 0
     shown = json.loads(files["d.json"].read_text())
-    assert f"VERDICT  {shown['verdict']}" in console.export_text()
+    assert f"VERDICT  {shown['verdict']}" in done.out
     assert files["d.html"].stat().st_size > 1000
     again = diagnose_evidence(Evidence.from_json(json.loads(files["e.json"].read_text())))
     assert json.loads(json.dumps(again.as_json())) == shown
@@ -553,7 +548,7 @@ def test_the_closing_report_has_the_verdict(flatout: Cli, tmp_path: Path) -> Non
 def test_samples_of_the_steady_state_are_the_ones_that_count() -> None:
     config = resolve("ppo", {"env": "CartPole-v1", "placement": "cpu"})
     lines = [as_line(stretch(0, first=True)), as_line(stretch(10)), as_line(stretch(11))]
-    from flatout.explain.monitor import MonitorSample
+    from flatout.hardware.monitor import MonitorSample
 
     busy = MonitorSample(t=0.9, seconds=1.0, cores=2, cpu=1.0)
     calm = replace(busy, t=11.5, cpu=0.2)

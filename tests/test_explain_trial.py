@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from flatout.config.settings import resolve
 from flatout.errors import FlatoutError
-from flatout.explain import trial
 from flatout.explain.diagnosis import Diagnosis, Finding
-from flatout.explain.runs import diagnose_run, explain_run
-from flatout.explain.trial import Outcome, as_toml, difference, effect, show, try_first
-from flatout.settings import resolve
+from flatout.explain.own.runs import diagnose_run
+from flatout.fleet import trial
+from flatout.fleet.trial import Outcome, as_toml, difference, effect, show, try_first
 from tests.conftest import TINY, Result
 
 Cli = Callable[..., Result]
@@ -151,10 +151,11 @@ def test_a_remedy_is_tried_end_to_end(
     assert flatout("train", "ppo", *flags, "--run-dir", run, "--quiet").code == 0
     diagnosis = diagnose_run(run)
     assert "sampler=processes" in diagnosis.findings[0].setting[1]
-    console, file = Console(record=True, width=200), tmp_path / "d.json"
-    assert explain_run(run, json_file=file, try_it=True, console=console) == 0
+    file = tmp_path / "d.json"
+    done = flatout("explain", run, "--try", "--json", file)
+    assert done.code == 0
     said = json.loads(file.read_text())["trial"]
     assert len(said["steps_per_s"]) == len(said["steps_per_s_with"]) == 1
     assert said["gain"] > 1.2, "sleeping side by side is faster, whatever else the machine does"
-    assert "TRIED" in console.export_text()
+    assert "TRIED" in done.out
     assert "other groups" in said["learning"] or "versions old" in said["learning"]

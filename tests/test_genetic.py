@@ -13,10 +13,10 @@ import pytest
 from flatout import Genetic, UsageError
 from flatout.algorithms.base import Algorithm, raw_key, wrap_key
 from flatout.algorithms.genetic import genetic
-from flatout.assembly import assemble
-from flatout.config import NetworkConfig
-from flatout.hyper import GeneticConfig
-from flatout.settings import resolve
+from flatout.config.hyper import GeneticConfig
+from flatout.config.schema import NetworkConfig
+from flatout.config.settings import resolve
+from flatout.run.build import assemble
 from flatout.spans import Spans
 from flatout.types import ContinuousSpec, DiscreteSpec, ObservationSpec, Snapshot, Trajectory
 

@@ -11,10 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flatout.config.placement import Placement, parse
 from flatout.errors import FlatoutError, UsageError
-from flatout.hardware import Gpu, Hardware, MiB, inventory, resolve_placement, visible_indices
-from flatout.memory import CUDA_CONTEXT_MB, Expectation
-from flatout.placement import Placement, parse
+from flatout.hardware.inventory import (
+    Gpu,
+    Hardware,
+    MiB,
+    inventory,
+    resolve_placement,
+    visible_indices,
+)
+from flatout.learner.memory import CUDA_CONTEXT_MB, Expectation
 
 GPU_NAMES = ("NVIDIA H200", "NVIDIA A10")
 

@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
-from flatout import checkpoint
+from flatout.storage import checkpoint
 from tests.conftest import replay_run
 from tests.test_bad_files import NEWEST, metadata, settings, state
 from tests.test_bad_input import Cli, sentence

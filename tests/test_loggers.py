@@ -9,7 +9,7 @@ from typing import Any
 from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-defined]
 
-from flatout.loggers import TensorBoard
+from flatout.run.loggers import TensorBoard
 
 
 def masked(data: bytes) -> int:

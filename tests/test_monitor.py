@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.explain import monitor as module
-from flatout.explain.gpus import Gpus, GpuSample
-from flatout.explain.monitor import Monitor, MonitorSample, Recorder, merged, read_samples
-from flatout.explain.proctree import LinuxTree, PortableTree, Reading, open_tree
+from flatout.hardware import monitor as module
+from flatout.hardware.gpus import Gpus, GpuSample
+from flatout.hardware.monitor import Monitor, MonitorSample, Recorder, merged, read_samples
+from flatout.hardware.processes import LinuxTree, PortableTree, Reading, open_tree
 
 SPIN = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
 PARENT = f"""

@@ -18,23 +18,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.extend.random import threefry_2x32
 
-from flatout import networks as nets
 from flatout.algorithms.base import Algorithm, raw_key, wrap_key
-from flatout.algorithms.distributions import distribution
+from flatout.algorithms.common.distributions import distribution
+from flatout.algorithms.common.randomness import hashes, uniforms
+from flatout.algorithms.parallel.packing import Bundle
 from flatout.algorithms.ppo import ppo
-from flatout.algorithms.randomness import hashes, uniforms
-from flatout.boards import Centred, Grid, WideGrid
-from flatout.config import NetworkConfig
-from flatout.convolution import convolve
+from flatout.config.hyper import PPOConfig
+from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
-from flatout.hyper import PPOConfig
-from flatout.layers import MLP, FanIn, Linear, orthogonal
-from flatout.networks import NatureCNN, make_torso
-from flatout.packing import Bundle
-from flatout.params import NOISE_BLOCK, Policy
+from flatout.learner.policy import NOISE_BLOCK, Policy
+from flatout.networks import torsos as nets
+from flatout.networks.boards import Centred, Grid, WideGrid
+from flatout.networks.convolution import convolve
+from flatout.networks.layers import MLP, FanIn, Linear, orthogonal
+from flatout.networks.torsos import NatureCNN, make_torso
+from flatout.networks.winograd import Tiles, convolve_tiles, tiles_for
 from flatout.spans import Spans
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec
-from flatout.winograd import Tiles, convolve_tiles, tiles_for
 
 VECTOR = ObservationSpec((4,), "float32")
 PIXELS = ObservationSpec((84, 84, 4), "uint8", 255)

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flatout import checkpoint, durable, nofollow
 from flatout.errors import CheckpointError, FlatoutError
-from flatout.runfolder import FILES
-from flatout.segments import SegmentStore
+from flatout.storage import checkpoint, durable, nofollow
+from flatout.storage.run_folder import FILES
+from flatout.storage.segments import SegmentStore
 from flatout.types import Snapshot
 from tests.conftest import replay_run
 from tests.test_bad_input import Cli, contents, sentence

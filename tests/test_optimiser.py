@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.algorithms.optimiser import KINDS, Optimiser, polyak, schedule
+from flatout.algorithms.common.optimiser import KINDS, Optimiser, polyak, schedule
+from flatout.algorithms.parallel.packing import Bundle, OutputLayout, Packing
+from flatout.config.hyper import entropy_coefficient, linear
 from flatout.errors import UsageError
-from flatout.hyper import entropy_coefficient, linear
-from flatout.packing import Bundle, OutputLayout, Packing
 
 SHAPES = {
     "bias": jax.ShapeDtypeStruct((3,), np.float32),

@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 
 from flatout import FlatoutError
-from flatout.assembly import Parts, assemble
+from flatout.config.settings import resolve
 from flatout.errors import EnvironmentFailure
+from flatout.run.build import assemble
+from flatout.run.components import Components
 from flatout.schedules.overlapped import OverlappedSchedule
-from flatout.settings import resolve
 from flatout.spans import Spans
 from tests.fault_envs import Faulty
 from tests.kills import kill_at_random_times
@@ -35,7 +36,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @contextmanager
-def parts(algorithm: str, placement: str, source: Any = None, **settings: Any) -> Iterator[Parts]:
+def parts(
+    algorithm: str, placement: str, source: Any = None, **settings: Any
+) -> Iterator[Components]:
     own = {"env": "CartPole-v1", "envs": 4, "steps": 10_000, "placement": placement}
     config = resolve(algorithm, own | SETTINGS[algorithm] | settings)
     made = assemble(config, Spans(), source=source)
@@ -46,7 +49,7 @@ def parts(algorithm: str, placement: str, source: Any = None, **settings: Any) -
         made.close()
 
 
-def learned(made: Parts) -> Any:
+def learned(made: Components) -> Any:
     return jax.tree.map(np.array, made.schedule._learner.host_state())
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from flatout.config.placement import CPU, KEYS, DeviceName, Placement, parse, refuse_unavailable
 from flatout.errors import UsageError
-from flatout.placement import CPU, KEYS, DeviceName, Placement, parse, refuse_unavailable
 
 GPU = DeviceName("gpu")
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
 from flatout.algorithms.base import Algorithm, raw_key, wrap_key
+from flatout.algorithms.common.returns import RunningMoments
 from flatout.algorithms.ppo import State, ppo
-from flatout.algorithms.returns import RunningMoments
-from flatout.config import NetworkConfig
-from flatout.hyper import PPOConfig
+from flatout.config.hyper import PPOConfig
+from flatout.config.schema import NetworkConfig
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec, Trajectory
 
 OBS = ObservationSpec((3,), "float32")

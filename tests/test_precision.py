@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from flatout import backend
+from flatout.hardware import backend
 from tests.conftest import TINY, Result
 
 

@@ -18,15 +18,16 @@ import numpy as np
 import psutil
 import pytest
 
-from flatout import EnvironmentFailure, UsageError, backend
+from flatout import EnvironmentFailure, UsageError
 from flatout.algorithms.base import raw_key
-from flatout.assembly import build_algorithm
+from flatout.algorithms.registry import build_algorithm
 from flatout.buffers.rollout import final_chunks
+from flatout.config.placement import parse, shares, with_workers
+from flatout.config.settings import resolve
 from flatout.envs.task import open_task
-from flatout.placement import parse, shares, with_workers
-from flatout.samplers import crew
+from flatout.hardware import backend
 from flatout.samplers.make import Acting, Needs, hire, make_sampler
-from flatout.settings import resolve
+from flatout.samplers.processes import pool as crew
 from flatout.spans import Spans
 from flatout.types import Trajectory
 from tests.fault_envs import Faulty, Sleepy
@@ -52,7 +53,7 @@ def sampler(
     own |= {"env": "CartPole-v1", "envs": envs, "worker_timeout": timeout}
     config = resolve(algorithm, own | settings)
     task = open_task(config.env, source)
-    pure = build_algorithm(config, task, None)
+    pure = build_algorithm(config, *task.spaces)
     where = with_workers(parse(placement), envs, 2)
     acting = Acting(shares(where, envs), pure, task, raw_key(0, 2), backend.device)
     bundle = acting.bundle.pack_host(pure.actor(pure.init(raw_key(0, 0))))

@@ -17,8 +17,9 @@ import numpy as np
 import psutil
 import pytest
 
-from flatout import PPO, checkpoint
-from flatout.placement import parse, shares, with_workers
+from flatout import PPO
+from flatout.config.placement import parse, shares, with_workers
+from flatout.storage import checkpoint
 from tests.conftest import Result, last_saved
 from tests.kills import finish, spawn, wait_for
 

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout import checkpoint
 from flatout.algorithms.base import Algorithm, ReplayNeeds, raw_key, shapes_of
 from flatout.algorithms.dqn import dqn
 from flatout.algorithms.sac import sac
@@ -23,12 +22,13 @@ from flatout.buffers.ledger import Ledger
 from flatout.buffers.replay import HostReplay
 from flatout.buffers.ring import Geometry, Ring, gather
 from flatout.buffers.sampling import EPSILON, leaves
-from flatout.config import NetworkConfig
-from flatout.hyper import DQNConfig, SACConfig
-from flatout.learner import Learner
-from flatout.mesh import Mesh
-from flatout.segments import SavedRows, SegmentStore
+from flatout.config.hyper import DQNConfig, SACConfig
+from flatout.config.schema import NetworkConfig
+from flatout.learner.learner import Learner
+from flatout.learner.mesh import Mesh
 from flatout.spans import Spans
+from flatout.storage import checkpoint
+from flatout.storage.segments import SavedRows, SegmentStore
 from flatout.types import ContinuousSpec, DiscreteSpec
 from tests.conftest import Result
 from tests.test_resume import assert_same

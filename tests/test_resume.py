@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from flatout import checkpoint
 from flatout.envs.make import factory  # noqa: F401 - imported early: its time is not a test's
 from flatout.errors import Interrupt
-from flatout.interrupts import Interrupts
+from flatout.run.interrupts import Interrupts
+from flatout.storage import checkpoint
 from tests.conftest import TINY, Result
 from tests.kills import assert_same, final_state, finish, kill_at_random_times, spawn, wait_for
 

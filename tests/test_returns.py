@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.algorithms.returns import (
+from flatout.algorithms.common.returns import (
     RunningMoments,
     discounted_returns,
     generalised_advantages,

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from flatout import DDPG, SAC, TD3, CheckpointError
 from flatout.algorithms.base import raw_key, wrap_key
-from flatout.algorithms.randomness import normals
+from flatout.algorithms.common.randomness import normals
 from flatout.algorithms.sac import LOG_STD, squashed
-from flatout.hyper import SACConfig
-from flatout.networks import NatureCNN
+from flatout.config.hyper import SACConfig
+from flatout.networks.torsos import NatureCNN
 from flatout.types import Batch, ObservationSpec
 from tests.test_continuous import (
     HALF,

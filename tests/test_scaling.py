@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.errors import UsageError
-from flatout.scaling.verdict import PARTS, Row, Scaling, refuse_unequal, split
+from flatout.fleet.scaling import PARTS, Row, Scaling, refuse_unequal, split
 from tests.conftest import Result
 
 Cli = Callable[..., Result]

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flatout import checkpoint, segments
 from flatout.buffers.ledger import STORED
 from flatout.buffers.ring import Geometry
 from flatout.errors import CheckpointError
-from flatout.segments import SavedRows, SegmentStore
+from flatout.storage import checkpoint, segments
+from flatout.storage.segments import SavedRows, SegmentStore
 from flatout.types import ObservationSpec, RowSource, Snapshot
 from tests.worlds import VECTOR, Rates, Store, World, assert_right, image
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.algorithms.accumulate import value_and_grad
-from flatout.algorithms.shards import Shards
+from flatout.algorithms.parallel.accumulate import value_and_grad
+from flatout.algorithms.parallel.shards import Shards
 from flatout.buffers.sharded import split
 from flatout.buffers.sharded_replay import JoinedRows, PartRows
-from flatout.mesh import Mesh
+from flatout.learner.mesh import Mesh
 from flatout.types import Trajectory
 from tests.conftest import Result, furthest, last_saved
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from flatout.algorithms.base import wrap_key
-from flatout.algorithms.shuffle import permutations
+from flatout.algorithms.common.shuffle import permutations
 
 
 @partial(jax.jit, static_argnums=(2, 3))

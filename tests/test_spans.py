@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from flatout import spans as module
-from flatout.console import report
+from flatout.run.display import report
 from flatout.spans import NAMES, RunClock, Spans, Times
 
 Tree = tuple[str, int, list[Any], int]  # a span: name, time before its children, they, time after

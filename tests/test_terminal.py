@@ -27,15 +27,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from flatout import checkpoint
+from flatout.cli.watch import picture
 from flatout.envs import host
+from flatout.envs.deadline import DeadlineExceeded, deadline
 from flatout.errors import FlatoutError, Interrupt
-from flatout.interrupts import Interrupts, TooLate, limited
 from flatout.output import Output, plain, printable
-from flatout.runfolder import RunFolder
-from flatout.samplers import crew
-from flatout.segments import SegmentStore
-from flatout.watch import picture
+from flatout.run.interrupts import Interrupts
+from flatout.samplers.processes import pool as crew
+from flatout.storage import checkpoint
+from flatout.storage.run_folder import RunFolder
+from flatout.storage.segments import SegmentStore
 from tests.conftest import Result
 from tests.fault_envs import STEERING, stuck
 from tests.kills import finish, wait_for
@@ -398,7 +399,7 @@ def test_ignored_signals_stay_ignored_and_hang_ups_do_not_add_up() -> None:
 @pytest.mark.parametrize("how", ["sleep", "spin", "wait"])
 def test_what_blocks_is_interrupted_and_leaves_no_timer(how: str) -> None:
     before = signal.getsignal(signal.SIGALRM)
-    with pytest.raises(TooLate), limited(0.05):
+    with pytest.raises(DeadlineExceeded), deadline(0.05):
         stuck(how).close()
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert signal.getsignal(signal.SIGALRM) is before

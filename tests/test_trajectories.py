@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from flatout.algorithms.base import raw_key, shapes_of
 from flatout.buffers.trajectories import TrajectoryReplay
 from flatout.errors import CheckpointError
-from flatout.learner import Learner
-from flatout.mesh import Mesh
+from flatout.learner.learner import Learner
+from flatout.learner.mesh import Mesh
 from flatout.spans import Spans
 from flatout.types import Trajectory
 from tests.test_ppo import N, agent, assert_close, largest_change, learn, plain, rollout, start

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from flatout import PPO, CheckpointError, signing
-from flatout.checkpoint import FORMAT
-from flatout.envs import trust
-from flatout.explain.runs import read_run
+from flatout import PPO, CheckpointError
+from flatout.explain.own.runs import read_run
+from flatout.storage import signing, trust
+from flatout.storage.checkpoint import FORMAT
 from tests.conftest import TINY, Result
 from tests.test_bad_files import header, metadata, settings
 from tests.test_bad_input import Cli, sentence

@@ -12,7 +12,7 @@ from PIL import Image
 from rich.console import Console
 
 from flatout import DQN
-from flatout.watch import picture, play, watch
+from flatout.cli.watch import picture, play, watch
 from tests.conftest import Result
 
 Cli = Callable[..., Result]

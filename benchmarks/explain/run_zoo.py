@@ -24,8 +24,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from flatout.explain.diagnose import diagnose as judge  # noqa: E402
-from flatout.explain.evidence import load as load_evidence  # noqa: E402
+from flatout.explain.program.diagnose import diagnose as judge  # noqa: E402
+from flatout.explain.program.evidence import load as load_evidence  # noqa: E402
 from harness import (  # noqa: E402
     NO_CACHE,
     BenchmarkError,

@@ -32,8 +32,8 @@ def compare(name: str, bench: Bench) -> list[Figures]:
     """Largest relative differences, array by array."""
     import numpy as np
 
-    from flatout.checkpoint import named_leaves
     from flatout.envs.task import open_task
+    from flatout.storage.checkpoint import named_leaves
 
     bench.device()  # JAX starts with both kinds of devices
     algorithm = "dqn" if name == "nature" else name
@@ -73,7 +73,7 @@ def compare(name: str, bench: Bench) -> list[Figures]:
 
 def _parts(algorithm: str, name: str, placement: str, precision: str) -> Any:
     """A run's parts, compiled."""
-    from flatout.assembly import assemble
+    from flatout.run.build import assemble
     from flatout.spans import Spans
 
     config = _config(algorithm, name)
@@ -83,7 +83,7 @@ def _parts(algorithm: str, name: str, placement: str, precision: str) -> Any:
 
 def _config(algorithm: str, name: str) -> Any:
     """A run's settings."""
-    from flatout.settings import resolve
+    from flatout.config.settings import resolve
 
     env, around, hyper = SETTINGS[name]
     return resolve(algorithm, {"env": env, **around, **hyper, "steps": 4096, "seed": 1})
@@ -91,7 +91,7 @@ def _config(algorithm: str, name: str) -> Any:
 
 def _acted(parts: Any, spec: Any, obs: Any, precision: str) -> dict[str, Any]:
     """What acting gives for these observations, with noise and greedily."""
-    from flatout.params import Policy
+    from flatout.learner.policy import Policy
     from flatout.spans import Spans
 
     drawing = parts.schedule._policies[0]

@@ -86,8 +86,8 @@ class Bench:
 
     def device(self) -> Any:
         """JAX's device that stands for the first GPU, JAX started as Flatout does."""
-        from flatout import backend
-        from flatout.placement import parse
+        from flatout.config.placement import parse
+        from flatout.hardware import backend
 
         if self.dry:
             backend.show_virtual_devices(3)

@@ -21,7 +21,7 @@ LEFT_MB = (8_000, 100)
 
 def free_mb() -> list[int]:
     """MiB free on each card, by NVML."""
-    from flatout.hardware import inventory
+    from flatout.hardware.inventory import inventory
 
     return [gpu.memory_free_mb for gpu in inventory().gpus]
 
@@ -30,9 +30,9 @@ def cards(bench: Bench) -> list[Figures]:
     """NVML and JAX see the same cards."""
     import jax
 
-    from flatout import backend
-    from flatout.hardware import inventory
-    from flatout.placement import CPU, DeviceName, Placement
+    from flatout.config.placement import CPU, DeviceName, Placement
+    from flatout.hardware import backend
+    from flatout.hardware.inventory import inventory
 
     gpus = inventory().gpus
     if bench.dry:
@@ -79,9 +79,9 @@ def cap(bench: Bench) -> list[Figures]:
     import jax
     import numpy as np
 
-    from flatout import backend
-    from flatout.hardware import inventory
-    from flatout.placement import parse
+    from flatout.config.placement import parse
+    from flatout.hardware import backend
+    from flatout.hardware.inventory import inventory
 
     if bench.dry:
         notes = backend.start(parse("act=cpu memory=0.3"))

@@ -29,7 +29,7 @@ TINY: dict[str, tuple[int, tuple[object, ...]]] = {
 
 
 def score(algorithm: str, bench: Bench) -> list[Figures]:
-    """Train, end it as Ctrl-C does, and read what it had reached when."""
+    """Train, end it as a scheduler does, and read what it had reached when."""
     envs, flags = (TINY if bench.dry else RUNS)[algorithm]
     placement = samplers(envs, bench)["processes, overlapped"]
     placement += " replay=gpu" if algorithm == "dqn" else ""
@@ -48,12 +48,12 @@ def score(algorithm: str, bench: Bench) -> list[Figures]:
             ends = time.monotonic() + bench.size(SECONDS, 8)
             while time.monotonic() < ends and child.poll() is None:
                 time.sleep(0.5)
-            child.send_signal(signal.SIGINT)
+            child.terminate()  # SIGINT is ignored by what a shell runs in the background
             code = child.wait(timeout=60)
         finally:
             child.kill()
         errors.seek(0)
-        if code != 130:
+        if code != 128 + signal.SIGTERM:
             raise BenchmarkError(f"training ended with {code}:\n{errors.read()}")
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     if not rows:

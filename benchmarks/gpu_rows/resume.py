@@ -65,7 +65,7 @@ def killed(name: str, bench: Bench) -> list[Figures]:
 
 def _agent(run: Path) -> dict[str, Any]:
     """The arrays of a run's final agent, its optimiser included."""
-    from flatout import checkpoint
+    from flatout.storage import checkpoint
 
     return checkpoint.load_agent(run / "params.safetensors")[0]
 

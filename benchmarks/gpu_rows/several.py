@@ -25,7 +25,7 @@ SCALED = {
 
 def scale(algorithm: str, bench: Bench) -> list[Figures]:
     """`flatout scale` on 1, 2, 4, ... cards."""
-    from flatout.hardware import inventory
+    from flatout.hardware.inventory import inventory
 
     there = 2 if bench.dry else len(inventory().gpus)
     counts = [n for n in (1, 2, 4, 8) if n <= there]

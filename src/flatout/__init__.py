@@ -15,8 +15,8 @@ if TYPE_CHECKING:  # nothing is imported before it is used: the command begins b
     from typing import Any
 
     from flatout.api import A2C, DDPG, DQN, PPO, SAC, TD3, Genetic
+    from flatout.config.placement import Placement
     from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError, UsageError
-    from flatout.placement import Placement
 
 __version__ = "0.1.0"
 
@@ -47,7 +47,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load what is named on first use: `import flatout` stays quick and JAX unstarted."""
     if name == "Placement":
-        from flatout.placement import Placement
+        from flatout.config.placement import Placement
 
         return Placement
     if name in __all__:

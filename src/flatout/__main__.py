@@ -60,7 +60,7 @@ def _leave(signum: int, frame: FrameType | None) -> None:
 
 def _run(arguments: list[str]) -> int:
     """Run one command; what it raises becomes a sentence."""
-    from flatout.cli import dispatch
+    from flatout.cli.commands import dispatch
     from flatout.errors import FlatoutError, Interrupt
     from flatout.output import say
 

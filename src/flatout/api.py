@@ -10,23 +10,23 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from flatout import checkpoint, signing
-from flatout.agentfile import AGENT_FILES, FINAL, find_agent, save_parameters, saved_config
-from flatout.assembly import build_algorithm
-from flatout.checkpoint import PREFIX
-from flatout.config import TrainConfig, check_episodes
+from flatout.algorithms.parallel.packing import Bundle
+from flatout.algorithms.registry import build_algorithm
+from flatout.config.schema import TrainConfig, check_episodes
+from flatout.config.settings import resolve, with_run
 from flatout.envs.host import to_environment
 from flatout.envs.task import Task, open_task
-from flatout.envs.trust import Said, refuse_foreign
 from flatout.errors import CheckpointError, FlatoutError, UsageError, nearest, short
-from flatout.evaluate import Evaluation, Evaluator, record
-from flatout.networks import Network
-from flatout.packing import Bundle
-from flatout.params import Policy
-from flatout.runfolder import RunFolder, load_config
-from flatout.settings import resolve, with_run
+from flatout.learner.policy import Policy
+from flatout.networks.torsos import Network
+from flatout.run.evaluate import Evaluation, Evaluator, record
+from flatout.run.trainer import Callback, Trainer
 from flatout.spans import Spans
-from flatout.trainer import Callback, Trainer
+from flatout.storage import checkpoint, signing
+from flatout.storage.agent_file import AGENT_FILES, FINAL, find_agent, save_parameters, saved_config
+from flatout.storage.checkpoint import PREFIX
+from flatout.storage.run_folder import RunFolder, load_config
+from flatout.storage.trust import Said, refuse_foreign
 
 
 class Agent:
@@ -57,7 +57,7 @@ class Agent:
             network = None
         preset = settings.pop("preset", None)
         if preset is not None:
-            from flatout.settings import load_preset
+            from flatout.config.settings import load_preset
 
             layers.append(load_preset(preset))
             if layers[0].get("algorithm") != self.algorithm:
@@ -134,8 +134,8 @@ class Agent:
         if progress_bar:
             from rich.console import Console
 
-            from flatout.console import LiveDisplay
             from flatout.output import tolerant
+            from flatout.run.display import LiveDisplay
 
             display = LiveDisplay(config, Console(file=tolerant(sys.stdout)))
         folder = None if folder_name is None else RunFolder(Path(folder_name))
@@ -208,7 +208,7 @@ class Agent:
             raise UsageError(f"seed = {seed} is impossible: it lies in 0 to 4294967295.")
         task = open_task(self.config.env, self._source)
         device = self._start_backend(task)
-        algorithm = build_algorithm(self.config, task, self._network)
+        algorithm = build_algorithm(self.config, *task.spaces, self._network)
         limit = 1 if task.single else 16
         precision = self.config.run.precision
         evaluator = Evaluator(algorithm, task, episodes, seed, device, limit, precision)
@@ -290,7 +290,7 @@ class Agent:
         learned = metadata.get("learned")
         agent._learned = learned if isinstance(learned, int) and learned >= 0 else 1
         try:  # check it now
-            agent._packed(build_algorithm(agent.config, agent._task_specs(), network))
+            agent._packed(build_algorithm(agent.config, *agent._task_specs().spaces, network))
         except CheckpointError as error:
             hint = "" if network else " An agent with a network of its own is loaded with network=."
             raise CheckpointError(f"{path} does not fit its settings: {error}{hint}") from error
@@ -306,8 +306,8 @@ class Agent:
 
     def _start_backend(self, task: Task) -> Any:
         """Start JAX for the settings' placement; returns the acting device."""
-        from flatout import backend
-        from flatout.hardware import inventory, resolve_placement
+        from flatout.hardware import backend
+        from flatout.hardware.inventory import inventory, resolve_placement
 
         hardware = inventory()
         placement, _ = resolve_placement(
@@ -330,7 +330,7 @@ class Agent:
 
         if (count, deterministic) not in self._acting:
             task = self._task_specs()
-            algorithm = build_algorithm(self.config, task, self._network)
+            algorithm = build_algorithm(self.config, *task.spaces, self._network)
             key = None if deterministic else raw_key(self.config.run.seed, ACT)
             precision = self.config.run.precision
             policy = Policy(algorithm, task.obs_spec, count, self._device, key, precision)

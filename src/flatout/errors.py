@@ -8,6 +8,7 @@ Anything else that escapes is a defect of Flatout itself.
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Iterable
 
 from flatout.output import printable
@@ -43,6 +44,8 @@ class Interrupt(BaseException):
     Derives from `BaseException`, as `KeyboardInterrupt` does, so that an environment's own
     ``except Exception`` does not swallow it.
     """
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)

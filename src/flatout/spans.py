@@ -7,21 +7,42 @@ before closing it (asynchronous dispatch is not "done"); that is the caller's pa
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Any
-
-from flatout import durable
 
 NAMES = (
     "env", "act", "input", "transfer", "replay", "learn", "publish", "log", "checkpoint", "wait",
     "eval", "compile",
 )  # fmt: skip
 """Every span of the main process, in the order in which reports list them."""
+
+PHASES: dict[str, str] = {
+    "env": "environment steps, resets and observations",
+    "act": "choosing actions",
+    "replay": "choosing and gathering batches from stored experience",
+    "input": "loading and augmenting a data set",
+    "learn": "learning",
+    "transfer": "copies and syncs between host and device",
+    "communicate": "averaging across devices",
+    "publish": "publishing parameters",
+    "ipc": "moving data between processes",
+    "io": "checkpoints, logs, rendering",
+    "eval": "evaluation episodes",
+    "compile": "tracing and compiling again",
+    "wait": "waiting, nothing to do",
+    "other": "other",
+}
+"""What an instant of a process was spent on, in the order in which reports list it."""
+
+OF_SPAN = {
+    "env": "env", "act": "act", "input": "input", "transfer": "transfer", "replay": "replay",
+    "learn": "learn", "publish": "publish", "log": "io", "checkpoint": "io", "eval": "eval",
+    "compile": "compile", "wait": "wait", "other": "other",
+}  # fmt: skip
+"""Which phase of a diagnosis a span of a run belongs to."""
 
 MAX_TRACE_EVENTS = 1_000_000
 
@@ -73,7 +94,7 @@ class Spans:
     """Sums span times of one process; with `trace` it also keeps every event.
 
     Args:
-        trace: keep single events (at most a million) for `write_trace`.
+        trace: keep single events (at most a million) for `chrome_trace`.
     """
 
     def __init__(self, trace: bool = False) -> None:
@@ -120,8 +141,8 @@ class Spans:
         total = sum(shares.values())
         return {name: share / total for name, share in shares.items()}
 
-    def write_trace(self, path: Path) -> None:
-        """Write the kept events in the Chrome trace format (chrome://tracing, Perfetto)."""
+    def chrome_trace(self) -> dict[str, Any]:
+        """The kept events in the Chrome trace format (chrome://tracing, Perfetto)."""
         pid = os.getpid()
         events: list[dict[str, Any]] = [
             {"name": name, "ph": "X", "pid": pid, "tid": 0, "ts": start / 1e3,
@@ -131,8 +152,7 @@ class Spans:
         if self.dropped_events:
             note = f"{self.dropped_events} later events were not kept"
             events.append({"name": note, "ph": "I", "pid": pid, "tid": 0, "ts": 0, "s": "g"})
-        text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
-        durable.replace(path, text.encode())
+        return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
 @dataclass(frozen=True)

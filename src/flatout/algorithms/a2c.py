@@ -11,16 +11,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from flatout.algorithms.accumulate import pieces_of, value_and_grad
-from flatout.algorithms.actor_critic import Networks, policy, value
 from flatout.algorithms.base import Algorithm, shapes_of
-from flatout.algorithms.on_policy import Batch, OnPolicy, State
-from flatout.algorithms.optimiser import Optimiser, schedule
-from flatout.algorithms.returns import centre, mean
-from flatout.algorithms.shards import ONE, Shards
-from flatout.config import NetworkConfig
-from flatout.hyper import A2CConfig, linear
-from flatout.networks import Network
+from flatout.algorithms.common.actor_critic import Networks, policy, value
+from flatout.algorithms.common.on_policy import Batch, OnPolicy, State
+from flatout.algorithms.common.optimiser import Optimiser, schedule
+from flatout.algorithms.common.returns import centre, mean
+from flatout.algorithms.parallel.accumulate import pieces_of, value_and_grad
+from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.config.hyper import A2CConfig, linear
+from flatout.config.schema import NetworkConfig
+from flatout.networks.torsos import Network
 from flatout.types import ActionSpec, ObservationSpec, Trajectory
 
 METRICS = (

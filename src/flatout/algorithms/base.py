@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from flatout.algorithms.shards import ONE, Shards
-from flatout.hyper import ReplayConfig, linear
+from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.config.hyper import ReplayConfig, linear
 
 State = Any
 Params = Any

@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flatout.algorithms.accumulate import pieces_of, value_and_grad
 from flatout.algorithms.base import Algorithm, shapes_of
-from flatout.algorithms.optimiser import Optimiser, schedule
-from flatout.algorithms.shards import ONE, Shards, over_devices
-from flatout.convolution import convolve
+from flatout.algorithms.common.optimiser import Optimiser, schedule
+from flatout.algorithms.parallel.accumulate import pieces_of, value_and_grad
+from flatout.algorithms.parallel.shards import ONE, Shards, over_devices
+from flatout.config.hyper import ClassifyConfig, linear
 from flatout.errors import UsageError
-from flatout.hyper import ClassifyConfig, linear
-from flatout.layers import Conv, Draw, FanIn, Linear
+from flatout.networks.convolution import convolve
+from flatout.networks.layers import Conv, Draw, FanIn, Linear
 from flatout.types import Array, ObservationSpec, Trajectory
 
 METRICS = ("loss", "accuracy", "l2", "grad_norm", "learning_rate", "updates")

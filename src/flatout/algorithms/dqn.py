@@ -14,17 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flatout.algorithms.accumulate import pieces_of, value_and_grad
 from flatout.algorithms.base import Algorithm, replay_needs, shapes_of
-from flatout.algorithms.continuous import observe
-from flatout.algorithms.optimiser import Optimiser, polyak, schedule
-from flatout.algorithms.randomness import uniforms
-from flatout.algorithms.shards import ONE, Shards
-from flatout.config import NetworkConfig
+from flatout.algorithms.common.continuous import observe
+from flatout.algorithms.common.optimiser import Optimiser, polyak, schedule
+from flatout.algorithms.common.randomness import uniforms
+from flatout.algorithms.parallel.accumulate import pieces_of, value_and_grad
+from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.config.hyper import DQNConfig, linear
+from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
-from flatout.hyper import DQNConfig, linear
-from flatout.layers import Draw, FanIn, Linear
-from flatout.networks import Network, Torso, features, make_torso, over_batch
+from flatout.networks.layers import Draw, FanIn, Linear
+from flatout.networks.torsos import Network, Torso, features, make_torso, over_batch
 from flatout.types import ActionSpec, Array, Batch, DiscreteSpec, ObservationSpec
 
 METRICS = ("loss", "td_error", "q_max", "grad_norm", "learning_rate")

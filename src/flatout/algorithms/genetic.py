@@ -14,18 +14,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.actor_critic import Actor, build_networks, policy
 from flatout.algorithms.base import Algorithm, shapes_of
-from flatout.algorithms.continuous import observe
-from flatout.algorithms.distributions import distribution
-from flatout.algorithms.optimiser import schedule
-from flatout.algorithms.randomness import normals
-from flatout.algorithms.shards import ONE, Shards
-from flatout.config import NetworkConfig
+from flatout.algorithms.common.actor_critic import Actor, build_networks, policy
+from flatout.algorithms.common.continuous import observe
+from flatout.algorithms.common.distributions import distribution
+from flatout.algorithms.common.optimiser import schedule
+from flatout.algorithms.common.randomness import normals
+from flatout.algorithms.parallel.packing import Packing
+from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.config.hyper import GeneticConfig, linear
+from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
-from flatout.hyper import GeneticConfig, linear
-from flatout.networks import Network
-from flatout.packing import Packing
+from flatout.networks.torsos import Network
 from flatout.types import ActionSpec, Array, ContinuousSpec, ObservationSpec, Trajectory
 
 METRICS = ("fitness_mean", "fitness_max", "fitness_elite", "noise", "updates")

@@ -13,18 +13,18 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from flatout.algorithms.accumulate import pieces_of, value_and_grad
-from flatout.algorithms.actor_critic import Networks, policy, value
 from flatout.algorithms.base import Algorithm, shapes_of
-from flatout.algorithms.on_policy import Batch, OnPolicy, State
-from flatout.algorithms.optimiser import Optimiser
-from flatout.algorithms.returns import balanced, centre, mean
-from flatout.algorithms.shards import ONE, Shards
-from flatout.algorithms.shuffle import permutations
-from flatout.config import NetworkConfig
+from flatout.algorithms.common.actor_critic import Networks, policy, value
+from flatout.algorithms.common.on_policy import Batch, OnPolicy, State
+from flatout.algorithms.common.optimiser import Optimiser
+from flatout.algorithms.common.returns import balanced, centre, mean
+from flatout.algorithms.common.shuffle import permutations
+from flatout.algorithms.parallel.accumulate import pieces_of, value_and_grad
+from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.config.hyper import PPOConfig, linear
+from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
-from flatout.hyper import PPOConfig, linear
-from flatout.networks import Network
+from flatout.networks.torsos import Network
 from flatout.types import ActionSpec, ObservationSpec, Trajectory
 
 AVERAGED = (

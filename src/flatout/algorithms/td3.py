@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.accumulate import in_pieces, pieces_of
 from flatout.algorithms.base import Algorithm, replay_needs, shapes_of
-from flatout.algorithms.continuous import (
+from flatout.algorithms.common.continuous import (
     ActorParams,
     Bounds,
     Noise,
@@ -27,13 +26,14 @@ from flatout.algorithms.continuous import (
     step_noise,
     warm_up,
 )
-from flatout.algorithms.optimiser import Optimiser, polyak, schedule
-from flatout.algorithms.randomness import normals
-from flatout.algorithms.shards import ONE, Shards
-from flatout.config import NetworkConfig
-from flatout.hyper import DDPGConfig, TD3Config, linear
-from flatout.layers import Draw, FanIn
-from flatout.networks import Network
+from flatout.algorithms.common.optimiser import Optimiser, polyak, schedule
+from flatout.algorithms.common.randomness import normals
+from flatout.algorithms.parallel.accumulate import in_pieces, pieces_of
+from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.config.hyper import DDPGConfig, TD3Config, linear
+from flatout.config.schema import NetworkConfig
+from flatout.networks.layers import Draw, FanIn
+from flatout.networks.torsos import Network
 from flatout.types import ActionSpec, Array, Batch, ObservationSpec
 
 METRICS = ("actor_loss", "critic_loss", "td_error", "q_mean", "grad_norm", "learning_rate")

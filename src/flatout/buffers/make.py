@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flatout import backend
-from flatout.algorithms.base import REPLAY, Algorithm, raw_key
+from flatout.algorithms.base import REPLAY, Algorithm, ReplayNeeds, raw_key
 from flatout.buffers.base import Buffer
 from flatout.buffers.device import DeviceReplay
 from flatout.buffers.fresh import Fresh
 from flatout.buffers.replay import HostReplay
-from flatout.buffers.ring import Geometry
+from flatout.buffers.ring import Geometry, ring_bytes, ring_shapes
+from flatout.buffers.sampling import leaves_of
 from flatout.buffers.sharded import ShardedBuffer, part_shapes
 from flatout.buffers.sharded_replay import ShardedReplay
 from flatout.buffers.trajectories import TrajectoryReplay
-from flatout.memory import replay_mb
-from flatout.placement import CPU, Placement
+from flatout.config.placement import CPU, Placement
+from flatout.hardware import backend
+from flatout.hardware.inventory import MiB
+from flatout.types import Trajectory
 
 if TYPE_CHECKING:
-    from flatout.config import TrainConfig
+    from flatout.config.schema import TrainConfig
     from flatout.envs.task import Task
 
 
@@ -55,6 +58,29 @@ def build_buffer(
         parts = [TrajectoryReplay(algorithm, kept, own) for _ in range(shards)]
         expect((shards * parts[0].memory_mb()[0], 0.0))
     return parts[0] if shards == 1 else ShardedBuffer(parts, own.rewards.shape[1])
+
+
+def replay_mb(
+    geometry: Geometry, needs: ReplayNeeds, trajectory: Trajectory, placement: Placement
+) -> tuple[float, float]:
+    """MiB that replay will take in host memory, and in the learning device's.
+
+    Args:
+        geometry: the ring's sizes.
+        needs: what the algorithm asks of it.
+        trajectory: the shapes of trajectories.
+        placement: where it lives.
+    """
+    ring = ring_bytes(ring_shapes(geometry, trajectory, geometry.lanes))
+    tree = 0 if needs.alpha is None else 8 * leaves_of(geometry)
+    if placement.replay_on_device:
+        return 0.0, (ring + tree) / MiB
+    spec = geometry.spec
+    batches = needs.most(geometry.lanes) * needs.batch_size * 2 * math.prod(spec.shape)
+    batches *= np.dtype(spec.dtype).itemsize
+    # On a CPU the compiled update reads them where they lie.
+    copied = batches if placement.learn[0].kind == "gpu" else 0
+    return (ring + tree + batches) / MiB, copied / MiB
 
 
 def _build_replay(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from flatout.packing import OutputLayout
+from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.types import ObservationSpec, Trajectory
 
 

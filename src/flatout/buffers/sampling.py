@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.randomness import hashes
+from flatout.algorithms.common.randomness import hashes
 from flatout.buffers.ring import Geometry
 from flatout.types import Array
 

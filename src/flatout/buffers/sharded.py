@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from flatout.algorithms.shards import by_axis
+from flatout.algorithms.parallel.shards import by_axis
 from flatout.buffers.base import Buffer, Scalars, check_shards
 from flatout.types import RowSource, Trajectory
 

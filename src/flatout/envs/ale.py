@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from flatout.config import EnvConfig
+from flatout.config.schema import EnvConfig
 from flatout.errors import UsageError, nearest
 from flatout.types import DiscreteSpec, ObservationSpec
 

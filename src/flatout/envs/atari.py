@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flatout.config import EnvConfig
+from flatout.config.schema import EnvConfig
 from flatout.envs.ale import atari_specs, load, vector_settings, write_frames
 from flatout.envs.base import Ended, blamed
 from flatout.envs.cropped import cropped as cropped

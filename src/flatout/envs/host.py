@@ -16,9 +16,9 @@ import gymnasium as gym
 import numpy as np
 
 from flatout.envs.base import Ended, blamed
+from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
 from flatout.envs.masks import MASKS, masks_refused
 from flatout.errors import EnvironmentFailure, FlatoutError, Interrupt, one_line, short
-from flatout.interrupts import CLOSE_S, TooLate, limited
 from flatout.output import say
 from flatout.types import ActionSpec, DiscreteSpec, Episode, ObservationSpec
 
@@ -189,12 +189,12 @@ class HostEnvs:
     def close(self) -> None:
         """Close every environment, within `CLOSE_S` all together; one that fails to close does not
         keep the others open."""
-        deadline = time.monotonic() + CLOSE_S
+        end = time.monotonic() + CLOSE_S
         for number, env in enumerate(self._envs):
             try:
-                with limited(max(deadline - time.monotonic(), 0.1)):
+                with deadline(max(end - time.monotonic(), 0.1)):
                     env.close()
-            except TooLate:
+            except DeadlineExceeded:
                 say(f"{self._which(number)} did not close within {CLOSE_S:g} s and was left open.")
             except (Exception, SystemExit) as error:  # closing must not hide how the run ended
                 say(self.failure(number, error, "close"))

@@ -13,12 +13,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from flatout.config import EnvConfig
+from flatout.config.schema import EnvConfig
 from flatout.envs import register
 from flatout.envs.ale import OneAtari, is_atari
+from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
 from flatout.envs.masks import refuse_masks, without_mask
 from flatout.errors import EnvironmentFailure, UsageError, nearest, one_line
-from flatout.interrupts import CLOSE_S, TooLate, limited
 from flatout.output import say
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec
 
@@ -103,9 +103,9 @@ def _call(base: Factory, name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]
 def close_quietly(env: gym.Env[Any, Any]) -> None:
     """Close an environment that is of no more use; its own failure to close changes nothing."""
     try:
-        with contextlib.suppress(Exception), limited(CLOSE_S):
+        with contextlib.suppress(Exception), deadline(CLOSE_S):
             env.close()
-    except TooLate:
+    except DeadlineExceeded:
         name = type(env.unwrapped).__name__
         say(f"{name}, opened to look at it, did not close within {CLOSE_S:g} s; it was left open.")
 

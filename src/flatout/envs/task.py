@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from flatout.config import EnvConfig
+from flatout.config.schema import EnvConfig
 from flatout.envs.ale import atari_specs, is_atari
 from flatout.envs.base import Envs
 from flatout.envs.host import TRAINING, HostEnvs
@@ -41,6 +41,11 @@ class Task:
     first: gym.Env[Any, Any] | None = None
     vectorised: bool = False
     single: bool = False
+
+    @property
+    def spaces(self) -> tuple[ObservationSpec, ActionSpec, int | None]:
+        """What an algorithm needs to know of it: both specs and the time limit."""
+        return self.obs_spec, self.action_spec, self.limit
 
     @property
     def name(self) -> str:

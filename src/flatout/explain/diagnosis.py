@@ -8,26 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-PHASES: dict[str, str] = {
-    "env": "environment steps, resets and observations",
-    "act": "choosing actions",
-    "replay": "choosing and gathering batches from stored experience",
-    "input": "loading and augmenting a data set",
-    "learn": "learning",
-    "transfer": "copies and syncs between host and device",
-    "communicate": "averaging across devices",
-    "publish": "publishing parameters",
-    "ipc": "moving data between processes",
-    "io": "checkpoints, logs, rendering",
-    "eval": "evaluation episodes",
-    "compile": "tracing and compiling again",
-    "wait": "waiting, nothing to do",
-    "other": "other",
-}
-"""What an instant of a process was spent on, in the order in which reports list it."""
-
-MODELLED, ASSUMED = "modelled", "assumed"
-"""What a gain rests on: figures of this program and machine, or a part that is taken to remain."""
+from flatout.planning.predict import MODELLED
 
 
 @dataclass(frozen=True)

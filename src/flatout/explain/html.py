@@ -20,7 +20,7 @@ import numpy as np
 
 from flatout.errors import FlatoutError
 from flatout.explain.causes import CAUSES, HEALTHY
-from flatout.explain.diagnosis import PHASES, Diagnosis, Finding, Lane
+from flatout.explain.diagnosis import Diagnosis, Finding, Lane
 from flatout.explain.report import (
     Meter,
     advice,
@@ -35,6 +35,7 @@ from flatout.explain.report import (
     setting_words,
     verdict_words,
 )
+from flatout.spans import PHASES
 
 PIXELS = 1500
 """Width of the drawings: a lane is merged to one phase for each of these."""

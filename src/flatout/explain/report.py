@@ -18,8 +18,10 @@ from rich.control import strip_control_codes
 from rich.text import Text
 
 from flatout.explain.causes import HEALTHY
-from flatout.explain.diagnosis import ASSUMED, PHASES, Diagnosis, Finding
+from flatout.explain.diagnosis import Diagnosis, Finding
 from flatout.output import plain
+from flatout.planning.predict import ASSUMED
+from flatout.spans import PHASES
 
 WORTHWHILE = 1.1
 """A healthy program is told to change something only where more than this gain is predicted."""

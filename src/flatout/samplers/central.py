@@ -10,7 +10,7 @@ import numpy as np
 
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.errors import CheckpointError, EnvironmentFailure
-from flatout.params import Policy
+from flatout.learner.policy import Policy
 from flatout.samplers.base import Restart, check_counts
 from flatout.samplers.episodes import MAX_REPLAYED_STEPS, ActionLog, EpisodeValues
 from flatout.samplers.lanes import Lanes, Loss

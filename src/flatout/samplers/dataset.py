@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flatout.datasets import Dataset
+from flatout.envs.datasets import Dataset
 from flatout.errors import CheckpointError
 from flatout.samplers.base import Restart
 from flatout.spans import Spans, Work

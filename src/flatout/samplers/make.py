@@ -7,27 +7,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from flatout.algorithms.parallel.packing import Bundle
 from flatout.buffers.rollout import RolloutBuffer
+from flatout.config.placement import DeviceName, Share
 from flatout.envs.host import TRAINING
 from flatout.errors import UsageError
-from flatout.packing import Bundle
-from flatout.params import Policy
-from flatout.placement import DeviceName, Share
+from flatout.learner.policy import Policy
 from flatout.samplers.base import Sampler
 from flatout.samplers.central import CentralSampler, Group
-from flatout.samplers.crew import Crew, Worker
 from flatout.samplers.lanes import HostLanes, Lanes
-from flatout.samplers.local import LocalSampler, Remote
-from flatout.samplers.processes import WorkerLanes, arena_fields
-from flatout.samplers.shared_memory import Arena, Fields, fields_of
-from flatout.samplers.worker import PARAMS, SHARED, Job, Local
+from flatout.samplers.processes.lanes import WorkerLanes, arena_fields
+from flatout.samplers.processes.local import LocalSampler, Remote
+from flatout.samplers.processes.pool import Crew, Worker
+from flatout.samplers.processes.protocol import PARAMS, SHARED, Job, Local
+from flatout.samplers.processes.shared_memory import Arena, Fields, fields_of
 from flatout.spans import Spans
 
 if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
-    from flatout.config import TrainConfig
+    from flatout.config.schema import TrainConfig
     from flatout.envs.task import Task
-    from flatout.networks import Network
+    from flatout.networks.torsos import Network
 
 
 class Acting:

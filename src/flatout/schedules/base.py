@@ -39,7 +39,7 @@ class Schedule(Protocol):
         ...
 
     def memory(self) -> dict[str, dict[str, float]]:
-        """What lies on each device, see `flatout.memory.live_mb`."""
+        """What lies on each device, see `flatout.learner.memory.live_mb`."""
         ...
 
     def snapshot(self) -> Snapshot:

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from flatout.checkpoint import PREFIX, leaf_names, named_leaves, rebuild
 from flatout.errors import CheckpointError
-from flatout.learner import Learner
-from flatout.params import Publisher
+from flatout.learner.learner import Learner
+from flatout.learner.policy import Publisher
 from flatout.samplers.base import Restart, Sampler
 from flatout.spans import Spans, Work
+from flatout.storage.checkpoint import PREFIX, leaf_names, named_leaves, rebuild
 from flatout.types import Episode, Metrics, Snapshot, Trajectory
 
 BUFFER, PENDING = "buffer/", "pending/"

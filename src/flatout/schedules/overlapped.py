@@ -11,13 +11,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.checkpoint import refuse_nonsense
 from flatout.errors import CheckpointError, EnvironmentFailure, Interrupt
-from flatout.learner import Learner
-from flatout.params import Publisher
+from flatout.learner.learner import Learner
+from flatout.learner.policy import Publisher
 from flatout.samplers.base import Sampler
 from flatout.schedules.flow import Flow, Pending
 from flatout.spans import Spans, Work
+from flatout.storage.checkpoint import refuse_nonsense
 from flatout.types import Metrics, Snapshot
 
 WAITS = ("policy_lag", "time/queue_s", "time/sampler_wait_s", "time/learner_wait_s")

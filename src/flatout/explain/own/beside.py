@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from flatout.explain.diagnosis import ASSUMED, MODELLED, Finding
-from flatout.explain.own.facts import RunFacts
-from flatout.explain.own.predict import Costs, Gain, between, gain_of, remaining
+from flatout.explain.diagnosis import Finding
 from flatout.explain.own.proposals import WORTH_SAYING, Try, best, predicted, time_words
 from flatout.explain.own.settings import placed, worker_count
 from flatout.explain.report import percent
+from flatout.planning.facts import RunFacts
+from flatout.planning.predict import ASSUMED, MODELLED, Costs, Gain, between, gain_of, remaining
 
 LARGE_UPDATE_S = 3e-3
 """On a CPU; from here on a GPU is likely to be faster."""

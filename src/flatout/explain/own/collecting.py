@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from flatout.config.placement import CPU
 from flatout.explain.diagnosis import Finding
-from flatout.explain.own.facts import RunFacts
-from flatout.explain.own.predict import Costs, placement_gain, remaining
 from flatout.explain.own.proposals import WORTH_SAYING, Try, best, predicted, time_words
 from flatout.explain.own.settings import Changes, more_envs, placed, worker_count
 from flatout.explain.report import percent
-from flatout.placement import CPU
+from flatout.planning.facts import RunFacts
+from flatout.planning.predict import Costs, placement_gain, remaining
 
 
 def proposals(facts: RunFacts, cost: Costs) -> list[Try]:

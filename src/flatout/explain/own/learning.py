@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from flatout.explain.diagnosis import Finding
 from flatout.explain.own.collecting import proposals
-from flatout.explain.own.facts import RunFacts
-from flatout.explain.own.predict import Costs, longer_turns, remaining
 from flatout.explain.own.proposals import (
     WORTH_SAYING,
     WORTHWHILE,
@@ -16,6 +14,8 @@ from flatout.explain.own.proposals import (
 )
 from flatout.explain.own.settings import more_envs, placed
 from flatout.explain.report import percent
+from flatout.planning.facts import RunFacts
+from flatout.planning.predict import Costs, longer_turns, remaining
 
 LONGER = 16
 """How many times longer turns are proposed."""

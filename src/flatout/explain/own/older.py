@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flatout.explain.own.records import SPANS, WAIT_LEARNER, Totals
 from flatout.spans import NAMES
+from flatout.storage.span_records import SPANS, WAIT_LEARNER, Totals
 
 
 def from_summary(

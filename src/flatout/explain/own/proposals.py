@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flatout.explain.diagnosis import Finding
-from flatout.explain.own.facts import RunFacts
-from flatout.explain.own.predict import Gain
 from flatout.explain.own.settings import Changes, flags, possible
 from flatout.explain.report import gain_word, percent
+from flatout.planning.facts import RunFacts
+from flatout.planning.predict import Gain
 
 WORTH_SAYING = 0.05
 """Phases below this share of the time make no finding."""

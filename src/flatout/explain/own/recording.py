@@ -16,9 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flatout import nofollow
-from flatout.explain.monitor import GROWTH_S, Monitor, MonitorSample, Recorder, read_samples
-from flatout.explain.own.records import (
+from flatout.hardware.monitor import GROWTH_S, Monitor, MonitorSample, Recorder, read_samples
+from flatout.spans import Spans, Work
+from flatout.storage import nofollow
+from flatout.storage.span_records import (
     DEVICES,
     MAIN,
     SPANS,
@@ -29,7 +30,6 @@ from flatout.explain.own.records import (
     cut_after,
     json_lines,
 )
-from flatout.spans import Spans, Work
 
 INTERVAL_S = 1.0
 RECENT_S = 5.0

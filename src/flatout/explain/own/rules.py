@@ -11,10 +11,10 @@ from collections.abc import Callable
 from flatout.explain.causes import DEVICES, HEALTHY
 from flatout.explain.diagnosis import Finding
 from flatout.explain.own import beside, collecting, learning
-from flatout.explain.own.facts import RunFacts
-from flatout.explain.own.predict import Costs, costs
 from flatout.explain.own.proposals import WORTHWHILE
 from flatout.explain.report import percent
+from flatout.planning.facts import RunFacts
+from flatout.planning.predict import Costs, costs
 
 LEARNING_HOLDS = 0.5
 """From this share on learning itself is what the run waits for."""

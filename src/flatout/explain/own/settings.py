@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from flatout.config.placement import Placement, parse, refuse_unavailable, with_workers
+from flatout.config.settings import resolve
 from flatout.errors import FlatoutError
-from flatout.placement import Placement, parse, refuse_unavailable, with_workers
-from flatout.settings import resolve
 
 Changes = dict[str, Any]
 """Settings by name, and their new values."""

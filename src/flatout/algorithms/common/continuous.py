@@ -1,0 +1,164 @@
+"""What DDPG, TD3 and SAC share: bounded actions, trunks, critics, warm-up.
+
+Networks speak actions in -1..1 per component; environments get them scaled to their bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flatout.algorithms.common.distributions import inwards
+from flatout.algorithms.common.randomness import uniforms
+from flatout.config.schema import NetworkConfig
+from flatout.errors import UsageError
+from flatout.networks.layers import MLP, Draw, Linear
+from flatout.networks.torsos import Network, Torso, features, make_torso, over_batch
+from flatout.types import ActionSpec, Array, ContinuousSpec, ObservationSpec
+
+
+class Bounds:
+    """An action box, and the way between it and -1..1.
+
+    Args:
+        spec: the environment's actions.
+        algorithm: for messages.
+
+    Raises:
+        UsageError: actions that are not a bounded box.
+    """
+
+    def __init__(self, spec: ActionSpec, algorithm: str) -> None:
+        if not isinstance(spec, ContinuousSpec):
+            raise UsageError(f"{algorithm} needs Box actions; use dqn or ppo for Discrete ones.")
+        low, high = np.asarray(spec.low, np.float64), np.asarray(spec.high, np.float64)
+        most = float(np.finfo(np.float32).max)
+        if not ((-most <= low) & (low < high) & (high <= most)).all():
+            raise UsageError(
+                f"{algorithm} needs actions with finite bounds, low below high, but this "
+                f"environment's are {spec.low} to {spec.high}; change its action_space, for "
+                "example with gymnasium.wrappers.TransformAction."
+            )
+        self.size = spec.size
+        self.middle = ((low + high) / 2).astype(np.float32)
+        self.half = ((high - low) / 2).astype(np.float32)
+        self.low, self.high = inwards(spec.low, spec.high)
+
+    def to_environment(self, action: jax.Array) -> jax.Array:
+        """From -1..1 to the box."""
+        return jnp.clip(self.middle + self.half * action, self.low, self.high)
+
+    def from_environment(self, action: jax.Array) -> jax.Array:
+        """From the box to -1..1."""
+        return (action - self.middle) / self.half
+
+
+class ActorParams(NamedTuple):
+    """What acting needs: the actor and the probability of a random action (warm-up)."""
+
+    actor: Any
+    epsilon: Array
+
+
+class Noise(NamedTuple):
+    """One step's draws: a uniform action in -1..1 ``[A]`` and standard normals ``[A]``."""
+
+    uniform: Array
+    normal: Array
+
+
+def step_noise(key: jax.Array, env: jax.Array, step: jax.Array, size: int) -> Noise:
+    """The draws of one step of one environment."""
+    drawn = 2.0 * uniforms(key, env, step, 2 * size) - 1.0
+    return Noise(drawn[:size], math.sqrt(2.0) * jax.lax.erf_inv(drawn[size:]))
+
+
+def warm_up(learning_starts: int) -> Callable[[Any, jax.Array], tuple[Any, dict[str, jax.Array]]]:
+    """The `advance` of algorithms whose actions are random for so many environment steps.
+
+    Their states have `step`, and `epsilon`: 1 while actions are random, 0 from then on.
+    """
+
+    def advance(state: Any, taken: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
+        step = state.step + taken
+        epsilon = (step < learning_starts).astype(jnp.float32)
+        return state._replace(epsilon=epsilon, step=step), {}
+
+    return advance
+
+
+class Trunk(eqx.Module):
+    """Hidden layers over observations ``[B, ...]``, or over them (their features) and actions."""
+
+    torso: Torso | None
+    dense: MLP
+    head: Linear
+
+    def __call__(self, x: jax.Array, action: jax.Array | None = None) -> jax.Array:
+        hidden = x.reshape(len(x), -1) if self.torso is None else over_batch(self.torso, x)
+        if action is not None:
+            hidden = jnp.concatenate([hidden, action], -1)
+        return self.head(self.dense(hidden))
+
+
+def make_trunk(
+    draw: Draw,
+    spec: ObservationSpec,
+    config: NetworkConfig,
+    network: Network | None,
+    actions: int,
+    outputs: int,
+) -> Trunk:
+    """A fresh trunk.
+
+    Args:
+        draw: where initial parameters come from.
+        spec: one observation.
+        config: the torso's and the hidden layers' settings.
+        network: a custom torso.
+        actions: action components among the inputs (0 for an actor).
+        outputs: of the head.
+    """
+    plain = config.network == "mlp" or (config.network == "auto" and not spec.is_image)
+    torso = None
+    width = math.prod(spec.shape)
+    if network is not None or not plain:
+        torso = make_torso(draw, spec, config, network)
+        width = features(torso, spec)
+    dense = MLP(draw, width + actions, config.hidden, config.activation)
+    last = config.hidden[-1] if config.hidden else width + actions
+    return Trunk(torso, dense, Linear(draw, last, outputs, 1.0))
+
+
+class Prepared(NamedTuple):
+    """Networks split into what gradients change and what is fixed."""
+
+    arrays: Any
+    static: Any
+
+
+def split(networks: Any) -> Prepared:
+    """Arrays and the rest."""
+    return Prepared(*eqx.partition(networks, eqx.is_array))
+
+
+def observe(spec: ObservationSpec, obs: jax.Array) -> jax.Array:
+    """Observations as networks take them: float32, whole numbers scaled to 0..1."""
+    x = obs.astype(jnp.float32)
+    return x if spec.high is None else x * np.float32(1.0 / spec.high)
+
+
+def action_values(critics: Any, x: jax.Array, action: jax.Array) -> tuple[jax.Array, ...]:
+    """Each critic's values ``[B]`` of prepared observations ``[B, ...]`` and actions ``[B, A]``."""
+    return tuple(critic(x, action)[:, 0] for critic in critics)
+
+
+def smallest(values: tuple[jax.Array, ...]) -> jax.Array:
+    """The smallest of the critics' values ``[B]``."""
+    return values[0] if len(values) == 1 else jnp.minimum(values[0], values[1])

@@ -1,0 +1,108 @@
+"""Action distributions, parametrised by a head's output ``x[..., P]``."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flatout.algorithms.common.randomness import gumbels, normals
+from flatout.types import ActionSpec, DiscreteSpec
+
+
+class Distribution(Protocol):
+    """One environment's action space; `x` are the head's outputs, `sample` what was drawn."""
+
+    parameters: int
+
+    def noise(self, key: jax.Array, env: jax.Array, step: jax.Array) -> jax.Array:
+        """What one draw needs, a function of (key, environment, step)."""
+        ...
+
+    def sample(self, x: jax.Array, extra: jax.Array, noise: jax.Array | None) -> jax.Array:
+        """A draw ``[B, ...]``, or the mode without noise."""
+        ...
+
+    def log_prob(self, x: jax.Array, extra: jax.Array, sample: jax.Array) -> jax.Array:
+        """Log probability (density) of the draws, ``[B]``."""
+        ...
+
+    def entropy(self, x: jax.Array, extra: jax.Array) -> jax.Array:
+        """Entropy ``[B]``."""
+        ...
+
+    def to_environment(self, sample: jax.Array) -> jax.Array:
+        """What the environment is given."""
+        ...
+
+
+class Categorical:
+    """``n`` actions by logits; drawn with Gumbel noise, ``argmax(logits + g)``."""
+
+    def __init__(self, n: int) -> None:
+        self.parameters = n
+
+    def noise(self, key: jax.Array, env: jax.Array, step: jax.Array) -> jax.Array:
+        return gumbels(key, env, step, self.parameters)
+
+    def sample(self, x: jax.Array, extra: jax.Array, noise: jax.Array | None) -> jax.Array:
+        return jnp.argmax(x if noise is None else x + noise, -1).astype(jnp.int32)
+
+    def log_prob(self, x: jax.Array, extra: jax.Array, sample: jax.Array) -> jax.Array:
+        log_p = jax.nn.log_softmax(x)
+        # A one-hot product, not a gather: its gradient is a product too, where a scatter is slow.
+        return (log_p * jax.nn.one_hot(sample, self.parameters)).sum(-1)
+
+    def entropy(self, x: jax.Array, extra: jax.Array) -> jax.Array:
+        log_p = jax.nn.log_softmax(x)
+        return -(jnp.exp(log_p) * log_p).sum(-1)
+
+    def to_environment(self, sample: jax.Array) -> jax.Array:
+        return sample
+
+
+class DiagonalGaussian:
+    """Means by the head, log deviations as parameters of their own (`extra`, ``[A]``).
+
+    Draws are unbounded; the environment gets them clipped to its bounds, the learner as drawn.
+    """
+
+    def __init__(self, low: tuple[float, ...], high: tuple[float, ...]) -> None:
+        self.parameters = len(low)
+        self.low, self.high = inwards(low, high)
+
+    def noise(self, key: jax.Array, env: jax.Array, step: jax.Array) -> jax.Array:
+        return normals(key, env, step, self.parameters)
+
+    def sample(self, x: jax.Array, extra: jax.Array, noise: jax.Array | None) -> jax.Array:
+        return x if noise is None else x + jnp.exp(extra) * noise
+
+    def log_prob(self, x: jax.Array, extra: jax.Array, sample: jax.Array) -> jax.Array:
+        z = (sample - x) * jnp.exp(-extra)
+        return (-0.5 * jnp.square(z) - extra - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+    def entropy(self, x: jax.Array, extra: jax.Array) -> jax.Array:
+        one = (extra + 0.5 * math.log(2 * math.pi * math.e)).sum()
+        return jnp.full(x.shape[:-1], one)
+
+    def to_environment(self, sample: jax.Array) -> jax.Array:
+        return jnp.clip(sample, self.low, self.high)
+
+
+def inwards(low: tuple[float, ...], high: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds as float32 ``[A]``, rounded inwards: float32(0.1) > 0.1 would leave a float64 box."""
+    low64, high64 = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    low32, high32 = low64.astype(np.float32), high64.astype(np.float32)
+    low32 = np.where(low32 < low64, np.nextafter(low32, np.float32(np.inf)), low32)
+    high32 = np.where(high32 > high64, np.nextafter(high32, np.float32(-np.inf)), high32)
+    return low32, high32
+
+
+def distribution(spec: ActionSpec) -> Distribution:
+    """The distribution over an action space."""
+    if isinstance(spec, DiscreteSpec):
+        return Categorical(spec.n)
+    return DiagonalGaussian(spec.low, spec.high)

@@ -1,0 +1,281 @@
+"""What algorithms that learn from fresh trajectories share: acting, advantages, targets."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from flatout.algorithms.common.actor_critic import Actor, Networks, build_networks, policy, value
+from flatout.algorithms.common.distributions import distribution
+from flatout.algorithms.common.returns import (
+    RunningMoments,
+    discounted_returns,
+    explained_variance,
+    generalised_advantages,
+    initial_moments,
+    next_reward_targets,
+    normalise,
+    update_moments,
+)
+from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.config.hyper import A2CConfig, PPOConfig
+from flatout.config.schema import NetworkConfig
+from flatout.errors import UsageError
+from flatout.networks.boards import Centred, Grid, OneHot
+from flatout.networks.torsos import Network
+from flatout.types import ActionSpec, Array, ContinuousSpec, ObservationSpec, Trajectory
+
+
+class ActorParams(NamedTuple):
+    """What acting needs: the actor's arrays and the observation statistics of its version."""
+
+    actor: Actor
+    moments: RunningMoments | None
+
+
+class State(NamedTuple):
+    """Everything that learning changes.
+
+    `step` counts environment steps learned from (int32), `iteration` trajectories.
+    """
+
+    networks: Networks
+    optimiser: optax.OptState
+    obs_moments: RunningMoments | None
+    reward_moments: RunningMoments | None
+    reward_sums: Array
+    step: Array
+    iteration: Array
+
+
+class Batch(NamedTuple):
+    """Flattened transitions; `weight` is 1 where a step counts, or None where all do."""
+
+    obs: jax.Array
+    sample: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    advantage: jax.Array
+    target: jax.Array
+    weight: jax.Array | None
+
+
+class OnPolicy:
+    """Networks, acting, and what a trajectory becomes before gradients are taken.
+
+    Args:
+        config: hyper-parameters.
+        network_config: the torso's settings.
+        obs_spec: one environment's observation.
+        action_spec: one environment's action.
+        num_envs: N.
+        masked: trajectories say which steps count.
+        network: a custom torso, or None for the configured one.
+        next_reward: learn the chance of a reward before the episode's end, instead of returns.
+        shards: the parts that trajectories come in, N / S environments each.
+
+    Attributes:
+        dist: the distribution over actions.
+        arrays, static: the networks' shapes, parted into what gradients change and the rest.
+
+    Raises:
+        UsageError: a network that does not fit the spaces.
+    """
+
+    def __init__(
+        self,
+        config: PPOConfig | A2CConfig,
+        network_config: NetworkConfig,
+        obs_spec: ObservationSpec,
+        action_spec: ActionSpec,
+        *,
+        num_envs: int,
+        masked: bool,
+        network: Network | None = None,
+        next_reward: bool = False,
+        shards: Shards = ONE,
+    ) -> None:
+        self._config = config
+        self._obs_spec = obs_spec
+        self._continuous = isinstance(action_spec, ContinuousSpec)
+        self._num_envs = num_envs
+        self._masked = masked
+        self._next_reward = next_reward
+        self._shards = shards
+        self.dist = distribution(action_spec)
+        log_std = config.log_std_init if self._continuous else None
+
+        def build(rng: np.random.Generator | None) -> Networks:
+            return build_networks(rng, obs_spec, network_config, network, self.dist, log_std)
+
+        self._build = build
+        self.arrays, self.static = eqx.partition(build(None), eqx.is_array)
+
+        def values(arrays: Networks, x: jax.Array) -> jax.Array:
+            return value(eqx.combine(arrays, self.static), x)
+
+        self._values = shards.apart(values)
+        self._returns = shards.apart(functools.partial(discounted_returns, gamma=config.gamma))
+        self._advantages = shards.apart(
+            functools.partial(generalised_advantages, gamma=config.gamma, lam=config.gae_lambda)
+        )
+        if config.normalize_observation and isinstance(
+            self.arrays.actor.torso, Grid | OneHot | Centred
+        ):
+            raise UsageError(
+                "normalize_observation = true does not go with boards of one-hot cells; turn it "
+                "off, or use network = mlp."
+            )
+
+    def initial(self, optimiser: Callable[[], optax.OptState]) -> Callable[[np.ndarray], State]:
+        """The function from a raw key to the initial state."""
+
+        def init(key: np.ndarray) -> State:
+            networks = eqx.filter(self._build(np.random.default_rng(key)), eqx.is_array)
+            return self.fresh(networks, optimiser())
+
+        return init
+
+    def fresh(self, networks: Networks, optimiser: optax.OptState) -> State:
+        """A state before any learning (NumPy)."""
+        config = self._config
+        shape = self._obs_spec.shape
+        scaled = config.normalize_reward
+        return State(
+            networks=jax.tree.map(np.asarray, networks),
+            optimiser=optimiser,
+            obs_moments=initial_moments(shape) if config.normalize_observation else None,
+            reward_moments=initial_moments(()) if scaled else None,
+            reward_sums=np.zeros((self._num_envs,), np.float32) if scaled else None,
+            step=np.zeros((), np.int32),
+            iteration=np.zeros((), np.int32),
+        )
+
+    def observe(self, obs: jax.Array, moments: RunningMoments | None) -> jax.Array:
+        """Observations as networks take them."""
+        x = obs.astype(jnp.float32)
+        if self._obs_spec.high is not None:
+            x = x / self._obs_spec.high
+        return x if moments is None else normalise(x, moments)
+
+    def act(
+        self, params: ActorParams, obs: jax.Array, carry: Any, draw: jax.Array | None
+    ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
+        """See `Algorithm.act`."""
+        actor = eqx.combine(params.actor, self.static.actor)
+        x, _ = policy(actor, self.observe(obs, params.moments))
+        sample = self.dist.sample(x, actor.extra, draw)
+        extras = {"log_prob": self.dist.log_prob(x, actor.extra, sample)}
+        if self._continuous:
+            extras["sample"] = sample  # as drawn; the environment gets it clipped
+        return self.dist.to_environment(sample), carry, extras
+
+    @staticmethod
+    def actor(state: State) -> ActorParams:
+        """See `Algorithm.actor`."""
+        return ActorParams(state.networks.actor, state.obs_moments)
+
+    def prepare(self, state: State, trajectory: Trajectory) -> tuple[State, Batch]:
+        """Advantages and targets for a trajectory.
+
+        Returns:
+            The state with its counters and the normaliser of rewards moved on, and the flattened
+            transitions.
+        """
+        masked, shards = self._masked, self._shards
+        shape = trajectory.rewards.shape
+        done = jnp.logical_or(trajectory.terminated, trajectory.truncated)
+        weight = None
+        if masked:
+            assert trajectory.valid is not None
+            done = jnp.logical_or(done, ~trajectory.valid)
+            weight = trajectory.valid.astype(jnp.float32).reshape(-1)
+        rewards = trajectory.rewards
+        reward_moments, sums = state.reward_moments, state.reward_sums
+        if reward_moments is not None:
+            sums, after = self._returns(shards.own(sums), rewards, done)
+            sums = shards.gather(sums)
+            reward_moments = update_moments(reward_moments, after.reshape(-1), weight, shards)
+            scale = jax.lax.rsqrt(reward_moments.var + 1e-8)
+            rewards = jnp.clip(rewards * scale, -10.0, 10.0)
+        flat_obs = trajectory.obs.reshape(-1, *self._obs_spec.shape)
+        seen = jnp.concatenate([flat_obs, trajectory.last_obs, trajectory.final_obs])
+        x = self.observe(seen, state.obs_moments)
+        v_t, v_tp1 = _values_around(self._values(state.networks, x), trajectory)
+        x = x[: len(flat_obs)]
+        if masked:  # padding holds whatever an earlier trajectory left there
+            rewards = jnp.where(trajectory.valid, rewards, 0.0)
+            v_t = jnp.where(trajectory.valid, v_t, 0.0)
+            v_tp1 = jnp.where(trajectory.valid, v_tp1, 0.0)
+        if self._next_reward:
+            targets = next_reward_targets(rewards, v_tp1, trajectory.terminated, done)
+            advantages = targets - v_t
+        else:
+            advantages = self._advantages(rewards, v_t, v_tp1, trajectory.terminated, done)
+        sample = trajectory.extras.get("sample", trajectory.actions)
+        batch = Batch(
+            obs=x,
+            sample=sample.reshape(-1, *sample.shape[2:]),
+            log_prob=trajectory.extras["log_prob"].reshape(-1),
+            value=v_t.reshape(-1),
+            advantage=advantages.reshape(-1),
+            target=(advantages + v_t).reshape(-1),
+            weight=weight,
+        )
+        counted = shape[0] * shape[1] * shards.count
+        if masked:  # of replayed trajectories the newest are the first lanes
+            newest = trajectory.valid[:, : self._num_envs // shards.count]
+            counted = shards.sum(newest.sum().astype(jnp.int32))
+        state = state._replace(
+            reward_moments=reward_moments,
+            reward_sums=sums,
+            step=state.step + counted,
+            iteration=state.iteration + 1,
+        )
+        return state, batch
+
+    def conclude(
+        self, state: State, trajectory: Trajectory, batch: Batch, done: jax.Array | None = None
+    ) -> tuple[State, jax.Array]:
+        """What the update does not need, once it is done.
+
+        Args:
+            state: after the update.
+            trajectory: what was learned from.
+            batch: what `prepare` made of it.
+            done: a number of the update's own; nothing crosses the devices before it is there.
+
+        Returns:
+            The state with the normaliser of observations moved on for the next trajectory, and how
+            much of the targets' variance the values explained.
+        """
+        shards = self._shards.after(done)
+        obs_moments = state.obs_moments
+        if obs_moments is not None:
+            flat_obs = trajectory.obs.reshape(-1, *self._obs_spec.shape).astype(jnp.float32)
+            obs_moments = update_moments(obs_moments, flat_obs, batch.weight, shards)
+        explained = explained_variance(batch.value, batch.target, batch.weight, shards)
+        return state._replace(obs_moments=obs_moments), explained
+
+
+def _values_around(values: jax.Array, trajectory: Trajectory) -> tuple[jax.Array, jax.Array]:
+    """Values ``[T, N]`` before and after each step, final observations' at truncations.
+
+    Args:
+        values: of all observations, then the last, then the final ones, ``[T * N + N + C]``.
+        trajectory: says where final observations belong.
+    """
+    shape = trajectory.rewards.shape
+    steps = shape[0] * shape[1]
+    v_t = values[:steps].reshape(shape)
+    v_tp1 = values[shape[1] : steps + shape[1]]
+    finals = values[steps + shape[1] :]
+    v_tp1 = v_tp1.at[trajectory.final_index].set(finals, mode="drop")
+    return v_t, v_tp1.reshape(shape)

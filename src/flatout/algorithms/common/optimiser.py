@@ -1,0 +1,108 @@
+"""Gradient steps: clipping, a direction, a step size, over few arrays instead of many leaves."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from flatout.algorithms.parallel.packing import Bundle
+
+
+class Averages(NamedTuple):
+    """Running means of a gradient and of its square."""
+
+    mean: Any
+    square: Any
+
+
+def centred_rmsprop(decay: float = 0.95, eps: float = 0.01) -> optax.GradientTransformation:
+    """The gradient over its running deviation, its constant inside the root (Mnih et al., 2015)."""
+
+    def init(params: Any) -> Averages:
+        return Averages(jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params))
+
+    def update(grads: Any, state: Averages, params: Any = None) -> tuple[Any, Averages]:
+        mean = jax.tree.map(lambda m, g: decay * m + (1 - decay) * g, state.mean, grads)
+        square = jax.tree.map(lambda s, g: decay * s + (1 - decay) * g * g, state.square, grads)
+
+        def scaled(g: jax.Array, m: jax.Array, s: jax.Array) -> jax.Array:
+            # A steady gradient's variance is nothing but rounding, which may be negative.
+            return g / jnp.sqrt(jnp.maximum(s - m * m, 0.0) + eps)
+
+        return jax.tree.map(scaled, grads, mean, square), Averages(mean, square)
+
+    return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
+
+
+KINDS = {
+    "adam": lambda: optax.scale_by_adam(),
+    "rms": lambda: optax.scale_by_rms(decay=0.99, eps=1e-5, eps_in_sqrt=False),
+    "rmsprop": centred_rmsprop,
+    "nesterov": lambda: optax.trace(decay=0.95, nesterov=True),
+}
+
+
+class Optimiser:
+    """One optimiser for one pytree of parameters.
+
+    Args:
+        shapes: the parameters' shapes.
+        kind: of `KINDS`, or how a gradient becomes a direction.
+        max_grad_norm: largest norm of a gradient, or None.
+        factors: on the step size of each leaf, or None.
+    """
+
+    def __init__(
+        self,
+        shapes: Any,
+        kind: str | optax.GradientTransformation = "adam",
+        max_grad_norm: float | None = None,
+        factors: Any = None,
+    ) -> None:
+        self._bundle = Bundle(shapes)
+        self._direction = KINDS[kind]() if isinstance(kind, str) else kind
+        self._max = max_grad_norm
+        self._factors = factors
+
+    def init(self) -> Any:
+        """The initial state: zeros (NumPy), as every kind here starts."""
+        floats = tuple(jax.ShapeDtypeStruct(s.shape, jnp.float32) for s in self._bundle.shapes)
+        shapes = jax.eval_shape(self._direction.init, floats)
+        return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+
+    def step(
+        self, params: Any, grads: Any, state: Any, rate: jax.Array | float
+    ) -> tuple[Any, Any, jax.Array]:
+        """One step against the gradient.
+
+        Returns:
+            The parameters, the optimiser's state, and the gradient's norm before clipping.
+        """
+        arrays = tuple(array.astype(jnp.float32) for array in self._bundle.pack(grads))
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(array)) for array in arrays))
+        if self._max is not None:
+            factor = jnp.minimum(1.0, self._max / (norm + 1e-6))
+            arrays = tuple(array * factor for array in arrays)
+        directions, state = self._direction.update(arrays, state)
+        assert isinstance(directions, tuple)
+        moved = self._bundle.unpack(tuple(rate * jnp.asarray(one) for one in directions))
+        if self._factors is not None:
+            moved = jax.tree.map(jnp.multiply, moved, self._factors)
+        return jax.tree.map(lambda p, m: p - m.astype(p.dtype), params, moved), state, norm
+
+
+def polyak(target: Any, online: Any, tau: jax.Array | float) -> Any:
+    """The target moved by a share `tau` towards the online parameters."""
+    if isinstance(tau, float) and tau == 1.0:
+        return online
+    return jax.tree.map(lambda t, p: (1.0 - tau) * t + tau * p, target, online)
+
+
+def schedule(ends: tuple[float, float], step: jax.Array, total: int) -> jax.Array:
+    """A linear schedule's value at an environment step of the run."""
+    done = jnp.minimum(step / total, 1.0)
+    return jnp.asarray(ends[0] + (ends[1] - ends[0]) * done, jnp.float32)

@@ -1,0 +1,212 @@
+"""Advantages and running statistics. Subscripts as in the papers: ``r_t``, ``v_t``, ``v_tp1``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.types import Array
+
+Pair = tuple[jax.Array, jax.Array]
+
+
+def generalised_advantages(
+    r_t: jax.Array,
+    v_t: jax.Array,
+    v_tp1: jax.Array,
+    terminated_t: jax.Array,
+    done_t: jax.Array,
+    gamma: float,
+    lam: float,
+) -> jax.Array:
+    """Generalised advantage estimation (Schulman et al., 2016, equation 16).
+
+    Args:
+        r_t: rewards ``[T, N]`` for steps t in [0, T).
+        v_t: values ``[T, N]`` of the observations before each step.
+        v_tp1: values ``[T, N]`` of the observations after each step: at a truncation, of the
+            episode's final observation.
+        terminated_t: ``[T, N]`` bool; the value after the step is 0.
+        done_t: ``[T, N]`` bool; the sum over later steps stops here (terminated or truncated).
+        gamma: discount.
+        lam: lambda.
+
+    Returns:
+        Advantages ``[T, N]``.
+    """
+    delta_t = r_t + gamma * jnp.where(terminated_t, 0.0, v_tp1) - v_t
+    decay_t = gamma * lam * (1.0 - done_t.astype(r_t.dtype))
+
+    def backward(
+        a_tp1: jax.Array, at_t: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        delta, decay = at_t
+        a_t = delta + decay * a_tp1
+        return a_t, a_t
+
+    _, advantages = jax.lax.scan(
+        backward, jnp.zeros_like(delta_t[0]), (delta_t, decay_t), reverse=True
+    )
+    return advantages
+
+
+def next_reward_targets(
+    r_t: jax.Array, v_tp1: jax.Array, terminated_t: jax.Array, done_t: jax.Array
+) -> jax.Array:
+    """1 for each step from which a reward follows before the episode ends, else 0.
+
+    Where the trajectory or a time limit cuts an episode, the value after it stands for what is
+    not known: values are chances of a reward here.
+
+    Args:
+        r_t: rewards ``[T, N]``.
+        v_tp1: values ``[T, N]`` after each step, as for `generalised_advantages`.
+        terminated_t: ``[T, N]`` bool.
+        done_t: ``[T, N]`` bool, terminated or truncated.
+
+    Returns:
+        Targets ``[T, N]``.
+    """
+    after = jnp.where(terminated_t, 0.0, jnp.clip(v_tp1, 0.0, 1.0))
+
+    def backward(
+        target_tp1: jax.Array, at_t: tuple[jax.Array, jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        r, unknown, done = at_t
+        target = jnp.where(r > 0, 1.0, jnp.where(done, unknown, target_tp1))
+        return target, target
+
+    _, targets = jax.lax.scan(backward, after[-1], (r_t, after, done_t), reverse=True)
+    return targets
+
+
+class RunningMoments(NamedTuple):
+    """Mean and variance of everything seen so far, per component ``[...]``; `total` is a scalar."""
+
+    mean: Array
+    var: Array
+    total: Array
+
+
+def initial_moments(shape: tuple[int, ...]) -> RunningMoments:
+    """Mean 0, variance 1, nearly nothing counted."""
+    zeros, ones = np.zeros(shape, np.float32), np.ones(shape, np.float32)
+    return RunningMoments(zeros, ones, np.asarray(1e-4, np.float32))
+
+
+def update_moments(
+    moments: RunningMoments,
+    batch: jax.Array,
+    weight: jax.Array | None = None,
+    shards: Shards = ONE,
+) -> RunningMoments:
+    """Merge ``batch [B, ...]`` into the moments (Chan et al., 1979, parallel variance).
+
+    Args:
+        moments: so far.
+        batch: new values, first axis averaged.
+        weight: ``[B]``, 1 where a row counts and 0 where not; None counts all.
+        shards: whose batches are merged together.
+    """
+    count, mean, var = _over_parts(batch, weight, shards)
+    total = moments.total + count
+    delta = mean - moments.mean
+    squares = (
+        moments.var * moments.total
+        + var * count
+        + jnp.square(delta) * moments.total * count / total
+    )
+    return RunningMoments(moments.mean + delta * count / total, squares / total, total)
+
+
+def normalise(x: jax.Array, moments: RunningMoments, clip: float = 10.0) -> jax.Array:
+    """``(x - mean) / sqrt(var + 1e-8)``, clipped to ``[-clip, clip]``."""
+    return jnp.clip((x - moments.mean) * jax.lax.rsqrt(moments.var + 1e-8), -clip, clip)
+
+
+def discounted_returns(
+    g: jax.Array, r_t: jax.Array, done_t: jax.Array, gamma: float
+) -> tuple[jax.Array, jax.Array]:
+    """Forward discounted sums of rewards, whose deviation scales rewards.
+
+    Args:
+        g: ``[N]``, the sums carried over from the previous trajectory.
+        r_t: rewards ``[T, N]``.
+        done_t: ``[T, N]`` bool; the sum restarts after it.
+        gamma: discount.
+
+    Returns:
+        The sums to carry on ``[N]``, and after each step ``[T, N]``.
+    """
+
+    def forward(g: jax.Array, at_t: Pair) -> Pair:
+        r, done = at_t
+        g = gamma * g + r
+        return jnp.where(done, 0.0, g), g
+
+    return jax.lax.scan(forward, g, (r_t, done_t))
+
+
+def mean(x: jax.Array, weight: jax.Array | None = None) -> jax.Array:
+    """Mean over rows, or that of those that count, with `balanced` weights."""
+    return x.mean() if weight is None else (x * weight).mean()
+
+
+def balanced(weight: jax.Array, shards: Shards = ONE) -> jax.Array:
+    """Weights with which the mean over all parts' rows is the mean over those that count.
+
+    So the average of the parts' gradients, of pieces' or of parts together, is the gradient of
+    that mean.
+
+    Args:
+        weight: ``[B]``, 1 where a row counts and 0 where not.
+        shards: whose rows count together.
+    """
+    rows = len(weight) * shards.count
+    return weight * (rows / jnp.maximum(_counted(weight, shards), 1.0))
+
+
+def _counted(weight: jax.Array, shards: Shards) -> jax.Array:
+    """How many rows of all parts count."""
+    return shards.sum(shards.apart(jnp.sum)(weight))
+
+
+def _over_parts(
+    x: jax.Array, weight: jax.Array | None, shards: Shards
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """How many rows of all parts' ``x [B, ...]`` count, their mean and their variance."""
+    count = jnp.asarray(len(x) * shards.count, jnp.float32)
+    if weight is not None:
+        count = _counted(weight, shards)
+        weight = weight.reshape(-1, *([1] * (x.ndim - 1)))
+    safe = jnp.maximum(count, 1.0)
+
+    def total(x: jax.Array, weight: jax.Array | None) -> jax.Array:
+        return (x if weight is None else x * weight).sum(0)
+
+    def squares(x: jax.Array, middle: jax.Array, weight: jax.Array | None) -> jax.Array:
+        return total(jnp.square(x - middle), weight)
+
+    mean = shards.sum(shards.apart(total)(x, weight)) / safe
+    var = shards.sum(shards.apart(squares)(x, mean, weight)) / safe
+    return count, mean, var
+
+
+def centre(advantage: jax.Array, weight: jax.Array | None, shards: Shards = ONE) -> jax.Array:
+    """Zero mean, unit sample deviation (n - 1), over the counted entries of all parts."""
+    count, middle, variance = _over_parts(advantage, weight, shards)
+    deviation = jnp.sqrt(variance * count / jnp.maximum(count - 1.0, 1.0))
+    return (advantage - middle) / (deviation + 1e-8)
+
+
+def explained_variance(
+    value: jax.Array, target: jax.Array, weight: jax.Array | None, shards: Shards = ONE
+) -> jax.Array:
+    """1 - Var[target - value] / Var[target] over all parts; 0 where targets do not vary."""
+    _, _, spread = _over_parts(target, weight, shards)
+    _, _, left = _over_parts(target - value, weight, shards)
+    return jnp.where(spread > 0, 1.0 - left / jnp.maximum(spread, 1e-12), 0.0)

@@ -1,0 +1,1 @@
+"""An update in several shards, and in pieces."""

@@ -1,0 +1,99 @@
+"""Gradients of a batch in pieces, where its activations would not fit into memory at once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.errors import UsageError
+
+Loss = Callable[..., tuple[jax.Array, tuple[Any, Any]]]
+"""``(params, batch, *shared) -> mean over rows, (means over rows, arrays with a row each)``."""
+Compute = Callable[..., tuple[Any, Any]]
+"""``(params, batch, *shared) -> (means over rows, arrays with a row each)``."""
+
+
+def pieces_of(rows: int, micro_batch: int | None) -> int:
+    """How many pieces a batch of so many rows comes in.
+
+    Raises:
+        UsageError: pieces of that size do not make up the batch.
+    """
+    if micro_batch is None or micro_batch >= rows:
+        return 1
+    if rows % micro_batch:
+        raise UsageError(
+            f"micro_batch = {micro_batch} does not divide the {rows} rows of a part's batch; "
+            f"choose a divisor such as {max(n for n in range(1, micro_batch) if not rows % n)}."
+        )
+    return rows // micro_batch
+
+
+def in_pieces(
+    compute: Compute, pieces: int, shards: Shards = ONE, merged: Compute | None = None
+) -> Compute:
+    """A computation over a batch, piece by piece.
+
+    What it returns is that of the whole batch as long as a row's share does not depend on the
+    other rows.
+
+    Args:
+        compute: of `Compute`'s form.
+        pieces: how many; 1 is the plain function.
+        shards: whose part the batch is; the computation asks nothing of the other parts.
+        merged: the same for all rows of a device, where it does (see `Shards.as_one`).
+    """
+    plain = shards.as_one(compute, merged)
+    if pieces == 1:
+        return plain
+
+    def accumulated(params: Any, batch: Any, *shared: Any) -> tuple[Any, Any]:
+        parted = jax.tree.map(lambda x: x.reshape(pieces, -1, *x.shape[1:]), batch)
+        first = jax.tree.map(lambda x: x[0], parted)
+        means, _ = jax.eval_shape(plain, params, first, *shared)
+        zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), means)
+
+        def add(totals: Any, piece: Any) -> tuple[Any, Any]:
+            means, rows = plain(params, piece, *shared)
+            return jax.tree.map(jnp.add, totals, means), rows
+
+        totals, rows = jax.lax.scan(add, zeros, parted)
+        means = jax.tree.map(lambda total: total / pieces, totals)
+        return means, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
+
+    return accumulated
+
+
+def value_and_grad(
+    loss: Loss, pieces: int, shards: Shards = ONE, merged: Loss | None = None
+) -> Callable[..., Any]:
+    """`jax.value_and_grad` with `has_aux` of a mean over rows, piece by piece (see `in_pieces`).
+
+    Args:
+        loss: of `Loss`'s form.
+        pieces: how many; 1 is the plain function.
+        shards: whose part the batch is; the loss asks nothing of the other parts.
+        merged: the same for all rows of a device, where it does (see `Shards.as_one`).
+    """
+
+    def compute(loss: Loss, params: Any, batch: Any, *shared: Any) -> tuple[Any, Any]:
+        (value, (means, rows)), grads = jax.value_and_grad(loss, has_aux=True)(
+            params, batch, *shared
+        )
+        return (value, means, grads), rows
+
+    together = in_pieces(
+        functools.partial(compute, loss), pieces, shards,
+        None if merged is None else functools.partial(compute, merged),
+    )  # fmt: skip
+
+    def graded(params: Any, batch: Any, *shared: Any) -> Any:
+        (value, means, grads), rows = together(params, batch, *shared)
+        return (value, (means, rows)), grads
+
+    return graded

@@ -1,0 +1,354 @@
+"""The command line: one function for each command. Heavy imports wait for their need."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import flatout
+from flatout.cli.arguments import parse, train_config
+from flatout.config.schema import (
+    ALGORITHMS,
+)
+from flatout.config.settings import (
+    presets,
+    with_run,
+)
+from flatout.errors import FlatoutError, UsageError, nearest
+from flatout.storage import durable
+
+HELP = """\
+usage: flatout COMMAND ...
+
+Deep reinforcement learning with every part of the work on the hardware where it runs fastest.
+
+commands:
+  train ALGORITHM   train an agent: {algorithms}
+                      flatout train ppo --env CartPole-v1
+                      flatout train ppo --preset cartpole-ppo
+                      flatout train --resume RUN_DIR
+  eval RUN_DIR      play greedy episodes with a trained agent (--episodes 20, --video out.gif)
+  watch RUN_DIR     see the agent play in the terminal, also while it learns (--gif out.gif)
+  explain RUN_DIR   why the hardware is idle, what to change, and what that gains (--try)
+                      flatout explain -- python any_training_script.py
+  scale ALGORITHM   the same work on several devices: what they gain, and what eats the rest
+                      flatout scale classify --devices 1,2,4
+  devices           what this machine has, who uses it, and what a run would use
+
+presets: {presets}
+
+flatout train ALGORITHM --help lists every setting; --version prints the version.
+"""
+
+
+@dataclass(frozen=True)
+class EvalArguments:
+    """Play greedy episodes with a trained agent."""
+
+    episodes: int = 20
+    """How many."""
+    seed: int | None = None
+    """Seed of the episodes; by default the run's own evaluation episodes."""
+    video: str | None = None
+    """Also write one episode as an animated GIF."""
+    checkpoint: str = "best"
+    """best (by evaluation; the final parameters where none was made; else the newest checkpoint's)
+    or final."""
+    env: str | None = None
+    """The environment once more, where it is module:factory and the agent not of your making."""
+    trust: bool = False
+    """Run the code that the agent names, though it is not of your making."""
+    json: bool = False
+    """Print the result as JSON, alone on stdout."""
+
+
+@dataclass(frozen=True)
+class WatchArguments:
+    """See a trained agent play in the terminal."""
+
+    episodes: int = 3
+    """How many."""
+    fps: float | None = None
+    """Frames per second; by default the environment's own."""
+    seed: int | None = None
+    """Seed of the episodes; by default the run's own evaluation episodes."""
+    gif: str | None = None
+    """Write one episode as an animated GIF instead."""
+    checkpoint: str = "newest"
+    """newest (also of a run that goes on), best (by evaluation) or final."""
+    env: str | None = None
+    """The environment once more, where it is module:factory and the agent not of your making."""
+    trust: bool = False
+    """Run the code that the agent names, though it is not of your making."""
+
+
+@dataclass(frozen=True)
+class DevicesArguments:
+    """What this machine has, who uses it, and what a run would use."""
+
+    json: bool = False
+    """Print it as JSON, alone on stdout."""
+
+
+def dispatch(argv: list[str]) -> int:
+    """Run one command; returns the exit code.
+
+    Raises:
+        FlatoutError: anything that the user can mend.
+    """
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "train": _train, "eval": _eval, "watch": _watch, "explain": _explain, "scale": _scale,
+        "devices": _devices,
+    }  # fmt: skip
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(HELP.format(algorithms=", ".join(ALGORITHMS), presets=", ".join(presets())))
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        print(f"flatout {flatout.__version__}")
+        return 0
+    if argv[0] not in commands:
+        raise UsageError(
+            f"unknown command {argv[0]!r}; there is {', '.join(commands)}."
+            f"{nearest(argv[0], commands)}"
+        )
+    return commands[argv[0]](argv[1:])
+
+
+def _train(argv: list[str]) -> int:
+    started = _process_start()
+    config, resume = train_config(argv)
+    if not config.env.env:
+        raise UsageError("no environment: pass --env ID, --env module:factory or --preset NAME.")
+    from rich.console import Console
+
+    from flatout.output import leave, say, trouble
+    from flatout.run.interrupts import Interrupts
+    from flatout.run.progress import Display, Silent
+    from flatout.storage.run_folder import RunFolder, default_folder
+
+    path = Path(config.run.run_dir) if config.run.run_dir else default_folder(config)
+    with Interrupts(leave) as interrupts:  # from here on a signal is never lost
+        folder = RunFolder(path, resume, report=True)
+        console = Console(stderr=config.run.json)
+        display: Display = Silent()
+        if not config.run.quiet:
+            from flatout.run.display import LiveDisplay
+
+            display = LiveDisplay(config, console)
+        try:
+            from flatout.run.trainer import Trainer
+
+            trainer = Trainer(
+                with_run(config, run_dir=str(path)), folder=folder, resume=resume,
+                display=display, started=started, interrupts=interrupts,
+            )  # fmt: skip
+            summary = trainer.run()
+        except FlatoutError as error:
+            _keep_traceback(path, error)
+            raise
+        finally:
+            display.close()
+            folder.close()
+    if config.run.json:
+        print(json.dumps(summary), flush=True)
+    if not config.run.quiet and summary:
+        from flatout.run.display import report
+
+        report(summary, console)
+    trouble(sys.stdout, f"the summary is in {path}")
+    if trainer.interrupted is None and trainer.signalled is not None:  # it came as the run ended
+        return 128 + trainer.signalled
+    if trainer.interrupted is not None:
+        resume_hint = f"; go on with: flatout train --resume {path}" if summary else ""
+        state = "saved" if summary else "before the first step; nothing was trained"
+        say(f"interrupted, {state}{resume_hint}")
+        return 128 + trainer.interrupted
+    return 0
+
+
+def _keep_traceback(path: Path, error: FlatoutError) -> None:
+    """Keep the traceback of what a user's code raised, where its author can read it."""
+    if error.__cause__ is None:
+        return
+    import traceback
+
+    try:
+        text = "".join(traceback.format_exception(error.__cause__))
+        durable.replace(path / "error.log", text.encode(errors="replace"))
+    except OSError:
+        return
+    error.args = (f"{error} The traceback is in {path / 'error.log'}.",)
+
+
+def _process_start() -> int:
+    """`time.perf_counter_ns` at which this process was started."""
+    return time.perf_counter_ns() - int(max(_process_age(), 0.0) * 1e9)
+
+
+def _process_age() -> float:
+    """Seconds since this process was started.
+
+    psutil's answer is wrong by up to seconds on Linux: it counts from the time of day of the boot,
+    which the kernel gives in whole seconds and corrects whenever the clock is set.
+    """
+    if sys.platform == "linux":
+        try:
+            fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+            started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+            return time.clock_gettime(time.CLOCK_BOOTTIME) - started
+        except (OSError, ValueError, IndexError):
+            pass
+    import psutil
+
+    try:
+        return time.time() - psutil.Process().create_time()
+    except psutil.Error:
+        return 0.0
+
+
+def _eval(argv: list[str]) -> int:
+    from flatout.output import printable
+
+    path = argv.pop(0) if argv and not argv[0].startswith("-") else None
+    arguments: EvalArguments = parse(EvalArguments, "flatout eval RUN_DIR", argv, EvalArguments())
+    if path is None:
+        raise UsageError("eval needs a run folder or a saved agent: flatout eval RUN_DIR.")
+    _need_gif("--video", arguments.video)
+    if arguments.checkpoint not in ("best", "final"):
+        raise UsageError(
+            f"--checkpoint {arguments.checkpoint} is neither best nor final."
+            f"{nearest(arguments.checkpoint, ['best', 'final'])}"
+        )
+    from flatout.storage.trust import keep_out
+
+    keep_out(Path(path))
+    from flatout.api import load_any
+
+    with _interruptible():
+        agent, file = load_any(Path(path), arguments.checkpoint, arguments.env, arguments.trust)
+        result = agent.evaluate(arguments.episodes, seed=arguments.seed)
+        if arguments.video is not None:
+            agent.record(Path(arguments.video), seed=arguments.seed)
+    shown = {
+        "agent": str(file),
+        "env": agent.config.env.env,
+        "episodes": arguments.episodes,
+        "return_mean": result.return_mean,
+        "return_std": result.return_std,
+        "return_min": min(result.returns),
+        "return_max": max(result.returns),
+        "length_mean": result.length_mean,
+        "returns": list(result.returns),
+        "video": arguments.video,
+    }
+    if arguments.json:
+        print(json.dumps(shown))
+        return 0
+    print(
+        f"{printable(shown['env'])}: return {result.return_mean:.2f} ± {result.return_std:.2f} "
+        f"over {arguments.episodes} greedy episodes (lowest {shown['return_min']:.2f}, highest "
+        f"{shown['return_max']:.2f}), mean length {result.length_mean:.1f}\n"
+        f"{printable(str(file))}"
+    )
+    if arguments.video is not None:
+        print(f"video: {arguments.video}")
+    return 0
+
+
+def _watch(argv: list[str]) -> int:
+    path = argv.pop(0) if argv and not argv[0].startswith("-") else None
+    chosen: WatchArguments = parse(WatchArguments, "flatout watch RUN_DIR", argv, WatchArguments())
+    if path is None:
+        raise UsageError("watch needs a run folder or a saved agent: flatout watch RUN_DIR.")
+    _need_gif("--gif", chosen.gif)
+    if chosen.episodes < 1:
+        raise UsageError(f"--episodes {chosen.episodes} is impossible: at least 1.")
+    if chosen.fps is not None and not 0 < chosen.fps <= 1000:
+        raise UsageError(f"--fps {chosen.fps:g} is impossible: it lies above 0 and up to 1000.")
+    if chosen.checkpoint not in ("newest", "best", "final"):
+        raise UsageError(
+            f"--checkpoint {chosen.checkpoint} is none of newest, best and final."
+            f"{nearest(chosen.checkpoint, ['newest', 'best', 'final'])}"
+        )
+    from flatout.storage.trust import keep_out
+
+    keep_out(Path(path))
+    from rich.console import Console
+
+    from flatout.api import Agent, load_any
+    from flatout.cli.watch import watch
+
+    def newest() -> tuple[Agent, Path]:
+        return load_any(Path(path), chosen.checkpoint, chosen.env, chosen.trust)
+
+    with _interruptible():
+        if chosen.gif is not None:
+            total = newest()[0].record(Path(chosen.gif), seed=chosen.seed)
+            print(f"{chosen.gif}: one episode, return {total:g}")
+            return 0
+        returns = watch(newest, chosen.episodes, chosen.fps, chosen.seed, Console())
+    if len(returns) > 1:
+        print(f"mean return of {len(returns)} episodes: {sum(returns) / len(returns):g}")
+    return 0
+
+
+def _explain(argv: list[str]) -> int:
+    from flatout.cli.explain import explain
+
+    with _interruptible():
+        return explain(argv)
+
+
+def _scale(argv: list[str]) -> int:
+    from flatout.cli.scale import scale
+
+    with _interruptible():
+        return scale(argv)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Work that a signal ends at once, what it has opened being closed first."""
+    from flatout.output import leave
+    from flatout.run.interrupts import Interrupts
+
+    if not faulthandler.is_enabled():  # what crashes, or blocks for ever, says where
+        faulthandler.enable(file=2, all_threads=False)
+    with Interrupts(leave) as interrupts, interrupts.discardable():
+        yield
+
+
+def _need_gif(flag: str, path: str | None) -> None:
+    if path is not None and not path.lower().endswith(".gif"):
+        raise UsageError(f"{flag} {path}: videos are animated GIFs; name a .gif file.")
+
+
+def _devices(argv: list[str]) -> int:
+    arguments: DevicesArguments = parse(
+        DevicesArguments, "flatout devices", argv, DevicesArguments()
+    )
+    from dataclasses import asdict
+
+    from flatout.hardware.inventory import inventory, resolve_placement
+
+    hardware = inventory()
+    would = {
+        kind: str(resolve_placement("auto", hardware, images=images)[0])
+        for kind, images in (("vectors", False), ("images", True))
+    }
+    if arguments.json:
+        print(json.dumps(asdict(hardware) | {"auto": would}))
+        return 0
+    from rich.console import Console
+
+    from flatout.cli.devices import show
+
+    show(hardware, would, Console())
+    return 0

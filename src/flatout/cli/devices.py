@@ -1,0 +1,49 @@
+"""`flatout devices`: the machine in a few lines."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flatout.hardware.inventory import Hardware
+from flatout.output import printable
+
+
+def show(hardware: Hardware, would: dict[str, str], console: Console) -> None:
+    """Print devices, memory free and used and by whom, and what a run would use.
+
+    Args:
+        hardware: the machine.
+        would: what placement ``auto`` means, by kind of observation.
+        console: where to print.
+    """
+    table = Table(box=None, padding=(0, 2), pad_edge=False)
+    for heading, side in (("device", "left"), ("what", "left"), ("memory free", "right"),
+                          ("of", "right"), ("used by", "left")):  # fmt: skip
+        table.add_column(heading, justify=side)  # type: ignore[arg-type]
+    name = "cpu" if hardware.cpu_devices == 1 else f"cpu:0..{hardware.cpu_devices - 1}"
+    table.add_row(
+        name, f"{hardware.cpu_name}, {hardware.cores} cores",
+        f"{hardware.memory_available_mb:,} MiB", f"{hardware.memory_total_mb:,} MiB", "",
+    )  # fmt: skip
+    for gpu in hardware.gpus:
+        users = ", ".join(
+            f"{process.name} ({process.pid}"
+            + (f": {process.memory_mb:,} MiB)" if process.memory_mb is not None else ")")
+            for process in gpu.processes
+        )
+        table.add_row(
+            f"gpu:{gpu.index}", gpu.name, f"{gpu.memory_free_mb:,} MiB",
+            f"{gpu.memory_total_mb:,} MiB", Text(printable(users) or "nobody"),
+        )  # fmt: skip
+    console.print(table)
+    if hardware.gpu_note:
+        console.print(Text(printable(hardware.gpu_note), style="yellow"), soft_wrap=True)
+    if hardware.unused_gpu_warning:
+        console.print(Text(hardware.unused_gpu_warning, style="bold yellow"), soft_wrap=True)
+    elif not hardware.gpus:
+        console.print("no GPU in this machine, or none visible")
+    console.print()
+    for kind, placement in would.items():
+        console.print(f"--placement auto with {kind} as observations: [bold]{placement}[/bold]")

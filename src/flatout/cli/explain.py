@@ -1,0 +1,220 @@
+"""`flatout explain`: of a run folder, of a program to run, of one that runs, of saved evidence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from flatout.cli.arguments import parse
+from flatout.errors import FlatoutError, UsageError, one_line
+from flatout.output import say
+
+if TYPE_CHECKING:
+    from flatout.explain.diagnosis import Diagnosis
+    from flatout.explain.program.attach import Recording
+
+USAGE = (
+    "flatout explain RUN_DIR, flatout explain [--seconds 60] -- python script.py ..., "
+    "flatout explain --pid N, or flatout explain EVIDENCE.json"
+)
+
+
+@dataclass(frozen=True)
+class ExplainArguments:
+    """Why is the GPU or the CPU idle, what to change, and what that will gain."""
+
+    path: tyro.conf.Positional[str | None] = None
+    """A run's folder, or a file of saved evidence."""
+    seconds: float = 60.0
+    """How long a program is observed, from the end of its imports on, and up to four times as long
+    until two cycles of collecting and learning were seen; it then runs to its end."""
+    stop: bool = False
+    """End the program (SIGTERM) once it is explained."""
+    pid: int | None = None
+    """Observe a Python process that runs already (needs py-spy: pip install 'flatout[explain]')."""
+    json: str | None = None
+    """Write verdict and findings to this JSON file."""
+    html: str | None = None
+    """Write a report of one page to this HTML file."""
+    save: str | None = None
+    """Write the recorded evidence to this JSON file, to be diagnosed elsewhere."""
+    try_: Annotated[bool, tyro.conf.arg(name="try")] = False
+    """Apply the first remedy that is a setting (run folders), and compare with the prediction."""
+    trust: bool = False
+    """With --try: run the code that the folder names, though it is not of this user's making."""
+
+
+def explain(argv: list[str]) -> int:
+    """Run the command.
+
+    Args:
+        argv: the command line after ``explain``.
+
+    Raises:
+        FlatoutError: anything that the user can mend.
+    """
+    command: list[str] = []
+    if "--" in argv:
+        at = argv.index("--")
+        argv, command = argv[:at], argv[at + 1 :]
+        if not command:
+            raise UsageError("nothing follows --: flatout explain -- python script.py ARGUMENTS.")
+    asked: ExplainArguments = parse(ExplainArguments, "flatout explain", argv, ExplainArguments())
+    path = asked.path
+    _check(asked, path, command)
+    if command:
+        return _program(command, asked)
+    if asked.pid is not None:
+        from flatout.explain.program.spy import record_pid
+
+        _report(_diagnosed(record_pid(asked.pid, asked.seconds), asked), asked)
+        return 0
+    assert path is not None
+    if Path(path).is_file():
+        _report(_saved(Path(path)), asked)
+        return 0
+    return _run(Path(path), asked)
+
+
+def _run(path: Path, asked: ExplainArguments) -> int:
+    """Explain a run's folder on stdout and in the files that were asked for."""
+    from rich.console import Console
+
+    from flatout.explain.own.runs import diagnose_evidence, read_run
+    from flatout.explain.report import show
+    from flatout.fleet.trial import show as show_trial
+    from flatout.fleet.trial import try_first
+    from flatout.storage.trust import Said, keep_out
+
+    keep_out(path)
+    evidence, console = read_run(path), Console()
+    diagnosis = diagnose_evidence(evidence)
+    if asked.save is not None:
+        _write(asked.save, evidence.as_json())
+    show(diagnosis, console)
+    write_files(diagnosis, asked.json, asked.html)
+    if asked.try_:
+        outcome = try_first(path, diagnosis, console, said=Said(trust=asked.trust))
+        show_trial(outcome, console)
+        if asked.json is not None:
+            _write(asked.json, diagnosis.as_json() | {"trial": outcome.as_json()})
+    return 0
+
+
+def _files(asked: ExplainArguments) -> dict[str, str | None]:
+    return {"json": asked.json, "html": asked.html, "save": asked.save}
+
+
+def _saved(path: Path) -> Diagnosis:
+    """Diagnose evidence that was saved: of a program or of a run.
+
+    Raises:
+        FlatoutError: the file is no evidence, or damaged so that the rules cannot read it.
+    """
+    from flatout.explain.own import runs
+    from flatout.explain.program import diagnose, evidence
+
+    try:
+        kind = json.loads(path.read_text()).get("kind")
+    except (OSError, ValueError, AttributeError):
+        kind = None
+    try:
+        if kind != "run":
+            return diagnose.diagnose(evidence.load(path))
+        return runs.diagnose_evidence(runs.Evidence.from_json(json.loads(path.read_text())))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FlatoutError(
+            f"{path} is damaged evidence ({type(error).__name__}: {one_line(error)}); "
+            "record it again."
+        ) from None
+
+
+def _check(asked: ExplainArguments, path: str | None, command: Sequence[str]) -> None:
+    """Refuse what makes no sense before anything is started."""
+    if sum((path is not None, bool(command), asked.pid is not None)) != 1:
+        raise UsageError(f"explain needs one thing to explain: {USAGE}.")
+    if not 0.5 <= asked.seconds <= 86400:
+        raise UsageError(
+            f"--seconds {asked.seconds:g} is impossible: it lies between 0.5 and 86400."
+        )
+    if asked.try_ and (path is None or Path(path).is_file()):
+        raise UsageError("--try is for run folders: flatout explain RUN_DIR --try.")
+    if asked.stop and not command:
+        raise UsageError(
+            "--stop is for programs that explain starts: flatout explain --stop -- ..."
+        )
+    if asked.save and path is not None and Path(path).is_file():
+        raise UsageError(f"--save: {path} is saved evidence already.")
+    for flag, file in _files(asked).items():
+        if file is None:
+            continue
+        parent = Path(file).resolve().parent
+        if not parent.is_dir():
+            raise UsageError(f"--{flag} {file}: the folder {parent} does not exist.")
+        if Path(file).is_dir():
+            raise UsageError(f"--{flag} {file} is a folder; name a file.")
+
+
+def _program(command: Sequence[str], asked: ExplainArguments) -> int:
+    """Run a program; its own output has stdout, the report goes to stderr."""
+    from flatout.explain.program.attach import record
+
+    def observed(recording: Recording) -> None:
+        try:
+            _report(_diagnosed(recording, asked), asked)
+        except FlatoutError as error:
+            say(error)
+
+    return record(command, asked.seconds, observed, stop=asked.stop)
+
+
+def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:
+    from flatout.explain.program.diagnose import diagnose
+    from flatout.explain.program.evidence import build, save
+
+    if asked.save is not None:
+        try:
+            save(Path(asked.save), recording.meta, recording.rows)
+        except OSError as error:
+            say(f"--save {asked.save} failed: {one_line(error)}")
+    return diagnose(build(dict(recording.meta), recording.rows))
+
+
+def _report(diagnosis: Diagnosis, asked: ExplainArguments) -> None:
+    """Say it on stderr, and write the files that were asked for.
+
+    Raises:
+        FlatoutError: a file cannot be written.
+    """
+    from rich.console import Console
+
+    from flatout.explain.report import show
+
+    show(diagnosis, Console(stderr=True))
+    write_files(diagnosis, asked.json, asked.html)
+
+
+def write_files(diagnosis: Diagnosis, json_file: str | None, html_file: str | None) -> None:
+    """Write the JSON and the HTML file that were asked for.
+
+    Raises:
+        FlatoutError: one cannot be written.
+    """
+    if html_file is not None:
+        from flatout.explain.html import write
+
+        write(diagnosis, Path(html_file))
+    if json_file is not None:
+        _write(json_file, diagnosis.as_json())
+
+
+def _write(file: str, values: dict[str, Any]) -> None:
+    try:
+        Path(file).write_text(json.dumps(values, indent=1) + "\n")
+    except OSError as error:
+        raise FlatoutError(f"the report cannot be written: {one_line(error)}.") from None

@@ -1,0 +1,275 @@
+"""The command line of ``flatout scale``."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flatout.cli.arguments import take, train_config
+from flatout.config.schema import TrainConfig
+from flatout.config.settings import resolve
+from flatout.errors import FlatoutError, UsageError, one_line
+from flatout.fleet.measure import examples
+from flatout.fleet.scaling import Row, Scaling, refuse_unequal, split, training_s
+from flatout.storage import nofollow
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+HELP = """\
+usage: flatout scale ALGORITHM --devices 1,2,4 [--json] [--plot FILE] [settings of train]
+       flatout scale RUN_DIR RUN_DIR ... [--json] [--plot FILE]
+
+The same work on one device and on several: time, rate, speed-up, efficiency, where the time
+goes, and what more devices wait for. Every number of devices carries the same --shards (by default
+the least that all of them divide), so that all learn the same. Where there are fewer GPUs, a CPU's
+virtual devices stand in for them, and share its cores.
+
+  --devices 1,2,4   the numbers to compare
+  --search          where several are no faster: find the batch from which they are
+  --plot FILE       draw the speed-up (.svg, .png or .pdf; pip install matplotlib)
+  --json            print one JSON object, alone on stdout
+
+  flatout scale classify --devices 1,2,4 --steps 500
+  flatout scale ppo --env CartPole-v1 --envs 8 --devices 1,2
+  flatout scale runs/one runs/two        runs that are there already; unequal work is refused
+"""
+FACTORS = (2, 4, 8, 16)
+"""By how much the search enlarges batches."""
+
+
+def scale(argv: list[str]) -> int:
+    """Run the command; returns the exit code.
+
+    Raises:
+        FlatoutError: what the user can mend.
+    """
+    if not argv or any(word in argv for word in ("-h", "--help")):
+        print(HELP, end="")
+        return 0 if argv else 2
+    as_json, search = "--json" in argv, "--search" in argv
+    argv = [word for word in argv if word not in ("--json", "--search")]
+    plot, argv = take(argv, "--plot")
+    counts, argv = take(argv, "--devices")
+    from rich.console import Console
+
+    console = Console(stderr=as_json)
+    if plot is not None:
+        _need_matplotlib(plot)
+    if argv and Path(argv[0]).is_dir():
+        if counts is not None:
+            raise UsageError("--devices is for new runs, not for folders of runs.")
+        scaling, found = compared([Path(word) for word in argv]), None
+    else:
+        scaling, found = _new(argv, _counts(counts), search, console)
+    if as_json:
+        print(json.dumps(scaling.as_json() | {"crossover": found}))
+    from flatout.fleet.report import draw, show
+
+    show(scaling, found, console)
+    if plot is not None:
+        draw(scaling, Path(plot))
+    return 0
+
+
+def _counts(text: str | None) -> list[int]:
+    """Numbers of devices, in order.
+
+    Raises:
+        UsageError: they are none.
+    """
+    words = (text or "").split(",")
+    if text is None or not all(re.fullmatch(r"[1-9]\d{0,2}", word) for word in words):
+        raise UsageError(
+            f"--devices {text or ''}: name the numbers of devices to compare, such as 1,2,4."
+        )
+    return sorted({int(word) for word in words})
+
+
+def _need_matplotlib(plot: str) -> None:
+    import importlib.util
+
+    if Path(plot).suffix not in (".svg", ".png", ".pdf"):
+        raise UsageError(f"--plot {plot}: name a .svg, .png or .pdf file.")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("--plot needs its package: pip install 'flatout[plot]'.")
+
+
+# --- New runs -----------------------------------------------------------------------------------
+
+
+def _new(
+    argv: list[str], counts: list[int], search: bool, console: Console
+) -> tuple[Scaling, dict[str, Any] | None]:
+    from flatout.config.placement import DeviceName, Placement, refuse_shards
+    from flatout.hardware.inventory import inventory
+
+    shards, rest = take(argv, "--shards")
+    wanted = shards or str(math.lcm(*counts))
+    config, resumed = train_config([*rest, "--shards", wanted, "--quiet"])
+    if resumed:
+        raise UsageError("scale makes new runs; --resume is for train.")
+    for count in counts:  # before anything runs
+        learn = tuple(DeviceName("cpu", number) for number in range(count))
+        refuse_shards(Placement(learn=learn), config.run.shards)
+    hardware = inventory()
+    virtual = len(hardware.usable_gpus) < max(counts)
+    if virtual and "gpu" in config.run.placement:
+        raise UsageError(
+            f"--devices {max(counts)}: this machine has {len(hardware.usable_gpus)} usable GPUs."
+        )
+    config = replace(config, run=replace(config.run, checkpoint_every=0, tensorboard=False))
+
+    def run(config: TrainConfig, count: int) -> Row:
+        console.print(f"[dim]· {_count(count)} ...[/dim]")
+        settings: dict[str, Any] = {"devices": count}
+        if virtual:
+            settings |= {"virtual_devices": max(counts), "placement": "cpu"}
+        return row(count, measured(config, settings))
+
+    rows = [run(config, count) for count in counts]
+    scaling = Scaling(rows, hardware.cores, virtual)
+    found = None
+    if search and len(rows) > 1 and scaling.speed_up(rows[-1]) < 1:
+        found = crossover(config, run, counts[0], counts[-1])
+    return scaling, found
+
+
+def _count(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"
+
+
+def measured(config: TrainConfig, settings: dict[str, Any]) -> dict[str, Any]:
+    """One run in a process of its own, with some settings of `RunConfig` changed.
+
+    Raises:
+        FlatoutError: it failed; with its own sentence.
+    """
+    changed = replace(config, run=replace(config.run, **settings))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "settings.json"
+        file.write_text(json.dumps(changed.flat()))
+        child = subprocess.run(
+            [sys.executable, "-m", "flatout.fleet.measure", str(file)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    if child.returncode:
+        last = (child.stderr.strip().splitlines() or ["no output"])[-1]
+        raise FlatoutError(
+            f"the run with {_count(settings['devices'])} failed: {last.removeprefix('flatout: ')}"
+        )
+    return json.loads(child.stdout.splitlines()[-1])
+
+
+def row(devices: int, found: dict[str, Any]) -> Row:
+    """What was measured with so many devices."""
+    summary = found["summary"]
+    seconds = training_s(summary)
+    return Row(
+        devices, seconds, summary["steps_per_s"], found["examples"] / seconds,
+        split(summary, found["costs"]),
+    )  # fmt: skip
+
+
+def crossover(config: TrainConfig, run: Any, fewest: int, most: int) -> dict[str, Any]:
+    """The batch from which the larger number of devices is faster, by measurement.
+
+    Returns:
+        `tried`: (batch, examples/s on the fewest, on the most), and `batch`, None where none was.
+    """
+    tried: list[tuple[int, float, float]] = []
+    for factor in FACTORS:
+        larger = enlarged(config, factor)
+        if larger is None:
+            break
+        one, several = run(larger, fewest), run(larger, most)
+        batch = int(getattr(larger.hyper, "batch_size", 0)) or larger.hyper.n_steps
+        tried.append((batch, one.examples_per_s, several.examples_per_s))
+        if several.examples_per_s > one.examples_per_s:
+            return {"batch": batch, "tried": tried}
+    return {"batch": None, "tried": tried}
+
+
+def enlarged(config: TrainConfig, factor: int) -> TrainConfig | None:
+    """The same with larger batches and about as many examples; None where it has no batch."""
+    flat, algorithm = config.flat(), config.algorithm
+    if algorithm == "genetic":
+        return None
+    if algorithm in ("ppo", "a2c"):
+        flat["n_steps"] *= factor
+        rollout = flat["n_steps"] * flat["envs"]
+        flat["steps"] = max(flat["steps"] // rollout, 1) * rollout
+    if "batch_size" in flat:
+        flat["batch_size"] *= factor
+    if algorithm == "classify":
+        flat["steps"] = max(flat["steps"] // factor, 20)
+    elif algorithm not in ("ppo", "a2c"):
+        flat["buffer_size"] = max(flat["buffer_size"], flat["batch_size"])
+    try:
+        return resolve(algorithm, flat)
+    except UsageError:
+        return None
+
+
+# --- Runs that are there ------------------------------------------------------------------------
+
+
+def compared(folders: Sequence[Path]) -> Scaling:
+    """Finished runs, if they did the same work.
+
+    Raises:
+        UsageError: they did not, or a folder holds no finished run.
+    """
+    from flatout.config.placement import parse
+    from flatout.storage.run_folder import load_config
+
+    work: dict[str, dict[str, Any]] = {}
+    rows: list[Row] = []
+    virtual = False
+    for folder in folders:
+        try:
+            summary = json.loads(nofollow.read(folder / "summary.json"))
+            placement = parse(summary["placement"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise UsageError(f"{folder} holds no finished run (no summary.json).") from None
+        config = load_config(folder, None)
+        # What averaging and dispatching cost was not measured beside these.
+        costs = {"average_s": 0.0, "dispatch_s": 0.0, "averages": 0.0, "dispatches": 0.0}
+        try:
+            own = work_of(config, summary)
+            found = {"summary": summary, "costs": costs, "examples": own["examples"]}
+            rows.append(row(len(placement.learn), found))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"{folder / 'summary.json'} is damaged ({type(error).__name__}: "
+                f"{one_line(error)[:200]})."
+            ) from error
+        work[str(folder)] = own
+        virtual |= placement.learn[0].kind == "cpu" and len(placement.learn) > 1
+    refuse_unequal(work)
+    from flatout.hardware.inventory import inventory
+
+    return Scaling(sorted(rows, key=lambda one: one.devices), inventory().cores, virtual)
+
+
+def work_of(config: TrainConfig, summary: dict[str, Any]) -> dict[str, Any]:
+    """What a run did, as far as its speed depends on it."""
+    flat = config.flat()
+    ignored = {
+        "devices", "virtual_devices", "placement", "soft_placement", "run_dir", "seed", "quiet",
+        "json", "tensorboard", "wandb", "trace", "checkpoint_every", "keep_checkpoints",
+        "log_every", "threshold", "stop_at_return", "steps", "reduce", "worker_timeout",
+    }  # fmt: skip
+    settings = {name: value for name, value in flat.items() if name not in ignored}
+    return {
+        "examples": examples(config, summary),
+        "steps": summary["steps"], "updates": summary["updates"], **settings,
+    }  # fmt: skip

@@ -1,0 +1,144 @@
+"""A trained agent at play in the terminal: text where the environment renders it, else pictures."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from flatout.api import Agent
+from flatout.envs.host import EVALUATION
+from flatout.errors import UsageError
+from flatout.output import printable
+from flatout.run.evaluate import rendered
+
+STYLES = {"@": "bold yellow", "o": "green", "*": "bold red", "·": "bright_black"}
+"""Colours of single characters, in lines that are a board's."""
+
+DEFAULT_FPS = 10.0
+
+COLOUR = re.compile(r"(\x1b\[[\d;]*m)")
+"""What a frame of text may send to a terminal beside text."""
+
+
+def watch(
+    newest: Callable[[], tuple[Agent, Path]],
+    episodes: int,
+    fps: float | None,
+    seed: int | None,
+    console: Console,
+) -> list[float]:
+    """Play greedy episodes where one can see them.
+
+    Args:
+        newest: the agent as it is now; asked before each episode, for a run may go on learning.
+        episodes: how many.
+        fps: frames per second; by default the environment's own.
+        seed: of the episodes; by default the agent's.
+        console: shows them. Where it is no terminal, only each episode's last frame.
+
+    Returns:
+        The episodes' returns.
+
+    Raises:
+        UsageError: the environment renders neither text nor pictures.
+    """
+    returns: list[float] = []
+    for number in range(episodes):
+        agent, file = newest()
+        with Live(console=console, auto_refresh=False, transient=False) as live:
+            last, pause = time.perf_counter(), 0.0
+            for frame, rate, total, steps in play(agent, number, seed):
+                pause = 1.0 / (fps or rate)
+                said = f"episode {number + 1} of {episodes}   step {steps}   return {total:g}"
+                shown = Group(
+                    picture(frame, console), Text(said), Text(printable(str(file)), "bright_black")
+                )
+                live.update(shown, refresh=console.is_terminal)
+                if console.is_terminal:
+                    time.sleep(max(0.0, last + pause - time.perf_counter()))
+                    last = time.perf_counter()
+                returns[number:] = [total]
+    return returns
+
+
+def play(agent: Agent, episode: int, seed: int | None) -> Iterator[tuple[Any, float, float, int]]:
+    """One greedy episode: after each step its frame, frames per second, return and steps so far.
+
+    Raises:
+        UsageError: nothing to see.
+    """
+    task, policy = agent.task, agent.policy
+    env = None
+    for mode in ("ansi", "rgb_array"):
+        try:
+            env = task.make(render_mode=mode)
+        except Exception:  # what an environment says to a mode that it has not, varies
+            continue
+        if mode in env.metadata.get("render_modes", (mode,)):
+            break
+        env.close()
+        env = None
+    if env is None:
+        raise UsageError(f"{task.name} renders neither text (ansi) nor pictures (rgb_array).")
+    seed = agent.config.run.seed if seed is None else seed
+    envs = task.host([env], seed, EVALUATION)
+    obs = np.zeros((1, *task.obs_spec.shape), task.obs_spec.dtype)
+    over: list[tuple[float, int]] = []
+
+    def ended(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
+        over.append((envs.returns[0], envs.lengths[0]))
+
+    try:
+        rate = float(env.metadata.get("render_fps") or DEFAULT_FPS)
+        envs.reset(0, obs, episode)
+        frame = _frame(env, task.name)
+        yield frame, rate, 0.0, 0
+        while not over:
+            envs.step(policy.layout.action(policy.greedy(obs)), obs, np.zeros(1), ended)
+            if not over:  # else it shows the next episode's beginning
+                frame = _frame(env, task.name)
+            total, steps = over[0] if over else (envs.returns[0], envs.lengths[0])
+            yield frame, rate, float(total), steps
+    finally:
+        envs.close()
+
+
+def _frame(env: Any, name: str) -> Any:
+    frame = rendered(env, name)
+    if isinstance(frame, str) or (isinstance(frame, np.ndarray) and frame.ndim == 3):
+        return frame
+    raise UsageError(f"{name} renders {type(frame).__name__}, neither text nor a picture.")
+
+
+def _colour(pixel: list[int]) -> str:
+    return f"rgb({pixel[0]},{pixel[1]},{pixel[2]})"
+
+
+def picture(frame: Any, console: Console) -> RenderableType:
+    """A frame as a terminal shows it: text coloured, pictures as half blocks of two pixels."""
+    if isinstance(frame, str):
+        pieces = COLOUR.split(frame)
+        pieces[::2] = (printable(piece.expandtabs()) for piece in pieces[::2])
+        text = Text.from_ansi("".join(pieces))
+        for symbol, style in STYLES.items():
+            text.highlight_regex(rf"(?<=[ │]){'[' + symbol + ']'}(?=[ │])", style)
+        return text
+    pixels = np.asarray(frame, np.uint8)
+    rows, columns = pixels.shape[:2]
+    width = max(1, min(console.width, columns, 2 * (console.height - 4) * columns // rows))
+    height = max(2, rows * width // columns // 2 * 2)
+    pixels = pixels[np.arange(height) * rows // height][:, np.arange(width) * columns // width]
+    text = Text(no_wrap=True)
+    for upper, lower in zip(pixels[::2], pixels[1::2], strict=True):
+        for above, below in zip(upper.tolist(), lower.tolist(), strict=True):
+            text.append("▀", f"{_colour(above)} on {_colour(below)}")
+        text.append("\n")
+    return text

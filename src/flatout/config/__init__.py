@@ -1,0 +1,1 @@
+"""Settings: names, values, layers, presets."""

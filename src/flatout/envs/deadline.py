@@ -1,0 +1,51 @@
+"""A deadline for a user's code that may block."""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+CLOSE_S = 10.0
+"""How long environments may take to close."""
+
+
+class DeadlineExceeded(BaseException):
+    """What `deadline` waited for has not ended in time."""
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """A user's code that may block: it is interrupted in the main thread (others are not watched).
+
+    Native code that does not come back for a signal ends the process after three times as long,
+    with a traceback, where faulthandler is on, as the command line turns it on.
+
+    Raises:
+        DeadlineExceeded: it took longer.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    armed = True
+
+    def late(signum: int, frame: FrameType | None) -> None:
+        if armed:
+            raise DeadlineExceeded
+
+    before = signal.signal(signal.SIGALRM, late)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    if faulthandler.is_enabled():
+        faulthandler.dump_traceback_later(3 * seconds, exit=True, file=2)
+    try:
+        try:
+            yield
+        finally:
+            armed = False
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)

@@ -1,0 +1,1 @@
+"""Why other people's programs leave the hardware idle."""

@@ -1,0 +1,487 @@
+"""Samples the Python program that it is loaded into, and writes what it sees to a folder.
+
+Standard library only, Python 3.8 and later, and nothing of the program is patched:
+
+- about every 10 ms of its own work the main thread notes between two of its instructions where it
+  is, by a timer of the kernel. A thread that asks for the interpreter's lock instead, as sampling
+  threads do, meets a program mostly where it lets go of the lock, and hardly ever in its own
+  Python code;
+- while the main thread sleeps or is in one long call, and where there is no such timer, a thread
+  samples; else it sleeps, for a thread that asks for the lock costs more than it does;
+- now and then the main thread's own calls are counted for some milliseconds (``sys.setprofile``).
+
+What sampling costs is measured by itself, and it is done less often where that would pass one
+percent. One file per process, JSON lines; `flatout.explain.program.evidence` reads them.
+"""
+
+import _thread
+import json
+import os
+import signal
+import sys
+import time
+
+from _flatout_describe import command_line, dynamo_used, thread_settings
+from _flatout_seen import Seen
+from _flatout_spent import Spent
+from _flatout_timer import Timer, Watch, delayed, sleep
+from _flatout_window import Window
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+INTERVAL = 0.010
+COST = 0.008  # share of the time that sampling may take
+DENSE = 150  # samples of the main thread after which they are taken half as often
+FLUSH = 0.5
+PATIENCE = 20  # failed samples
+CALM = 16  # samples without an import after which the imports are done
+BLOCKED = 0.030  # the main thread does not answer for so long: it is blocked
+UNSEEN = 3  # intervals of work that it did not sample itself: something keeps it from that
+STAND_INS = 50  # so often, and the report says so
+WINDOW_FIRST = 0.5  # after the imports
+WINDOW_EVERY = 1.0
+WINDOW_COST = 0.01  # share of the time that windows may take
+WINDOWS = 40
+CPU = getattr(time, "thread_time", time.process_time)
+
+
+probe = None
+
+
+def start(folder):
+    """Observe this process from now on; called once, while the interpreter starts."""
+    global probe
+    probe = Probe(folder)
+    probe.begin()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=probe.before_fork, after_in_parent=probe.after_fork,
+            after_in_child=probe.forked,
+        )  # fmt: skip
+    import atexit
+
+    atexit.register(probe.end)
+
+
+class Probe:
+    """One process's sampler."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.main = _thread.get_ident()
+        self.timer = None
+        self.clear()
+
+    def clear(self):
+        """Forget what was seen: a new process begins."""
+        self.file = None
+        self.life = None
+        self.done = self.ticking = False
+        self.lines = []
+        self.seen = Seen(self.line, self.profiled)
+        self.samples = []
+        self.windows, self.hooks = 0, []
+        self.window = None
+        self.next_window = None
+        self.libraries = {}
+        self.given = {}  # id of a code -> (code, what it returned, or None once written)
+        self.ready = False
+        self.calm = self.failures = self.taken = 0
+        self.own = set()
+        self.last = self.flushed = time.monotonic()
+        self.used, self.woken = INTERVAL * COST, 0.0
+        self.waits = 1.0  # how many times as long as it runs the main thread is ready to run
+        self.crowd = 1.0  # so many times more rarely it is sampled
+        self.delayed = None
+        self.turn = _thread.allocate_lock()  # one thread at a time samples and writes
+        self.watch = self.spent = None
+        self.stand_ins = 0
+        self.seed = os.getpid()
+        if self.timer is not None:
+            self.timer = Timer(self.timer)
+
+    # --- The thread's life --------------------------------------------------------------------
+
+    def begin(self):
+        """Start sampling; in the main thread."""
+        self.started = time.monotonic()
+        self.line(
+            {
+                "k": "process", "pid": os.getpid(), "ppid": os.getppid(), "t": self.started,
+                "python": list(sys.version_info[:3]), "argv": command_line(),
+                "stdlib": os.path.dirname(os.__file__), "prefix": sys.prefix,
+                "executable": sys.executable, "threads": thread_settings(),
+            }
+        )  # fmt: skip
+        self.flush()
+        if self.timer is None:
+            self.timer = Timer()
+            self.timer.handle(self.tick)
+        self.launch()
+
+    def launch(self):
+        """Start the thread, low-level: it does not appear among the program's own."""
+        if self.done or self.life is not None:
+            return
+        self.life = life = _thread.allocate_lock()  # given back by the thread when it ends
+        life.acquire()
+        self.timer.start(INTERVAL)
+        if self.timer.running and self.spent is None:
+            try:
+                self.spent = Spent(time.monotonic())
+            except (AttributeError, OSError):
+                pass
+        _thread.start_new_thread(self.run, (life,))
+
+    def before_fork(self):
+        """No thread of ours is there while the program forks."""
+        life, watch = self.life, self.watch
+        if life is not None and _thread.get_ident() not in self.own:
+            self.life = None
+            if watch is not None:
+                watch.put_off(0.0)
+            life.acquire(True, 0.2)  # one that is late ends by itself
+
+    def after_fork(self):
+        """The parent goes on being sampled."""
+        self.launch()
+
+    def forked(self):
+        """A child of its own begins."""
+        folder, done = self.folder, self.done
+        self.clear()
+        self.folder, self.main = folder, _thread.get_ident()
+        if done or os.path.exists(os.path.join(folder, "stop")):
+            self.done = True
+        else:
+            self.begin()
+
+    def end(self):
+        """The interpreter ends: write the rest."""
+        self.timer.end()
+        self.before_fork()
+        self.done = True
+        self.line({"k": "end", "t": time.monotonic()})
+        self.flush()
+
+    def run(self, life):
+        """The thread that samples and writes while the main thread does not."""
+        own = _thread.get_ident()
+        self.own.add(own)
+        watch = None
+        try:
+            if self.timer.running:
+                try:
+                    watch = self.watch = Watch()
+                    watch.put_off(BLOCKED)
+                except (AttributeError, OSError, ValueError):
+                    pass
+            self.stand_in(life, watch)
+        except Exception as error:
+            self.fail(error)
+        finally:
+            if watch is not None:
+                watch.end()
+                if self.watch is watch:
+                    self.watch = None
+            self.own.discard(own)
+            life.release()
+
+    def fail(self, error):
+        """Give up; the program goes on."""
+        self.done, self.life = True, None
+        try:
+            self.timer.stop()
+            self.line({"k": "failed", "error": "%s: %s" % (type(error).__name__, error)})
+            self.flush()
+        except Exception:
+            pass
+
+    def stand_in(self, life, watch):
+        """Sample for a main thread that sleeps or is blocked, until another has taken over."""
+        while self.life is life:
+            seconds = self.jittered(self.interval())
+            patience = self.jittered(self.crowd * BLOCKED)
+            if watch is not None and self.timer.running:
+                late = watch.wait()
+            else:
+                late = 0.0
+                sleep(patience if self.timer.running else seconds)
+            found = False
+            if self.life is life and self.turn.acquire(False):  # else the other thread is at it
+                try:
+                    found = self.look(late)
+                except Exception as error:
+                    self.stumble(error)
+                finally:
+                    self.turn.release()
+            if watch is not None:
+                watch.put_off(seconds if found else patience)
+
+    def look(self, late):
+        """What the thread does each time: whether the main thread did not answer, and why."""
+        now, self.woken = time.monotonic(), CPU()
+        blocked = now - self.last > 0.9 * self.crowd * BLOCKED or not self.timer.running
+        spent = self.spent
+        if spent is None or not self.timer.running:
+            if blocked:
+                self.attempt(None, None)
+            return blocked
+        asleep = spent.look(now, late)
+        try:
+            if asleep:
+                self.attempt(None, spent.asleep(now))
+            elif asleep is None:  # at work in Python, which it samples itself if it can
+                blocked = spent.worked > UNSEEN * self.work()
+                self.stand_ins += blocked
+                if self.stand_ins == STAND_INS and blocked:
+                    self.by_thread("a profile or trace function of its own is not to see the probe")
+            if blocked and not asleep:
+                self.attempt(None, spent.hand_out(spent.worked, 0.0))
+        finally:
+            spent.looked = now
+        return blocked or asleep
+
+    def by_thread(self, why):
+        """Tell that a thread has to sample what the main thread does in Python."""
+        self.line({"k": "thread", "why": why})
+
+    def attempt(self, frame, seconds):
+        """Sample, and write now and then.
+
+        Args:
+            frame: the main thread's, where that is who samples.
+            seconds: that the sample of it stands for; None: all since the last one.
+        """
+        self.take(frame, seconds)
+        if self.last - self.flushed >= FLUSH:
+            self.flushed = self.last
+            self.write()
+
+    def stumble(self, error):
+        """The program was met at an odd moment: the next one will do, unless that is usual."""
+        self.failures += 1
+        if self.failures > PATIENCE:
+            self.fail(error)
+
+    def write(self):
+        """Write what there is, and look whether enough was seen."""
+        self.libraries_seen()
+        self.write_window()
+        self.flush()
+        if os.path.exists(os.path.join(self.folder, "stop")):
+            self.done, self.life = True, None
+            self.timer.stop()
+        elif not self.timer.handled():
+            self.timer.give_up("it has taken the probe's signal")
+        if self.timer.why is not None:
+            self.by_thread(self.timer.why)
+            self.timer.why = None
+        self.crowded()
+        self.timer.every(self.jittered(self.work()))
+
+    def crowded(self):
+        """Look how long the main thread was ready and did not run: more processes than cores.
+
+        All of them are sampled then, and each one's share of the cores is smaller; and whoever is
+        woken up to be sampled takes a core from another.
+        """
+        now, delay = time.monotonic(), delayed("self")
+        if self.delayed is not None and now > self.delayed[0]:
+            share = (delay - self.delayed[1]) / (now - self.delayed[0])
+            self.waits = 1.0 / (1.0 - min(max(share, 0.0), 0.8))
+            self.crowd = self.waits**2 if self.ready else self.waits
+        self.delayed = (now, delay)
+
+    def interval(self):
+        """Seconds between two samples: rarer where they are dear, and once there are many."""
+        shortest = INTERVAL if self.taken < DENSE else 2 * INTERVAL
+        return self.crowd * max(shortest, min(0.2, self.used / COST))
+
+    def work(self):
+        """The same in seconds of work: while the thread waits for a core its clock stands still."""
+        return self.interval() / self.waits
+
+    def jittered(self, seconds):
+        """So many seconds, up to a quarter more or fewer: no beat with a loop."""
+        self.seed = (1103515245 * self.seed + 12345) & 0x7FFFFFFF
+        return seconds * (0.75 + 0.5 * self.seed / 2147483648.0)
+
+    def tick(self):
+        """Runs in the main thread, between two of its instructions; no other is amid this one."""
+        if self.ticking or self.done or time.monotonic() - self.last < 0.3 * INTERVAL:
+            return ""  # a signal may interrupt its own handler
+        if not self.turn.acquire(False):  # the other thread is at it
+            return ""
+        self.ticking, self.woken = True, CPU()
+        try:
+            if self.window is not None:  # no profile function is there: the program has ended it
+                self.window.closed = True
+            seconds, awake = None, True
+            if self.spent is not None:
+                seconds, awake = self.spent.by_itself(time.monotonic())
+            if self.watch is not None and awake:
+                self.watch.put_off_by_main(self.crowd * BLOCKED)
+            if woken():
+                self.timer.give_up("its event loop is told of every signal")
+                return ""
+            self.attempt(sys._getframe(1), seconds)
+            self.maybe_window()
+        except Exception as error:  # must not reach the program
+            self.stumble(error)
+        finally:
+            self.ticking = False
+            self.turn.release()
+        return ""
+
+    def take(self, frame, seconds):
+        """One sample of all threads, and what it costs."""
+        now = time.monotonic()
+        dt, self.last = now - self.last, now
+        self.sample(now, dt, frame, seconds)
+        self.taken += self.ready
+        self.used = 0.9 * self.used + 0.1 * (CPU() - self.woken)
+
+    # --- One sample ---------------------------------------------------------------------------
+
+    def sample(self, now, dt, main, seconds):
+        """Note where every thread is; `main` is the main thread's frame where this is it."""
+        seen = self.seen
+        for thread, frame in sys._current_frames().items():
+            if thread in self.own:
+                continue
+            if main is not None and thread == self.main:
+                frame = main
+            while frame is not None and frame.f_code.co_filename.startswith(HERE):
+                frame = frame.f_back  # in our own handler
+            if frame is None:
+                continue
+            stack, number, codes = seen.walk(thread, frame)
+            lane = seen.lane(thread, thread == self.main)
+            if not self.ready and thread == self.main:
+                self.mark_ready(codes)
+            t, lasted = now, dt
+            if seconds is not None and thread == self.main:
+                t, lasted = self.spent.told, seconds
+            self.samples.append((round(t - self.started, 5), round(lasted, 5), lane, stack, number))
+        frame = main = None  # no frame of the program outlives the sample
+
+    def mark_ready(self, codes):
+        """Tell, once, that the program has done its imports."""
+        files = (self.seen.by_index[code].co_filename for code in codes)
+        imports = [file.startswith("<frozen importlib") for file in files]
+        self.calm = 0 if any(imports) else self.calm + 1
+        if self.calm >= CALM:
+            self.ready = True
+            try:
+                os.close(
+                    os.open(
+                        os.path.join(self.folder, "%d.ready" % os.getpid()),
+                        os.O_CREAT | os.O_WRONLY,
+                    )
+                )
+            except OSError:
+                pass
+
+    def profiled(self):
+        """Whether a profile or trace function may be at work in the main thread."""
+        return (
+            self.window is not None
+            or sys.getprofile() is not None
+            or sys.gettrace() is not None
+            or "bdb" in sys.modules
+        )
+
+    def libraries_seen(self):
+        """Note when the big libraries appear, and their versions."""
+        for name in ("torch", "jax", "tensorflow", "numpy", "gymnasium", "gym", "ray", "keras"):
+            if name not in self.libraries and name in sys.modules:
+                version = getattr(sys.modules[name], "__version__", None)
+                if version is not None:
+                    self.libraries[name] = str(version)
+                    self.line({"k": "library", "name": name, "version": str(version),
+                               "t": time.monotonic() - self.started})  # fmt: skip
+        torch = sys.modules.get("torch")
+        try:
+            threads = torch.get_num_threads() if torch is not None else None
+        except Exception:
+            return
+        if threads is not None and threads != self.libraries.get("threads"):
+            self.libraries["threads"] = threads
+            self.line({"k": "torch", "threads": threads})
+
+    # --- Writing ------------------------------------------------------------------------------
+
+    def line(self, row):
+        self.lines.append(json.dumps(row))
+
+    def flush(self):
+        """Write what has come together."""
+        if self.samples:
+            samples, self.samples = self.samples, []
+            self.lines.append(json.dumps({"k": "samples", "d": samples}))
+        lines, self.lines = self.lines, []
+        if not lines:
+            return
+        try:
+            if self.file is None:
+                name = "%d-%d.jsonl" % (os.getpid(), int(time.monotonic() * 1e6))
+                self.file = os.path.join(self.folder, name)
+            descriptor = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(descriptor, ("\n".join(lines) + "\n").encode("utf-8", "replace"))
+            finally:
+                os.close(descriptor)
+        except OSError:
+            self.done, self.life = True, None
+
+    # --- Windows: exact calls of the main thread for some milliseconds ------------------------
+
+    def maybe_window(self):
+        """Count the main thread's calls for some milliseconds, now and then."""
+        now = self.last
+        if not self.ready or self.window is not None or self.windows >= WINDOWS:
+            return
+        if self.next_window is None:
+            self.next_window = now + WINDOW_FIRST
+        if now < self.next_window or sys.getprofile() is not None or dynamo_used():
+            return
+        self.next_window = now + WINDOW_EVERY * self.waits * (1 + self.windows // 10)
+        self.windows += 1
+        hook = Window(self).hook()
+        # Python 3.11 makes a frame object before it calls the hook. That may collect garbage, whose
+        # callbacks are profiled: the window ends there, and the hook is called once more.
+        self.hooks.append(hook)
+        sys.setprofile(hook)
+
+    def write_window(self):
+        """Write the window that the main thread has finished."""
+        window = self.window
+        if window is None or (not window.closed and time.monotonic() - window.opened < 30):
+            return
+        self.window = None
+        try:
+            began = CPU()
+            row = window.row()
+            window.events.clear()
+            self.line(row)
+            cost = CPU() - began + 1e-9 * row["cost"] * len(row["events"])
+            self.next_window = max(self.next_window, window.opened + cost / WINDOW_COST)
+            for identity, (code, kinds) in list(self.given.items()):
+                if kinds is not None and identity in self.seen.codes:
+                    self.given[identity] = (code, None)
+                    self.line({"k": "returns", "c": self.seen.codes[identity][0], "kinds": kinds})
+        except Exception:
+            pass
+
+
+def woken():
+    """Whether every signal is told to a descriptor of the program's; in the main thread.
+
+    An event loop that handles signals asks for that. Ours would wake it up each time, and would
+    fill the descriptor's buffer, so that the program's own are lost.
+    """
+    descriptor = signal.set_wakeup_fd(-1)
+    if descriptor == -1:
+        return False
+    signal.set_wakeup_fd(descriptor)
+    return True

@@ -1,0 +1,361 @@
+"""From stacks to phases: what each place of a process is part of.
+
+A stack is decided by its own frames where they tell (`flatout.explain.program.tags`). What is left
+is decided by its surroundings: a function in which gradients are applied and no environment steps
+is learning, all of it; a network call outside of such a function learns or acts by its batch and
+whether gradients are on; a line of a long loop belongs to what stands next to it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from flatout.explain.program import tags
+from flatout.explain.program.evidence import Leaf, Process
+
+Frames = tuple[tuple[int, int], ...]
+"""(code, line) of each frame, innermost first."""
+
+Site = tuple[int, int]
+"""(code, line) of the program."""
+
+ALWAYS = 0.97
+"""A function that is on the stack for more than this share of the time holds everything."""
+
+NEIGHBOUR = 8
+"""Lines over which an undecided line takes the phase of its neighbour."""
+
+CALLERS = 2
+"""Callers of a line by which its calls of a network are told apart."""
+
+AROUND = ("env", "act", "learn", "replay", "input")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a place is part of.
+
+    Attributes:
+        phase: of `flatout.spans.PHASES`, or ``import``.
+        waits: it waits for somebody else.
+        site: the innermost line of the program itself; None in libraries' own threads.
+        call: what is being called there, in a word.
+    """
+
+    phase: str
+    waits: bool
+    site: Site | None
+    call: str
+
+
+@dataclass(frozen=True)
+class NetworkSite:
+    """How one line, with some of its callers, calls a network; from windows.
+
+    Attributes:
+        batch: median batch size; 0 where unknown.
+        grad: whether gradients were on.
+    """
+
+    batch: int
+    grad: bool | None
+
+
+def chains(sites: Sequence[Site]) -> Iterator[tuple[Site, ...]]:
+    """Each line with its callers, the most of them first, from the innermost line outwards."""
+    for first in range(len(sites)):
+        for length in range(CALLERS, -1, -1):
+            if first + length < len(sites):
+                yield tuple(sites[first : first + length + 1])
+
+
+def program_of(process: Process) -> Callable[[Frames], list[Site]]:
+    """A function that keeps the frames of a stack that are the program's own."""
+    own: dict[int, bool] = {}
+
+    def program(frames: Frames) -> list[Site]:
+        for index, _ in frames:
+            if index not in own:
+                own[index] = tags.is_program(process.codes[index], process.stdlib)
+        return [site for site in frames if own[site[0]]]
+
+    return program
+
+
+def _worlds(process: Process) -> set[int]:
+    """Functions of environments by what they return: a step's tuple, and their class's others."""
+    stepping = {code for code, kinds in process.returns.items() if tags.steps(kinds)}
+    stepping = {code for code in stepping if tags.is_program(process.codes[code], process.stdlib)}
+    classes = set()
+    for code in stepping:
+        owner = process.codes[code].owner
+        if owner is not None and not any(process.codes[code].has(n) for n in tags.NOT_ENV):
+            classes.add((owner["module"], owner["name"]))
+    return stepping | {
+        index
+        for index, code in enumerate(process.codes)
+        if code.owner is not None
+        and (code.owner["module"], code.owner["name"]) in classes
+        and not code.plain.startswith("__")
+    }
+
+
+class Places:
+    """Decides the phase of every place of one process.
+
+    Args:
+        process: its evidence.
+        networks: how each line, with its callers, calls networks, from windows.
+        seen: (frames, leaf, seconds) of everything sampled: the surroundings.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        networks: Mapping[tuple[Site, ...], NetworkSite],
+        seen: Iterable[tuple[Frames, Leaf, float]] = (),
+    ) -> None:
+        self._process = process
+        self._networks = networks
+        self._tags: dict[int, str | None] = {}
+        self._program = program_of(process)
+        self._cache: dict[tuple[Frames, Leaf | str], Mark] = {}
+        self._worlds = _worlds(process)
+        self._learns: Counter[int] = Counter()
+        self._draws: Counter[int] = Counter()
+        self._calls: Counter[int] = Counter()
+        self._moving: defaultdict[int, float] = defaultdict(float)
+        self._roots: set[int] = set()
+        self._steps: Counter[int] = Counter()
+        self._lines: dict[int, dict[int, dict[str, float]]] = defaultdict(dict)
+        self.draws = False
+        places = list(seen)
+        for frames, leaf, seconds in places:
+            self._survey(frames, leaf, seconds)
+        self._find_roots(places)
+        for frames, leaf, seconds in places:
+            mark = self._settled(frames, leaf) or self._named(frames)
+            if mark in AROUND:
+                for code, line in self._program(frames):
+                    at = self._lines[code].setdefault(line, {})
+                    at[mark] = at.get(mark, 0.0) + seconds
+        self._cache.clear()
+
+    @property
+    def applied(self) -> bool:
+        """Whether gradients were seen to be taken or applied; else only names tell of learning."""
+        return any(self._learns.values())
+
+    def mark(self, frames: Frames, leaf: Leaf) -> Mark:
+        """What a place is part of."""
+        key = (frames, leaf.text + leaf.call)
+        found = self._cache.get(key)
+        if found is None:
+            found = self._cache[key] = self._decide(frames, leaf)
+        return found
+
+    # --- What a stack tells by itself ---------------------------------------------------------
+
+    def _tag(self, index: int) -> str | None:
+        if index not in self._tags:
+            code = self._process.codes[index]
+            tag = tags.frame_tag(code, self._process.stdlib)
+            if tag in (None, "replay") and index in self._worlds:
+                tag = "env"
+            self._tags[index] = tag
+        return self._tags[index]
+
+    def _decide(self, frames: Frames, leaf: Leaf) -> Mark:
+        program = self._program(frames)
+        site = program[0] if program else None
+        innermost = self._process.codes[frames[0][0]]
+        waits = tags.is_wait(leaf, innermost)
+        phase = self._settled(frames, leaf) or self._named(frames) or self._beside(program)
+        if phase == "env" and (leaf.word or leaf.call) == "sleep":
+            waits = False  # a slow environment, and none that waits for others
+        if phase in ("learn", "act", "replay", "other") and waits:
+            phase = "wait"
+        if phase == "learn" and self._moves(leaf, innermost.plain, innermost.file):
+            phase = "transfer"
+        return Mark(phase or "other", waits, site, leaf.word or leaf.call or innermost.plain)
+
+    def _tags_of(self, frames: Frames) -> tuple[set[str | None], set[str | None]]:
+        """Tags inside of the program's innermost function, and those around it.
+
+        What calls the program (a pool's worker loop, the import that runs a script) is no work of
+        its own.
+        """
+        inner: set[str | None] = set()
+        outer: set[str | None] = set()
+        found = inner
+        for site in frames:
+            found.add(self._tag(site[0]))
+            if self._program((site,)) and self._process.codes[site[0]].plain != "<module>":
+                found = outer
+        return inner, outer
+
+    def _own_tag(self, frames: Frames, leaf: Leaf) -> str | None:
+        """The phase by the frames' tags and the leaf alone; ``network`` and None stay open."""
+        innermost = self._process.codes[frames[0][0]]
+        inner, outer = self._tags_of(frames)
+        found = inner | outer
+        waits = tags.is_wait(leaf, innermost)
+        if "import" in inner:
+            return "import"
+        if "communicate" in found:
+            return "communicate"
+        if "predict" in found:
+            return "network"
+        if "input" in found:
+            return "input"
+        if "ipc" in inner:
+            if waits:
+                return "env" if "env" in found else "wait"
+            if self._program(frames) or (leaf.word or leaf.call) in tags.MOVES:
+                return "ipc"
+            return "wait"  # a service thread
+        if "io" in inner or tags.is_write(leaf):
+            return "io"
+        if "copy" in inner and "env" not in found:
+            return "transfer"
+        for tag in ("env", "replay"):
+            if tag in found:
+                return tag
+        if waits:
+            return "wait"
+        if "optimise" in found:
+            return "learn"
+        if leaf.kind.get("compiled"):
+            return "learn" if leaf.kind.get("learns") else "network"
+        if "network" in found:
+            return "network"
+        if (leaf.word or leaf.call) in tags.PICKLES and "json" not in leaf.call:
+            return "ipc"
+        return None
+
+    def _survey(self, frames: Frames, leaf: Leaf, seconds: float) -> None:
+        """Count what is found below each function of the program."""
+        if any(self._tag(index) == "import" for index, _ in frames):
+            return  # what a module does as it is imported is no part of what its functions do
+        tag = self._own_tag(frames, leaf)
+        program = self._program(frames)
+        below = {code for code, _ in program}
+        if tag == "learn":
+            self._learns.update(below)
+        elif tag == "env":
+            self._steps.update(below)
+        elif tag == "network":
+            self._calls.update(below)
+        drawn = leaf.word in tags.DRAWS or any(self._tag(index) == "draw" for index, _ in frames)
+        if tag is None and program:
+            word = leaf.word or leaf.call
+            self._moving[program[0][0]] += seconds if word in tags.COPIES else -seconds
+        if drawn and program:
+            self._draws[program[0][0]] += 1
+        if tag == "replay" or (drawn and leaf.word not in ("integers", "randint")):
+            self.draws = True
+
+    def _find_roots(self, places: list[tuple[Frames, Leaf, float]]) -> None:
+        """Functions that are always there: they hold everything, and so they tell nothing."""
+        weights: defaultdict[int, float] = defaultdict(float)
+        total = 0.0
+        for frames, leaf, seconds in places:
+            if self._own_tag(frames, leaf) == "import":
+                continue
+            total += seconds
+            for code in {code for code, _ in self._program(frames)}:
+                weights[code] += seconds
+        self._roots = {code for code, weight in weights.items() if weight > ALWAYS * total}
+
+    # --- What its surroundings tell -----------------------------------------------------------
+
+    def _learning(self, frames: Frames) -> int | None:
+        """Position of the innermost function that learns and never steps; None outside."""
+        for position, (code, _) in enumerate(frames):
+            if self._learns[code] and not self._steps[code] and code not in self._roots:
+                return position
+        return None
+
+    def _settled(self, frames: Frames, leaf: Leaf) -> str | None:
+        tag = self._own_tag(frames, leaf)
+        if tag not in (None, "network"):
+            return tag
+        program = self._program(frames)
+        position = self._learning(frames)
+        if position is not None:
+            for code, _ in program:
+                if code == frames[position][0]:
+                    break
+                named = tags.by_words(self._process.codes[code])
+                if named in ("replay", "input", "io"):
+                    return named
+            if tag is None and leaf.word in tags.DRAWS:
+                return "replay"
+            if tag is None and leaf.word in tags.GATHERS and self.draws:
+                return "replay"
+            return "learn"
+        if tag == "network":
+            return self._network(program)
+        for code, _ in program[:3]:
+            if code in self._roots or self._learns[code] or self._steps[code]:
+                break
+            if self._draws[code] and not self._calls[code]:
+                named = tags.by_words(self._process.codes[code])
+                return named or ("replay" if self._steps else "input")
+            if self._moving[code] > 0 and not self._calls[code] and self._learns:
+                return "transfer"
+        if leaf.word in tags.GATHERS | tags.DRAWS and self.draws and self._steps:
+            return "replay" if self._beside(program) in ("learn", "replay") else None
+        if leaf.word in tags.DRAWS and self.draws and self._beside(program) == "learn":
+            return "input"
+        return None
+
+    def _network(self, program: list[Site]) -> str:
+        """Whether a network call outside of a learning function acts or learns."""
+        for chain in chains(program):
+            known = self._networks.get(chain)
+            if known is not None:
+                return self.role(known.batch, known.grad)
+        for code, _ in program:
+            if self._steps[code] and self._learns[code]:
+                break
+            named = tags.by_words(self._process.codes[code])
+            if named in ("act", "learn"):
+                return named
+        return "act" if self._steps else "learn"
+
+    def role(self, batch: int, grad: bool | None) -> str:
+        """Whether a network that is called so acts or learns."""
+        largest = max((other.batch for other in self._networks.values() if other.grad), default=0)
+        if grad is False:
+            return "learn" if 1 < batch == largest else "act"
+        return "act" if batch < largest or (batch <= 1 and not self._learns) else "learn"
+
+    def _named(self, frames: Frames) -> str | None:
+        """The phase by the names of functions, those around everything left aside."""
+        for code, _ in self._program(frames):
+            if self._steps[code] or code in self._roots:
+                return None
+            named = tags.by_words(self._process.codes[code])
+            if named is not None:
+                return named
+        return None
+
+    def _beside(self, program: list[Site]) -> str | None:
+        """The phase of the nearest line of the same function that has one."""
+        for code, line in program:
+            known = self._lines.get(code)
+            if not known:
+                continue
+            nearest = min(known, key=lambda other: (abs(other - line), other > line))
+            if abs(nearest - line) <= NEIGHBOUR:
+                return max(known[nearest], key=lambda phase: known[nearest][phase])
+        return None
+
+    def _moves(self, leaf: Leaf, plain: str, file: str) -> bool:
+        """Whether learning is at a copy or a sync between host and device."""
+        if "/jax/" in file and plain in ("device_get", "device_put", "_device_put_jaxpr_impl"):
+            return True
+        return leaf.word in tags.TRANSFERS

@@ -1,0 +1,409 @@
+"""Each cause's evidence, remedy and gain, for programs of others.
+
+Every gain is ``1 / (1 - s * (1 - r))``: of the share s of the time that the cause takes, the part r
+remains after the remedy. What r is made of stands at each rule.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, TypeVar
+
+from flatout.explain.diagnosis import Finding
+from flatout.explain.program import tags
+from flatout.explain.program.calls import Call, leaf_of
+from flatout.explain.report import percent
+from flatout.hardware.monitor import MonitorSample
+from flatout.planning.predict import ASSUMED, MODELLED
+
+if TYPE_CHECKING:
+    from flatout.explain.program.blame import Where
+    from flatout.explain.program.diagnose import Facts
+
+Key = TypeVar("Key", bound=Hashable)
+
+SPREAD = 0.3
+"""Half the interval of a prediction: of the time that it saves, and of the time that it leaves."""
+
+PROCESS_COST = 0.10
+"""What each part costs more in a process of its own."""
+
+ENVIRONMENTS = 8
+"""Environments that one batched call serves, where a program has one now."""
+
+SHORT_AVERAGE_S = 0.002
+"""An average shorter than this is mostly the cost of starting it."""
+
+COLLECTIVE = re.compile(r"all_?reduce|all_?gather|broadcast|reduce_scatter", re.IGNORECASE)
+
+RARER = 10
+"""How much rarer to write."""
+
+
+def gain_of(share: float, remains: float) -> tuple[float, float, float]:
+    """(gain, low, high) when of `share` of the time the part `remains` is left."""
+    saved = min(max(share * (1 - remains), 0.0), 0.99)
+    after = 1 - saved
+    return 1 / after, 1 / (after + SPREAD * saved), 1 / (after - SPREAD * min(saved, after))
+
+
+def finding(
+    cause: str, share: float, evidence: list[str], remedy: str, remains: float, kind: str
+) -> Finding:
+    """A finding whose gain leaves `remains` of its share."""
+    return Finding(cause, share, tuple(evidence), remedy, *gain_of(share, remains), kind=kind)
+
+
+# --- Phases -----------------------------------------------------------------------------------
+
+
+def env(known: Facts, share: float) -> Finding:
+    """Environments. Remains: its part for W processes at once, as far as the cores do more together
+    than one alone, and what a process costs."""
+    evidence = _places(known, "env", share)
+    steps = _calls(known, "env")
+    if steps:
+        evidence.append(f"about {steps:,.0f} environment steps per second")
+    spare, workers = _spare(known), max(2, known.cores)
+    now = max(1.0, min(known.blame.workers, known.capacity))
+    remains, kind = (1 + PROCESS_COST) * now / known.capacity, MODELLED
+    if spare < 0.25 or remains > 0.95:
+        why = "All cores are busy already"
+        if spare >= 0.25:
+            why = (
+                f"Processes would gain little: together the {known.cores} cores do "
+                f"{known.capacity:.1f} times what one does"
+            )
+        remains, kind = 0.8, ASSUMED
+        remedy = f"{why}: make the step itself cheaper, beginning with the line above."
+    else:
+        remedy = (
+            f"Step environments in {workers} processes at once ({spare:.1f} of {known.cores} cores "
+            "are idle), for example gymnasium.vector.AsyncVectorEnv."
+        )
+    return finding("env-bound", share, evidence, remedy, remains, kind)
+
+
+def acting(known: Facts, share: float) -> Finding:
+    """Actions. Remains: one call instead of n, a hundredth of it dearer for each of the n. They are
+    those that are made now between two steps, or as many as there could be environments."""
+    evidence = _places(known, "act", share)
+    acts = [call for call in known.counted.calls if call.kind == "network" and _acts(known, call)]
+    grads = 2 * sum(bool(call.grad) for call in acts) > len(acts)
+    if acts:
+        name, batch = Counter((call.owner, call.batch) for call in acts).most_common(1)[0][0]
+        evidence.insert(
+            0,
+            f"{name} is called about {known.counted.rate(len(acts)):,.0f} times/s with batch "
+            f"{batch}, {'gradients on' if grads else 'no gradients'}: {percent(share)} of the time"
+            f"{_at(known, 'act')}",
+        )
+    now = _in_a_row(known)
+    together = max(ENVIRONMENTS, now)
+    remains = (1 + 0.01 * (together - 1)) / together
+    remedy = (
+        f"Choose actions for {together} environments in one call (stack their observations) "
+        + ("under torch.no_grad(), " if grads else "")
+        + "and keep a small network on the CPU."
+    )
+    kind = MODELLED if now >= ENVIRONMENTS else ASSUMED
+    return finding("acting-bound", share, evidence, remedy, remains, kind)
+
+
+def replay(known: Facts, share: float) -> Finding:
+    """Replay. Remains: the gather, without the drawing of a permutation; from arrays instead of
+    objects a twelfth of it."""
+    evidence = _places(known, "replay", share)
+    drawn = _drawn(known, "replay")
+    where = _at(known, "replay")
+    if drawn > PERMUTED:
+        return finding(
+            "replay-bound", share, evidence,
+            f"Draw only the indices that a batch needs{where}: np.random.randint(len(buffer), "
+            "size=batch) instead of a permutation of all stored steps; keep steps in arrays.",
+            1 - drawn, MODELLED,
+        )  # fmt: skip
+    return finding(
+        "replay-bound", share, evidence,
+        f"Store steps in preallocated arrays, and gather a batch with one fancy index{where}: "
+        "obs[indices] instead of a list of tuples (for priorities a sum tree).",
+        0.08, ASSUMED,
+    )  # fmt: skip
+
+
+PERMUTED = 0.3
+"""Share of a phase from which on putting all rows in a random order is what is wrong with it."""
+
+
+def _drawn(known: Facts, phase: str) -> float:
+    """The share of a phase in which all rows are put in a random order."""
+    words = _words(known, phase)
+    return (words["permutation"] + words["shuffle"]) / (sum(words.values()) or 1.0)
+
+
+def inputs(known: Facts, share: float) -> Finding:
+    """A data set. Remains: the gather, without the drawing of a permutation; else what W workers on
+    the idle cores cannot hide behind learning, as far as the cores do more together than one."""
+    drawn = _drawn(known, "input")
+    if drawn > PERMUTED:
+        return finding(
+            "input-bound", share, _places(known, "input", share),
+            f"Draw only the indices that a batch needs{_at(known, 'input')}: "
+            "rng.integers(len(data), size=batch) instead of a permutation of all examples; or one "
+            "permutation for a whole epoch.",
+            1 - drawn, MODELLED,
+        )  # fmt: skip
+    spare = max(_spare(known), 0.0)
+    workers = max(1, round(spare) + (0 if known.blame.workers else 1))
+    rest = 1 - share
+    after = max(rest, share / workers, 1 / known.capacity) * 1.05
+    return finding(
+        "input-bound", share, _places(known, "input", share),
+        f"Load and augment in {max(workers, 2)} background processes "
+        "(DataLoader(num_workers=..., persistent_workers=True), tf.data .map(...).prefetch), and "
+        "do what is the same each time only once.",
+        min(1.0, max(0.0, (after - rest) / share)), MODELLED,
+    )  # fmt: skip
+
+
+def ipc(known: Facts, share: float) -> Finding:
+    """Pipes. Remains: what shared memory still costs, a fifth."""
+    return finding(
+        "ipc-bound", share, _places(known, "ipc", share),
+        "Move arrays through multiprocessing.shared_memory (write in place, send only an index), "
+        "and several steps at once.",
+        0.2, ASSUMED,
+    )  # fmt: skip
+
+
+def io(known: Facts, share: float) -> Finding:
+    """Files. Remains: the tenth that is still written."""
+    return finding(
+        "io-bound", share, _places(known, "io", share),
+        f"Write {RARER} times less often{_at(known, 'io')}, without a flush each time.",
+        1 / RARER, MODELLED,
+    )  # fmt: skip
+
+
+def compiling(known: Facts, share: float) -> Finding:
+    """Compilation again and again. Remains: running what is compiled once, not counted here."""
+    return finding(
+        "compile-bound", share, _places(known, "compile", share),
+        f"Compile once{_at(known, 'compile')}: create jitted functions outside of the loop, pad "
+        "arguments to a few fixed shapes, and pass changing numbers as arrays, not as static "
+        "arguments.",
+        0.03, MODELLED,
+    )  # fmt: skip
+
+
+def waiting(known: Facts, share: float) -> Finding:
+    """A lockstep. Remains: the work, if it were spread evenly over all that wait now."""
+    words = _words(known, "wait")
+    asleep = words["sleep"] / (sum(words.values()) or 1.0)
+    evidence = _places(known, "wait", share)
+    spare = _spare(known)
+    evidence.append(f"{spare:.1f} of {known.cores} cores are idle meanwhile")
+    if asleep > 0.5 and known.blame.balance > 0.99:
+        return finding(
+            "waiting", share, evidence,
+            f"Do not sleep in the loop{_at(known, 'wait')}: block on the queue or pipe until "
+            "there is work.",
+            0.03, MODELLED,
+        )  # fmt: skip
+    return finding(
+        "waiting", share, evidence,
+        "Do not wait for the slowest each time: take results as they come (gather whichever "
+        "workers are ready), or give the slow one less to do.",
+        min(0.9, known.blame.balance), MODELLED,
+    )  # fmt: skip
+
+
+# --- Mechanisms of learning -------------------------------------------------------------------
+
+
+def launch(known: Facts, share: float) -> Finding:
+    """Tiny operations. Remains: a tenth, when one compiled program does them all."""
+    evidence = _places(known, "learn", known.share("learn"))
+    if known.learning.exact:
+        evidence.insert(
+            0,
+            f"learning makes about {known.learning.operations:,.0f} operations per second; those "
+            f"under 0.06 ms take {percent(known.learning.launch or 0)} of its time",
+        )
+    libraries = known.evidence.processes[known.line.driver.process].libraries  # type: ignore[union-attr]
+    how = (
+        "jax.jit around the whole update (several updates in one lax.scan)"
+        if "jax" in libraries
+        else "tf.function around the whole update"
+        if "tensorflow" in libraries
+        else "torch.compile, fused or foreach optimisers, larger batches"
+        if "torch" in libraries
+        else "whole arrays instead of loops over elements"
+    )
+    return finding(
+        "launch-bound", share, evidence,
+        f"Do more in each operation{_at(known, 'learn')}: {how}.", 0.15, ASSUMED,
+    )  # fmt: skip
+
+
+def transfer(known: Facts, share: float) -> Finding:
+    """Copies and syncs. Remains: one of very many, a twentieth."""
+    evidence = _places(known, "transfer", share)
+    counts = Counter(
+        {
+            name: int(entry[0])
+            for (_, name), entry in known.counted.names.items()
+            if name in tags.TRANSFERS
+        }
+    )
+    for name, number in counts.most_common(2):
+        evidence.append(f"`{name}` about {known.counted.rate(number):,.0f} times per second")
+    return finding(
+        "transfer-bound", share, evidence,
+        f"Move data once, not piece by piece{_at(known, 'transfer')}: keep losses and parameters "
+        "on the device, and fetch one array every so many updates.",
+        0.05, ASSUMED,
+    )  # fmt: skip
+
+
+def communication(known: Facts, share: float) -> Finding:
+    """Averaging. Remains: the bytes, half of it, when all gradients travel as one piece; where each
+    average is so short that starting it is its time, one of many, a sixteenth."""
+    calls = sum(
+        entry[0] for (_, name), entry in known.counted.names.items() if COLLECTIVE.search(name)
+    )
+    evidence, remains = _places(known, "communicate", share), 0.5
+    if calls:
+        each = share * known.counted.seconds / calls
+        evidence.append(
+            f"about {known.counted.rate(calls):,.0f} averages per second, {each * 1e3:.2g} ms each"
+        )
+        remains = 1 / 16 if each < SHORT_AVERAGE_S else remains
+    return finding(
+        "communication-bound", share, evidence,
+        f"Average all gradients in one flat piece{_at(known, 'communicate')} (or "
+        "DistributedDataParallel's buckets), less often, or with a larger batch per process.",
+        remains, ASSUMED,
+    )  # fmt: skip
+
+
+def compute(known: Facts, share: float) -> Finding:
+    """Arithmetic: healthy. Nothing is predicted to be gained on this hardware."""
+    evidence = _places(known, "learn", share)
+    busy = known.blame.busy_cores
+    if busy is not None:
+        evidence.append(f"{busy:.1f} of {known.cores} cores are busy on average")
+    return Finding(
+        "compute-bound", share, tuple(evidence),
+        "The time goes to the arithmetic itself: a faster device, a smaller network or fewer "
+        "updates per step would be next.",
+    )  # fmt: skip
+
+
+def oversubscribed(known: Facts) -> Finding | None:
+    """More threads than cores. Remains: the same work by as many threads as there are cores; the
+    switching, the spinning and the stragglers at each barrier go."""
+    begin, end = known.line.begin, known.line.end
+    samples = [MonitorSample.from_json(row) for row in known.evidence.monitor]
+    counts = [s.runnable for s in samples if s.runnable is not None and begin <= s.t <= end + 1]
+    if not counts:
+        return None
+    runnable = sum(counts) / len(counts)
+    python = sum(
+        track.seconds(("learn", "act", "env", "replay", "input", "other"), begin, end)
+        for track in known.line.tracks
+    ) / max(end - begin, 1e-9)
+    native = runnable - max(python, 1.0)
+    pools = [p.torch_threads or 0 for p in known.evidence.processes]
+    threads = max(pools, default=0)
+    crowded = threads > 1 and sum(count > 1 for count in pools) > 1 and sum(pools) > 2 * known.cores
+    if runnable < 1.6 * known.cores or (native < 0.4 * runnable and not crowded):
+        return None
+    evidence = [f"{runnable:.1f} threads want to run at once on {known.cores} cores"]
+    if threads:
+        evidence.append(f"torch uses {threads} threads in each process")
+    each = max(1, known.cores // max(1, known.blame.workers + 1))
+    share = min(0.9, 1 - known.cores / runnable)
+    return finding(
+        "oversubscribed", share, evidence,
+        f"Give each process its part of the cores: torch.set_num_threads({each}) (or "
+        f"OMP_NUM_THREADS={each}).",
+        0.4, ASSUMED,
+    )  # fmt: skip
+
+
+REMEDIES: dict[str, Callable[[Facts, float], Finding]] = {
+    "env-bound": env, "acting-bound": acting, "replay-bound": replay, "input-bound": inputs,
+    "ipc-bound": ipc, "io-bound": io, "compile-bound": compiling, "waiting": waiting,
+    "launch-bound": launch, "transfer-bound": transfer, "communication-bound": communication,
+    "compute-bound": compute,
+}  # fmt: skip
+
+
+# --- What the sentences are made of -----------------------------------------------------------
+
+
+def _places(known: Facts, phase: str, share: float) -> list[str]:
+    """The two heaviest places of a phase, each with its share of the whole time."""
+    by_place = _summed(known, phase, lambda where: (known.place(where), where[2]))
+    found = []
+    for (place, call), seconds in sorted(by_place.items(), key=lambda item: -item[1])[:2]:
+        part = seconds / known.blame.seconds
+        if place and part >= 0.02:
+            found.append(f"{place} `{call}`: {percent(part)} of the time")
+    return found or [f"{percent(share)} of the time"]
+
+
+def _at(known: Facts, phase: str) -> str:
+    """`` (at file.py:88)`` for the heaviest line of a phase."""
+    by_line = _summed(known, phase, known.place)
+    best = max(by_line, key=lambda line: by_line[line], default="")
+    return f" (at {best})" if best else ""
+
+
+def _words(known: Facts, phase: str) -> dict[str, float]:
+    """Seconds of a phase by what is called; zero for what is not."""
+    return _summed(known, phase, lambda where: where[2])
+
+
+def _summed(known: Facts, phase: str, key: Callable[[Where], Key]) -> dict[Key, float]:
+    found: defaultdict[Key, float] = defaultdict(float)
+    for where, seconds in known.blame.where.get(phase, {}).items():
+        found[key(where)] += seconds
+    return found
+
+
+def _spare(known: Facts) -> float:
+    """Cores that nobody of the program uses."""
+    busy = known.blame.busy_cores
+    return 0.0 if busy is None else max(0.0, known.cores - busy)
+
+
+def _calls(known: Facts, kind: str) -> float:
+    return known.counted.rate(sum(call.kind == kind for call in known.counted.calls))
+
+
+def _in_a_row(known: Facts) -> int:
+    """How many calls choose actions, usually, before an environment steps; 0 where unknown."""
+    runs, length = list[int](), 0
+    for call in known.counted.calls:
+        if call.kind == "env" and length:
+            runs.append(length)
+            length = 0
+        elif call.kind == "network" and _acts(known, call):
+            length += 1
+    return round(statistics.median(runs)) if runs else 0
+
+
+def _acts(known: Facts, call: Call) -> bool:
+    """Whether a call of a network chooses actions."""
+    if known.line.driver is None or not call.frames:
+        return False
+    places = known.line.places[known.line.driver.process]
+    return (
+        places.mark(call.frames, leaf_of("")).phase == "act"
+        and places.role(call.batch, call.grad) == "act"
+    )

@@ -1,0 +1,116 @@
+"""Observes a Python process that runs already, through py-spy, which reads it from outside."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from flatout.errors import FlatoutError, UsageError, one_line
+from flatout.explain.program.attach import MONITOR_S, Recording, machine
+from flatout.hardware.monitor import Monitor
+
+RATE = 50
+"""Samples per second."""
+
+FRAME = re.compile(r"^(?P<name>.*) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)$")
+
+
+def record_pid(pid: int, seconds: float) -> Recording:
+    """Observe a process for some seconds; it goes on undisturbed.
+
+    What py-spy tells is where the process was, not when and not what it called: evidence from it
+    has no windows, and its samples are put one after the other.
+
+    Raises:
+        UsageError: there is no such process.
+        FlatoutError: py-spy is missing, or may not read the process.
+    """
+    try:
+        process = psutil.Process(pid)
+        argv = process.cmdline()
+    except psutil.Error:
+        raise UsageError(f"--pid {pid}: no such process, or none of yours.") from None
+    spy = shutil.which("py-spy")
+    if spy is None:
+        raise FlatoutError("--pid needs py-spy: pip install 'flatout[explain]'.")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="flatout-explain-") as name:
+        file = Path(name) / "stacks.txt"
+        child = subprocess.Popen(
+            [spy, "record", "--pid", str(pid), "--duration", str(max(1, round(seconds))),
+             "--rate", str(RATE), "--format", "raw", "--output", str(file), "--nonblocking"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        samples, cores = _watch(child, pid)
+        said = (child.communicate()[1] or "").strip().splitlines()
+        if child.returncode or not file.exists():
+            why = one_line(RuntimeError(said[-1] if said else "no reason given"))
+            raise FlatoutError(
+                f"py-spy cannot read process {pid} ({why}); on Linux this needs root or "
+                "kernel.yama.ptrace_scope=0."
+            )
+        rows = rows_of_stacks(file.read_text(errors="replace").splitlines(), pid, began, argv)
+    ended = time.monotonic()
+    note = f"Process {pid} was read from outside: no exact counts, no timeline, no start-up."
+    meta = {
+        "command": argv or [f"process {pid}"], "began": began, "ended": ended,
+        "monitor": samples, "machine": machine() | {"cores": cores}, "notes": [note],
+        "finished": False,
+    }  # fmt: skip
+    return Recording(meta, [rows])
+
+
+def _watch(child: subprocess.Popen[str], pid: int) -> tuple[list[dict[str, Any]], int]:
+    monitor = Monitor(pid, MONITOR_S, clock=time.monotonic)
+    samples = []
+    try:
+        while child.poll() is None:
+            time.sleep(MONITOR_S)
+            samples.append(monitor.sample().as_json())
+        return samples, monitor.cores
+    finally:
+        monitor.close()
+
+
+def rows_of_stacks(
+    lines: Sequence[str], pid: int, began: float, argv: Sequence[str]
+) -> list[dict[str, Any]]:
+    """py-spy's stacks (``outer (file:line);inner (file:line) count``) as the probe's rows."""
+    rows: list[dict[str, Any]] = [
+        {"k": "process", "pid": pid, "ppid": 0, "t": began, "python": [3], "argv": list(argv),
+         "stdlib": "/lib/python3", "timed": False},
+        {"k": "lane", "i": 0, "main": True, "name": None, "native": None},
+    ]  # fmt: skip
+    codes: dict[tuple[str, str], int] = {}
+    samples: list[list[float]] = []
+    for index, line in enumerate(lines):
+        stack, _, count = line.rpartition(" ")
+        if not count.isdigit():
+            continue
+        flat: list[int] = []
+        for frame in reversed(stack.split(";")):
+            found = FRAME.match(frame)
+            if found is None:
+                continue
+            key = found["name"], found["file"]
+            if key not in codes:
+                codes[key] = len(codes)
+                rows.append(
+                    {"k": "code", "i": codes[key], "file": key[1], "name": key[0],
+                     "plain": key[0].rpartition(".")[2], "line": 0}
+                )  # fmt: skip
+            flat += [codes[key], int(found["line"] or 0)]
+        if flat:
+            rows.append({"k": "stack", "i": index, "at": 0, "f": flat})
+            samples += [[0.0, 1 / RATE, 0, index, 0]] * int(count)
+    timed = [[round((n + 1) / RATE, 4), *rest] for n, (_, *rest) in enumerate(samples)]
+    rows.append({"k": "samples", "d": timed})
+    return rows

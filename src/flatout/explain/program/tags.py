@@ -1,0 +1,289 @@
+"""What a frame of a stack tells by itself: environment, network, optimiser, replay, files, pipes.
+
+First by what the code is (the library's file, what its class offers, what the compiled function
+does); only where that says nothing by the English words that people use for these things.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from flatout.explain.program.evidence import Code, Leaf
+
+# --- Where code comes from --------------------------------------------------------------------
+
+CORE = frozenset(
+    {
+        "torch", "jax", "jaxlib", "numpy", "tensorflow", "keras", "tf_keras", "optax", "equinox",
+        "flax", "haiku", "gymnasium", "gym", "scipy", "torchvision", "PIL", "cv2", "numba",
+        "functorch", "triton", "absl", "imageio", "matplotlib", "tensorboard", "tensorboardX",
+        "wandb", "ray", "zmq", "cloudpickle", "pandas", "h5py", "ale_py", "joblib", "einops",
+    }
+)  # fmt: skip
+"""Packages that are tools of a training program; any other package counts as the program."""
+
+
+@lru_cache(maxsize=100_000)
+def package(file: str, stdlib: str) -> str:
+    """``program``, ``stdlib``, ``import``, or the name of a `CORE` package."""
+    file = file.replace("\\", "/")
+    if file.startswith("<frozen importlib"):
+        return "import"
+    for folder in ("/site-packages/", "/dist-packages/"):
+        if folder in file:
+            name = file.rpartition(folder)[2].split("/")[0].removesuffix(".py")
+            return name if name in CORE else "program"
+    if file.startswith((stdlib.replace("\\", "/") + "/", "<frozen ")):
+        return "stdlib"
+    return "program"
+
+
+def is_program(code: Code, stdlib: str) -> bool:
+    """Whether a function belongs to the program or a library of algorithms."""
+    return package(code.file, stdlib) == "program" and not code.file.startswith("<__array")
+
+
+# --- Frames -----------------------------------------------------------------------------------
+
+ENV_BASES = ("gymnasium.Env", "gym.Env", "gymnasium.Wrapper", "gym.Wrapper", "gymnasium.VectorEnv")
+NOT_ENV = ("zero_grad", "learn", "forward", "parameters", "state_dict", "apply_gradients")
+ENV_FUNCTION = re.compile(r"_*(env_)?(step|reset)(_env|_world|_game)?$|step_env|reset_env")
+STORE = ("add", "push", "append", "store", "insert", "remember", "put")
+IO_FILES = re.compile(
+    r"/torch/serialization\.py|/torch/utils/tensorboard/|/tensorboardX/|/tensorboard/|/matplotlib/"
+    r"|/imageio/|/wandb/|/numpy/lib/(_npyio_impl|npyio|format|_format_impl)\.py|/h5py/"
+    r"|/logging/(__init__|handlers)\.py|/lib/python[\d.]+/(json|csv|shutil|tarfile|zipfile|gzip"
+    r"|pathlib)(\.py|/)|/safetensors/|/joblib/numpy_pickle"
+)
+IPC_FILES = re.compile(
+    r"/multiprocessing/(connection|queues|reduction|managers|synchronize|shared_memory|pool"
+    r"|sharedctypes|heap)\.py|/torch/multiprocessing/|/zmq/|/ray/|/socket\.py|/socketserver\.py"
+    r"|/concurrent/futures/|/xmlrpc/|/queue\.py"
+)
+INPUT_FILES = re.compile(
+    r"/torch/utils/data/|/torchvision/(transforms|datasets|io)|/PIL/|/tensorflow/python/data/"
+    r"|/keras/src/(trainers/data_adapters|utils/.*dataset)|/albumentations/|/skimage/"
+)
+LEARN_FILES = re.compile(
+    r"/torch/optim/|/torch/autograd/(__init__|function|graph)\.py|/torch/amp/|/optax/"
+    r"|/tensorflow/python/eager/(backprop|tape)|/keras/src/(optimizers|backend/[a-z]+/optimizer)"
+    r"|/keras/(optimizers|src/trainers)/|/tensorflow/python/training/"
+)
+NOT_LEARNING = ("_wrapped_call_impl", "__init__", "add_param_group")
+"""What is in those files and applies no gradients; an optimiser that is made is not at work."""
+
+NETWORK_FILES = re.compile(
+    r"/torch/nn/modules/|/tensorflow/python/client/session\.py|/keras/src/(layers|models)/|/flax/(linen|nnx)/|/equinox/nn/|/haiku/"
+)
+NETWORK_CALLS = frozenset(
+    {"forward", "__call__", "_call_impl", "_wrapped_call_impl", "call", "apply", "run"}
+)
+"""What runs a network; its class's other functions copy, count or name its parameters."""
+
+DIST_FILES = re.compile(r"/torch/distributed/|/horovod/|/mpi4py/|/torch/nn/parallel/")
+
+
+COMPILERS = re.compile(
+    r"/jax/_src/(compiler|compilation_cache|cache_key|interpreters/(mlir|pxla))\.py"
+    r"|/torch/_(dynamo|inductor)/|/tensorflow/python/eager/polymorphic_function/tracing"
+)
+"""Where tracing and compiling happens: no part of learning's own operations."""
+
+
+def frame_tag(code: Code, stdlib: str) -> str | None:
+    """What a frame is part of, or None where it does not say: one of import, env, input, io, ipc,
+    replay, communicate, optimise, network."""
+    file = code.file.replace("\\", "/")
+    where = package(code.file, stdlib)
+    if "/jax/_src/" in file and code.plain in (
+        "device_get",
+        "device_put",
+        "asarray",
+        "array",
+    ):
+        return "copy"
+    if where == "stdlib" and file.endswith("/random.py") and code.plain in DRAWS:
+        return "draw"
+    if where == "import":
+        return "import"
+    if "/keras/" in file and "trainer" in file:
+        if code.plain.startswith("predict"):
+            return "predict"
+        if code.plain in ("fit", "train_on_batch", "train_step"):
+            return "optimise"
+    if IO_FILES.search(file) and code.plain not in ("loads", "dumps", "decode", "encode"):
+        return "io"
+    if IPC_FILES.search(file):
+        return "ipc"
+    if DIST_FILES.search(file):
+        return "communicate" if _collective(code) else None
+    if is_env(code):
+        return "env"
+    if INPUT_FILES.search(file) or _is_dataset(code, where):
+        return "input"
+    if is_replay(code):
+        return "replay"
+    if file.endswith("/torch/_tensor.py") and code.plain == "backward":
+        return "optimise"
+    if LEARN_FILES.search(file) and code.plain not in NOT_LEARNING:
+        return "optimise"
+    if code.has("zero_grad") and code.plain == "step":
+        return "optimise"
+    if NETWORK_FILES.search(file) and code.plain in NETWORK_CALLS:
+        return "network"
+    if code.owner is None and where == "program" and ENV_FUNCTION.match(code.plain):
+        return "env"
+    return None
+
+
+def steps(kinds: str) -> bool:
+    """Whether a function returns what a step returns: an observation, a reward, ends.
+
+    Args:
+        kinds: of the returned tuple's elements, as the probe writes them.
+    """
+    if len(kinds) < 3:
+        return False
+    scalar = kinds[0] in "oNn" and kinds[1] == "n" and "b" in kinds[2:4]
+    vector = kinds[0] in "oN" and kinds[1] == "N" and "B" in kinds[2:4]
+    return scalar or vector
+
+
+def is_env(code: Code) -> bool:
+    """A method of something that steps and resets and is no learner."""
+    owner = code.owner
+    if owner is None or code.plain.startswith("__"):
+        return False
+    if any(base in ENV_BASES for base in owner["bases"]):
+        return not any(code.has(name) for name in ("zero_grad", "parameters"))
+    return (
+        code.has("step", "reset")
+        and not any(code.has(name) for name in NOT_ENV)
+        and (code.plain in ("step", "reset", "render") or not code.has("act"))
+    )
+
+
+def is_replay(code: Code) -> bool:
+    """A method of something that stores and samples."""
+    return (
+        code.owner is not None
+        and (code.has("sample") or code.has("sample_batch"))
+        and any(code.has(name) for name in STORE)
+        and not code.has("step")
+        and not code.plain.startswith("__init")
+    )
+
+
+def _is_dataset(code: Code, where: str) -> bool:
+    return (
+        code.plain == "__getitem__"
+        and where == "program"
+        and code.has("__getitem__", "__len__")
+        and not code.has("forward")
+    )
+
+
+def _collective(code: Code) -> bool:
+    return code.plain in (
+        "all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter", "barrier", "gather",
+        "scatter", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all", "send", "recv",
+        "allreduce", "allgather", "synchronize", "monitored_barrier", "all_gather_object",
+        "broadcast_object_list", "all_reduce_coalesced", "wait",
+    )  # fmt: skip
+
+
+# --- Leaves -----------------------------------------------------------------------------------
+
+WAITS = frozenset(
+    {
+        "acquire", "wait", "select", "poll", "sleep", "join", "epoll", "waitpid", "wait_for",
+        "lock", "sched_yield", "_recv_bytes", "recv_into", "accept", "sem_acquire",
+    }
+)  # fmt: skip
+TRANSFERS = frozenset(
+    {
+        "item", "cpu", "cuda", "numpy", "tolist", "to", "device_put", "device_get", "from_numpy",
+        "copy_to_host_async", "as_tensor", "FloatTensor", "LongTensor", "pin_memory",
+    }
+)  # fmt: skip
+COPIES = TRANSFERS | frozenset(
+    {"tensor", "copy", "copy_", "clone", "detach", "copyto", "block_until_ready", "deepcopy"}
+)
+"""What a function that only moves parameters between host and device is made of."""
+
+DRAWS = frozenset(
+    {"permutation", "choice", "sample", "randint", "integers", "shuffle", "randrange", "choices"}
+)
+GATHERS = frozenset(
+    {"stack", "array", "asarray", "concatenate", "vstack", "as_tensor", "tensor", "from_numpy",
+     "FloatTensor", "LongTensor", "zip", "take", "stack_", "hstack"}
+)  # fmt: skip
+WRITES = frozenset({"fsync", "flush", "write", "writelines", "savez", "save", "dump", "savefig",
+                    "print", "imwrite", "mimsave", "savetxt", "fdatasync", "tofile", "save_file",
+                    "replace", "rename"})  # fmt: skip
+PICKLES = frozenset({"dumps", "loads"})
+MOVES = PICKLES | {"write", "send", "_send", "sendmsg", "sendall", "read", "recv", "dump"}
+
+
+def is_wait(leaf: Leaf, code: Code) -> bool:
+    """Whether the innermost frame waits for somebody."""
+    word, file = leaf.word or leaf.call, code.file.replace("\\", "/")
+    if "/multiprocessing/" in file:
+        return word in WAITS or word in ("read", "recv", "get") or code.plain in (
+            "wait", "_poll", "poll", "acquire",
+        )  # fmt: skip
+    if word == "join" and (".path" in leaf.call or leaf.text.startswith(('"', "'"))):
+        return False
+    if word == "wait" and "/torch/" in file:
+        return False
+    return word in WAITS or (word == "get" and "queue" in file)
+
+
+def is_write(leaf: Leaf) -> bool:
+    """Whether the innermost frame writes to a file."""
+    word = leaf.word or leaf.call
+    if word in ("replace", "rename"):
+        return leaf.call.startswith(("os.", "shutil."))
+    if word in ("sync", "open"):  # as windows call them, too
+        return leaf.call in ("os.sync", "sync", "open", "io.open", "os.open")
+    if word in ("dump", "save"):
+        return not leaf.kind.get("type", "").startswith("numba")
+    if word == "write":
+        return not leaf.call.startswith("sys.std")
+    return word in WRITES
+
+
+# --- Words, where nothing else is known -------------------------------------------------------
+
+WORDS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("io", re.compile(r"(^|_)(save|checkpoint|ckpt|log|dump|write|render_to|plot|snapshot|record)"
+                      r"(_|s?$|ing|ger)")),
+    ("replay", re.compile(r"replay|(^|_)(sample|buffer|memory|minibatch|get_batch|draw_batch)")),
+    ("env", re.compile(r"(^|_)(env|environment|reset|simulate|simulation|physics|dynamics|world|"
+                       r"game|preprocess|observe|observation|obs|frame|frames|emulator)(_|s?$)"
+                       r"|^step$|_step_env|^step_")),
+    ("learn", re.compile(r"(^|_)(train|learn|update|fit|backward|backprop|grad|grads|gradient|"
+                         r"gradients|optimi[sz]e|sgd|adam|loss|losses|critic|td|target|targets|"
+                         r"advantage|advantages|gae|returns)(_|s?$|er$)")),
+    ("act", re.compile(r"(^|_)(act|action|actions|policy|choose|select|predict|infer|inference|"
+                       r"explore|epsilon|greedy|q_values)(_|s?$)")),
+    ("input", re.compile(r"(^|_)(load|loader|augment|transform|decode|dataset|batches|collate|"
+                         r"crop|flip|image|images|next_batch|read)(_|s?$|er$|ation)")),
+)  # fmt: skip
+
+
+def by_words(code: Code) -> str | None:
+    """What a function of the program calls itself, by the field's words."""
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", code.plain).lower().strip("_")
+    if code.plain.startswith("<") or (name == "step" and code.owner and not code.has("reset")):
+        return None  # what steps and never resets may be an optimiser
+    for phase, words in WORDS:
+        if words.search(name):
+            return phase
+    owner = code.owner["name"] if code.owner else ""
+    owner = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", owner).lower()
+    for phase, words in WORDS:
+        if phase in ("env", "replay", "input") and words.search(owner):
+            return phase
+    return None

@@ -1,0 +1,207 @@
+"""Who did what when, in every thread of a program, and which part of it is the steady state."""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from flatout.explain.program.calls import intervals, leaf_of, network_sites
+from flatout.explain.program.cycles import LEARNING, Steady, steady
+from flatout.explain.program.evidence import Evidence, Process
+from flatout.explain.program.places import Mark, Places, Site, program_of
+from flatout.explain.program.tags import is_program
+
+LATE, FADED = 0.4, 0.25
+"""Compiling that takes less than a quarter of its part in the last two fifths has faded."""
+
+TAKING = ("vjp", "value_and_grad_f", "grad_f", "backward", "run_backward", "gradient")
+"""Functions of libraries that take gradients."""
+
+APART = ("import", "first compilation")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A thread's sample: it was at `mark` from `t - dt` to `t`."""
+
+    t: float
+    dt: float
+    mark: Mark
+    stack: int
+
+
+@dataclass
+class Track:
+    """One thread of one process over time.
+
+    Attributes:
+        process: its position in the evidence.
+        name: for a reader.
+        moments: in order.
+    """
+
+    process: int
+    name: str
+    moments: list[Moment] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    def at(self, t: float) -> Mark | None:
+        """What it was doing at `t`; None where it was not there."""
+        place = bisect.bisect_left(self.times, t)
+        if place == len(self.moments):
+            return None
+        moment = self.moments[place]
+        return moment.mark if moment.t - moment.dt <= t + 0.02 else None
+
+    def seconds(self, phases: Sequence[str], begin: float = 0.0, end: float = 1e300) -> float:
+        """Time in some phases between two times."""
+        return sum(m.dt for m in self.moments if begin < m.t <= end and m.mark.phase in phases)
+
+
+@dataclass
+class Timeline:
+    """Everything that was sampled.
+
+    Attributes:
+        tracks: all threads that did something.
+        places: what decides, by process.
+        driver: the thread that the others serve: the one that learns most.
+        begin, end: the steady state.
+        apart: (what, seconds) left out, of the driver.
+        part: why that is no whole cycle of what the program does; empty where it is.
+    """
+
+    tracks: list[Track]
+    places: list[Places]
+    driver: Track | None
+    begin: float
+    end: float
+    apart: list[tuple[str, float]]
+    part: str = ""
+
+    def steady(self, track: Track) -> list[Moment]:
+        """A track's moments in the steady state, imports and first compilations left out."""
+        return [
+            m for m in track.moments if self.begin < m.t <= self.end and m.mark.phase not in APART
+        ]
+
+
+def timeline(evidence: Evidence) -> Timeline:
+    """Decide what every sample was part of."""
+    tracks: list[Track] = []
+    places: list[Places] = []
+    for index, process in enumerate(evidence.processes):
+        if any("resource_tracker" in word or "forkserver" in word for word in process.argv):
+            places.append(Places(process, {}))
+            continue
+        decided = _places(process)
+        places.append(decided)
+        tracks += _tracks(index, process, decided)
+    driver = _driver(tracks)
+    if driver is None:
+        return Timeline(tracks, places, None, evidence.began, evidence.ended, [])
+    process = evidence.processes[driver.process]
+    stacks = {m.stack for m in driver.moments if m.mark.phase != "import"}
+    at_work = {code for stack in stacks for code, _ in process.stacks[stack].frames}
+    codes = [process.codes[code] for code in at_work]
+    learns = any(code.learns and is_program(code, process.stdlib) for code in codes)
+    steps = [w.t for w in process.windows if any(detail[1] == "env" for detail in w.details)]
+    traced = any(code.plain in TAKING for code in codes)  # then it ran, if too shortly to be met
+    applied = traced or places[driver.process].applied
+    found = steady(driver.moments, evidence.began, evidence.finished, learns, applied, steps)
+    if not process.timed:
+        found = Steady(driver.times[0], driver.times[0] - driver.moments[0].dt, driver.times[-1])
+    begin, end = found.begin, found.end
+    if _fades(driver, begin, end):
+        for track in tracks:
+            track.moments = [
+                replace(m, mark=replace(m.mark, phase="first compilation"))
+                if m.mark.phase == "compile"
+                else m
+                for m in track.moments
+            ]
+    apart = _apart(driver, evidence, found)
+    return Timeline(tracks, places, driver, begin, end, apart, found.part)
+
+
+def _places(process: Process) -> Places:
+    weights: dict[int, float] = defaultdict(float)
+    for sample in process.samples:
+        if not sample.compilation:
+            weights[sample.stack] += sample.dt
+    seen = [
+        (stack.frames, process.leaf(stack), weights[index])
+        for index, stack in process.stacks.items()
+        if weights.get(index) and stack.frames
+    ]
+    for window in process.windows:  # what is too short to be sampled is still seen there
+        seen += [
+            (interval.frames, leaf_of(interval.name), interval.ns / 1e9)
+            for interval in intervals(process, window)
+        ]
+    return Places(process, network_sites(process, program_of(process)), seen)
+
+
+def _tracks(index: int, process: Process, places: Places) -> list[Track]:
+    tracks: dict[int, Track] = {}
+    first: dict[Site | None, int] = {}
+    marks: dict[int, Mark] = {}
+    for sample in process.samples:
+        stack = process.stacks.get(sample.stack)
+        if stack is None or not stack.frames:
+            continue
+        mark = marks.get(sample.stack)
+        if mark is None:
+            mark = marks[sample.stack] = places.mark(stack.frames, process.leaf(stack))
+        if sample.compilation and mark.phase != "import":
+            number = first.setdefault(mark.site, sample.compilation)
+            phase = "first compilation" if number == sample.compilation else "compile"
+            mark = Mark(phase, False, mark.site, mark.call)
+        track = tracks.get(sample.lane)
+        if track is None:
+            track = tracks[sample.lane] = Track(index, _name(process, sample.lane))
+        track.moments.append(Moment(sample.t, sample.dt, mark, sample.stack))
+        track.times.append(sample.t)
+    return list(tracks.values())
+
+
+def _name(process: Process, lane: int) -> str:
+    row = process.lanes.get(lane, {})
+    name = "main" if row.get("main") else row.get("name") or f"thread {lane}"
+    return f"{name} {process.pid}"
+
+
+def _driver(tracks: Sequence[Track]) -> Track | None:
+    """The thread that learns most; without learning, the first process's main thread."""
+    if not tracks:
+        return None
+    best = max(tracks, key=lambda track: track.seconds(LEARNING))
+    if best.seconds(LEARNING) >= 0.1:
+        return best
+    return tracks[0]
+
+
+def _fades(driver: Track, begin: float, end: float) -> bool:
+    """Whether compiling comes to an end: then it was warm-up, however many programs there were."""
+    late = end - LATE * (end - begin)
+    whole = driver.seconds(("compile",), begin, end)
+    return driver.seconds(("compile",), late, end) < FADED * LATE * whole
+
+
+def _apart(driver: Track, evidence: Evidence, steady: Steady) -> list[tuple[str, float]]:
+    def total(keep: Callable[[Moment], bool]) -> float:
+        return sum(m.dt for m in driver.moments if keep(m))
+
+    imports = total(lambda m: m.mark.phase == "import")
+    compiled = total(lambda m: m.mark.phase == "first compilation")
+    early = total(lambda m: m.t <= steady.started and m.mark.phase not in APART)
+    before = total(lambda m: steady.started < m.t <= steady.begin and m.mark.phase not in APART)
+    after = total(lambda m: m.t > steady.end and m.mark.phase not in APART)
+    start = max(0.0, driver.times[0] - evidence.began) if driver.times else 0.0
+    found = [
+        ("imports and start", imports + early + start), ("first compilation", compiled),
+        (steady.before, before), (steady.after, after),
+    ]  # fmt: skip
+    return [(name, seconds) for name, seconds in found if seconds >= 0.05]

@@ -1,0 +1,1 @@
+"""Comparisons of runs, each in a process of its own."""

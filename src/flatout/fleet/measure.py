@@ -1,0 +1,127 @@
+"""One run of a comparison, in a process of its own: it trains, then measures what devices cost.
+
+``python -m flatout.fleet.measure SETTINGS.json`` prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flatout.config.schema import TrainConfig, sync_every
+from flatout.config.settings import resolve
+
+if TYPE_CHECKING:
+    from flatout.config.placement import Placement
+    from flatout.learner.mesh import Mesh
+
+IN_A_ROW = 50
+"""Averages in one program, whose time is one's times this."""
+
+ROUNDS = 9
+
+
+def measured(config: TrainConfig) -> dict[str, Any]:
+    """Train, and say how long it took and what averaging and dispatching cost beside.
+
+    Returns:
+        `summary` (as summary.json), and `costs` as `verdict.split` takes them.
+    """
+    from flatout.config.placement import parse
+    from flatout.hardware import backend
+    from flatout.learner.mesh import Mesh
+    from flatout.run.trainer import Trainer
+    from flatout.storage.checkpoint import PREFIX
+
+    trainer = Trainer(config)
+    summary = trainer.run()
+    assert trainer.final is not None
+    floats = sum(
+        array.size
+        for name, array in trainer.final.arrays.items()
+        if name.startswith(PREFIX) and array.dtype.kind == "f" and "optimiser" not in name
+    )
+    placement = parse(summary["placement"])
+    learning = [backend.device(name) for name in placement.learn]
+    mesh = Mesh(learning, config.run.shards, placement.params == "sharded")
+    every = sync_every(config.run.sync)
+    copies = 1 if every == 1 else 3  # parameters and the optimiser's two moments
+    return {
+        "summary": summary,
+        "examples": examples(config, summary),
+        "costs": {
+            "average_s": average_s(mesh, config, placement, floats * copies),
+            "dispatch_s": dispatch_s(mesh),
+            "averages": summary["updates"] / every,
+            "dispatches": summary["iterations"],
+        },
+    }
+
+
+def examples(config: TrainConfig, summary: dict[str, Any]) -> int:
+    """Rows that gradients were taken of."""
+    batch = getattr(config.hyper, "batch_size", None)
+    return summary["steps"] if batch is None else summary["updates"] * batch
+
+
+def average_s(mesh: Mesh, config: TrainConfig, placement: Placement, floats: int) -> float:
+    """Seconds to average so many floats over the parts, within a program."""
+    if mesh.parts == 1:
+        return 0.0
+    import jax
+
+    from flatout.algorithms.registry import shards_of
+
+    shards = shards_of(config, placement)
+
+    def averaged(x: jax.Array, own: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # Each average has to wait for the one before.
+        def body(_: Any, x: jax.Array) -> jax.Array:
+            return shards.mean(x + own)
+
+        return jax.lax.fori_loop(0, IN_A_ROW, body, x), own
+
+    x, own = np.zeros(floats, np.float32), np.ones((mesh.parts, 1), np.float32)
+    return _timed(mesh, averaged, x, own) / IN_A_ROW
+
+
+def dispatch_s(mesh: Mesh) -> float:
+    """Seconds to start a program that does nothing, and to wait for it."""
+    own = np.ones((mesh.parts, 1) if mesh.parts > 1 else (1,), np.float32)
+    return _timed(mesh, lambda x, own: (x, own), np.zeros(1, np.float32), own)
+
+
+def _timed(mesh: Mesh, function: Any, x: np.ndarray, own: np.ndarray) -> float:
+    """The median of some calls of a function of (shared, own)."""
+    import jax
+
+    program = mesh.program(function, (None, 0), (None, 0))
+    given = mesh.put(x, None), mesh.put(own, 0)
+    compiled = program.lower(*given).compile()
+    seconds: list[float] = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        given = jax.block_until_ready(compiled(*given))
+        seconds.append(time.perf_counter() - start)
+    return float(np.median(seconds[1:]))
+
+
+def main() -> None:
+    """Read the settings, run, and print."""
+    from flatout.errors import FlatoutError
+
+    said = json.loads(Path(sys.argv[1]).read_text())
+    try:
+        print(json.dumps(measured(resolve(said["algorithm"], said))))
+    except FlatoutError as error:
+        print(f"flatout: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Starting JAX on the named devices and no others.
+
+Everything here must be in force before JAX's first use: which platforms it opens, which GPUs it
+sees, how much of their memory it may take. Where a program has used JAX before, that is said.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from flatout.config.placement import DeviceName, Placement
+from flatout.errors import FlatoutError
+
+
+def cache_folder() -> Path:
+    """Where compiled programs are kept between runs (``XDG_CACHE_HOME`` is respected)."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "flatout" / "xla"
+
+
+def show_virtual_devices(count: int | None) -> None:
+    """Have JAX show so many CPU devices; before its first use."""
+    if count is None:
+        return
+    given = os.environ.get("XLA_FLAGS", "").split()
+    kept = [flag for flag in given if not flag.startswith(VIRTUAL)]
+    os.environ["XLA_FLAGS"] = " ".join([*kept, f"{VIRTUAL}={count}"])
+
+
+VIRTUAL = "--xla_force_host_platform_device_count"
+
+
+def start(placement: Placement) -> list[str]:
+    """Configure JAX for a placement; call it before anything computes.
+
+    Returns:
+        Sentences about what could no longer be configured.
+    """
+    gpus = sorted(device.index for device in placement.devices if device.kind == "gpu")
+    notes: list[str] = []
+    if placement.memory is not None and not gpus:
+        notes.append("memory= caps GPUs only, and this placement names none")
+    if gpus:
+        # Number cards as NVML does, whose names and free memory the run was planned with.
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        # As needed instead of nearly everything at once; a cap is a cap, not a reservation.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        if placement.memory is not None:
+            os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # both at once is an error
+            os.environ["XLA_CLIENT_MEM_FRACTION"] = str(placement.memory)
+    import jax
+    from jax._src import xla_bridge
+
+    if xla_bridge.backends_are_initialized():
+        if placement.memory is not None and gpus:
+            notes.append("memory= has no effect: this program has used JAX before")
+        return notes
+    if not gpus:
+        jax.config.update("jax_platforms", "cpu")
+    elif not os.environ.get("JAX_PLATFORMS"):
+        jax.config.update("jax_platforms", "cuda,cpu")
+    if gpus:
+        jax.config.update("jax_cuda_visible_devices", ",".join(str(index) for index in gpus))
+    # A small network's act takes 20 us when it runs in the calling thread and three times that
+    # when it is handed to another one.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return notes
+
+
+def device(name: DeviceName) -> Any:
+    """JAX's device for a name.
+
+    Raises:
+        FlatoutError: JAX did not open it; with its own reason, or what to do.
+    """
+    import jax
+
+    try:
+        devices = jax.devices("cpu" if name.kind == "cpu" else "cuda")
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise FlatoutError(f"JAX cannot open {name}: {reason}. {_EARLIER}") from error
+    visible = str(jax.config.values.get("jax_cuda_visible_devices", "all"))
+    local = name.index
+    if name.kind == "gpu" and visible != "all":  # JAX numbers the visible ones from 0
+        opened = visible.split(",")
+        local = opened.index(str(name.index)) if str(name.index) in opened else len(devices)
+    if local >= len(devices):
+        there = ", ".join(str(one) for one in devices)
+        raise FlatoutError(f"JAX opened {there}, not {name}. {_EARLIER}")
+    return devices[local]
+
+
+_EARLIER = (
+    "If this program started JAX before Flatout could name its devices, use Flatout first, or set "
+    "XLA_FLAGS and CUDA_VISIBLE_DEVICES before."
+)
+
+
+def product_precision(on: Any, precision: str) -> AbstractContextManager[Any]:
+    """Compile products as `RunConfig.precision` says; a CPU always computes in full float32.
+
+    Placement must not change what is learned: with a GPU's own default, which keeps 10 bits of
+    each factor's mantissa, acting on one device and learning on another disagree on the
+    probability of an action before the first update.
+    """
+    import jax
+
+    plain = on.platform == "cpu" or precision == "default"
+    return nullcontext() if plain else jax.default_matmul_precision(precision)

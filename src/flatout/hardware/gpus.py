@@ -1,0 +1,166 @@
+"""How busy and how full the GPUs are, by NVML; where there is none, a sentence says so.
+
+*Busy* is the share of time in which some kernel ran; *full* how much of the GPU's multiprocessors
+worked (GPM, Hopper and newer). Nothing here opens a context on a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from flatout.hardware.inventory import MiB, visible_indices
+
+
+@dataclass(frozen=True)
+class GpuSample:
+    """One GPU at one moment.
+
+    Attributes:
+        index: its number among the visible ones, as ``gpu:0`` counts.
+        name: the card's.
+        busy: share of time with some kernel running; None where it cannot be read.
+        full: how full its multiprocessors were, 0 to 1; None where the card does not say.
+        used_mb, total_mb: memory in MiB.
+        ours_mb: memory that the program holds; None where the driver hides it.
+        ours: its processes that hold memory there.
+        others: other processes that do.
+    """
+
+    index: int
+    name: str = ""
+    busy: float | None = None
+    full: float | None = None
+    used_mb: int = 0
+    total_mb: int = 0
+    ours_mb: int | None = None
+    ours: tuple[int, ...] = ()
+    others: int = 0
+
+
+class Gpus:
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible.
+
+    Attributes:
+        notes: what cannot be seen, one sentence each.
+    """
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self._handles: list[Any] = []
+        self._names: list[str] = []
+        self._gpm: list[tuple[Any, Any] | None] = []  # the last two samples' memory, by GPU
+        self._primed: set[int] = set()
+        self._open = False
+        try:
+            import pynvml  # the import name of nvidia-ml-py
+
+            self._nvml: Any = pynvml
+        except ImportError:
+            self.notes.append("GPUs were not looked at: nvidia-ml-py is not installed.")
+            return
+        nvml = self._nvml
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            self.notes.append(f"No GPU is seen: NVML says {_words(error)}.")
+            return
+        self._open = True
+        try:
+            every = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+            uuids = [str(nvml.nvmlDeviceGetUUID(handle)) for handle in every]
+            visible = visible_indices(os.environ.get("CUDA_VISIBLE_DEVICES"), uuids)
+            self._handles = [every[index] for index in visible]
+            self._names = [str(nvml.nvmlDeviceGetName(handle)) for handle in self._handles]
+        except nvml.NVMLError as error:
+            self.notes.append(f"The NVIDIA driver does not list its GPUs: {_words(error)}.")
+            self._handles = []
+        self._gpm = [self._prepare(handle) for handle in self._handles]
+        if self._handles and not any(self._gpm):
+            self.notes.append("How full the GPU is cannot be seen on this card, only how busy.")
+
+    def read(self, pids: Collection[int]) -> tuple[GpuSample, ...]:
+        """Each visible GPU now; fullness since the last reading.
+
+        Args:
+            pids: the program's processes.
+        """
+        return tuple(self._one(index, pids) for index in range(len(self._handles)))
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        if self._open:
+            for pair in self._gpm:
+                for sample in pair or ():
+                    with suppress(self._nvml.NVMLError):
+                        self._nvml.nvmlGpmSampleFree(sample)
+            with suppress(self._nvml.NVMLError):
+                self._nvml.nvmlShutdown()
+        self._open, self._handles = False, []
+
+    def _one(self, index: int, pids: Collection[int]) -> GpuSample:
+        nvml, handle = self._nvml, self._handles[index]
+        busy: float | None = None
+        used = total = 0
+        ours: list[int] = []
+        others, held, hidden = 0, 0, False
+        with suppress(nvml.NVMLError):
+            busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+        with suppress(nvml.NVMLError):
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+            used, total = int(memory.used) // MiB, int(memory.total) // MiB
+        with suppress(nvml.NVMLError):
+            for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                if process.pid in pids:
+                    ours.append(process.pid)
+                    hidden = hidden or process.usedGpuMemory is None
+                    held += (process.usedGpuMemory or 0) // MiB
+                else:
+                    others += 1
+        return GpuSample(
+            index, self._names[index], busy, self._full(index), used, total,
+            None if hidden else held, tuple(ours), others,
+        )  # fmt: skip
+
+    def _prepare(self, handle: Any) -> tuple[Any, Any] | None:
+        """Room for two GPM samples, where the card has GPM."""
+        nvml = self._nvml
+        try:
+            if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+                return None
+            return nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
+        except (nvml.NVMLError, AttributeError):
+            return None
+
+    def _full(self, index: int) -> float | None:
+        """SM utilisation between the last reading and this one."""
+        pair = self._gpm[index]
+        if pair is None:
+            return None
+        nvml, handle = self._nvml, self._handles[index]
+        before, now = pair
+        try:
+            nvml.nvmlGpmSampleGet(handle, now)
+            known = index in self._primed
+            self._primed.add(index)
+            self._gpm[index] = (now, before)
+            if not known:
+                return None
+            wanted = nvml.c_nvmlGpmMetricsGet_t()
+            wanted.version, wanted.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1
+            wanted.sample1, wanted.sample2 = before, now
+            wanted.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
+            nvml.nvmlGpmMetricsGet(wanted)
+            value = float(wanted.metrics[0].value) / 100
+            return value if 0.0 <= value <= 1.0 else None
+        except nvml.NVMLError as error:
+            self._gpm[index] = None
+            self.notes.append(f"How full GPU {index} is cannot be read: {_words(error)}.")
+            return None
+
+
+def _words(error: Exception) -> str:
+    return str(error).rstrip(".")

@@ -1,0 +1,311 @@
+"""What this machine has: cores, memory, GPUs and who uses them.
+
+Nothing here starts JAX or opens a context on a GPU; NVML only reads.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flatout.config.placement import CPU, DeviceName, Placement, parse, with_devices
+from flatout.errors import UsageError
+
+MiB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that holds memory on a GPU; `memory_mb` is None where the driver hides it."""
+
+    pid: int
+    name: str
+    memory_mb: int | None
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One visible GPU; `index` counts visible ones, as ``gpu:0`` does. Memory in MiB."""
+
+    index: int
+    name: str
+    memory_total_mb: int
+    memory_free_mb: int
+    physical_index: int = 0
+    processes: tuple[GpuProcess, ...] = ()
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """This machine as the process may use it.
+
+    Attributes:
+        cpu_name: the processor's name.
+        cores: cores that this process may run on (affinity and container limits counted).
+        cpu_devices: CPU devices that JAX will show (more than one only with XLA's virtual ones).
+        memory_total_mb, memory_available_mb: host memory in MiB, container limit counted.
+        gpus: the visible GPUs.
+        cuda_plugin: JAX's CUDA plugin is installed.
+        gpu_note: why GPUs could not be listed, or an empty string.
+    """
+
+    cpu_name: str
+    cores: int
+    memory_total_mb: int
+    memory_available_mb: int
+    cpu_devices: int = 1
+    gpus: tuple[Gpu, ...] = field(default=())
+    cuda_plugin: bool = False
+    gpu_note: str = ""
+
+    @property
+    def usable_gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs on which JAX can compute: none without its CUDA plugin."""
+        return self.gpus if self.cuda_plugin else ()
+
+    def describe(self) -> str:
+        """What a placement may name, in words."""
+        parts = [f"cpu ({self.cores} cores)"]
+        if self.cpu_devices > 1:
+            parts[0] = f"cpu:0 to cpu:{self.cpu_devices - 1} ({self.cores} cores)"
+        parts += [f"gpu:{gpu.index} ({gpu.name})" for gpu in self.usable_gpus]
+        return ", ".join(parts)
+
+    @property
+    def unused_gpu_warning(self) -> str:
+        """Said aloud where a GPU is in the machine that JAX cannot use; else empty."""
+        if not self.gpus or self.cuda_plugin:
+            return ""
+        return (
+            f"This machine has {self.gpus[0].name}"
+            + (f" and {len(self.gpus) - 1} more" if len(self.gpus) > 1 else "")
+            + ", but JAX has no CUDA plugin here, so nothing would ever run on it: "
+            "pip install 'flatout[cuda12]' (or [cuda13])."
+        )
+
+
+def inventory() -> Hardware:
+    """Look at this machine now."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    limit, used = _container_memory()
+    total, available = memory.total, memory.available
+    if limit is not None and limit < total:
+        total, available = limit, min(available, max(0, limit - used))
+    gpus, note = _gpus()
+    flag = re.search(
+        r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", "")
+    )
+    return Hardware(
+        cpu_name=_cpu_name(),
+        cores=_cores(),
+        memory_total_mb=total // MiB,
+        memory_available_mb=available // MiB,
+        cpu_devices=int(flag[1]) if flag else 1,
+        gpus=gpus,
+        cuda_plugin=any(
+            importlib.util.find_spec(name) is not None
+            for name in ("jax_cuda12_plugin", "jax_cuda13_plugin")
+        ),
+        gpu_note=note,
+    )
+
+
+def resolve_placement(
+    text: str,
+    hardware: Hardware,
+    *,
+    images: bool = False,
+    soft: bool = False,
+    devices: int | None = None,
+) -> tuple[Placement, list[str]]:
+    """Turn a placement's text into one that this machine can run.
+
+    ``auto`` follows a stated rule: image observations act and learn on ``gpu:0`` where there is
+    one that JAX can use; everything else runs on the CPU, where small networks are faster.
+
+    Args:
+        text: what the user wrote.
+        hardware: the machine.
+        images: whether observations are images.
+        soft: replace missing devices by what is there instead of refusing.
+        devices: learn on the first so many.
+
+    Returns:
+        The placement, and sentences that the user should see.
+
+    Raises:
+        UsageError: a named device is not there and `soft` is off.
+    """
+    notes: list[str] = []
+    said = text
+    if text.strip() == "auto":
+        word = "gpu" if images and hardware.usable_gpus else "cpu"
+        reason = "image observations and a GPU" if word == "gpu" else (
+            "no GPU that JAX can use" if images else "vector observations: small networks are "
+            "faster there"
+        )  # fmt: skip
+        notes.append(f"placement auto: {word} ({reason})")
+        text = word
+    gpus = tuple(gpu.index for gpu in hardware.usable_gpus)
+    placement = with_devices(parse(text), said, devices, gpus)
+    there = {DeviceName("cpu", index) for index in range(hardware.cpu_devices)}
+    there |= {DeviceName("gpu", gpu.index) for gpu in hardware.usable_gpus}
+    missing = [device for device in placement.devices if device not in there]
+    if missing:
+        names = ", ".join(str(device) for device in missing)
+        if not soft:
+            hint = hardware.unused_gpu_warning or hardware.gpu_note
+            raise UsageError(
+                f"placement {text!r} needs {names}, which is not here; this machine has "
+                f"{hardware.describe()}. Name one of those, or pass --soft-placement to run on "
+                f"what is there.{' ' + hint if hint else ''}"
+            )
+        placement = _soften(placement, there)
+        notes.append(f"soft placement: {names} is not here; running on {placement} instead")
+    return placement, notes
+
+
+def _soften(placement: Placement, there: set[DeviceName]) -> Placement:
+    """Replace each missing device by the first of its kind, else by the CPU."""
+    from dataclasses import replace
+
+    def substitute(devices: tuple[DeviceName, ...]) -> tuple[DeviceName, ...]:
+        chosen: list[DeviceName] = []
+        for device in devices:
+            if device not in there:
+                device = DeviceName(device.kind) if DeviceName(device.kind) in there else CPU
+            if device not in chosen:
+                chosen.append(device)
+        return tuple(chosen)
+
+    act, learn = substitute(placement.act), substitute(placement.learn)
+    has_gpu = any(device.kind == "gpu" for device in there)
+    return replace(
+        placement,
+        act=act,
+        learn=learn,
+        replay=placement.replay if has_gpu else "cpu",
+        memory=placement.memory if has_gpu else None,
+    )
+
+
+def _cores() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    try:  # a container's CPU quota, cgroup v2
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            cores = min(cores or 1, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass
+    return cores or 1
+
+
+def _container_memory() -> tuple[int | None, int]:
+    """The container's memory limit and use in bytes (cgroup v2), or (None, 0)."""
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        stat = Path("/sys/fs/cgroup/memory.stat").read_text()
+        cached = re.search(r"^inactive_file (\d+)$", stat, re.M)  # the kernel gives it back
+        used -= int(cached[1]) if cached else 0
+        return (None if limit == "max" else int(limit)), used
+    except (OSError, ValueError):
+        return None, 0
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    import platform
+
+    return platform.processor() or platform.machine()
+
+
+def _gpus() -> tuple[tuple[Gpu, ...], str]:
+    """The NVIDIA GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible, and a note on failure."""
+    import pynvml  # the import name of nvidia-ml-py
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        driver = Path("/proc/driver/nvidia/version").exists()
+        return (), f"the NVIDIA driver does not answer ({error})" if driver else ""
+    try:
+        handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
+        ]
+        uuids = [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+        gpus: list[Gpu] = []
+        for number, physical in enumerate(
+            visible_indices(os.environ.get("CUDA_VISIBLE_DEVICES"), uuids)
+        ):
+            handle = handles[physical]
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            gpus.append(
+                Gpu(
+                    index=number,
+                    name=str(pynvml.nvmlDeviceGetName(handle)),
+                    memory_total_mb=int(memory.total) // MiB,
+                    memory_free_mb=int(memory.free) // MiB,
+                    physical_index=physical,
+                    processes=_gpu_processes(handle),
+                )
+            )
+        return tuple(gpus), ""
+    except pynvml.NVMLError as error:
+        return (), f"the NVIDIA driver does not list its GPUs ({error})"
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _gpu_processes(handle: object) -> tuple[GpuProcess, ...]:
+    import psutil
+    import pynvml
+
+    try:
+        running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except pynvml.NVMLError:
+        return ()
+    processes: list[GpuProcess] = []
+    for process in running:
+        try:
+            name = psutil.Process(process.pid).name()
+        except psutil.Error:
+            name = "?"
+        used = process.usedGpuMemory
+        processes.append(GpuProcess(process.pid, name, None if used is None else used // MiB))
+    return tuple(processes)
+
+
+def visible_indices(setting: str | None, uuids: list[str]) -> list[int]:
+    """The physical GPU numbers that ``CUDA_VISIBLE_DEVICES`` shows, in its order.
+
+    As CUDA does: entries are numbers or UUID prefixes, and the first entry that names no GPU
+    hides itself and all after it.
+    """
+    if setting is None:
+        return list(range(len(uuids)))
+    visible: list[int] = []
+    for entry in (part.strip() for part in setting.split(",")):
+        if entry.isascii() and entry.isdecimal() and int(entry) < len(uuids):
+            index = int(entry)
+        else:
+            matches = [i for i, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
+            if len(matches) != 1:
+                break
+            index = matches[0]
+        if index in visible:  # named twice: CUDA then shows none
+            return []
+        visible.append(index)
+    return visible

@@ -1,0 +1,344 @@
+"""How much of the CPU, the memory and the GPUs a program uses while it runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from flatout.hardware.gpus import Gpus, GpuSample
+from flatout.hardware.processes import Reading, Tree, open_tree
+from flatout.storage import nofollow
+
+GROWTH_S = 300.0
+"""A recording's lines become rarer with its length: one for each 1/300 of it, at least a sample."""
+
+BUSY = (0, 1, 2, 5, 6)
+"""Fields of the kernel's CPU times in which somebody computed: not idle, waiting or stolen."""
+
+
+@dataclass(frozen=True)
+class MonitorSample:
+    """What a program and its descendants used since the sample before.
+
+    Attributes:
+        t: seconds at its end, by the monitor's clock.
+        seconds: how long it looked.
+        cores: cores that the program may use.
+        cpu: share of all of them that it used, 0 to 1.
+        cpu_all: the same of everybody on this machine; None where it is unknown.
+        rss_mb: resident memory in MiB, or None where the program has ended.
+        processes: cores that each process used, by pid.
+        threads: of all processes.
+        runnable: threads that ran or wanted to; None where it was not looked at this time.
+        busiest: cores that the busiest thread used (1: one thread never rested), or None.
+        voluntary, involuntary: context switches per second: threads that waited for something,
+            threads that were put off their core; None where it was not looked at.
+        gpus: each visible GPU.
+        notes: what cannot be seen; in the first sample only.
+    """
+
+    t: float
+    seconds: float
+    cores: int
+    cpu: float
+    cpu_all: float | None = None
+    rss_mb: float | None = None
+    processes: dict[int, float] = field(default_factory=dict)
+    threads: int = 0
+    runnable: float | None = None
+    busiest: float | None = None
+    voluntary: float | None = None
+    involuntary: float | None = None
+    gpus: tuple[GpuSample, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON-compatible values, short: unknown and empty ones are left out."""
+        values = asdict(self) | {"gpus": [_known(asdict(gpu)) for gpu in self.gpus]}
+        values["processes"] = {str(pid): round(n, 4) for pid, n in self.processes.items()}
+        return _known(values)
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> MonitorSample:
+        """What `as_json` gave.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is no sample.
+        """
+        values = dict(values)
+        gpus = tuple(
+            GpuSample(**{**gpu, "ours": tuple(gpu.get("ours", ()))})
+            for gpu in values.pop("gpus", ())
+        )
+        processes = {int(pid): float(n) for pid, n in values.pop("processes", {}).items()}
+        notes = tuple(str(note) for note in values.pop("notes", ()))
+        return MonitorSample(**values, processes=processes, gpus=gpus, notes=notes)
+
+
+class Monitor:
+    """Samples a process and its descendants.
+
+    Args:
+        root_pid: the process at the top.
+        interval_s: seconds between two samples, which the recorder keeps to.
+        cores: that the program may use; by default this machine's, container limits counted.
+        clock: gives each sample's time; by default seconds since the monitor was made.
+        tree: reads the processes.
+        gpus: reads the GPUs.
+
+    Attributes:
+        notes: what cannot be seen.
+    """
+
+    def __init__(
+        self,
+        root_pid: int,
+        interval_s: float = 1.0,
+        *,
+        cores: int | None = None,
+        clock: Callable[[], float] | None = None,
+        tree: Tree | None = None,
+        gpus: Gpus | None = None,
+    ) -> None:
+        if cores is None:
+            from flatout.hardware.inventory import inventory
+
+            cores = inventory().cores
+        self.interval_s = interval_s
+        began = time.perf_counter()
+        self._clock = clock or (lambda: time.perf_counter() - began)
+        self._cpus = _allowed(root_pid)
+        # A program that was bound to fewer cores than this one may use no more than those.
+        self.cores = min(cores, len(self._cpus)) if self._cpus else cores
+        self._tree = tree or open_tree(root_pid)
+        self._gpus = gpus or Gpus()
+        self._told = 0
+        self._at = time.perf_counter()
+        self._last = self._tree.read()
+        self._closer, self._closer_at = self._last, self._at  # when threads were last looked at
+        self._everybody = _busy_seconds(self._cpus)
+        self._gpus.read(())  # fullness is measured between two readings
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What cannot be seen, one sentence each."""
+        return tuple(self._gpus.notes)
+
+    def sample(self) -> MonitorSample:
+        """What was used since the last sample."""
+        now, reading = time.perf_counter(), self._tree.read()
+        seconds = max(now - self._at, 1e-6)
+        last = self._last
+        gone = not reading.processes
+        spent = 0.0 if gone else max(reading.total_s - last.total_s, 0.0)
+        processes = {
+            pid: round(max(total - last.processes.get((pid, start), 0.0), 0.0) / seconds, 4)
+            for (pid, start), total in reading.processes.items()
+        }
+        everybody, share = _busy_seconds(self._cpus), None
+        if everybody is not None and self._everybody is not None:
+            share = (everybody - self._everybody) / seconds / max(len(self._cpus), 1)
+            share = min(max(share, 0.0), 1.0)
+        notes = self.notes[self._told :]
+        self._told = len(self.notes)
+        sample = MonitorSample(
+            t=round(self._clock(), 3),
+            seconds=round(seconds, 4),
+            cores=self.cores,
+            cpu=round(min(spent / seconds / self.cores, 1.0), 4),
+            cpu_all=None if share is None else round(share, 4),
+            rss_mb=None if gone or reading.rss_mb is None else round(reading.rss_mb, 1),
+            processes=processes,
+            threads=reading.threads,
+            gpus=self._gpus.read({pid for pid, _ in reading.processes}),
+            notes=notes,
+        )
+        sample = self._threads(sample, reading, now)
+        self._last, self._at, self._everybody = reading, now, everybody
+        return sample
+
+    def close(self) -> None:
+        """Let go of the GPUs' driver."""
+        self._gpus.close()
+
+    def _threads(self, sample: MonitorSample, reading: Reading, now: float) -> MonitorSample:
+        """The sample with what the threads did since they were last looked at."""
+        if reading.switches is None:
+            return sample
+        before, seconds = self._closer, max(now - self._closer_at, 1e-6)
+        self._closer, self._closer_at = reading, now
+        rates: list[float | None] = [None, None]
+        if before.switches is not None:
+            pairs = zip(reading.switches, before.switches, strict=True)
+            rates = [round(max(new - old, 0) / seconds, 1) for new, old in pairs]
+        busiest = max(
+            (
+                (total - before.by_thread[thread]) / seconds
+                for thread, total in reading.by_thread.items()
+                if thread in before.by_thread
+            ),
+            default=None,
+        )
+        return replace(
+            sample,
+            runnable=None if reading.runnable is None else float(reading.runnable),
+            busiest=None if busiest is None else round(min(max(busiest, 0.0), 1.0), 3),
+            voluntary=rates[0],
+            involuntary=rates[1],
+        )
+
+
+class Recorder:
+    """Samples in a thread of its own, and keeps what it sees as JSON lines.
+
+    Lines of a long recording stand for several samples each (`merged`), so that the file of ten
+    hours is not much larger than that of one.
+
+    Args:
+        monitor: samples.
+        path: a file to append to, or None; a file that cannot be written ends the writing, not
+            the program.
+    """
+
+    def __init__(self, monitor: Monitor, path: Path | None = None) -> None:
+        self._monitor = monitor
+        self._path = path
+        self._latest: MonitorSample | None = None
+        self._kept: list[MonitorSample] = []  # written, or to be
+        self._open: list[MonitorSample] = []  # not yet merged
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
+
+    def start(self) -> Recorder:
+        """Begin; returns itself."""
+        self._thread.start()
+        return self
+
+    @property
+    def latest(self) -> MonitorSample | None:
+        """The newest sample."""
+        return self._latest
+
+    @property
+    def samples(self) -> tuple[MonitorSample, ...]:
+        """What was kept so far."""
+        return tuple(self._kept)
+
+    def stop(self) -> None:
+        """End, the last sample written."""
+        if self._thread.is_alive():
+            self._stopped.set()
+            self._thread.join()
+        self._monitor.close()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        file = None
+        if self._path is not None:
+            with suppress(OSError):
+                file = os.fdopen(nofollow.open_file(self._path, nofollow.APPEND), "ab")
+        try:
+            while not self._stopped.wait(self._monitor.interval_s):
+                self._take(file, time.monotonic() - began)
+            self._take(file, None)
+        finally:
+            if file is not None:
+                with suppress(OSError):
+                    file.close()
+
+    def _take(self, file: Any, age: float | None) -> None:
+        """One sample; a line where enough are together, or nothing comes after it."""
+        self._latest = sample = self._monitor.sample()
+        self._open.append(sample)
+        together = sum(one.seconds for one in self._open)
+        if age is not None and together < age / GROWTH_S:
+            return
+        whole = merged(self._open)
+        self._open = []
+        self._kept.append(whole)
+        if file is not None:
+            with suppress(OSError):  # a full disk must not end a run that can go on
+                file.write(json.dumps(whole.as_json(), separators=(",", ":")).encode() + b"\n")
+                file.flush()
+
+
+def merged(samples: Sequence[MonitorSample]) -> MonitorSample:
+    """Several samples in a row as one: means over time, of processes and GPUs too.
+
+    Args:
+        samples: at least one.
+    """
+    last = samples[-1]
+    if len(samples) == 1:
+        return last
+
+    def mean(values: Sequence[float | None]) -> float | None:
+        known = [(v, s.seconds) for v, s in zip(values, samples, strict=True) if v is not None]
+        whole = sum(seconds for _, seconds in known)
+        return round(sum(v * seconds for v, seconds in known) / whole, 4) if whole else None
+
+    def of_gpu(place: int, name: str) -> float | None:
+        found = [getattr(s.gpus[place], name) if place < len(s.gpus) else None for s in samples]
+        return mean(found)
+
+    pids = sorted({pid for sample in samples for pid in sample.processes})
+    return replace(
+        last,
+        seconds=round(sum(sample.seconds for sample in samples), 4),
+        cpu=mean([sample.cpu for sample in samples]) or 0.0,
+        processes={pid: mean([s.processes.get(pid, 0.0) for s in samples]) or 0.0 for pid in pids},
+        gpus=tuple(
+            replace(gpu, busy=of_gpu(place, "busy"), full=of_gpu(place, "full"))
+            for place, gpu in enumerate(last.gpus)
+        ),
+        notes=tuple(note for sample in samples for note in sample.notes),
+        **{
+            name: mean([getattr(sample, name) for sample in samples])
+            for name in ("cpu_all", "runnable", "busiest", "voluntary", "involuntary")
+        },
+    )
+
+
+def read_samples(path: Path) -> list[MonitorSample]:
+    """The samples of a recording, as far as they are whole; none where there is no file."""
+    found: list[MonitorSample] = []
+    with suppress(OSError):
+        for line in nofollow.read(path).splitlines():
+            with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                found.append(MonitorSample.from_json(json.loads(line)))
+    return found
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    return {n: v for n, v in values.items() if v is not None and v != [] and v != ()}
+
+
+def _allowed(pid: int) -> frozenset[int]:
+    """The CPUs that a process may run on; empty where the system does not say."""
+    try:
+        return frozenset(os.sched_getaffinity(pid))
+    except (AttributeError, OSError):
+        return frozenset()
+
+
+def _busy_seconds(cpus: frozenset[int]) -> float | None:
+    """CPU seconds that anybody has used on these CPUs since the machine's start."""
+    total = 0
+    try:
+        with open("/proc/stat", "rb") as file:
+            for line in file:
+                name, *fields = line.split()
+                if not name.startswith(b"cpu"):
+                    break
+                if name[3:].isdigit() and int(name[3:]) in cpus:
+                    total += sum(int(fields[place]) for place in BUSY)
+    except (OSError, ValueError, IndexError):
+        return None
+    return total / os.sysconf("SC_CLK_TCK") if total else None

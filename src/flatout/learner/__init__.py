@@ -1,0 +1,1 @@
+"""Compiled updates, the devices that carry them, and the policies that act."""

@@ -1,0 +1,226 @@
+"""The learner: a buffer's compiled `learn` on one device, one dispatch for all due updates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flatout.algorithms.base import Algorithm, shapes_of
+from flatout.algorithms.parallel.packing import Bundle
+from flatout.buffers.base import Buffer
+from flatout.errors import FlatoutError
+from flatout.hardware.backend import product_precision
+from flatout.learner.memory import live_mb, with_optimiser
+from flatout.learner.mesh import Mesh
+from flatout.spans import Spans
+from flatout.types import RowSource, Trajectory
+
+
+class Learner:
+    """Holds the learning state and turns trajectories into new parameters.
+
+    Args:
+        algorithm: its pure functions.
+        buffer: what lies between trajectories and updates.
+        mesh: where learning runs.
+        init_key: raw key data (uint32) that draws the initial state.
+        key: raw key data of the learning stream.
+        spans: where the time goes.
+        precision: of products on a GPU, see `RunConfig`.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        buffer: Buffer,
+        mesh: Mesh,
+        init_key: np.ndarray,
+        key: np.ndarray,
+        spans: Spans,
+        precision: str = "highest",
+    ) -> None:
+        self._algorithm = algorithm
+        self._buffer = buffer
+        self._init_key = init_key
+        self._key = key
+        self._spans = spans
+        self._precision = precision
+        self._mesh = mesh
+        self._places = mesh.state(jax.tree.leaves(algorithm.shapes))
+        self.device = mesh.first
+        self.shapes = algorithm.shapes
+        self._leaf_shapes, self._tree = jax.tree.flatten(self.shapes)
+        self._bundle = Bundle(algorithm.actor(self.shapes))
+        # `actor` only selects, so that it finds where in the state an actor's large leaves are.
+        places = jax.tree.unflatten(self._tree, list(range(len(self._leaf_shapes))))
+        chosen = jax.tree.leaves(algorithm.actor(places))
+        self._large = [chosen[i] for i in self._bundle.large]
+        self._leaves: list[Any] = []
+        self._held: Any = None
+        self.bundle: tuple[Any, ...] = ()
+        self.trajectory: Trajectory | None = None  # the shapes of what is learned from
+        self._programs: dict[Any, Any] = {}
+
+    def compile_update(self, trajectory: Trajectory) -> Any:
+        """Compile what is dispatched for trajectories of these shapes, or find it compiled.
+
+        Returns:
+            The program with updates.
+
+        Args:
+            trajectory: arrays, or `jax.ShapeDtypeStruct` in their place.
+        """
+        self.trajectory = trajectory
+        held = self._held if self._held is not None else self._buffer.held()
+        wanted = self._buffer.inputs(trajectory)
+        programs = [self._compile(shapes_of(held), inputs) for inputs in wanted]
+        return programs[0]
+
+    def _compile(self, held: Any, inputs: Any) -> Any:
+        signature = _signature((held, inputs))
+        if signature not in self._programs:
+            program = self._mesh.program(
+                self._learn, (None, 0, self._buffer.axes, None), (None, 0, None, None, 0),
+                self._places,
+            )  # fmt: skip
+            with product_precision(self.device, self._precision):
+                lowered = program.lower(self._leaf_shapes, held, inputs, self._key)
+                self._programs[signature] = lowered.compile()
+        return self._programs[signature]
+
+    def start(self) -> None:
+        """Draw the initial state."""
+        self._held = self._mesh.put(self._buffer.held(), 0)
+        self._set(self._algorithm.init(self._init_key))
+
+    def update(self, trajectory: Trajectory) -> dict[str, float]:
+        """Learn from one trajectory, waiting for the device.
+
+        Returns:
+            The learner's metrics, ``updates`` among them.
+
+        Raises:
+            FlatoutError: the loss or the parameters are no longer finite.
+        """
+        spans, buffer = self._spans, self._buffer
+        feedback: list[Any] = []
+        done: list[Any] = []
+        vector: Any = None
+        with spans.span("replay"):
+            buffer.book(trajectory)
+            arrivals = iter(buffer.arrivals())
+        while True:
+            with spans.span("replay"):
+                inputs = next(arrivals, None)
+            if inputs is None:
+                break
+            self._held = self._grown(self._held)
+            if self.device.platform != "cpu":
+                with spans.span("transfer"):
+                    inputs = jax.block_until_ready(self._mesh.put(inputs, buffer.axes))
+            program = self._programs.get(_signature((self._held, inputs)))
+            if program is None:
+                with spans.span("compile"):
+                    program = self._compile(shapes_of(self._held), shapes_of(inputs))
+            with spans.span("learn"):
+                self._leaves, self._held, vector, scalars, fed = program(
+                    self._leaves, self._held, inputs, self._key
+                )
+                if self.device.platform == "cpu":
+                    scalars = np.asarray(scalars)
+            feedback.append(fed)
+            done.append(scalars)
+        values = done
+        if self.device.platform != "cpu":  # meanwhile the next batches were gathered
+            with spans.span("learn"):
+                values = [np.asarray(one) for one in done]  # waits for the device
+        if jax.tree.leaves(feedback):
+            with spans.span("replay"):
+                buffer.refresh(feedback)
+        self.bundle = (vector, *(self._leaves[i] for i in self._large))
+        return self._metrics(values)
+
+    def _metrics(self, values: list[np.ndarray]) -> dict[str, float]:
+        names = (*self._buffer.metrics, "finite")
+        metrics = dict(zip(names, _joined(values, names).tolist(), strict=True))
+        if not metrics.pop("finite"):
+            bad = [name for name, value in metrics.items() if not np.isfinite(value)]
+            raise FlatoutError(
+                f"learning diverged: {', '.join(bad) if bad else 'the parameters'} became NaN or "
+                "infinite; lower --learning-rate or --max-grad-norm, or look at the rewards' size."
+            )
+        return metrics | self._buffer.facts()
+
+    def host_state(self) -> Any:
+        """The learning state as NumPy arrays."""
+        return jax.tree.unflatten(self._tree, jax.device_get(self._leaves))
+
+    def live_mb(self) -> dict[str, dict[str, float]]:
+        """What lies on each device, see `flatout.learner.memory.live_mb`."""
+        kept = [optimiser for _, optimiser in with_optimiser(self.shapes)]
+        return live_mb(list(zip(self._leaves, kept, strict=True)), self._held)
+
+    def buffer_state(self) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
+        """What the buffer keeps: arrays, JSON-compatible data, rows of experience."""
+        return self._buffer.state(self._held)
+
+    def restore(
+        self,
+        state: Any,
+        arrays: dict[str, np.ndarray],
+        data: dict[str, Any],
+        rows: RowSource | None,
+    ) -> None:
+        """Take over a state of NumPy arrays with this learner's structure, and the buffer's."""
+        held = self._buffer.restore(arrays, data, rows)
+        self._held = self._mesh.put(held, 0)
+        self._set(state)
+
+    def adopt(self, state: Any) -> None:
+        """Take over a state of NumPy arrays; the buffer stays as it is."""
+        self._set(state)
+
+    def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray) -> None:
+        """See `Buffer.cut`."""
+        held = self._buffer.cut(env, final_obs, first_obs, self._held)
+        self._held = self._mesh.put(held, 0)
+
+    def _set(self, state: Any) -> None:
+        self._leaves = jax.device_put(jax.tree.leaves(state), self._places)
+        vector = self._bundle.pack_host(self._algorithm.actor(state))[0]
+        vector = self._mesh.put(vector, None)
+        self.bundle = (vector, *(self._leaves[i] for i in self._large))
+
+    def _grown(self, held: Any) -> Any:
+        grow = getattr(self._buffer, "grown", None)
+        wider = held if grow is None else grow(held)
+        return held if wider is held else self._mesh.put(wider, 0)
+
+    def _learn(self, leaves: list[Any], held: Any, inputs: Any, key: jax.Array) -> Any:
+        state = jax.tree.unflatten(self._tree, leaves)
+        state, held, metrics, feedback = self._buffer.learn(state, held, inputs, key)
+        state, metrics = self._algorithm.shards.settle((state, metrics))
+        vector = self._bundle.vector(self._algorithm.actor(state))
+        scalars = [metrics[name].astype(jnp.float32) for name in self._buffer.metrics]
+        finite = jnp.isfinite(vector).all() & jnp.isfinite(jnp.stack(scalars)).all()
+        stacked = jnp.stack([*scalars, finite.astype(jnp.float32)])
+        return jax.tree.leaves(state), held, vector, stacked, feedback
+
+
+def _joined(values: list[np.ndarray], names: tuple[str, ...]) -> np.ndarray:
+    """Several dispatches' scalars as one's: updates add up, the rest are their means."""
+    if len(values) == 1:
+        return values[0]
+    table = np.stack(values)
+    updates = table[:, names.index("updates")]
+    joined = (table * updates[:, None]).sum(0) / updates.sum()
+    joined[names.index("updates")] = updates.sum()
+    joined[names.index("finite")] = table[:, names.index("finite")].min()
+    return joined
+
+
+def _signature(tree: Any) -> tuple[Any, ...]:
+    return tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree))

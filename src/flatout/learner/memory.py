@@ -1,0 +1,153 @@
+"""What a run will take of each device's memory, said and checked before it is taken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from flatout.config.placement import DeviceName, Placement
+from flatout.errors import FlatoutError
+from flatout.hardware.inventory import Hardware, MiB
+
+CUDA_CONTEXT_MB = 600
+"""What a CUDA context and its libraries take before anything is computed."""
+
+
+def size_mb(tree: Any) -> float:
+    """MiB of a pytree of arrays or shapes."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)) / MiB
+
+
+def learned_mb(shapes: Any) -> tuple[float, float]:
+    """MiB of a learning state: what the optimiser keeps, and the rest (the model)."""
+    whole = size_mb(shapes)
+    optimiser = size_mb([leaf for leaf, kept in with_optimiser(shapes) if kept])
+    return whole - optimiser, optimiser
+
+
+def with_optimiser(tree: Any) -> list[tuple[Any, bool]]:
+    """Each leaf of a learning state, and whether it is the optimiser's."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(leaf, "optimiser" in jax.tree_util.keystr(path)) for path, leaf in leaves]
+
+
+def live_mb(learned: Sequence[tuple[Any, bool]], replay: Any) -> dict[str, dict[str, float]]:
+    """What lies on each device now, in MiB: the model, the optimiser's state, replay; and, where
+    the device counts it, the most that was ever taken there.
+
+    Args:
+        learned: the learning state's arrays, as `with_optimiser` tells them apart.
+        replay: a pytree of arrays.
+    """
+    found: dict[str, dict[str, float]] = {}
+    named = [("optimiser" if kept else "model", leaf) for leaf, kept in learned]
+    named += [("replay", leaf) for leaf in jax.tree.leaves(replay)]
+    for part, array in named:
+        for shard in array.addressable_shards:
+            device = shard.device
+            kind = "cpu" if device.platform == "cpu" else "gpu"
+            number = device.local_hardware_id or device.id
+            own = found.setdefault(str(DeviceName(kind, number)), {})
+            own[part] = own.get(part, 0.0) + shard.data.nbytes / MiB
+            peak = (device.memory_stats() or {}).get("peak_bytes_in_use")
+            if peak is not None:
+                own["peak"] = peak / MiB
+    return {name: {k: round(v, 3) for k, v in own.items()} for name, own in sorted(found.items())}
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Memory that one run takes, in MiB.
+
+    Attributes:
+        model: parameters and statistics.
+        optimiser: what the optimiser keeps of each parameter.
+        trajectory: one trajectory.
+        replay: replayed experience and the batches of one dispatch, in host memory and in the
+            learning devices' together.
+        workspace: the update's own intermediate values, activations among them, on each device (0
+            until it is compiled).
+    """
+
+    model: float
+    optimiser: float
+    trajectory: float
+    replay: tuple[float, float] = (0.0, 0.0)
+    workspace: float = 0.0
+
+    @property
+    def state(self) -> float:
+        """The learning state."""
+        return self.model + self.optimiser
+
+    def parts(self, placement: Placement) -> dict[DeviceName, dict[str, float]]:
+        """MiB per named device and what takes them; trajectories are collected in host memory."""
+        host = DeviceName("cpu")
+        names = dict.fromkeys((*placement.devices, host))
+        taken: dict[DeviceName, dict[str, float]] = {name: {} for name in names}
+
+        def add(device: DeviceName, what: str, size: float) -> None:
+            if size:
+                taken[device][what] = taken[device].get(what, 0.0) + size
+
+        add(host, "trajectory", self.trajectory)
+        add(host, "replay", self.replay[0])
+        for learner in placement.learn:
+            # The update holds the old and the new state for a moment, and its part of a trajectory.
+            add(learner, "model", 2 * self.model)
+            add(learner, "optimiser", 2 * self.optimiser)
+            add(learner, "trajectory", self.trajectory / len(placement.learn))
+            add(learner, "replay", self.replay[1] / len(placement.learn))
+            add(learner, "workspace", self.workspace)
+        for device in taken:
+            if device.kind == "gpu":
+                add(device, "runtime", CUDA_CONTEXT_MB)
+        return taken
+
+    def by_device(self, placement: Placement) -> dict[DeviceName, float]:
+        """MiB per named device."""
+        return {name: sum(parts.values()) for name, parts in self.parts(placement).items()}
+
+    def _instead(self) -> str:
+        """What else helps where intermediate values take most."""
+        if self.workspace <= max(self.trajectory, sum(self.replay), 2 * self.state):
+            return ""
+        return ", or compute gradients in pieces (--micro-batch)"
+
+    def check(self, placement: Placement, hardware: Hardware) -> str:
+        """Say what is expected, or refuse what cannot fit.
+
+        Returns:
+            One sentence with the numbers.
+
+        Raises:
+            FlatoutError: a device has less available than is expected.
+        """
+        gpus = {gpu.index: gpu for gpu in hardware.usable_gpus}
+        said: list[str] = []
+        for device, expected in self.by_device(placement).items():
+            capped = ""
+            if device.kind == "cpu":
+                available = float(hardware.memory_available_mb)
+            else:
+                gpu = gpus[device.index]
+                available = float(gpu.memory_free_mb)
+                if placement.memory is not None:
+                    cap = placement.memory * gpu.memory_total_mb
+                    capped = " (capped by memory=)" if cap < available else ""
+                    available = min(available, cap)
+            if expected > available:
+                raise FlatoutError(
+                    f"this run would take about {expected:,.0f} MiB on {device} (trajectory "
+                    f"{self.trajectory:,.0f}, replay {sum(self.replay):,.0f}, learning state "
+                    f"{2 * self.state:,.0f}, workspace {self.workspace:,.0f}), but only "
+                    f"{available:,.0f} MiB are available there{capped}; "
+                    f"lower --envs, {'--buffer-size' if sum(self.replay) else '--n-steps'} or the "
+                    f"network's size{self._instead()}."
+                )
+            said.append(f"about {expected:,.0f} of {available:,.0f} MiB on {device}")
+        return "expects to take " + ", ".join(said)

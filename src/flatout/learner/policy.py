@@ -1,0 +1,151 @@
+"""Parameters where acting happens: published as few arrays, versioned, used by a compiled `act`."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flatout.algorithms.base import Algorithm, wrap_key
+from flatout.algorithms.parallel.packing import Bundle, OutputLayout
+from flatout.hardware.backend import product_precision
+from flatout.spans import Spans
+from flatout.types import Device, ObservationSpec
+
+NOISE_BLOCK = 128
+"""Steps whose noise is drawn in one dispatch. Only speed depends on it: each draw is a pure
+function of (seed, environment, step)."""
+
+
+class Publisher(Protocol):
+    """Takes published parameters to where acting happens."""
+
+    def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
+        """Take over parameters as `Bundle` packs them."""
+        ...
+
+
+class Policy:
+    """A compiled `act` for a batch of N observations on one device, with its parameters.
+
+    Args:
+        algorithm: whose `act` it is.
+        obs_spec: one observation.
+        num_envs: N, the batch.
+        device: where it runs.
+        key: the raw key data of the acting stream, uint32; None acts greedily, without noise.
+        precision: of products on a GPU, see `RunConfig`.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        obs_spec: ObservationSpec,
+        num_envs: int,
+        device: Device,
+        key: np.ndarray | None = None,
+        precision: str = "highest",
+    ) -> None:
+        self._algorithm = algorithm
+        self._obs = jax.ShapeDtypeStruct((num_envs, *obs_spec.shape), np.dtype(obs_spec.dtype))
+        self._num_envs = num_envs
+        self._key = key
+        self._precision = precision
+        self.device = device
+        self._bundle = Bundle(algorithm.actor(algorithm.shapes))
+        self._noise: dict[int, tuple[int, Any]] = {}  # by first environment: first step, block
+        self._params: tuple[jax.Array, ...] = ()
+        self.version = -1
+        zero = np.int32(0)
+        draws = None if key is None else jax.eval_shape(self._draw, key, zero, zero)
+        draw = None if draws is None else jax.tree.map(lambda s: _row(s), draws)
+        params = self._bundle.shapes
+        outputs = jax.eval_shape(self._outputs, params, self._obs, draw)
+        self.layout = OutputLayout(outputs)
+        self._arguments = (params, self._obs, draws)
+
+    def compile(self) -> None:
+        """Compile, ahead of the first step."""
+        with product_precision(self.device, self._precision):
+            self._compile()
+
+    def _compile(self) -> None:
+        on = jax.sharding.SingleDeviceSharding(self.device)
+        params, obs, draws = self._arguments
+        if self._key is None:
+            program = jax.jit(self._greedy, in_shardings=on, out_shardings=on)
+            self._act = program.lower(params, obs).compile()
+            return
+        program = jax.jit(self._explore, in_shardings=on, out_shardings=on)
+        self._act = program.lower(params, obs, draws, np.int32(0)).compile()
+        drawing = jax.jit(self._draw, in_shardings=on, out_shardings=on)
+        self._draws = drawing.lower(self._key, np.int32(0), np.int32(0)).compile()
+        # Already where they are wanted: handing over a number at each step is not free.
+        self._offsets = [jax.device_put(np.int32(i), self.device) for i in range(NOISE_BLOCK)]
+
+    def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
+        """Take over parameters as `Bundle` packs them; arrays that are here already stay."""
+        with spans.span("publish"):
+            where = {self.device}
+            if not all(isinstance(x, jax.Array) and x.devices() == where for x in bundle):
+                bundle = jax.block_until_ready(jax.device_put(bundle, self.device))
+            self._params = bundle
+            self.version = version
+
+    def act(self, obs: np.ndarray, step: int, first: int = 0) -> np.ndarray:
+        """Act for all environments, waiting for the result.
+
+        Args:
+            obs: ``[N, ...]`` raw observations.
+            step: the environments' own step number, from the run's start.
+            first: the number of the first environment, from which noise is drawn.
+
+        Returns:
+            One packed row ``[words]`` uint32; `layout` reads it.
+        """
+        return np.asarray(self.begin(obs, step, first))
+
+    def begin(self, obs: np.ndarray, step: int, first: int = 0) -> jax.Array:
+        """`act` without waiting where the device computes beside this thread."""
+        start, block = self._noise.get(first, (-1, None))
+        offset = step - start
+        if start < 0 or not 0 <= offset < NOISE_BLOCK:
+            # Blocks start at the same steps whenever the run was resumed.
+            offset = step % NOISE_BLOCK
+            start = step - offset
+            block = self._draws(self._key, np.int32(start), np.int32(first))
+            self._noise[first] = (start, block)
+        return self._act(self._params, obs, block, self._offsets[offset])
+
+    def greedy(self, obs: np.ndarray) -> np.ndarray:
+        """Act without noise: the distribution's mode. Arguments and result as `act`."""
+        return np.asarray(self._act(self._params, obs))
+
+    def _outputs(self, params: Any, obs: jax.Array, draw: Any) -> dict[str, jax.Array]:
+        actor = self._bundle.unpack(params)
+        action, _, extras = self._algorithm.act(actor, obs, (), draw)
+        return {"action": action, **extras}
+
+    def _explore(self, params: Any, obs: jax.Array, draws: Any, offset: jax.Array) -> jax.Array:
+        draw = jax.tree.map(
+            lambda block: jax.lax.dynamic_index_in_dim(block, offset, keepdims=False), draws
+        )
+        return OutputLayout.pack(self._outputs(params, obs, draw))
+
+    def _greedy(self, params: Any, obs: jax.Array) -> jax.Array:
+        return OutputLayout.pack(self._outputs(params, obs, None))
+
+    def _draw(self, key: jax.Array, start: jax.Array, first: jax.Array) -> Any:
+        """Noise ``[NOISE_BLOCK, N, ...]`` for the steps from `start` on."""
+        stream = wrap_key(key)
+        envs = first + jnp.arange(self._num_envs)
+        steps = start + jnp.arange(NOISE_BLOCK)
+        one = self._algorithm.noise
+        over_envs = jax.vmap(one, in_axes=(None, 0, None))
+        return jax.vmap(over_envs, in_axes=(None, None, 0))(stream, envs, steps)
+
+
+def _row(spec: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(spec.shape[1:], spec.dtype)

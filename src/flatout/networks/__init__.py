@@ -1,0 +1,1 @@
+"""Torsos and their layers."""

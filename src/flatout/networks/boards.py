@@ -1,0 +1,139 @@
+"""Torsos for small boards, whose cells are whole numbers."""
+
+from __future__ import annotations
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flatout.errors import UsageError
+from flatout.networks.layers import MLP, Conv, Draw, Linear
+
+
+class Grid(eqx.Module):
+    """A small board: cell values one-hot, conv 32@3x3 and 64@3x3 (SAME), then dense layers."""
+
+    convolutions: tuple[Conv, ...]
+    dense: MLP
+    values: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        draw: Draw,
+        shape: tuple[int, ...],
+        high: int,
+        hidden: tuple[int, ...],
+        activation: str,
+    ) -> None:
+        rows, columns, channels = shape
+        self.values = high + 1
+        self.convolutions = (
+            Conv(draw, channels * self.values, 32, 3, padding="SAME"),
+            Conv(draw, 32, 64, 3, padding="SAME"),
+        )
+        self.dense = MLP(draw, rows * columns * 64, hidden, activation, 3)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = one_hot_cells(x, self.values)
+        for layer in self.convolutions:
+            x = jax.nn.relu(layer(x))
+        return self.dense(x)
+
+
+class WideGrid(eqx.Module):
+    """A small board as an image: conv 100@4x4 and 200@3x3 without padding, dense 200."""
+
+    convolutions: tuple[Conv, ...]
+    dense: Linear
+
+    def __init__(self, draw: Draw, shape: tuple[int, ...]) -> None:
+        rows, columns, channels = shape
+        if min(rows, columns) < 6:
+            raise UsageError(
+                f"network = wide_grid needs boards of at least 6x6, not {rows}x{columns}; use "
+                "network = grid."
+            )
+        self.convolutions = (Conv(draw, channels, 100, 4), Conv(draw, 100, 200, 3))
+        self.dense = Linear(draw, (rows - 5) * (columns - 5) * 200, 200, math.sqrt(2))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for layer in self.convolutions:
+            x = jax.nn.relu(layer(x))
+        return jax.nn.relu(self.dense(x.reshape(*x.shape[:-3], -1)))
+
+
+class OneHot(eqx.Module):
+    """A small board without convolutions: cell values one-hot, then dense layers."""
+
+    dense: MLP
+    values: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        draw: Draw,
+        shape: tuple[int, ...],
+        high: int,
+        hidden: tuple[int, ...],
+        activation: str,
+    ) -> None:
+        self.values = high + 1
+        self.dense = MLP(draw, math.prod(shape) * self.values, hidden, activation, 3)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.dense(one_hot_cells(x, self.values))
+
+
+def one_hot_cells(x: jax.Array, values: int) -> jax.Array:
+    """Cells ``[..., H, W, c]`` scaled to 0..1, as ``[..., H, W, c * values]`` of 0 and 1."""
+    return jax.nn.one_hot(cell_values(x, values), values).reshape(*x.shape[:-1], -1)
+
+
+class Centred(eqx.Module):
+    """A board seen from its head, then dense layers.
+
+    The cell of value 1 lies in the middle of ``[2H - 1, 2W - 1]`` cells, one-hot over the values
+    from 2 on and "outside": what lies beside the head is the same input wherever the head is.
+    """
+
+    dense: MLP
+    values: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        draw: Draw,
+        shape: tuple[int, ...],
+        high: int,
+        hidden: tuple[int, ...],
+        activation: str,
+    ) -> None:
+        rows, columns, channels = shape
+        if channels != 1 or high < 2:
+            raise UsageError(
+                "network = centred needs one board of cells 0 (empty), 1 (head), 2 and more, not "
+                f"{channels} of cells 0 to {high}; use network = onehot or grid."
+            )
+        self.values = high + 1
+        cells = (2 * rows - 1) * (2 * columns - 1)
+        self.dense = MLP(draw, cells * (self.values - 1), hidden, activation, 3)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        *batch, rows, columns, _ = x.shape
+        cells = cell_values(x, self.values).reshape(-1, rows * columns)
+        head = (cells == 1).argmax(-1)
+        row = (head // columns)[:, None] + np.arange(1 - rows, rows)
+        column = (head % columns)[:, None] + np.arange(1 - columns, columns)
+        row, column = row[:, :, None], column[:, None, :]
+        inside = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
+        index = jnp.where(inside, row * columns + column, 0)
+        seen = jnp.take_along_axis(cells, index.reshape(len(cells), -1), 1).reshape(index.shape)
+        seen = jnp.where(inside, seen, self.values)
+        planes = jax.nn.one_hot(seen - 2, self.values - 1)  # of 0 and 1 nothing
+        return self.dense(planes.reshape(*batch, *planes.shape[1:]))
+
+
+def cell_values(x: jax.Array, values: int) -> jax.Array:
+    """Cells scaled to 0..1 as the whole numbers that they are."""
+    return jnp.round(x * (values - 1)).astype(jnp.int32)

@@ -1,0 +1,153 @@
+"""Convolutions as matrix products, NHWC with HWIO kernels."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from flatout.networks.winograd import convolve_tiles, tiles_for
+
+MOST_MORE = 1.25
+"""How much more arithmetic is cheaper than building patches: each input pixel's shares of all
+outputs that it reaches, borders included, computed at once and then added up."""
+
+
+@jax.custom_vjp
+def product(x: jax.Array, weight: jax.Array) -> jax.Array:
+    """``x[M, K] @ weight[K, N]`` for many rows and few columns.
+
+    Its gradient by the weight is computed with the narrower of the two long matrices on the left,
+    as ``[K, N]`` or ``[N, K]``: a CPU turns the left one around, and takes half the time for it.
+    """
+    return x @ weight
+
+
+def _product_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[Any, Any]]:
+    return x @ weight, (x, weight)
+
+
+def _product_backward(kept: tuple[Any, Any], grad: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, weight = kept
+    rows = (((0,), (0,)), ((), ()))
+    if x.shape[1] <= grad.shape[1]:
+        by_weight = jax.lax.dot_general(x, grad, rows)
+    else:  # behind a barrier, as XLA turns it back otherwise
+        by_weight = jax.lax.optimization_barrier(jax.lax.dot_general(grad, x, rows)).T
+    return grad @ weight.T, by_weight
+
+
+product.defvjp(_product_forward, _product_backward)
+
+
+def convolve(x: jax.Array, weight: jax.Array, stride: int, padding: str) -> jax.Array:
+    """A convolution as one matrix product.
+
+    XLA's own convolutions become an order of magnitude slower on a CPU once they are
+    differentiated inside a scan; a product is fast everywhere. Strides that divide the kernel
+    are folded into channels first (space-to-depth), which leaves few, wide patches.
+
+    Args:
+        x: ``[..., H, W, in]``.
+        weight: ``[k, k, in, out]``.
+        stride: rows and columns between patches.
+        padding: ``"VALID"``, or ``"SAME"`` for ceil(H / stride) rows and so many columns.
+
+    Returns:
+        ``[..., H', W', out]``.
+    """
+    size, _, channels, outputs = weight.shape
+    lead = x.shape[:-3]
+    x = x.reshape(-1, *x.shape[-3:])
+    if padding == "SAME":
+        around = [same_padding(n, size, stride) for n in x.shape[1:3]]
+        x = jnp.pad(x, ((0, 0), *around, (0, 0)))
+    batch = len(x)
+    rows, columns = ((n - size) // stride + 1 for n in x.shape[1:3])
+    if stride > 1 and size % stride == 0:
+        blocks = size // stride
+        high, wide = rows + blocks - 1, columns + blocks - 1
+        x = space_to_depth(x[:, : high * stride, : wide * stride], stride)
+        weight = weight.reshape(blocks, stride, blocks, stride, channels, outputs)
+        weight = weight.transpose(0, 2, 1, 3, 4, 5).reshape(blocks, blocks, -1, outputs)
+        size, stride = blocks, 1
+    tiles = tiles_for(batch, rows, columns, size, x.shape[-1], outputs) if stride == 1 else None
+    if tiles is not None:
+        return convolve_tiles(x, weight, tiles).reshape(*lead, rows, columns, outputs)
+    places = x.shape[1] * x.shape[2]
+    if stride == 1 and places <= MOST_MORE * rows * columns:
+        flat = product(
+            x.reshape(batch * places, -1), weight.transpose(2, 0, 1, 3).reshape(x.shape[-1], -1)
+        )
+        shares = flat.reshape(*x.shape[:3], size, size, outputs)
+        total: Any = shifted_sum(shares, size)
+        return total.reshape(*lead, rows, columns, outputs)
+    last = (stride * (rows - 1) + 1, stride * (columns - 1) + 1)
+    patches = jnp.concatenate(
+        [
+            x[:, i : i + last[0] : stride, j : j + last[1] : stride]
+            for i in range(size)
+            for j in range(size)
+        ],
+        axis=-1,
+    )
+    flat = product(patches.reshape(batch * rows * columns, -1), weight.reshape(-1, outputs))
+    return flat.reshape(*lead, rows, columns, outputs)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def space_to_depth(x: jax.Array, size: int) -> jax.Array:
+    """Squares of pixels as channels: ``[B, H, W, c]`` to ``[B, H / s, W / s, s * s * c]``.
+
+    As slices side by side, which a CPU copies whole channels at a time; a transposition would go
+    through what computes `x` element by element.
+    """
+    each = itertools.product(range(size), repeat=2)
+    return jnp.concatenate([x[:, i::size, j::size] for i, j in each], axis=-1)
+
+
+def _to_depth_forward(x: jax.Array, size: int) -> tuple[jax.Array, None]:
+    return space_to_depth(x, size), None
+
+
+def _to_depth_backward(size: int, kept: None, grad: jax.Array) -> tuple[jax.Array]:
+    batch, rows, columns, _ = grad.shape
+    grad = grad.reshape(batch, rows, columns, size, size, -1).transpose(0, 1, 3, 2, 4, 5)
+    return (grad.reshape(batch, rows * size, columns * size, -1),)
+
+
+space_to_depth.defvjp(_to_depth_forward, _to_depth_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def shifted_sum(shares: jax.Array, size: int) -> jax.Array:
+    """Outputs ``[B, H - k + 1, W - k + 1, out]`` from pixels' shares ``[B, H, W, k, k, out]``."""
+    rows, columns = shares.shape[1] - size + 1, shares.shape[2] - size + 1
+    total = jnp.zeros((), shares.dtype)
+    for i, j in itertools.product(range(size), repeat=2):
+        total = total + shares[:, i : i + rows, j : j + columns, i, j]
+    return total
+
+
+def _shifted_forward(shares: jax.Array, size: int) -> tuple[jax.Array, None]:
+    return shifted_sum(shares, size), None
+
+
+def _shifted_backward(size: int, kept: None, grad: jax.Array) -> tuple[jax.Array]:
+    around = [(i, size - 1 - i) for i in range(size)]
+    # One write of the whole; the derivative of slices would add up as many arrays of that size.
+    each = [jnp.pad(grad, ((0, 0), i, j, (0, 0))) for i, j in itertools.product(around, around)]
+    batch, rows, columns, outputs = each[0].shape
+    return (jnp.stack(each, 3).reshape(batch, rows, columns, size, size, outputs),)
+
+
+shifted_sum.defvjp(_shifted_forward, _shifted_backward)
+
+
+def same_padding(length: int, size: int, stride: int) -> tuple[int, int]:
+    """Zeros before and after so many rows (columns) that ceil(length / stride) patches fit."""
+    total = max((-(-length // stride) - 1) * stride + size - length, 0)
+    return total // 2, total - total // 2

@@ -1,0 +1,150 @@
+"""Layers as Equinox modules that map any batch, and what their parameters start as.
+
+Convolutions are NHWC with HWIO kernels; dense weights are ``[out, in]``: for few rows and many
+weights a CPU is faster with them than with ``[in, out]``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import psutil
+
+from flatout.errors import FlatoutError
+from flatout.networks.convolution import convolve
+from flatout.types import Array
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "tanh": jnp.tanh,
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+    "gelu": jax.nn.gelu,
+    "elu": jax.nn.elu,
+}
+
+
+def orthogonal(rng: np.random.Generator | None, shape: tuple[int, int], gain: float) -> Any:
+    """An orthogonal ``[in, out]`` matrix times `gain` (Saxe et al., 2014).
+
+    NumPy draws it: the same numbers on every device, and no program to compile for it. Without a
+    generator it is all zeros, for who needs only shapes.
+    """
+    if rng is None:
+        return np.zeros(shape, np.float32)
+    rows, columns = shape
+    normal = rng.standard_normal((max(shape), min(shape)))
+    q, r = np.linalg.qr(normal)
+    q *= np.sign(np.diag(r))  # uniform over orthogonal matrices (Mezzadri, 2007)
+    return np.asarray(gain * (q if rows >= columns else q.T), np.float32)
+
+
+@dataclass(frozen=True)
+class FanIn:
+    """Draws weights and biases uniformly within 1 / sqrt(inputs), as PyTorch's layers do."""
+
+    rng: np.random.Generator | None
+
+    def draw(self, shape: tuple[int, ...], inputs: int) -> Any:
+        """An array of `shape`, zeros without a generator."""
+        if self.rng is None:
+            return np.zeros(shape, np.float32)
+        bound = 1.0 / math.sqrt(inputs)
+        return self.rng.uniform(-bound, bound, shape).astype(np.float32)
+
+
+LARGE = 1 << 28
+"""Bytes of a layer's weights from which on it is asked whether there is memory for them."""
+
+Draw = np.random.Generator | FanIn | None
+"""What initial parameters come from: a generator alone draws orthogonally; None gives zeros."""
+
+
+def _weight(draw: Draw, shape: tuple[int, int], gain: float) -> Any:
+    size = 4 * math.prod(shape)
+    if size > LARGE and 4 * size > psutil.virtual_memory().available:
+        raise FlatoutError(
+            f"a layer of {shape[0]:,} x {shape[1]:,} weights takes {size >> 20:,} MiB, several "
+            "times over while it learns, and there is not as much memory: lower --hidden."
+        )
+    if isinstance(draw, FanIn):
+        return draw.draw(shape, shape[0])
+    return orthogonal(draw, shape, gain)
+
+
+def _bias(draw: Draw, inputs: int, size: int) -> Any:
+    if isinstance(draw, FanIn):
+        return draw.draw((size,), inputs)
+    return np.zeros((size,), np.float32)
+
+
+class Linear(eqx.Module):
+    """``x[..., in] -> x @ weight.T + bias``; `gain` scales orthogonal initial weights."""
+
+    weight: Array
+    bias: Array
+
+    def __init__(self, draw: Draw, inputs: int, outputs: int, gain: float) -> None:
+        self.weight = np.ascontiguousarray(_weight(draw, (inputs, outputs), gain).T)
+        self.bias = _bias(draw, inputs, outputs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x @ self.weight.T + self.bias
+
+
+class Conv(eqx.Module):
+    """A convolution over ``[..., H, W, in]`` with an HWIO kernel."""
+
+    weight: Array
+    bias: Array
+    stride: int = eqx.field(static=True)
+    padding: str = eqx.field(static=True)
+
+    def __init__(
+        self,
+        draw: Draw,
+        inputs: int,
+        outputs: int,
+        size: int,
+        stride: int = 1,
+        padding: str = "VALID",
+        gain: float = math.sqrt(2),
+    ) -> None:
+        flat = _weight(draw, (size * size * inputs, outputs), gain)
+        self.weight = flat.reshape(size, size, inputs, outputs)
+        self.bias = _bias(draw, size * size * inputs, outputs)
+        self.stride = stride
+        self.padding = padding
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return convolve(x, self.weight, self.stride, self.padding) + self.bias
+
+
+class MLP(eqx.Module):
+    """Fully connected hidden layers over the last `dims` dimensions, flattened: ``[F]``."""
+
+    layers: tuple[Linear, ...]
+    activation: str = eqx.field(static=True)
+    dims: int = eqx.field(static=True)
+
+    def __init__(
+        self, draw: Draw, inputs: int, hidden: tuple[int, ...], activation: str, dims: int = 1
+    ) -> None:
+        sizes = (inputs, *hidden)
+        self.layers = tuple(
+            Linear(draw, sizes[i], sizes[i + 1], math.sqrt(2)) for i in range(len(hidden))
+        )
+        self.activation = activation
+        self.dims = dims
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = x.reshape(*x.shape[: x.ndim - self.dims], -1)
+        for layer in self.layers:
+            x = ACTIVATIONS[self.activation](layer(x))
+        return x

@@ -1,0 +1,220 @@
+"""What a change would gain: small formulas over measured times, each with its interval. Pure.
+
+A gain is a ratio of speeds of the whole run. Every formula names the cost that remains: a phase
+of share s of which r remains gives 1 / (1 - s + s r), never more than 1 / (1 - s).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from flatout.planning.facts import RunFacts
+
+MODELLED, ASSUMED = "modelled", "assumed"
+"""What a gain rests on: figures of this program and machine, or a part that is taken to remain."""
+
+ROUND_TRIP_S = (60e-6, 120e-6, 250e-6)
+"""Waking actor processes and hearing of them, for each of their turns: least, usual, most."""
+
+SHARING = (1.0, 0.9, 0.75)
+"""How fast a core goes while all others are busy too: best, usual, worst."""
+
+FIXED_S = (200e-6, 400e-6, 600e-6)
+"""What an iteration costs however little is learned in it: dispatches, handing over parameters,
+books. Measured as the difference between many short turns and few long ones of equal work."""
+
+BATCHED = (0.0, 0.1, 0.4)
+"""Share of a call of `act` that grows with the number of observations, vectors; least to most."""
+
+BATCHED_IMAGES = (0.3, 0.7, 1.0)
+"""The same for images, whose arithmetic is the cost."""
+
+BEST, USUAL, WORST = range(3)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A predicted speed ratio and the interval that it is believed to lie in.
+
+    Attributes:
+        gain, low, high: at least 1, in order: low <= gain <= high.
+        kind: `MODELLED` or `ASSUMED`, as a finding's.
+    """
+
+    gain: float = 1.0
+    low: float = 1.0
+    high: float = 1.0
+    kind: str = MODELLED
+
+
+def gain_of(share: float, remains: float) -> float:
+    """The gain where `remains` of a phase's share stays: 1 / (1 - s + s r)."""
+    return 1.0 / max(1.0 - share + share * max(remains, 0.0), 1e-3)
+
+
+def between(best: float, usual: float, worst: float, kind: str = MODELLED) -> Gain:
+    """From three estimates of a speed ratio; nothing that is advised is predicted to cost."""
+    low, gain, high = sorted(
+        max(ratio, 1.0) if math.isfinite(ratio) else 1.0 for ratio in (best, usual, worst)
+    )
+    return Gain(gain, low, high, kind)
+
+
+def remaining(share: float, best: float, usual: float, worst: float, kind: str = ASSUMED) -> Gain:
+    """The gain where that much of a phase remains, at best, usually, and at worst."""
+    ratios = (gain_of(share, remains) for remains in (best, usual, worst))
+    return between(*ratios, kind=kind)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of one environment step of a run, by what they are for.
+
+    Attributes:
+        env: in one environment.
+        act: of one call that chooses the actions of `together` environments.
+        together: environments whose actions are chosen in one call.
+        learn: learning, replay and transfers.
+        rest: everything else that no placement changes.
+        computing: share of `env` in which a core is busy (the rest sleeps or waits).
+        learn_cores: cores that learning keeps busy.
+    """
+
+    env: float
+    act: float
+    together: int
+    learn: float
+    rest: float
+    computing: float = 1.0
+    learn_cores: float = 1.0
+
+
+def costs(facts: RunFacts) -> Costs:
+    """What a step costs, from where the time went."""
+    phases, steps = facts.phases, max(facts.steps, 1)
+    each = facts.seconds / steps
+    working = facts.workers and any(worker.turns for worker in facts.workers)
+    env = sum(w.env_s for w in facts.workers) / steps if working else phases["env"] * each
+    together = facts.envs
+    if working and facts.placement.inference == "central":
+        together = -(-facts.envs // min(len(facts.workers), 2 * len(facts.placement.act)))
+    learn = sum(phases[name] for name in ("learn", "replay", "transfer")) * each
+    act = phases["act"] * each * together
+    rest = (
+        sum(phases[name] for name in ("input", "io", "eval", "publish", "other", "compile")) * each
+    )
+    computing, learn_cores = 1.0, 1.0
+    if facts.use.cpu is not None:
+        share = env / max(each, 1e-12)  # of all workers together this may be more than 1
+        others = 1.0 - (facts.waited if working else phases["env"])
+        used = facts.use.cpu * facts.cores
+        # Where others take the cores, a run that computes little may only have been put off.
+        taken = max(facts.use.cpu, facts.use.cpu_all or 0.0) * facts.cores
+        if share > 0.05:
+            computing = min(max((taken - others) / share, 0.0), 1.0)
+        learning = phases["learn"]
+        if learning > 0.05:
+            learn_cores = (used - computing * share - (others - learning)) / learning
+            learn_cores = min(max(learn_cores, 1.0), float(facts.cores))
+    return Costs(env, act, max(together, 1), learn, rest, computing, learn_cores)
+
+
+def acting_s(cost: Costs, envs: int, images: bool, case: int) -> float:
+    """Seconds of a call of `act` for so many environments: a fixed part, and one for each."""
+    grows = (BATCHED_IMAGES if images else BATCHED)[case]
+    return cost.act * (1.0 - grows + grows * envs / cost.together)
+
+
+def collecting_s(
+    cost: Costs, envs: int, workers: int, cores: int, images: bool, case: int
+) -> float:
+    """Seconds of one environment step, collected with that many workers.
+
+    Without workers acting and stepping take turns. With them two groups take turns: while one
+    steps, the other's actions are chosen; a turn lasts as long as the slowest of a group's own
+    work, the main process's work for both, and all computing shared among the cores.
+
+    Args:
+        cost: of a step.
+        envs: N.
+        workers: processes that step, or 0.
+        cores: that the run may use.
+        images: observations are images.
+        case: `BEST`, `USUAL` or `WORST`.
+    """
+    if workers < 2:
+        return (acting_s(cost, envs, images, case) + envs * cost.env) / envs
+    groups = 2
+    act = acting_s(cost, max(envs // groups, 1), images, case)
+    trip = ROUND_TRIP_S[case]
+    stepping = envs * cost.env / workers / SHARING[case]
+    computing = envs * cost.env * cost.computing + groups * act
+    turn = max(groups * (act + trip / 3), act + trip + stepping, computing / cores / SHARING[case])
+    return turn / envs
+
+
+def step_s(
+    cost: Costs,
+    envs: int,
+    workers: int,
+    overlapped: bool,
+    cores: int,
+    images: bool,
+    case: int = USUAL,
+    unexplained: float = 0.0,
+) -> float:
+    """Seconds of one environment step of the whole run.
+
+    Serial: collecting, then learning. Overlapped: the longer of the two, and never less than all
+    computing shared among the cores.
+
+    Args:
+        cost, envs, workers, cores, images, case: see `collecting_s`.
+        overlapped: collect while learning.
+        unexplained: seconds of a step that collecting takes beside what the formula knows.
+    """
+    collecting = collecting_s(cost, envs, workers, cores, images, case) + unexplained
+    if not overlapped:
+        return collecting + cost.learn + cost.rest
+    act = acting_s(cost, envs, images, case) / envs
+    computing = cost.env * cost.computing + act + cost.learn * cost.learn_cores
+    # Side by side, even the longer one goes slower than alone: caches and memory are shared.
+    return max(collecting, cost.learn, computing / cores) / SHARING[case] + cost.rest
+
+
+def placement_gain(
+    facts: RunFacts, cost: Costs, *, envs: int, workers: int, overlapped: bool
+) -> Gain:
+    """The gain of another way to collect, against the measured time of a step.
+
+    What a step takes beyond the formula's account of the run as it is (waiting for the slowest
+    process, say) stays as long as processes step; what it takes less is taken off, too.
+    """
+    now = facts.seconds / max(facts.steps, 1)
+    count = len(facts.workers)
+    ratios: list[float] = []
+    for case in (BEST, USUAL, WORST):
+        known = (facts.cores, facts.images, case)
+        current = step_s(cost, facts.envs, count, facts.overlapped, *known)
+        more = max(now - current, 0.0) if workers > 1 else 0.0
+        then = step_s(cost, envs, workers, overlapped, *known, more)
+        ratios.append(now / max(then * min(now / max(current, 1e-12), 1.0), 1e-12))
+    best, usual, worst = ratios
+    return between(best, usual, worst)
+
+
+def longer_turns(facts: RunFacts, times: int) -> tuple[float, Gain]:
+    """What iterations cost however short they are, and the gain of so many times longer ones.
+
+    Returns:
+        That cost as a share of the time, usually; the gain 1 / (1 - s (1 - 1 / k)).
+    """
+    overhead = sum(facts.phases[name] for name in ("learn", "replay", "transfer", "publish"))
+    overhead += facts.phases["other"]
+    shares = [
+        min(fixed * facts.iterations / max(facts.seconds, 1e-9), 0.9 * overhead)
+        for fixed in FIXED_S
+    ]
+    least, usual, most = (gain_of(share, 1.0 / times) for share in shares)
+    return shares[USUAL], between(most, usual, least, ASSUMED)

@@ -1,0 +1,207 @@
+"""From settings to the parts of a run: environments, algorithm, policy, learner, schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flatout.config.placement import (
+    Placement,
+    refuse_shards,
+    refuse_unavailable,
+    shares,
+    with_workers,
+)
+from flatout.config.schema import TrainConfig
+from flatout.envs.task import Task, open_task
+from flatout.errors import UsageError
+from flatout.hardware import backend
+from flatout.hardware.inventory import Hardware, inventory, resolve_placement
+from flatout.run.components import Components
+from flatout.spans import Spans
+
+if TYPE_CHECKING:
+    from flatout.learner.policy import Publisher
+    from flatout.networks.torsos import Network
+    from flatout.schedules.base import Schedule
+
+
+def assemble(
+    config: TrainConfig,
+    spans: Spans,
+    *,
+    source: Any = None,
+    network: Network | None = None,
+    discardable: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    announce: Callable[[str], None] = lambda note: None,
+) -> Components:
+    """Choose the placement, make the environments, and compile every program.
+
+    Args:
+        config: the settings.
+        spans: where the time goes.
+        source: an environment object or factory instead of ``config.env.env``.
+        network: a custom torso.
+        discardable: see `Interrupts.discardable`.
+        announce: receives sentences for the user as they become known.
+
+    Raises:
+        UsageError, FlatoutError: what cannot be done, before anything large is allocated.
+    """
+    backend.show_virtual_devices(config.run.virtual_devices)
+    hardware = inventory()
+    if config.algorithm == "classify":
+        from flatout.run.classifier import assemble_classifier
+
+        placement, notes = _placed(config, hardware, True, announce)
+        return assemble_classifier(
+            config, placement, hardware, notes, spans, discardable, announce
+        )  # fmt: skip
+    task = open_task(config.env, source)
+    try:
+        placement, notes = _placed(config, hardware, task.obs_spec.is_image, announce)
+        return _compile(
+            config, task, placement, hardware, notes, spans, source, network, discardable, announce
+        )
+    except BaseException:
+        task.close()
+        raise
+
+
+def _placed(
+    config: TrainConfig, hardware: Hardware, images: bool, announce: Callable[[str], None]
+) -> tuple[Placement, list[str]]:
+    """Where everything will be, JAX started there, and sentences that the user was told.
+
+    Raises:
+        UsageError: what cannot be done.
+    """
+    placement, notes = resolve_placement(
+        config.run.placement, hardware, images=images, soft=config.run.soft_placement,
+        devices=config.run.devices,
+    )  # fmt: skip
+    refuse_unavailable(placement)
+    refuse_shards(placement, config.run.shards)
+    if config.algorithm == "genetic" and placement.schedule != "serial":
+        raise UsageError(
+            "genetic needs schedule=serial: it selects among the members that played, which a "
+            "schedule that learns meanwhile has already replaced."
+        )
+    placement = with_workers(placement, config.env.envs, hardware.cores)
+    if hardware.unused_gpu_warning:
+        notes.append(hardware.unused_gpu_warning)
+    notes += backend.start(placement)
+    starts = getattr(config.hyper, "learning_starts", 0)
+    if starts >= config.run.steps:
+        notes.append(
+            f"nothing will be learned: learning_starts is {starts:,}, and the run has only "
+            f"{config.run.steps:,} steps"
+        )
+    for note in notes:
+        announce(note)
+    return placement, notes
+
+
+def _compile(
+    config: TrainConfig,
+    task: Task,
+    placement: Placement,
+    hardware: Hardware,
+    notes: list[str],
+    spans: Spans,
+    source: Any,
+    network: Network | None,
+    discardable: Callable[[], AbstractContextManager[Any]],
+    announce: Callable[[str], None],
+) -> Components:
+    from flatout.algorithms.base import ACT, INIT, LEARN, raw_key
+    from flatout.algorithms.registry import build_algorithm
+    from flatout.buffers.make import build_buffer
+    from flatout.buffers.rollout import final_chunks, trajectory_shapes
+    from flatout.learner.learner import Learner
+    from flatout.learner.memory import Expectation, learned_mb, size_mb
+    from flatout.learner.mesh import Mesh
+    from flatout.run.evaluate import Evaluator
+    from flatout.samplers.make import Acting, Needs, hire, make_sampler
+    from flatout.schedules.overlapped import OverlappedSchedule
+    from flatout.schedules.serial import SerialSchedule
+
+    seed, count, precision = config.run.seed, config.env.envs, config.run.precision
+    learning = [backend.device(name) for name in placement.learn]
+    mesh = Mesh(learning, config.run.shards, placement.params == "sharded")
+    algorithm = build_algorithm(config, *task.spaces, network, placement)
+    acting = Acting(
+        shares(placement, count), algorithm, task, raw_key(seed, ACT), backend.device, precision
+    )  # fmt: skip
+    needs = Needs(
+        algorithm.horizon, algorithm.episodes, final_chunks(algorithm.horizon, task.limit),
+        algorithm.replay is not None, slots=placement.lag + 1,
+    )  # fmt: skip
+    shapes = trajectory_shapes(
+        needs.horizon, count, task.obs_spec, acting.policies[0].layout,
+        needs.episodes is not None, needs.chunks, needs.replayed,
+    )  # fmt: skip
+    expectation = Expectation(*learned_mb(algorithm.shapes), needs.slots * size_mb(shapes))
+
+    def expect(replay: tuple[float, float]) -> None:
+        nonlocal expectation
+        expectation = replace(expectation, replay=replay)
+        expectation.check(placement, hardware)
+
+    expect((0.0, 0.0))
+    with spans.span("compile"):  # its own small programs
+        buffer = build_buffer(config, task, algorithm, placement, shapes, expect)
+    # A learner in a thread of its own has spans of its own.
+    learners = Spans() if placement.schedule == "overlapped" else spans
+    learner = Learner(
+        algorithm, buffer, mesh, raw_key(seed, INIT), raw_key(seed, LEARN), learners, precision
+    )  # fmt: skip
+    with ExitStack() as undo:  # whatever fails on the way leaves no environment open
+        crew = None
+        if placement.sampler == "processes":
+
+            def report(note: str) -> None:
+                notes.append(note)
+                announce(note)
+
+            crew = hire(
+                config, task, acting, needs, report, source=source, network=network,
+                local=placement.inference == "local",
+            )  # fmt: skip
+            undo.callback(crew.close)
+        evaluator = None
+        if config.run.eval_every:
+            device = backend.device(placement.act[0])
+            evaluator = Evaluator(
+                algorithm, task, config.run.eval_episodes, seed, device, precision=precision
+            )  # fmt: skip
+            undo.callback(evaluator.close)
+        compiled = [] if crew is not None and crew.local else acting.policies  # else in workers
+        with spans.span("compile"), ThreadPoolExecutor(3) as pool:
+            jobs = [pool.submit(learner.compile_update, shapes)]
+            jobs += [pool.submit(policy.compile) for policy in compiled]
+            if evaluator is not None:
+                jobs.append(pool.submit(evaluator.policy.compile))
+            program, *_ = [job.result() for job in jobs]
+        workspace = program.memory_analysis()
+        temporary = 0.0 if workspace is None else workspace.temp_size_in_bytes / 2**20
+        expectation = replace(expectation, workspace=temporary)
+        announce(expectation.check(placement, hardware))
+        sampler = make_sampler(config, task, acting, needs, spans, crew)
+        undo.callback(sampler.close)
+        publishers: list[Publisher] = list(acting.policies)
+        if crew is not None and crew.local:
+            publishers = [acting.remote(crew)]
+        flow = (sampler, publishers, learner, spans, discardable, algorithm.advanced)
+        if placement.schedule == "overlapped":
+            schedule: Schedule = OverlappedSchedule(*flow, lag=placement.lag)
+        else:
+            schedule = SerialSchedule(*flow)
+        expected = expectation.parts(placement)
+        if crew is not None:
+            task.close()  # what was made to look at is not stepped here
+        undo.pop_all()
+        return Components(placement, hardware, algorithm, schedule, evaluator, expected, notes)

@@ -1,0 +1,190 @@
+"""Evaluation: greedy episodes with seeds of their own, and pictures of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from flatout.algorithms.base import Algorithm
+from flatout.envs.host import EVALUATION
+from flatout.envs.task import Task
+from flatout.errors import EnvironmentFailure, FlatoutError, UsageError
+from flatout.learner.policy import Policy
+from flatout.spans import Spans
+from flatout.types import Device, Episode
+
+MAX_EPISODE_STEPS = 108_000
+"""An evaluation episode that has not ended by then is cut (half an hour of Atari)."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Raw returns and lengths of evaluation episodes, in the order of their numbers."""
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def return_mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+    @property
+    def return_std(self) -> float:
+        """Standard deviation of the returns over episodes."""
+        return float(np.std(self.returns))
+
+    @property
+    def length_mean(self) -> float:
+        """Mean length in steps."""
+        return float(np.mean(self.lengths))
+
+    def words(self) -> str:
+        """What was reached, in a sentence."""
+        return (
+            f"return {self.return_mean:.1f} ± {self.return_std:.1f} over {len(self.returns)} "
+            "episodes"
+        )
+
+    def row(self) -> dict[str, float]:
+        """As a row of metrics has it."""
+        return {
+            "eval/return_mean": self.return_mean, "eval/return_std": self.return_std,
+            "eval/length_mean": self.length_mean,
+        }  # fmt: skip
+
+
+class Evaluator:
+    """Plays the same numbered episodes greedily, so that evaluations compare.
+
+    Args:
+        algorithm: acts.
+        task: the environment.
+        episodes: how many to play.
+        seed: the run's seed; evaluation draws its own stream of episode seeds from it.
+        device: where acting runs.
+        max_envs: the most environments to play in together.
+        precision: of products on a GPU, see `RunConfig`.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        task: Task,
+        episodes: int,
+        seed: int,
+        device: Device,
+        max_envs: int = 16,
+        precision: str = "highest",
+    ) -> None:
+        self._episodes = episodes
+        self._obs_spec = task.obs_spec
+        count = min(episodes, max_envs)
+        self.policy = Policy(algorithm, task.obs_spec, count, device, precision=precision)
+        self._envs = task.open(count, seed, EVALUATION)
+
+    def compile(self) -> None:
+        """Compile greedy acting."""
+        self.policy.compile()
+
+    def run(self, params: Any, version: int) -> Evaluation:
+        """Play all episodes with packed parameters ``[P]``.
+
+        Environment e plays episodes numbered by its own seeds; its share is fixed, so that the
+        result is a function of the parameters alone.
+        """
+        self.policy.publish(params, version, Spans())
+        envs, count = self._envs, self._envs.num_envs
+        shares = [len(range(env, self._episodes, count)) for env in range(count)]
+        obs = np.zeros((count, *self._obs_spec.shape), self._obs_spec.dtype)
+        rewards = np.zeros((count,), np.float32)
+        done: list[list[Episode]] = [[] for _ in range(count)]
+        envs.reset_all(obs, episode=0)
+
+        def ended(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
+            done[env].append(envs.finished(env))
+
+        active = list(range(count))
+        while active:
+            actions = self.policy.layout.action(self.policy.greedy(obs))
+            envs.step(actions, obs, rewards, ended, active)
+            for env in active:
+                if envs.lengths[env] >= MAX_EPISODE_STEPS:
+                    ended(env, False, True, obs[env])
+                    envs.reset(env, obs)
+            active = [env for env in active if len(done[env]) < shares[env]]
+        episodes = [done[k % count][k // count] for k in range(self._episodes)]
+        returns = tuple(episode.episode_return for episode in episodes)
+        if not np.isfinite(returns).all():
+            raise EnvironmentFailure("an evaluation episode's return is NaN or infinite.")
+        return Evaluation(returns, tuple(episode.length for episode in episodes))
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._envs.close()
+
+
+def record(policy: Policy, task: Task, seed: int, path: Path, max_frames: int = 2000) -> float:
+    """Play one greedy episode and write it as an animated GIF; returns its return.
+
+    Args:
+        policy: a greedy policy for one environment, with its parameters.
+        task: the environment.
+        seed: of the run.
+        path: the GIF.
+        max_frames: frames after which the picture ends.
+
+    Raises:
+        UsageError: the environment renders no pictures, or a package for it is missing.
+    """
+    try:
+        from PIL import Image
+    except ImportError:
+        raise UsageError("--video needs its packages: pip install 'flatout[video]'.") from None
+    env = task.make(render_mode="rgb_array")
+    envs = task.host([env], seed, EVALUATION)
+    obs = np.zeros((1, *task.obs_spec.shape), task.obs_spec.dtype)
+    frames: list[Any] = []
+    total: list[float] = []
+
+    def ended(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
+        total.append(envs.returns[env])
+
+    try:
+        envs.reset(0, obs)
+        while not total and len(frames) < max_frames:
+            frames.append(Image.fromarray(_picture(env, task.name)))
+            envs.step(policy.layout.action(policy.greedy(obs)), obs, np.zeros(1), ended)
+        rate = float(env.metadata.get("render_fps") or 30)
+        frames[0].save(
+            path, save_all=True, append_images=frames[1:], loop=0, optimize=True,
+            duration=max(20, round(1000 / rate)),
+        )  # fmt: skip
+    except OSError as error:
+        raise FlatoutError(f"cannot write {path}: {error.strerror or error}.") from error
+    finally:
+        envs.close()
+    return total[0] if total else float(envs.returns[0])
+
+
+def rendered(env: gym.Env[Any, Any], name: str) -> Any:
+    """What an environment renders.
+
+    Raises:
+        UsageError: it needs a package that is not there.
+    """
+    try:
+        return env.render()
+    except gym.error.DependencyNotInstalled as error:
+        raise UsageError(f"rendering {name} needs a package: {error}") from error
+
+
+def _picture(env: gym.Env[Any, Any], name: str) -> np.ndarray:
+    frame = rendered(env, name)
+    if not isinstance(frame, np.ndarray) or frame.ndim != 3:
+        raise UsageError(f"{name} renders no rgb_array pictures.")
+    return frame.astype(np.uint8)

@@ -1,0 +1,103 @@
+"""SIGINT, SIGTERM and SIGHUP: stop where nothing is lost, at once where work may be thrown away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+from flatout.errors import Interrupt
+
+
+class Interrupts:
+    """Turns signals into `Interrupt`, raised only inside `discardable` stretches.
+
+    Outside of them (learning, publishing, saving) a signal waits for the next such stretch. A
+    second signal ends the process without waiting; what was saved stays saved. SIGHUP is nobody's
+    impatience: a terminal that goes away sends several, and they count as one. A signal that is
+    ignored (``nohup``, a shell's background job) stays so. Handlers are installed only in the main
+    thread; elsewhere signals are left alone.
+
+    Args:
+        leave: called before a second signal ends the process.
+    """
+
+    def __init__(self, leave: Callable[[], None] = lambda: None) -> None:
+        self.signum: int | None = None
+        self._leave = leave
+        self._inside = 0
+        self._previous: dict[int, Any] = {}
+        self._unraisable = sys.unraisablehook
+
+    @property
+    def installed(self) -> bool:
+        """Whether its handlers are in force."""
+        return bool(self._previous)
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for signum in Interrupt.signals:
+                if signal.getsignal(signum) not in (signal.SIG_IGN, None):
+                    self._previous[signum] = signal.signal(signum, self._handle)
+            self._unraisable = sys.unraisablehook
+            sys.unraisablehook = self._swallowed
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
+        if self._previous:
+            sys.unraisablehook = self._unraisable
+        self._previous.clear()
+
+    @contextmanager
+    def discardable(self) -> Iterator[None]:
+        """A stretch that may be interrupted at any bytecode and thrown away."""
+        self._inside += 1
+        try:
+            self.check()
+            yield
+        finally:
+            self._inside -= 1
+
+    def check(self) -> None:
+        """Raise where a signal has come.
+
+        Raises:
+            Interrupt: one of them has come.
+        """
+        if self.signum is not None:
+            raise Interrupt(self.signum)
+
+    def _swallowed(self, what: sys.UnraisableHookArgs) -> None:
+        """An exception that nobody can catch: a signal that came while garbage was collected, say,
+        comes again a moment later."""
+        error = what.exc_value
+        if not isinstance(error, Interrupt):
+            self._unraisable(what)
+            return
+        self.signum = None
+        again = threading.Timer(0.01, os.kill, (os.getpid(), error.signum))
+        again.daemon = True
+        again.start()
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        first = self.signum is None
+        if not first and signum == signal.SIGHUP:
+            return
+        if not first and self.signum != signal.SIGHUP:
+            self._leave()
+            os._exit(128 + signum)
+        self.signum = signum
+        if first and self._inside:
+            raise Interrupt(signum)

@@ -1,0 +1,163 @@
+"""What a run achieved and where its time went: summary.json, and the same in words."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import flatout
+from flatout.config.schema import TrainConfig
+from flatout.spans import Times
+
+if TYPE_CHECKING:
+    from flatout.run.components import Components
+    from flatout.run.progress import Progress
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the trainer knows of the end. `last` are the newest means of metrics,
+    `verdict` what the run waited for (`flatout.explain.own.runs.closing`)."""
+
+    steps_per_s: float
+    last: dict[str, float]
+    run_dir: str | None
+    ended: str
+    evaluated: float | None
+    verdict: dict[str, Any]
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    found = {"python": platform.python_version(), "flatout": flatout.__version__}
+    for name in ("jax", "equinox", "optax", "gymnasium", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+def peak_rss_mb() -> float:
+    """The process's largest resident set so far, in MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
+
+
+def summarise(
+    config: TrainConfig, progress: Progress, parts: Components, times: Times, facts: Facts
+) -> dict[str, Any]:
+    """The summary; docs/metrics.md describes every key."""
+    goals = {*config.run.threshold, config.run.stop_at_return} - {None}
+    keys = sorted((str(float(goal)) for goal in goals if goal is not None), key=float)
+    reached = {key: progress.reached.get(key) for key in keys}
+    last = list(progress.returns)
+    own: dict[str, Any] = {}
+    if config.algorithm == "classify":
+        if config.hyper.data is not None:
+            own["env"] = Path(config.hyper.data).name or config.hyper.data
+        own["test_accuracy"] = facts.evaluated
+        own["examples_per_s"] = facts.steps_per_s * config.hyper.batch_size
+    return {
+        "algorithm": config.algorithm,
+        "env": config.env.env,
+        "seed": config.run.seed,
+        "envs": config.env.envs,
+        "steps": progress.steps,
+        "updates": progress.updates,
+        "iterations": progress.iterations,
+        "episodes": progress.episodes,
+        "ended": facts.ended,
+        "wall_s": progress.wall_s + times.wall_s,
+        "startup_s": times.startup_s,
+        "compile_s": times.compile_s,
+        "compile_later_s": times.compile_later_s,
+        "steps_per_s": facts.steps_per_s,
+        "placement": str(parts.placement),
+        "return_mean_100": progress.return_mean_100,
+        "return_mean_last": sum(last) / len(last) if last else None,
+        "best_eval_return": progress.best_return,
+        **own,
+        "last": facts.last,
+        "time_to_return_s": {key: at and at[1] for key, at in reached.items()},
+        "steps_to_return": {key: at and int(at[0]) for key, at in reached.items()},
+        "phases": times.phases,
+        "flow": parts.schedule.facts(),
+        "peak_rss_mb": peak_rss_mb(),
+        "memory_expected_mb": {
+            str(device): round(sum(expected.values()), 1)
+            for device, expected in parts.memory_mb.items()
+        },
+        "memory_mb": memory(parts),
+        "notes": parts.notes,
+        **facts.verdict,
+        "run_dir": facts.run_dir,
+        "versions": versions(),
+    }
+
+
+def memory(parts: Components) -> dict[str, dict[str, Any]]:
+    """By device: what was `expected`, and what is there at the end (`live`)."""
+    live = parts.schedule.memory()
+    expected = {
+        str(device): {what: round(mb, 3) for what, mb in taken.items()}
+        for device, taken in parts.memory_mb.items()
+    }
+    return {
+        device: {"expected": expected.get(device, {}), "live": live.get(device, {})}
+        for device in sorted({*expected, *live})
+    }
+
+
+PHASE_WORDS = {
+    "env": "stepping environments",
+    "act": "choosing actions",
+    "input": "waiting for images",
+    "transfer": "moving data between devices",
+    "replay": "sampling replay",
+    "learn": "gradient steps",
+    "publish": "handing parameters to acting",
+    "log": "logging",
+    "checkpoint": "writing checkpoints",
+    "wait": "waiting",
+    "eval": "evaluation",
+    "compile": "compiling",
+    "other": "start-up, imports and the rest",
+}
+
+
+def flow_words(flow: dict[str, float]) -> list[str]:
+    """Sentences about who waited for whom, and what was lost."""
+    said: list[str] = []
+    if "policy_lag" in flow:
+        said.append(
+            f"collecting waited {flow['sampler_wait_s']:.1f} s for learning, learning "
+            f"{flow['learner_wait_s']:.1f} s for collecting; a trajectory waited "
+            f"{flow['queue_s']:.3f} s; policy lag {flow['policy_lag']:.2f}"
+        )
+    if lost := int(flow["environments_lost"]):
+        said.append(f"{lost} environments were lost with their processes and began new episodes")
+    return said
+
+
+def next_step(summary: dict[str, Any]) -> str:
+    """What to do next about what was achieved (about speed the verdict speaks), or nothing."""
+    phases: dict[str, float] = summary["phases"]
+    goals: dict[str, Any] = summary["steps_to_return"]
+    missed = [goal for goal, steps in goals.items() if steps is None]
+    if summary["ended"] == "steps" and missed:
+        return (
+            f"the mean return did not reach {missed[0]}: go on with --resume "
+            f"{summary['run_dir'] or 'RUN_DIR'} --steps {2 * summary['steps']}"
+        )
+    if phases["compile"] + phases["other"] > 0.5:
+        return (
+            "most of this short run was start-up; compiled programs are cached, so the same "
+            "shapes start faster next time"
+        )
+    return ""

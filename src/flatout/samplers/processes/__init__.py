@@ -1,0 +1,1 @@
+"""Environments in actor processes, through shared memory."""

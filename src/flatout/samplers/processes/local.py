@@ -1,0 +1,277 @@
+"""Actor processes that act by themselves, each with its own copy of the actor on its CPU.
+
+The parent writes the parameters into shared memory and says "collect"; each worker acts and steps
+for a whole trajectory. Workers load JAX for that: docs/placement.md says what it costs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from flatout.buffers.rollout import RolloutBuffer
+from flatout.envs.base import blamed
+from flatout.errors import CheckpointError
+from flatout.samplers.base import Restart, check_counts
+from flatout.samplers.processes.pool import Crew, Worker, WorkerLost
+from flatout.samplers.processes.protocol import COLLECT, COMMIT, PARAMS, RESTORE, START, STATE
+from flatout.spans import Spans, Work
+from flatout.types import Episode, Trajectory
+
+
+class Remote:
+    """Stands for the workers' policies: publishing writes into the arena.
+
+    Args:
+        crew: the workers.
+    """
+
+    def __init__(self, crew: Crew) -> None:
+        names = [name for name in crew.arena.arrays if name.startswith(PARAMS)]
+        self._arrays = [crew.arena[name] for name in names]
+        self.version = -1
+
+    def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
+        """See `Policy.publish`; workers take the parameters with their next trajectory."""
+        with spans.span("publish"):
+            for array, new in zip(self._arrays, bundle, strict=True):
+                array[...] = np.asarray(new)
+            self.version = version
+
+
+class LocalSampler:
+    """Collects with the actors that live in the workers.
+
+    Args:
+        crew: the workers.
+        buffers: the arrays of trajectories, in the crew's arena.
+        remote: knows which version was published last.
+        name: of the environment, for messages.
+        spans: where the time goes.
+    """
+
+    def __init__(
+        self, crew: Crew, buffers: Sequence[RolloutBuffer], remote: Remote, name: str, spans: Spans
+    ) -> None:
+        self._crew, self._remote, self._name, self._spans = crew, remote, name, spans
+        self._workers = crew.workers
+        self._buffers = list(buffers)
+        self.num_envs = sum(worker.job.count for worker in self._workers)
+        self._slot = self._rows = self._steps = 0
+        self._begun = np.zeros(self.num_envs, np.int64)  # each environment's episode
+        self._newest: np.ndarray | None = None  # observations after the last trajectory
+        self._busy: list[Worker] = []  # told to collect, not yet heard of
+        self._unfit: set[Worker] = set()  # lost since the last boundary, which they do not know
+        self.episodes: list[Episode] = []
+        self.restarted: list[Restart] = []
+        self.lost = 0
+
+    def start(self) -> None:
+        """Reset every environment."""
+        with self._final():
+            for worker in self._workers:
+                self._start(worker, 0)
+            for worker in self._workers:
+                worker.wait()
+
+    def collect(self) -> Trajectory:
+        """Collect one trajectory with the published parameters.
+
+        Raises:
+            EnvironmentFailure: an environment failed too often, or returned nonsense.
+        """
+        slot = self._slot = (self._slot + 1) % len(self._buffers)
+        buffer = self._buffers[slot]
+        buffer.forget()
+        self.restarted = []
+        ends: list[tuple[int, Episode]] = []
+        cuts: list[tuple[int, int, np.ndarray]] = []
+        rows: dict[Worker, int] = {}
+        with self._spans.span("wait"):
+            told = {worker: self._tell(worker, slot) for worker in self._workers}
+            for worker in self._workers:
+                lost = told[worker]
+                while True:
+                    if lost is not None:
+                        lost = self._again(lost, slot)
+                        continue
+                    try:
+                        said, finals = self._heard(worker)
+                        break
+                    except WorkerLost as gone:
+                        lost = gone
+                rows[worker] = said["rows"]
+                ends += [(row, Episode(*episode)) for row, episode in said["episodes"]]
+                cuts += self._finals(worker, said["finals"], finals)
+                self._begun[worker.lanes] = said["begun"]
+        ends.sort(key=lambda end: (end[0], end[1].env))
+        self.episodes = [episode for _, episode in ends]
+        for t, env, obs in sorted(cuts, key=lambda cut: cut[:2]):
+            buffer.keep_final(t, env, obs)
+        buffer.check(lambda step, env, what: blamed(self._name, step, env, what))
+        self._rows = most = max(rows.values())
+        for worker, own in rows.items():  # the others' last observations stay what they are
+            buffer.obs[most, worker.lanes] = buffer.obs[own, worker.lanes]
+        self._newest = buffer.obs[most].copy()
+        trajectory = buffer.trajectory()
+        for other in self._buffers:
+            other.chunks = buffer.chunks
+        return trajectory
+
+    def commit(self) -> None:
+        """Make the last trajectory part of the past; until then `state` is the one before it."""
+        self._steps += self._rows
+        with self._final():
+            for worker in self._workers:
+                worker.tell(COMMIT, 0, 0, self._steps)
+            for worker in self._workers:
+                worker.wait()
+        self._unfit.clear()
+
+    @property
+    def steps_collected(self) -> int:
+        """Environment steps in the last trajectory, summed over environments."""
+        valid = self._buffers[self._slot].valid
+        return self._rows * self.num_envs if valid is None else int(valid.sum())
+
+    def work(self) -> dict[str, Work]:
+        """See `Sampler.work`."""
+        return self._crew.work(self._workers)
+
+    def state(self) -> dict[str, Any]:
+        """The workers' states (`CentralSampler.state`), joined."""
+        with self._final():
+            for worker in list(self._busy):  # a trajectory was interrupted: let it come to its end
+                self._heard(worker)
+            fit = [worker for worker in self._workers if worker not in self._unfit]
+            for worker in fit:
+                worker.tell(STATE, 0, 0, 0)
+            states: list[dict[str, Any]] = []
+            for worker in self._workers:
+                if worker in fit:
+                    worker.wait()
+                    states.append(cloudpickle.loads(worker.more()))
+                else:
+                    states.append(self._unknown(worker))
+        joined: dict[str, Any] = {"steps": self._steps, "chunks": self._buffers[0].chunks}
+        for name in ("episode", "origin", "actions", "values"):
+            if any(name not in state for state in states):
+                continue
+            joined[name] = [one for state in states for one in state[name]]
+        joined["obs"] = np.concatenate([state["obs"] for state in states])
+        return joined
+
+    def restore(self, state: dict[str, Any]) -> list[str]:
+        """Replay every environment's current episode, each in its worker."""
+        if len(state["episode"]) != self.num_envs:
+            raise CheckpointError(
+                f"it was saved with {len(state['episode'])} environments, not {self.num_envs}."
+            )
+        check_counts(state, len(self._buffers[0].rewards))
+        notes: list[str] = []
+        self.restarted = []
+        with self._final():
+            for worker in self._workers:
+                own = {
+                    name: value if name in ("steps", "chunks") else value[worker.lanes]
+                    for name, value in state.items()
+                }
+                worker.tell(RESTORE, 0, 0, 0, own)
+            for worker in self._workers:
+                worker.wait()
+                said, restarted = cloudpickle.loads(worker.more())
+                notes += said
+                first = worker.job.first
+                self.restarted += [(first + env, last, new) for env, last, new in restarted]
+        self._steps, self._slot = int(state["steps"]), 0
+        self._begun[:] = state["episode"]
+        self._newest = np.array(state["obs"])
+        for env, _, new in self.restarted:
+            self._newest[env] = new
+            self._begun[env] += 1
+        for buffer in self._buffers:
+            buffer.chunks = int(state["chunks"])
+        return notes
+
+    def close(self) -> None:
+        """End the processes."""
+        self._crew.close()
+
+    # --- Inside -------------------------------------------------------------------------------
+
+    def _start(self, worker: Worker, slot: int) -> None:
+        worker.tell(START, 0, slot, self._steps, self._begun[worker.lanes].tolist())
+
+    def _tell(self, worker: Worker, slot: int) -> WorkerLost | None:
+        try:
+            worker.tell(COLLECT, 0, slot, self._remote.version)
+        except WorkerLost as lost:
+            return lost
+        self._busy.append(worker)
+        return None
+
+    def _heard(self, worker: Worker) -> tuple[dict[str, Any], bytes]:
+        """What a worker says of the trajectory that it was told to collect."""
+        try:
+            worker.wait()
+            said, finals = json.loads(worker.more()), worker.more()
+        except WorkerLost:
+            self._busy.remove(worker)
+            raise
+        self._busy.remove(worker)
+        return said, finals
+
+    def _again(self, lost: WorkerLost, slot: int) -> WorkerLost | None:
+        """Start a lost worker again with new episodes, and let it collect from there."""
+        worker = lost.worker
+        self._unfit.add(worker)
+        self._crew.restart(lost)
+        self.lost += worker.job.count
+        lanes = worker.lanes
+        self._begun[lanes] += 1
+        try:
+            self._start(worker, slot)
+            worker.wait()
+        except WorkerLost as again:
+            return again
+        first = self._buffers[slot].obs[0]
+        gone = set(range(lanes.start, lanes.stop))
+        self.restarted = [one for one in self.restarted if one[0] not in gone]
+        if self._newest is not None:
+            self.restarted += [(env, self._newest[env], first[env].copy()) for env in sorted(gone)]
+        return self._tell(worker, slot)
+
+    def _unknown(self, worker: Worker) -> dict[str, Any]:
+        """The state of a worker that was lost: its environments begin anew on resume."""
+        lanes, count = worker.lanes, worker.job.count
+        obs = self._buffers[0].obs[0] if self._newest is None else self._newest
+        episode = self._begun[lanes].tolist()
+        return {
+            "episode": episode, "origin": episode, "actions": [None] * count,
+            "values": [[0.0, 0.0]] * count, "obs": obs[lanes],
+        }  # fmt: skip
+
+    def _finals(
+        self, worker: Worker, places: list[int], data: bytes
+    ) -> list[tuple[int, int, np.ndarray]]:
+        """Step, environment and observation; `places` are ``t * E + env`` within the worker."""
+        obs = self._buffers[0].obs
+        found = np.frombuffer(data, obs.dtype).reshape(len(places), *obs.shape[2:])
+        each, first = worker.job.count, worker.job.first
+        return [
+            (place // each, first + place % each, one)
+            for place, one in zip(places, found, strict=True)
+        ]
+
+    @contextmanager
+    def _final(self) -> Iterator[None]:
+        """Where what was learned could not be kept together a lost worker ends the run."""
+        try:
+            yield
+        except WorkerLost as lost:
+            raise self._crew.failure(lost) from None

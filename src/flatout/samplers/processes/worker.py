@@ -1,0 +1,270 @@
+"""An actor process: steps its share of the environments in memory that it shares with the parent.
+
+Started by `flatout.samplers.processes.pool` with two descriptors. Without inference of its own it
+imports no JAX. Commands come over the channel that it inherits; observations, rewards and actions
+lie in the arena. It ends when the parent's end of the channel closes, however the parent ended.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flatout.errors import FlatoutError, Interrupt, UsageError, one_line
+from flatout.output import guarded
+from flatout.samplers.processes.protocol import (
+    ACT_S,
+    BEAT_S,
+    CLOSING,
+    COLLECT,
+    COMMAND,
+    COMMIT,
+    DONE,
+    ENDED,
+    ENV_S,
+    EPISODE,
+    FAILED,
+    LIFE_LOST,
+    ORIGIN,
+    REFUSED,
+    REPLAY,
+    RESET,
+    RESTORE,
+    SINCE,
+    SPENT,
+    SQUARE,
+    START,
+    STATE,
+    STEP,
+    TERMINATED,
+    TRUNCATED,
+    TURNS,
+    WITH_MORE,
+    Job,
+)
+from flatout.samplers.processes.shared_memory import Arena, Channel, Closed, long
+
+if TYPE_CHECKING:
+    from flatout.envs.base import Envs
+
+
+class Stepper:
+    """Steps the worker's environments with actions from the parent.
+
+    Args:
+        envs: steps them.
+        arena: shared with the parent.
+        first: the number of the first of them.
+    """
+
+    def __init__(self, envs: Envs, arena: Arena, first: int) -> None:
+        self._envs = envs
+        lanes = slice(first, first + envs.num_envs)
+        self._obs = arena["obs"][:, :, lanes]  # [slots, T + 1, E, ...]
+        self._rewards = arena["rewards"][:, :, lanes]
+        self._actions = arena["actions"][lanes]
+        self._active = arena["active"][lanes]
+        self._flags = arena["flags"][lanes]
+        self._finals = arena["finals"][lanes]
+        self._lengths = arena["lengths"][lanes]
+        self._books = arena["books"][lanes]
+        self._returns = arena["returns"][lanes]
+
+    def step(self, slot: int, t: int, partly: bool) -> None:
+        """Step t of a trajectory: from row t to row t + 1."""
+        envs, flags = self._envs, self._flags
+        active = np.flatnonzero(self._active).tolist() if partly else None
+        flags.fill(0)
+        out = self._obs[slot, t + 1]
+        envs.step(self._actions, out, self._rewards[slot, t], self._end, active)
+        if envs.life_lost is not None:
+            flags[envs.life_lost] |= LIFE_LOST
+        self._publish(bool(flags.any()))
+
+    def reset(self, slot: int, row: int, episodes: list[int | None]) -> None:
+        """Start the given episodes (None: the current one goes on)."""
+        out = self._obs[slot, row]
+        if len({*episodes}) == 1 and episodes[0] is not None:
+            self._envs.reset_all(out, episodes[0])  # together where that is faster
+        else:
+            for env, episode in enumerate(episodes):
+                if episode is not None:
+                    self._envs.reset(env, out, episode)
+        self._publish(True)
+
+    def replay(self, slot: int, episodes: list[int], actions: list[Any]) -> list[bool]:
+        """Reproduce environments' states; observations go to row 0."""
+        reproduced = self._envs.replay_all(episodes, actions, self._obs[slot, 0])
+        self._publish(True)
+        return reproduced
+
+    def _end(self, env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
+        self._flags[env] |= ENDED | TERMINATED * terminated | TRUNCATED * truncated
+        self._finals[env] = final
+        episode = self._envs.finished(env)
+        self._returns[env] = episode.episode_return
+        self._lengths[env] = episode.length
+
+    def _publish(self, all_books: bool) -> None:
+        envs = self._envs
+        self._books[:, SINCE] = envs.since
+        if all_books:
+            self._books[:, EPISODE] = envs.episode
+            self._books[:, ORIGIN] = envs.origin
+
+
+def open_envs(job: Job) -> Envs:
+    """The job's environments."""
+    from flatout.envs.host import TRAINING
+    from flatout.envs.task import open_task
+
+    task = open_task(job.config, job.source)
+    return task.open(job.count, job.seed, TRAINING, job.reseed_after, job.first, threads=1)
+
+
+def serve(channel: Channel) -> None:
+    """Take the job, then do what the parent says until its end closes."""
+    import cloudpickle  # from the parent, over a channel that it alone holds
+
+    try:
+        job: Job = cloudpickle.loads(channel.receive_long())
+        arena = Arena(job.arena[1], job.arena[0])
+        if job.registered is not None:
+            import gymnasium
+
+            gymnasium.registry.setdefault(job.registered.id, job.registered)
+        envs, answer = _stepper(job, arena) if job.local is None else _actor(job, arena)
+        channel.send(DONE)
+        long_one = threading.Event()
+        count = functools.partial(_count, envs, arena["beats"][job.first], long_one)
+        threading.Thread(target=count, daemon=True).start()
+        try:
+            _obey(channel, answer, long_one)
+        except Closed:
+            long_one.clear()
+            arena["beats"][job.first] = CLOSING
+            envs.close()
+    except Closed:
+        return
+    except BaseException as error:  # whatever a user's environment raises
+        own = isinstance(error, FlatoutError)
+        text = str(error) if own else f"{type(error).__name__}: {one_line(error)}"
+        channel.send(REFUSED if isinstance(error, UsageError) else FAILED)
+        channel.send_long(text.encode())
+        channel.send_long("".join(traceback.format_exception(error)).encode())
+
+
+def _obey(channel: Channel, answer: Answer, long_one: threading.Event) -> None:
+    """Do what the parent says.
+
+    Raises:
+        Closed: its end has closed.
+    """
+    import cloudpickle
+
+    while True:
+        command, flag, slot, number = COMMAND.unpack(channel.receive(COMMAND.size))
+        more = cloudpickle.loads(channel.receive_long()) if command in WITH_MORE else None
+        if command != STEP:
+            long_one.set()
+        for part in answer(command, flag, slot, number, more):
+            channel.send(part)
+        long_one.clear()
+
+
+def _count(envs: Envs, beats: np.ndarray, long_one: threading.Event) -> None:
+    """Say a few times a second how far a command has come that takes many steps."""
+    while True:
+        long_one.wait()
+        beats[:] = sum(envs.lengths), sum(envs.episode)
+        time.sleep(BEAT_S)
+
+
+def _spent(job: Job, arena: Arena) -> memoryview[float]:
+    """Where this worker's time is summed up; items of a view cost half of what an array's do."""
+    return memoryview(arena[SPENT][job.first]).cast("B").cast("d")
+
+
+Answer = Callable[[int, int, int, int, Any], Iterable[bytes]]
+"""``(command, flag, slot, number, more)`` to the reply's parts."""
+
+
+def _stepper(job: Job, arena: Arena) -> tuple[Envs, Answer]:
+    envs = open_envs(job)
+    stepper = Stepper(envs, arena, job.first)
+    spent = _spent(job, arena)
+    clock = time.perf_counter
+
+    def answer(command: int, flag: int, slot: int, number: int, more: Any) -> Iterable[bytes]:
+        if command == STEP:
+            begin = clock()
+            stepper.step(slot, number, bool(flag))
+            took = clock() - begin
+            spent[ENV_S] += took
+            spent[TURNS] += 1.0
+            spent[SQUARE] += took * took
+        elif command == RESET:
+            stepper.reset(slot, number, more)
+        elif command == REPLAY:
+            return (DONE + bytes(stepper.replay(slot, *more)),)
+        return (DONE,)
+
+    return envs, answer
+
+
+def _actor(job: Job, arena: Arena) -> tuple[Envs, Answer]:
+    import cloudpickle
+
+    from flatout.samplers.processes.actor import LocalActor
+
+    actor = LocalActor(job, arena)
+    spent = _spent(job, arena)
+    before = spent.tolist()  # of a process that was lost
+
+    def answer(command: int, flag: int, slot: int, number: int, more: Any) -> Iterable[bytes]:
+        if command == COLLECT:
+            begin = time.perf_counter()
+            said, finals = actor.collect(slot, number)
+            took = time.perf_counter() - begin
+            spent[ENV_S] = before[ENV_S] + actor.spans.seconds("env")
+            spent[ACT_S] = before[ACT_S] + actor.spans.seconds("act")
+            spent[TURNS] += 1.0
+            spent[SQUARE] += took * took
+            return (DONE, long(said), long(finals))
+        if command == START:
+            actor.start(slot, more, number)
+        elif command == COMMIT:
+            actor.commit(number)
+        elif command == STATE:
+            return (DONE, long(cloudpickle.dumps(actor.state())))
+        elif command == RESTORE:
+            return (DONE, long(cloudpickle.dumps(actor.restore(more))))
+        return (DONE,)
+
+    return actor.envs, answer
+
+
+def main() -> None:
+    """The process's entry."""
+    for number in Interrupt.signals:  # sent to all; the parent's to answer
+        signal.signal(number, signal.SIG_IGN)
+    descriptor, lifeline = int(sys.argv[1]), int(sys.argv[2])
+
+    def watch() -> None:
+        os.read(lifeline, 1)  # returns when the parent is gone, also while a step hangs
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    os.dup2(2, 1)  # what an environment prints is not the run's output
+    with guarded():  # and may be unreadable for all that it does to the run
+        serve(Channel(socket.socket(fileno=descriptor)))

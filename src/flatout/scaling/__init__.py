@@ -1,1 +1,0 @@
-"""`flatout scale`: the same work on one device and on several."""

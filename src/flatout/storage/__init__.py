@@ -1,0 +1,1 @@
+"""Files of a run: written durably, read with suspicion."""

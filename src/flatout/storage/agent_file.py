@@ -1,0 +1,85 @@
+"""Saved agents: parameters by name in one safetensors file, with the settings that made them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flatout.config.schema import TrainConfig
+from flatout.config.settings import resolve
+from flatout.errors import CheckpointError, FlatoutError, UsageError
+from flatout.storage import checkpoint
+
+FINAL = "params.safetensors"
+AGENT_FILES = ("best.safetensors", FINAL)
+"""A run folder's saved agents: the best by evaluation, and the final one."""
+
+
+def save_parameters(
+    path: Path,
+    config: TrainConfig,
+    arrays: dict[str, np.ndarray],
+    reached: float | None,
+    optimiser: bool = False,
+    learned: int = 1,
+) -> None:
+    """Write a saved agent: its learning state by name, with its settings.
+
+    Args:
+        path: the safetensors file.
+        config: the settings.
+        arrays: a snapshot's arrays.
+        reached: the return to note, if any.
+        optimiser: keep the optimiser's state too, so that learning can go on.
+        learned: how often `learn` was called: the next call draws other seeds.
+    """
+    chosen = {
+        name: array
+        for name, array in arrays.items()
+        if name.startswith(checkpoint.PREFIX)
+        and (optimiser or not name.startswith(f"{checkpoint.PREFIX}.optimiser"))
+    }
+    checkpoint.save_agent(
+        path,
+        chosen,
+        {
+            "format": checkpoint.FORMAT,
+            "config": {"algorithm": config.algorithm, "settings": config.flat()},
+            "return": reached,
+            "learned": learned,
+        },
+    )
+
+
+def saved_config(metadata: dict[str, Any], path: Path) -> TrainConfig:
+    """The settings in a saved agent's metadata.
+
+    Raises:
+        CheckpointError: they are not settings.
+    """
+    try:
+        config = metadata["config"]
+        return resolve(str(config["algorithm"]), config["settings"])
+    except (KeyError, TypeError, AttributeError, FlatoutError) as error:
+        raise CheckpointError(
+            f"{path} is not a saved agent: its settings are wrong ({str(error)[:500].rstrip('.')})."
+        ) from error
+
+
+def find_agent(path: Path) -> Path:
+    """The saved agent that a path names: a file, or a run folder's best or final parameters.
+
+    Raises:
+        UsageError: neither.
+    """
+    if not path.exists():
+        raise UsageError(f"{path} does not exist.")
+    if not path.is_dir():
+        return path
+    for name in AGENT_FILES:
+        if os.path.lexists(path / name):
+            return path / name
+    raise UsageError(f"{path} holds neither {' nor '.join(AGENT_FILES)}, and no checkpoint.")

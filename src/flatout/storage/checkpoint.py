@@ -1,0 +1,378 @@
+"""Checkpoints: arrays as safetensors, the rest as JSON; complete or not there; never pickle.
+
+A checkpoint is a folder that is written under another name, synced, and renamed. Its JSON holds
+the arrays' SHA-256 and its own, so that what a crash, a full disk or a stranger changed is
+refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import safetensors
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as dump_tensors
+
+from flatout.errors import CheckpointError, DamagedError, FlatoutError
+from flatout.storage import durable, nofollow, signing
+from flatout.storage.segments import Reference, SavedRows, SegmentStore
+from flatout.types import Snapshot
+
+FORMAT = 2
+"""Of checkpoints, run folders and saved agents; others are refused until version 0.1.0."""
+ARRAYS, DATA = "state.safetensors", "state.json"
+MOST_JSON = 64 << 20
+"""Bytes that a checkpoint's JSON may have."""
+_STEP = re.compile(r"step_\d{12,}")
+_UNFINISHED = re.compile(r"\.(step_\d{12,})\.(old|tmp)")
+REPLAY = "replay"
+"""The folder of a run's replay segments, beside its checkpoints."""
+PREFIX = "learner"
+"""What the learning state's arrays are named after in snapshots and saved agents."""
+
+
+def named_leaves(tree: Any, prefix: str) -> dict[str, np.ndarray]:
+    """A pytree's arrays by their paths."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {prefix + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def leaf_names(shapes: Any, prefix: str) -> Any:
+    """The same pytree with each leaf replaced by the name that `named_leaves` gives it."""
+    leaves, tree = jax.tree_util.tree_flatten_with_path(shapes)
+    return jax.tree.unflatten(tree, [prefix + jax.tree_util.keystr(path) for path, _ in leaves])
+
+
+def rebuild(names: Any, shapes: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """A pytree from named arrays.
+
+    Args:
+        names: the pytree of names (all of `leaf_names`, or a part of it).
+        shapes: the same pytree of shapes and dtypes.
+        arrays: by name.
+
+    Raises:
+        CheckpointError: an array is missing, of another shape or type, or holds NaN or infinities.
+    """
+
+    def pick(name: str, leaf: Any) -> np.ndarray:
+        array = arrays.get(name)
+        if array is None:
+            raise CheckpointError(
+                f"the array {name} is missing: it was saved by another network or version."
+            )
+        if array.shape != leaf.shape or array.dtype != leaf.dtype:
+            raise CheckpointError(
+                f"the array {name} is {array.dtype}{list(array.shape)}, but this network needs "
+                f"{leaf.dtype}{list(leaf.shape)}."
+            )
+        refuse_nonsense(name, array)
+        return array
+
+    return jax.tree.map(pick, names, shapes)
+
+
+def refuse_format(said: Any, what: str) -> None:
+    """Refuse what another version wrote in another format.
+
+    Raises:
+        CheckpointError: with what to do.
+    """
+    if said == FORMAT:
+        return
+    older = said is None or (isinstance(said, int) and said < FORMAT)
+    number = "no format number" if said is None else f"format {str(said)[:20]}"
+    raise CheckpointError(
+        f"{what} has {number}, this version reads {FORMAT}: it was written by "
+        f"{'an older' if older else 'another'} version; use that one, or train anew."
+    )
+
+
+def refuse_nonsense(name: str, array: np.ndarray) -> None:
+    """Refuse numbers that no run saves: it ends before it learns them.
+
+    Raises:
+        CheckpointError: the array holds NaN or infinities.
+    """
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise CheckpointError(f"the array {name} holds NaN or infinite numbers.")
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that it is the old one or the new one, never a part.
+
+    Raises:
+        FlatoutError: it cannot be written; the old one is intact.
+    """
+    try:
+        durable.replace(path, content)
+    except OSError as error:
+        raise FlatoutError(f"cannot write {path}: {error.strerror}.") from error
+
+
+def save(
+    folder: Path, step: int, snapshot: Snapshot, keep: int, store: SegmentStore | None = None
+) -> Path:
+    """Write a checkpoint and remove all but the newest `keep`.
+
+    Args:
+        folder: of all checkpoints.
+        step: the run's.
+        snapshot: what to save.
+        keep: how many checkpoints stay.
+        store: where the snapshot's rows of experience go.
+
+    Raises:
+        FlatoutError: the disk is full or the folder not writable; earlier checkpoints are intact.
+    """
+    final = folder / f"step_{step:012d}"
+    name, temporary, old = final.name, f".{final.name}.tmp", f".{final.name}.old"
+    tensors = dump_tensors({n: np.asarray(a, order="C") for n, a in snapshot.arrays.items()})
+    data = {"format": FORMAT, "step": step, "sha256": hashlib.sha256(tensors).hexdigest()}
+    data |= {"data": snapshot.data}
+    try:
+        if snapshot.rows is not None and store is not None:
+            data["replay"] = {"stored": snapshot.rows.stored, "segments": store.save(snapshot.rows)}
+        data = json.loads(json.dumps(data))
+        text = json.dumps(data | {"digest": _digest(data)})
+        with nofollow.folder(folder, make=True) as parent:
+            _remove(temporary, parent)
+            try:
+                with suppress(FileExistsError):  # something that is not ours lies in it
+                    os.mkdir(temporary, dir_fd=parent)
+                with nofollow.folder(folder / temporary, 2) as inside:
+                    durable.write_file(ARRAYS, tensors, inside)
+                    durable.write_file(DATA, text.encode(), inside)
+                    os.fsync(inside)
+                with suppress(FileNotFoundError):  # the same step again, after a resume
+                    _rename(name, old, parent)  # `recover` knows both names
+                _rename(temporary, name, parent)
+                os.fsync(parent)
+                _remove(old, parent)
+            except OSError:
+                _remove(temporary, parent)
+                raise
+    except OSError as error:
+        kept = checkpoints(folder)
+        saved = f"the checkpoint at step {_step(kept[-1]):,} is intact" if kept else "none is saved"
+        raise FlatoutError(
+            f"cannot write the checkpoint of step {step:,} in {folder}: {error.strerror}; {saved}."
+        ) from error
+    with suppress(OSError), nofollow.folder(folder) as parent:
+        for surplus in checkpoints(folder)[:-keep]:  # never half a checkpoint under its own name
+            doomed = f".{surplus.name}.tmp"
+            with suppress(OSError):
+                _rename(surplus.name, doomed, parent)
+            _remove(doomed, parent)
+    if snapshot.rows is not None and store is not None:
+        remove_unused(folder, store)
+    return final
+
+
+def _rename(name: str, other: str, parent: int) -> None:
+    os.rename(name, other, src_dir_fd=parent, dst_dir_fd=parent)
+
+
+def _remove(name: str, parent: int) -> None:
+    """Remove a checkpoint, less what others put into it."""
+    nofollow.remove_folder(name, (ARRAYS, DATA), parent)
+
+
+def remove_unused(folder: Path, store: SegmentStore) -> None:
+    """Remove the replay segments that no checkpoint refers to."""
+    with suppress(CheckpointError):  # where one cannot be read, everything stays
+        store.keep_only([one for path in checkpoints(folder) for one in references(path)])
+
+
+def references(path: Path) -> list[Reference]:
+    """The replay segments that a checkpoint refers to.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    try:
+        data = json.loads(nofollow.read(path / DATA, 3, MOST_JSON))
+        found = list(data.get("replay", {}).get("segments", []))
+        for one in found:
+            if not isinstance(one, dict) or not isinstance(one.get("file"), str):
+                raise ValueError("a replay segment has no name")
+        return found
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"the checkpoint {path} cannot be read: {error}.") from error
+
+
+def recover(folder: Path) -> None:
+    """Finish what a kill interrupted: take back a replaced checkpoint, remove unfinished ones."""
+    unfinished = 0
+    with suppress(FileNotFoundError), nofollow.folder(folder) as parent:
+        for name in sorted(os.listdir(parent)):
+            found = _UNFINISHED.fullmatch(name)
+            if found is None:
+                continue
+            if found[2] == "tmp":
+                unfinished += 1
+            elif found[1] not in os.listdir(parent):
+                _rename(name, found[1], parent)
+                continue
+            _remove(name, parent)
+    if unfinished and not checkpoints(folder):  # killed within its very first save
+        with suppress(OSError):
+            folder.rmdir()
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns what a checkpoint's contents cause into a sentence that names it."""
+    try:
+        yield
+    except DamagedError as error:
+        raise CheckpointError(
+            f"the checkpoint {path} is damaged: {error}{_way_out(path)}"
+        ) from error
+    except CheckpointError as error:
+        raise CheckpointError(f"the checkpoint {path} does not fit this run: {error}") from error
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"the checkpoint {path} does not fit this run: {type(error).__name__} {error}."
+        ) from error
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The complete checkpoints, oldest first."""
+    try:
+        with nofollow.folder(folder) as parent, os.scandir(parent) as entries:
+            named = [one for one in entries if _STEP.fullmatch(one.name)]
+            # A link is among them, so that it is refused where it is read and not passed over.
+            names = [one.name for one in named if one.is_symlink() or one.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {error.strerror}.") from error
+    return sorted((folder / name for name in names), key=_step)
+
+
+def load(path: Path) -> tuple[int, Snapshot]:
+    """Read a checkpoint: its step and its snapshot.
+
+    Raises:
+        CheckpointError: it is incomplete, changed, or of another format.
+    """
+    hint = _way_out(path)
+    try:
+        tensors = nofollow.read(path / ARRAYS, 3)
+        data = json.loads(nofollow.read(path / DATA, 3, MOST_JSON))
+        if not isinstance(data, dict) or data.pop("digest", None) != _digest(data):
+            raise CheckpointError(f"the checkpoint {path} is corrupt: {DATA} was changed.{hint}")
+        refuse_format(data.get("format"), f"the checkpoint {path}")
+        if data["sha256"] != hashlib.sha256(tensors).hexdigest():
+            raise CheckpointError(
+                f"the checkpoint {path} is corrupt: {ARRAYS} is not what was saved.{hint}"
+            )
+        step = data["step"]
+        if type(step) is not int or step != _step(path) or step >= 2**31:
+            raise CheckpointError(
+                f"the checkpoint {path} is corrupt: it says that it is of step {str(step)[:40]}."
+                f"{hint}"
+            )
+        arrays = load_tensors(tensors)
+        rows = None
+        if "replay" in data:
+            replay = data["replay"]
+            first, end = (int(number) for number in replay["stored"])
+            segments = path.parent.parent / REPLAY
+            try:
+                rows = SavedRows(segments, list(replay["segments"]), (first, end))
+            except CheckpointError as error:
+                raise CheckpointError(f"the checkpoint {path} is corrupt: {error}{hint}") from error
+        return step, Snapshot(dict(arrays), data["data"], rows)
+    except OSError as error:
+        raise CheckpointError(
+            f"the checkpoint {path} cannot be read: {error.strerror}.{hint}"
+        ) from error
+    except KeyError as error:
+        raise CheckpointError(
+            f"the checkpoint {path} is corrupt: it lacks or does not know {error}.{hint}"
+        ) from error
+    except (ValueError, TypeError, RecursionError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"the checkpoint {path} is corrupt: {error}.{hint}") from error
+
+
+def _way_out(path: Path) -> str:
+    """What to do about a damaged checkpoint, where there is an earlier one."""
+    earlier = [one for one in checkpoints(path.parent) if one < path]
+    return f" Remove that folder to go on from step {_step(earlier[-1]):,}." if earlier else ""
+
+
+def latest(run_dir: Path) -> Path:
+    """The newest checkpoint of a run.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    found = checkpoints(run_dir / "checkpoints")
+    if not found:
+        raise CheckpointError(f"{run_dir} holds no checkpoint to resume from.")
+    return found[-1]
+
+
+def save_agent(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
+    """Write named arrays and JSON metadata as one safetensors file, complete or not there."""
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    values = json.loads(json.dumps({**metadata, "sha256": _contents(contiguous)}))
+    own = signing.signed(signing.AGENT, values)
+    text = {name: json.dumps(value) for name, value in own.items()}
+    replace_file(path, dump_tensors(contiguous, text))
+
+
+def load_agent(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read what `save_agent` wrote: arrays and metadata.
+
+    Raises:
+        CheckpointError: the file is missing, or not such a file.
+    """
+    try:
+        # A link that the user names is followed, one in a run folder is not.
+        content = nofollow.read(path, int((path.parent / "config.json").exists()))
+        arrays = load_tensors(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        said = header.get("__metadata__") or {}
+        metadata = {name: json.loads(text) for name, text in said.items()}
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path} is not a saved agent: {error}.") from error
+    refuse_format(metadata.get("format") if "config" in metadata else FORMAT, str(path))
+    if metadata.get("sha256") != _contents(arrays):
+        raise CheckpointError(
+            f"{path} is not a saved agent, or is corrupt: its arrays are not what was saved."
+        )
+    if "config" not in metadata:
+        raise CheckpointError(f"{path} is not a saved agent: it names no settings.")
+    return arrays, metadata
+
+
+def _contents(arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of named arrays, their names, shapes and types included."""
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        array = arrays[name]
+        total.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        total.update(np.ascontiguousarray(array).tobytes())
+    return total.hexdigest()
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step_"))

@@ -1,0 +1,259 @@
+"""What a run's folder says of its time: lines of spans.jsonl, read, joined and summed up.
+
+Each process and thread of a run is a *lane*; a line is one stretch of about a second of one lane.
+docs/metrics.md describes the files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flatout.storage import nofollow
+
+SPANS, DEVICES = "spans.jsonl", "devices.jsonl"
+MAIN, LEARNER, WORKER = "main", "learner", "worker "
+"""Lanes: the main process, the learner's own thread, actor processes by number."""
+
+WAIT_LEARNER = "wait_learner"
+"""The part of the main process's waiting that was for the learner's thread."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """What a process of a run said of itself as its training began.
+
+    Attributes:
+        t: seconds since the run's start.
+        startup_s, compile_s: before that, compiling being a part of starting up.
+        cores: that it may use.
+        envs: environments stepped together.
+        placement: as text, with its workers.
+        machine: one line.
+        gpus: names of the GPUs that JAX can use here.
+        images: observations are images.
+    """
+
+    t: float
+    startup_s: float = 0.0
+    compile_s: float = 0.0
+    cores: int = 1
+    envs: int = 1
+    placement: str = "cpu"
+    machine: str = ""
+    gpus: tuple[str, ...] = ()
+    images: bool = False
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What one lane did for a while.
+
+    Attributes:
+        t, d: begin, seconds since the run's start, and duration.
+        lane: whose.
+        spans: seconds by span; what is missing to `d` is something else, or rest.
+        steps, updates, iterations: made in it (the main process's lane).
+        turns: how often an actor process was asked for something and answered.
+        square: the sum of the squares of how long these answers took, in s².
+        first: the first iteration of a process: not yet steady.
+        closing: after the last iteration.
+    """
+
+    t: float
+    d: float
+    lane: str = MAIN
+    spans: dict[str, float] = field(default_factory=dict)
+    steps: int = 0
+    updates: int = 0
+    iterations: int = 0
+    turns: int = 0
+    square: float = 0.0
+    first: bool = False
+    closing: bool = False
+
+    @property
+    def end(self) -> float:
+        """When it ended."""
+        return self.t + self.d
+
+
+def as_line(stretch: Stretch) -> dict[str, Any]:
+    """A stretch as a short JSON object."""
+    line: dict[str, Any] = {"t": round(stretch.t, 3), "d": round(stretch.d, 4)}
+    line["lane"] = stretch.lane
+    for name in ("steps", "updates", "iterations", "turns", "first", "closing"):
+        if value := getattr(stretch, name):
+            line[name] = value
+    if stretch.square:
+        line["square"] = float(f"{stretch.square:.4g}")
+    line["spans"] = {n: round(s, 5) for n, s in stretch.spans.items() if s >= 5e-6}
+    return line
+
+
+def read_lines(lines: Iterable[dict[str, Any]]) -> tuple[list[Begin], list[Stretch]]:
+    """The stretches of these lines, and what was said as each process began; others are skipped."""
+    begins, stretches = list[Begin](), list[Stretch]()
+    for line in lines:
+        with suppress(ValueError, KeyError, TypeError, AttributeError):
+            if "begin" in line:
+                said = dict(line["begin"])
+                begins.append(Begin(**{**said, "gpus": tuple(said.get("gpus", ()))}))
+            else:
+                spans = {str(name): float(s) for name, s in line["spans"].items()}
+                stretches.append(Stretch(**{**line, "spans": spans}))
+    return begins, stretches
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines, as far as they are whole; none without a file."""
+    found: list[dict[str, Any]] = []
+    with suppress(OSError):
+        for line in nofollow.read(path).splitlines():
+            with suppress(ValueError, RecursionError):
+                value = json.loads(line)
+                if isinstance(value, dict):
+                    found.append(value)
+    return found
+
+
+def cut_after(path: Path, t: float) -> None:
+    """Cut off the lines from the first on that ends after `t`, and what is no whole line.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    if not path.exists():
+        return
+    kept = 0
+    with os.fdopen(nofollow.open_file(path, nofollow.CHANGE), "rb+") as file:
+        for line in file:
+            try:
+                value = json.loads(line)
+                said = value.get("begin", value)
+                # Times are kept to a thousandth of a second.
+                whole = line.endswith(b"\n") and said["t"] + said.get("d", 0.0) <= t + 1e-3
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                whole = False
+            if not whole:
+                break
+            kept += len(line)
+        file.truncate(kept)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What an actor process did in the explained time: seconds, turns, and their squares' sum."""
+
+    env_s: float = 0.0
+    act_s: float = 0.0
+    turns: int = 0
+    square: float = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which it did something."""
+        return self.env_s + self.act_s
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over the explained part of a run.
+
+    Attributes:
+        seconds: how long it is.
+        steps, updates, iterations: made in it.
+        main: seconds of the main process by span, with ``other``.
+        learner: the same of the learner's own thread (``other`` is rest); None where it has none.
+        workers: the actor processes.
+        notes: what the reader should know about the choice of the part.
+    """
+
+    seconds: float
+    steps: int
+    updates: int
+    iterations: int
+    main: dict[str, float]
+    learner: dict[str, float] | None = None
+    workers: tuple[Worker, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def steady(stretches: Sequence[Stretch]) -> tuple[Totals | None, list[tuple[str, float]]]:
+    """The steady state, summed up, and what was left out of it.
+
+    Left out are each process's first iteration, what comes after its last one, and the time
+    before the first update of a run that updates at all.
+
+    Returns:
+        The sums, or None where there was no iteration; and (what, seconds) left out.
+    """
+    apart: dict[str, float] = {}
+    mains = [one for one in stretches if one.lane == MAIN]
+    notes = list[str]()
+    useful = [one for one in mains if not one.first and not one.closing and one.iterations]
+    learning = [place for place, one in enumerate(useful) if one.updates]
+    if learning and learning[0]:  # the stretch in which learning starts is only half of its kind
+        before = useful[: learning[0]] + ([useful[learning[0]]] if learning[1:] else [])
+        useful = useful[len(before) :]
+        apart["before the first update"] = sum(one.d for one in before)
+    if useful:
+        firsts = sum(one.d for one in mains if one.first)
+        if firsts:
+            apart["first iteration"] = firsts
+    else:
+        useful = [one for one in mains if one.iterations]
+        if useful:
+            notes.append(
+                "The run was too short for a steady state: its first iteration is explained."
+            )
+    closing = sum(one.d for one in mains if one.closing)
+    if closing:
+        apart["end of the run"] = closing
+    left_out = list(apart.items())
+    if not useful:
+        return None, left_out
+    times = {(one.t, one.end) for one in useful}
+    beside = [one for one in stretches if one.lane != MAIN and (one.t, one.end) in times]
+    learners = [one for one in beside if one.lane == LEARNER]
+    names = sorted({one.lane for one in beside if one.lane.startswith(WORKER)}, key=_number)
+    totals = Totals(
+        seconds=sum(one.d for one in useful),
+        steps=sum(one.steps for one in useful),
+        updates=sum(one.updates for one in useful),
+        iterations=sum(one.iterations for one in useful),
+        main=_summed(useful),
+        learner=_summed(learners) if learners else None,
+        workers=tuple(_worker([one for one in beside if one.lane == name]) for name in names),
+        notes=tuple(notes),
+    )
+    return totals, left_out
+
+
+def _summed(stretches: Sequence[Stretch]) -> dict[str, float]:
+    """Seconds by span, and what no span names as ``other``."""
+    sums: dict[str, float] = {}
+    for one in stretches:
+        for name, seconds in one.spans.items():
+            sums[name] = sums.get(name, 0.0) + seconds
+    rest = sum(one.d for one in stretches) - sum(sums.values())
+    return sums | {"other": max(rest, 0.0)}
+
+
+def _worker(stretches: Sequence[Stretch]) -> Worker:
+    return Worker(
+        sum(one.spans.get("env", 0.0) for one in stretches),
+        sum(one.spans.get("act", 0.0) for one in stretches),
+        sum(one.turns for one in stretches),
+        sum(one.square for one in stretches),
+    )
+
+
+def _number(lane: str) -> int:
+    digits = lane.removeprefix(WORKER)
+    return int(digits) if digits.isdecimal() else 0

@@ -1,0 +1,74 @@
+"""The architecture: each folder imports only from those below it, and no import runs in a circle."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import flatout
+
+SRC = Path(flatout.__file__).parent
+
+ORDER = (
+    "__main__", "cli", "api", "fleet", "run", "explain", "planning", "schedules", "samplers",
+    "learner", "buffers", "algorithms", "networks", "envs", "hardware", "storage", "config",
+    "errors", "output", "spans", "types",
+)  # fmt: skip
+"""From the command down to what everything may import."""
+
+ANYWHERE = {"flatout", "__init__"}
+"""The package itself: its version, and names that it loads on first use."""
+
+MODULES = {
+    ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in SRC.rglob("*.py")
+    if path.parent.name != "inject"  # runs by itself in other people's programs
+}
+
+
+def imported(path: Path) -> Iterator[tuple[str, bool]]:
+    """Flatout's modules that a file imports anywhere, and whether only for its types."""
+
+    def walk(node: ast.AST, typing: bool) -> Iterator[tuple[str, bool]]:
+        for child in ast.iter_child_nodes(node):
+            guarded = typing or (
+                isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            )
+            if isinstance(child, ast.ImportFrom) and (child.module or "").startswith("flatout"):
+                package = (child.module or "").removeprefix("flatout").removeprefix(".")
+                for alias in child.names:
+                    full = f"{package}.{alias.name}".removeprefix(".")
+                    yield (full if full in MODULES else package or "flatout"), guarded
+            elif isinstance(child, ast.Import):
+                for alias in child.names:
+                    if alias.name.startswith("flatout."):
+                        yield alias.name.removeprefix("flatout."), guarded
+            yield from walk(child, guarded)
+
+    yield from walk(ast.parse(path.read_text()), False)
+
+
+def test_every_room_has_its_place_in_the_order() -> None:
+    assert {name.partition(".")[0] for name in MODULES} - ANYWHERE == set(ORDER)
+
+
+def test_no_import_runs_up() -> None:
+    rank = {room: number for number, room in enumerate(ORDER)}
+    up = [
+        f"{module} imports {other}"
+        for module, path in MODULES.items()
+        for other, _ in imported(path)
+        if {module, other}.isdisjoint(ANYWHERE)
+        and rank[module.partition(".")[0]] > rank[other.partition(".")[0]]
+    ]
+    assert up == []
+
+
+def test_no_import_runs_in_a_circle() -> None:
+    graph = {
+        module: {other for other, typing in imported(path) if not typing and other != module}
+        for module, path in MODULES.items()
+    }
+    tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
