@@ -26,7 +26,7 @@ from window import rates, shares, windowed
 
 NAME = "data_parallel"
 IMAGES, TESTED = 20_000, 1000
-PARTS = (1, 2, 4)
+SHARDS = (1, 2, 4)
 NETWORKS = ("small", "large")
 LIBRARIES = {"plain JAX": "jax", "PyTorch": "torch"}
 
@@ -111,7 +111,7 @@ def parted(args: argparse.Namespace, task: tuple[str, tuple[str, ...], int], lab
             algorithm=algorithm, placement=args.placement, finish=windowed(start),
         )  # fmt: skip
 
-    return {f"{label}: {parts}": side(parts) for parts in PARTS}
+    return {f"{label}: {parts}": side(parts) for parts in SHARDS}
 
 
 def learning(rows: list[Row]) -> list[float]:
@@ -166,7 +166,7 @@ def benchmark(args: argparse.Namespace) -> None:
     for label, task in wanted.items():
         rows = run(parted(args, task, label), {"task": list(task)})
         plain, *split = rows.values()
-        for count, runs in zip(PARTS[1:], split, strict=True):
+        for count, runs in zip(SHARDS[1:], split, strict=True):
             parts.append([
                 label, str(count), spread(learning(plain), 0),
                 spread(per_round(learning(runs), learning(plain)), 3),

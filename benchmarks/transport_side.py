@@ -62,8 +62,8 @@ def flatout_rates(args: argparse.Namespace) -> list[float]:
     from flatout.config.placement import CPU, Share
     from flatout.config.settings import resolve
     from flatout.envs.task import open_task
-    from flatout.samplers.make import Needs, hire
-    from flatout.samplers.processes.lanes import WorkerLanes
+    from flatout.samplers.make import Needs, start_workers
+    from flatout.samplers.processes.env_group import WorkerEnvGroup
 
     source = functools.partial(Empty, args.obs)
     config = resolve("ppo", {"env": "empty", "envs": args.envs, "n_steps": ROWS})
@@ -71,10 +71,10 @@ def flatout_rates(args: argparse.Namespace) -> list[float]:
     each = args.envs // args.workers
     share = Share(CPU, tuple((worker * each, each) for worker in range(args.workers)))
     acting: Any = SimpleNamespace(ordered=[share])  # nothing acts
-    crew = hire(config, task, acting, Needs(ROWS, None, 1, False), print, source=source)
+    pool = start_workers(config, task, acting, Needs(ROWS, None, 1, False), print, source=source)
     try:
-        crew.wait()
-        lanes = WorkerLanes(crew, crew.workers, "empty")
+        pool.wait()
+        lanes = WorkerEnvGroup(pool, pool.workers, "empty")
         lanes.reset_all()
         actions = np.zeros(args.envs, np.int32)
         t = 0
@@ -90,7 +90,7 @@ def flatout_rates(args: argparse.Namespace) -> list[float]:
 
         return measure(step, args.envs, args.seconds)
     finally:
-        crew.close()
+        pool.close()
 
 
 def main() -> None:

@@ -26,16 +26,16 @@ ENVS = {
 
 
 def measure(env: str, settings: dict[str, Any], inference: str) -> dict[str, list[float]]:
-    """Start a crew, step, look at it, end it: seconds, and MiB of each process."""
+    """Start a worker pool, step, look at it, end it: seconds, and MiB of each process."""
     from flatout.algorithms.base import ACT, INIT, LEARN, raw_key
     from flatout.algorithms.registry import build_algorithm
-    from flatout.buffers.fresh import Fresh
+    from flatout.buffers.on_policy import OnPolicyBuffer
     from flatout.config.placement import CPU, parse, shares
     from flatout.config.settings import resolve
     from flatout.envs.task import open_task
     from flatout.hardware import backend
     from flatout.learner.learner import Learner
-    from flatout.samplers.make import Acting, Needs, hire, make_sampler
+    from flatout.samplers.make import ActingPolicies, RolloutSpec, make_sampler, start_workers
     from flatout.spans import Spans
 
     count = WORKERS * EACH
@@ -45,27 +45,34 @@ def measure(env: str, settings: dict[str, Any], inference: str) -> dict[str, lis
     placement = parse(f"sampler=processes workers={WORKERS}x{EACH} inference={inference}")
     backend.start(placement)
     algorithm = build_algorithm(config, *task.spaces)
-    acting = Acting(shares(placement, count), algorithm, task, raw_key(0, ACT), backend.device)
-    needs = Needs(algorithm.horizon, None, 1, False)
+    acting = ActingPolicies(
+        shares(placement, count), algorithm, task, raw_key(0, ACT), backend.device
+    )
+    rollout = RolloutSpec(algorithm.horizon, None, 1, False)
     spans = Spans()
     for policy in acting.policies:
         policy.compile()
     begin = time.perf_counter()
-    crew = hire(config, task, acting, needs, print, local=inference == "local")
-    sampler = make_sampler(config, task, acting, needs, spans, crew)  # waits for all of them
+    pool = start_workers(config, task, acting, rollout, print, local=inference == "local")
+    sampler = make_sampler(config, task, acting, rollout, spans, pool)  # waits for all of them
     ready = time.perf_counter() - begin
     learner = Learner(
-        algorithm, Fresh(algorithm), backend.device(CPU), raw_key(0, INIT), raw_key(0, LEARN), spans
+        algorithm,
+        OnPolicyBuffer(algorithm),
+        backend.device(CPU),
+        raw_key(0, INIT),
+        raw_key(0, LEARN),
+        spans,
     )
     learner.start()
-    for publisher in [acting.remote(crew)] if crew.local else acting.policies:
+    for publisher in [acting.remote(pool)] if pool.local else acting.policies:
         publisher.publish(learner.bundle, 0, spans)
     sampler.start()
     sampler.collect()
     children = psutil.Process().children()
     sizes = [child.memory_full_info().uss / MIB for child in children if child.is_running()]
     sampler.close()
-    crew.close()
+    pool.close()
     task.close()
     return {"ready_s": [ready], "uss_mb": sizes}
 

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.hardware.test_inventory import install
 from tests.kills import ROOT
-from tests.test_hardware import install
 
 GPU = ROOT / "benchmarks" / "gpu.py"
 FAULTS = ROOT / "tests" / "gpu_faults.py"

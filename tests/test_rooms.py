@@ -1,4 +1,4 @@
-"""The architecture: each folder imports only from those below it, and no import runs in a circle."""
+"""The architecture: folders import only from those below them, and no import runs in a circle."""
 
 from __future__ import annotations
 

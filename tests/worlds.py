@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flatout.algorithms.base import ReplayNeeds
+from flatout.algorithms.base import ReplaySpec
 from flatout.buffers.ledger import Ledger
 from flatout.buffers.replay import _insert
 from flatout.buffers.ring import Gathered, Geometry, Ring, gather, ring_shapes
 from flatout.types import Batch, ObservationSpec, Trajectory
 
 VECTOR = ObservationSpec((3,), "float32")
-NEEDS = ReplayNeeds(
+NEEDS = ReplaySpec(
     batch_size=4, train_freq=1, gradient_steps=1, learning_starts=0, buffer_size=1, n_step=1,
     gamma=0.99, alpha=None, beta=(0.4, 1.0), total_steps=1000,
 )  # fmt: skip
@@ -49,11 +49,11 @@ class Step:
 
 @dataclass
 class World:
-    """Random episodes of N lanes, every step of which is remembered with whole observations.
+    """Random episodes of N environments, every step of which is remembered with whole observations.
 
     Args:
         spec: one observation.
-        lanes: N.
+        num_envs: N.
         seed: of everything random.
         rates: of ends.
         box: components of continuous actions; 0 for discrete ones.
@@ -61,7 +61,7 @@ class World:
     """
 
     spec: ObservationSpec
-    lanes: int
+    num_envs: int
     seed: int
     rates: Rates = field(default_factory=Rates)
     box: int = 0
@@ -69,9 +69,9 @@ class World:
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
-        self.steps: list[list[Step]] = [[] for _ in range(self.lanes)]
-        self.made, self.room = 0, self.room or self.lanes
-        self.episodes = [[self.frame()] for _ in range(self.lanes)]
+        self.steps: list[list[Step]] = [[] for _ in range(self.num_envs)]
+        self.made, self.room = 0, self.room or self.num_envs
+        self.episodes = [[self.frame()] for _ in range(self.num_envs)]
 
     def frame(self) -> np.ndarray:
         """A frame that never comes again (images carry its number)."""
@@ -92,17 +92,17 @@ class World:
 
     def collect(self, rows: int) -> Trajectory:
         """T steps of every lane, as a sampler hands them over."""
-        rng, lanes, spec = self.rng, self.lanes, self.spec
-        obs = np.zeros((rows + 1, lanes, *spec.shape), spec.dtype)
-        shape = (rows, lanes, self.box) if self.box else (rows, lanes)
+        rng, num_envs, spec = self.rng, self.num_envs, self.spec
+        obs = np.zeros((rows + 1, num_envs, *spec.shape), spec.dtype)
+        shape = (rows, num_envs, self.box) if self.box else (rows, num_envs)
         actions = rng.uniform(-1, 1, shape).astype(np.float32)
         if not self.box:
             actions = rng.integers(0, 3, shape).astype(np.int32)
-        rewards = rng.normal(size=(rows, lanes)).astype(np.float32)
-        terminated, truncated, ended = np.zeros((3, rows, lanes), np.bool_)
+        rewards = rng.normal(size=(rows, num_envs)).astype(np.float32)
+        terminated, truncated, ended = np.zeros((3, rows, num_envs), np.bool_)
         finals: list[tuple[int, np.ndarray]] = []
         for t in range(rows):
-            for lane in range(lanes):
+            for lane in range(num_envs):
                 before = obs[t, lane] = self.seen(lane)
                 self.episodes[lane].append(self.frame())
                 after = self.seen(lane)
@@ -118,14 +118,14 @@ class World:
                 )  # fmt: skip
                 self.steps[lane].append(step)
                 if cut:
-                    finals.append((t * lanes + lane, after))
+                    finals.append((t * num_envs + lane, after))
                 if ended[t, lane]:
                     self.episodes[lane] = [self.frame()]
-        obs[rows] = [self.seen(lane) for lane in range(lanes)]
+        obs[rows] = [self.seen(lane) for lane in range(num_envs)]
         while self.room < len(finals):
             self.room *= 2
         final_obs = np.zeros((self.room, *spec.shape), spec.dtype)
-        final_index = np.full(self.room, rows * lanes, np.int32)
+        final_index = np.full(self.room, rows * num_envs, np.int32)
         for i, (index, final) in enumerate(finals):
             final_index[i], final_obs[i] = index, final
         return Trajectory(
@@ -169,14 +169,14 @@ class Store:
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
         self.ledger = Ledger(geometry, NEEDS)
-        like = World(geometry.spec, geometry.lanes, 0).collect(1)
-        shapes = ring_shapes(geometry, like, geometry.lanes)
+        like = World(geometry.spec, geometry.num_envs, 0).collect(1)
+        shapes = ring_shapes(geometry, like, geometry.num_envs)
         self.ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
 
     def take(self, trajectory: Trajectory) -> None:
-        """As `HostReplay.take`."""
+        """As `HostReplay.ingest`."""
         head = self.ledger.head
-        piece, finals, numbers, room = self.ledger.take(trajectory)
+        piece, finals, numbers, room = self.ledger.ingest(trajectory)
         if room > len(self.ring.finals):
             finals_now = self.ledger.moved(self.ring.finals, room, numbers.start)
             self.ring = self.ring._replace(finals=finals_now)
@@ -186,14 +186,14 @@ class Store:
 
     def cut(self, world: World, lane: int) -> None:
         """The lane's episode is lost."""
-        self.ring = self.ledger.cut(self.ring, lane, *world.restart(lane))
+        self.ring = self.ledger.truncate(self.ring, lane, *world.restart(lane))
 
 
 def grid(geometry: Geometry, head: int) -> tuple[np.ndarray, np.ndarray]:
     """Every row and lane that can be sampled."""
     first, count = geometry.window(head)
     row, lane = np.meshgrid(
-        np.arange(first, first + count), np.arange(geometry.lanes), indexing="ij"
+        np.arange(first, first + count), np.arange(geometry.num_envs), indexing="ij"
     )
     return row.reshape(-1).astype(np.int32), lane.reshape(-1).astype(np.int32)
 

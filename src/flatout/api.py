@@ -26,7 +26,7 @@ from flatout.storage import checkpoint, signing
 from flatout.storage.agent_file import AGENT_FILES, FINAL, find_agent, save_parameters, saved_config
 from flatout.storage.checkpoint import PREFIX
 from flatout.storage.run_folder import RunFolder, load_config
-from flatout.storage.trust import Said, refuse_foreign
+from flatout.storage.trust import Consent, refuse_foreign
 
 
 class Agent:
@@ -423,8 +423,8 @@ def load_any(
     return kind._restored(arrays, metadata, config, file, env, None), file
 
 
-def _said(env: Any, trust: bool) -> Said:
-    return Said({} if env is None else {"env": env}, trust)
+def _said(env: Any, trust: bool) -> Consent:
+    return Consent({} if env is None else {"env": env}, trust)
 
 
 def _kind(algorithm: str, path: Path) -> type[Agent]:

@@ -17,7 +17,7 @@ from flatout.algorithms.common.on_policy import Batch, OnPolicy, State
 from flatout.algorithms.common.optimiser import Optimiser, schedule
 from flatout.algorithms.common.returns import centre, mean
 from flatout.algorithms.parallel.accumulate import pieces_of, value_and_grad
-from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import A2CConfig, linear
 from flatout.config.schema import NetworkConfig
 from flatout.networks.torsos import Network
@@ -38,7 +38,7 @@ def a2c(
     num_envs: int,
     total_steps: int,
     network: Network | None = None,
-    shards: Shards = ONE,
+    shards: Shards = UNSHARDED,
     micro_batch: int | None = None,
 ) -> Algorithm:
     """Build A2C's pure functions.
@@ -51,8 +51,8 @@ def a2c(
         num_envs: N.
         total_steps: environment steps of the whole run, over which linear schedules run.
         network: a custom torso, or None for the configured one.
-        shards: the parts that each update is made of.
-        micro_batch: rows of a part whose gradient is computed at once; None for all.
+        shards: the logical shards of each update.
+        micro_batch: rows of a shard whose gradient is computed at once; None for all.
 
     Raises:
         UsageError: a network that does not fit the spaces.

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import ReplayConfig, linear
 
 State = Any
@@ -43,7 +43,7 @@ class Algorithm:
         advance: ``(state, steps) -> state, scalars`` with `replay`: environment steps were taken,
             before the updates that they pay for; scalars (epsilon, say) by name.
         advanced: the names of those scalars.
-        shards: the parts that an update is made of.
+        shards: the logical shards of an update.
     """
 
     name: str
@@ -56,14 +56,14 @@ class Algorithm:
     horizon: int
     episodes: int | None
     metrics: tuple[str, ...]
-    replay: ReplayNeeds | None = None
+    replay: ReplaySpec | None = None
     advance: Callable[[State, jax.Array], tuple[State, dict[str, jax.Array]]] | None = None
     advanced: tuple[str, ...] = ()
-    shards: Shards = ONE
+    shards: Shards = UNSHARDED
 
 
 @dataclass(frozen=True)
-class ReplayNeeds:
+class ReplaySpec:
     """What an algorithm asks of replay.
 
     Attributes:
@@ -77,7 +77,7 @@ class ReplayNeeds:
         alpha: exponent of the priorities, or None to sample uniformly.
         beta: exponent of the importance weights at the start and at the end of the run.
         total_steps: environment steps of the run, over which beta moves.
-        parts: S, where these are the needs of one part of a sharded learner, which has a share of
+        parts: S, where these are the needs of one shard of a learner, which has a share of
             the batch and of the store, and sees a share of the environments. Steps and updates
             are counted over all of them.
     """
@@ -92,40 +92,40 @@ class ReplayNeeds:
     alpha: float | None
     beta: tuple[float, float]
     total_steps: int
-    parts: int = 1
+    shards: int = 1
 
-    def part(self, count: int) -> ReplayNeeds:
-        """What one of so many parts asks for."""
+    def shard(self, count: int) -> ReplaySpec:
+        """What one of so many shards asks for."""
         return replace(
             self, batch_size=self.batch_size // count, buffer_size=self.buffer_size // count,
-            parts=count,
+            shards=count,
         )  # fmt: skip
 
-    def whole(self) -> ReplayNeeds:
-        """What all parts ask for together."""
+    def whole(self) -> ReplaySpec:
+        """What all shards ask for together."""
         return replace(
-            self, batch_size=self.batch_size * self.parts,
-            buffer_size=self.buffer_size * self.parts, parts=1,
+            self, batch_size=self.batch_size * self.shards,
+            buffer_size=self.buffer_size * self.shards, shards=1,
         )  # fmt: skip
 
     def horizon(self, num_envs: int) -> int:
         """T, steps per environment that are collected before updates are due."""
-        return -(-self.train_freq // (num_envs * self.parts))
+        return -(-self.train_freq // (num_envs * self.shards))
 
     def due(self, steps: int) -> int:
         """Updates that so many environment steps of the run have paid for."""
-        steps *= self.parts
+        steps *= self.shards
         return max(steps - self.learning_starts, 0) * self.gradient_steps // self.train_freq
 
     def most(self, num_envs: int) -> int:
         """The most updates that one trajectory pays for."""
-        steps = self.horizon(num_envs) * num_envs * self.parts
+        steps = self.horizon(num_envs) * num_envs * self.shards
         return -(-steps * self.gradient_steps // self.train_freq)
 
 
-def replay_needs(config: ReplayConfig, total_steps: int) -> ReplayNeeds:
+def replay_spec(config: ReplayConfig, total_steps: int) -> ReplaySpec:
     """What a configuration asks of replay."""
-    return ReplayNeeds(
+    return ReplaySpec(
         batch_size=config.batch_size,
         train_freq=config.train_freq,
         gradient_steps=config.gradient_steps,

@@ -18,7 +18,7 @@ import optax
 from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.algorithms.common.optimiser import Optimiser, schedule
 from flatout.algorithms.parallel.accumulate import pieces_of, value_and_grad
-from flatout.algorithms.parallel.shards import ONE, Shards, over_devices
+from flatout.algorithms.parallel.shards import UNSHARDED, Shards, over_devices
 from flatout.config.hyper import ClassifyConfig, linear
 from flatout.errors import UsageError
 from flatout.networks.convolution import convolve
@@ -88,7 +88,7 @@ def classify(
     *,
     horizon: int,
     total_steps: int,
-    shards: Shards = ONE,
+    shards: Shards = UNSHARDED,
     micro_batch: int | None = None,
 ) -> Algorithm:
     """Build the classifier's pure functions.
@@ -175,10 +175,10 @@ def classify(
         return error + l2, ((said, seen), None)
 
     pieces = pieces_of(config.batch_size // shards.count, micro_batch)
-    # Batch normalisation asks for the other parts' statistics in the middle of the network.
+    # Batch normalisation asks for the other shards' statistics in the middle of the network.
     gradient = value_and_grad(
-        functools.partial(loss, alone.mean), pieces, ONE if norm and shards.ordered else shards,
-        functools.partial(loss, over_devices),
+        functools.partial(loss, alone.mean), pieces,
+        UNSHARDED if norm and shards.ordered else shards, functools.partial(loss, over_devices),
     )  # fmt: skip
 
     def update(
@@ -200,7 +200,7 @@ def classify(
             )
             said |= {"grad_norm": size, "learning_rate": rate, "updates": jnp.ones(())}
             done = state.step + 1
-            networks, optimiser = shards.agree((networks, optimiser), done)
+            networks, optimiser = shards.sync((networks, optimiser), done)
             return State(networks, optimiser, moments, done), said
 
         state, history = jax.lax.scan(one, state, (data.obs, data.actions))

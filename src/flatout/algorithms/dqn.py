@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flatout.algorithms.base import Algorithm, replay_needs, shapes_of
+from flatout.algorithms.base import Algorithm, replay_spec, shapes_of
 from flatout.algorithms.common.continuous import observe
 from flatout.algorithms.common.optimiser import Optimiser, polyak, schedule
 from flatout.algorithms.common.randomness import uniforms
 from flatout.algorithms.parallel.accumulate import pieces_of, value_and_grad
-from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import DQNConfig, linear
 from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
@@ -79,7 +79,7 @@ def dqn(
     num_envs: int,
     total_steps: int,
     network: Network | None = None,
-    shards: Shards = ONE,
+    shards: Shards = UNSHARDED,
     micro_batch: int | None = None,
 ) -> Algorithm:
     """Build DQN's pure functions.
@@ -92,8 +92,8 @@ def dqn(
         num_envs: N.
         total_steps: environment steps of the whole run, over which schedules run.
         network: a custom torso, or None for the configured one.
-        shards: the parts that each update is made of.
-        micro_batch: rows of a part whose gradient is computed at once; None for all.
+        shards: the logical shards of each update.
+        micro_batch: rows of a shard whose gradient is computed at once; None for all.
 
     Raises:
         UsageError: continuous actions, or a network that does not fit.
@@ -101,7 +101,7 @@ def dqn(
     if not isinstance(action_spec, DiscreteSpec):
         raise UsageError("dqn needs Discrete actions; use sac, td3, ddpg or ppo for a Box.")
     actions = action_spec.n
-    needs = replay_needs(config, total_steps)
+    needs = replay_spec(config, total_steps)
     learning_rate = linear("learning_rate", config.learning_rate)
     fall = config.exploration_steps
     fall = config.exploration_fraction * total_steps if fall is None else fall
@@ -183,7 +183,7 @@ def dqn(
     pieces = pieces_of(config.batch_size // shards.count, micro_batch)
     gradient = value_and_grad(loss, pieces, shards)
 
-    @shards.apart
+    @shards.one_by_one
     def targets(state: State, batch: Batch) -> jax.Array:
         """What the values of the chosen actions are moved towards, ``[B]``."""
         q_next = values(state.target, batch.next_obs)
@@ -206,7 +206,7 @@ def dqn(
         online, optimiser, norm = steps.step(state.network, grads, state.optimiser, rate)
         metrics = said | {"grad_norm": norm, "learning_rate": rate}
         updates = state.updates + 1
-        online, optimiser = shards.agree((online, optimiser), updates)
+        online, optimiser = shards.sync((online, optimiser), updates)
         return state._replace(network=online, optimiser=optimiser, updates=updates), metrics, error
 
     return Algorithm(

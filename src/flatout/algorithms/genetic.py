@@ -21,7 +21,7 @@ from flatout.algorithms.common.distributions import distribution
 from flatout.algorithms.common.optimiser import schedule
 from flatout.algorithms.common.randomness import normals
 from flatout.algorithms.parallel.packing import Packing
-from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import GeneticConfig, linear
 from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
@@ -56,7 +56,7 @@ def genetic(
     horizon: int,
     total_steps: int,
     network: Network | None = None,
-    shards: Shards = ONE,
+    shards: Shards = UNSHARDED,
 ) -> Algorithm:
     """Build the genetic algorithm's pure functions.
 
@@ -69,7 +69,7 @@ def genetic(
         horizon: T, the most steps of an environment in one generation.
         total_steps: environment steps of the whole run, over which the noise's schedule runs.
         network: a custom torso, or None for the configured one.
-        shards: the parts that each update is made of.
+        shards: the logical shards of each update.
 
     Raises:
         UsageError: a network that does not fit, or more elites than members.

@@ -20,7 +20,7 @@ from flatout.algorithms.common.optimiser import Optimiser
 from flatout.algorithms.common.returns import balanced, centre, mean
 from flatout.algorithms.common.shuffle import permutations
 from flatout.algorithms.parallel.accumulate import pieces_of, value_and_grad
-from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import PPOConfig, linear
 from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
@@ -43,7 +43,7 @@ def ppo(
     horizon: int,
     total_steps: int,
     network: Network | None = None,
-    shards: Shards = ONE,
+    shards: Shards = UNSHARDED,
     micro_batch: int | None = None,
 ) -> Algorithm:
     """Build PPO's pure functions.
@@ -57,8 +57,8 @@ def ppo(
         horizon: T, steps per environment in a trajectory.
         total_steps: environment steps of the whole run, over which linear schedules run.
         network: a custom torso, or None for the configured one.
-        shards: the parts that each update is made of.
-        micro_batch: rows of a part whose gradient is computed at once; None for all.
+        shards: the logical shards of each update.
+        micro_batch: rows of a shard whose gradient is computed at once; None for all.
 
     Raises:
         UsageError: a network that does not fit the spaces.
@@ -154,7 +154,7 @@ def ppo(
             (_, (metrics, _)), grads = gradient(networks, part, clip)
             grads, metrics = alone.mean((grads, metrics))
             stepped, moved, norm = steps.step(networks, grads, optimiser, rate)
-            stepped, moved = shards.agree((stepped, moved), number)
+            stepped, moved = shards.sync((stepped, moved), number)
             metrics["grad_norm"] = norm
             if config.target_kl is None and not masked:
                 metrics["updates"] = jnp.ones(())

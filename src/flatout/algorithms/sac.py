@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Algorithm, replay_needs, shapes_of
+from flatout.algorithms.base import Algorithm, replay_spec, shapes_of
 from flatout.algorithms.common.continuous import (
     ActorParams,
     Bounds,
@@ -30,7 +30,7 @@ from flatout.algorithms.common.continuous import (
 from flatout.algorithms.common.optimiser import Optimiser, polyak, schedule
 from flatout.algorithms.common.randomness import normals
 from flatout.algorithms.parallel.accumulate import in_pieces, pieces_of
-from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import SACConfig, entropy_coefficient, linear
 from flatout.config.schema import NetworkConfig
 from flatout.networks.layers import Draw, FanIn
@@ -88,7 +88,7 @@ def sac(
     num_envs: int,
     total_steps: int,
     network: Network | None = None,
-    shards: Shards = ONE,
+    shards: Shards = UNSHARDED,
     micro_batch: int | None = None,
 ) -> Algorithm:
     """Build SAC's pure functions.
@@ -101,14 +101,14 @@ def sac(
         num_envs: N.
         total_steps: environment steps of the whole run, over which schedules run.
         network: a custom torso, or None for the configured one.
-        shards: the parts that each update is made of.
-        micro_batch: rows of a part whose gradients are computed at once; None for all.
+        shards: the logical shards of each update.
+        micro_batch: rows of a shard whose gradients are computed at once; None for all.
 
     Raises:
         UsageError: actions that are not a bounded box, or a network that does not fit.
     """
     bounds = Bounds(action_spec, "sac")
-    needs = replay_needs(config, total_steps)
+    needs = replay_spec(config, total_steps)
     learning_rate = linear("learning_rate", config.learning_rate)
     critic_ratio = (config.critic_learning_rate or learning_rate[0]) / learning_rate[0]
     start, learned = entropy_coefficient(config.ent_coef)
@@ -203,34 +203,34 @@ def sac(
         (grads,) = pull((-by_action, jnp.full_like(log_prob, 1.0 / len(x)) * ent_coef))
         return (grads, value, log_prob.mean()), None
 
-    criticise = in_pieces(critics_gradient, pieces, shards)
+    critic_grads = in_pieces(critics_gradient, pieces, shards)
     direct = in_pieces(actor_gradient, pieces, shards)
 
     def update(
         state: State, batch: Batch, key: jax.Array
     ) -> tuple[State, dict[str, jax.Array], jax.Array]:
         rows, alone = batch.rewards.shape[0], shards.each_step
-        draw = shards.apart(functools.partial(normals, count=2 * rows * bounds.size))
+        draw = shards.one_by_one(functools.partial(normals, count=2 * rows * bounds.size))
         drawn = draw(shards.key(key), jnp.zeros((), jnp.int32), state.updates)
         drawn = drawn.reshape(2, rows, bounds.size)
         ent_coef = jnp.exp(state.log_ent)
         rate = schedule(learning_rate, state.step, total_steps)
 
-        (loss, q_mean, grads), error = criticise(state, (batch, drawn[0]), ent_coef)
+        (loss, q_mean, grads), error = critic_grads(state, (batch, drawn[0]), ent_coef)
         said = {"critic_loss": loss, "td_error": error.mean(), "q_mean": q_mean}
         grads, said = alone.mean((grads, said))
         critics, critic_optimiser, norm = critic_steps.step(
             state.critics, grads, state.critic_optimiser, rate * critic_ratio
         )
         found, _ = direct((state.actor, critics), (batch.obs, drawn[1]), ent_coef)
-        grads, value, surprise = alone.mean(found)
+        grads, value, mean_log_prob = alone.mean(found)
         actor, actor_optimiser, _ = actor_steps.step(
             state.actor, grads, state.actor_optimiser, rate
         )
         log_ent, ent_optimiser = state.log_ent, state.ent_optimiser
         if learned:
             log_ent, ent_optimiser, _ = ent_steps.step(
-                log_ent, -(surprise + aim), ent_optimiser, rate
+                log_ent, -(mean_log_prob + aim), ent_optimiser, rate
             )
         updates = state.updates + 1
         target = state.target_critics
@@ -243,8 +243,8 @@ def sac(
                 lambda: state.target_critics,
             )
         metrics = said | {
-            "actor_loss": ent_coef * surprise - value, "ent_coef": ent_coef,
-            "entropy": -surprise, "grad_norm": norm, "learning_rate": rate,
+            "actor_loss": ent_coef * mean_log_prob - value, "ent_coef": ent_coef,
+            "entropy": -mean_log_prob, "grad_norm": norm, "learning_rate": rate,
         }  # fmt: skip
         state = state._replace(
             actor=actor,
@@ -256,7 +256,7 @@ def sac(
             ent_optimiser=ent_optimiser,
             updates=updates,
         )
-        return shards.agree(state, updates), metrics, error
+        return shards.sync(state, updates), metrics, error
 
     return Algorithm(
         name="sac",

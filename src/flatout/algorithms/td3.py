@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Algorithm, replay_needs, shapes_of
+from flatout.algorithms.base import Algorithm, replay_spec, shapes_of
 from flatout.algorithms.common.continuous import (
     ActorParams,
     Bounds,
@@ -29,7 +29,7 @@ from flatout.algorithms.common.continuous import (
 from flatout.algorithms.common.optimiser import Optimiser, polyak, schedule
 from flatout.algorithms.common.randomness import normals
 from flatout.algorithms.parallel.accumulate import in_pieces, pieces_of
-from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import DDPGConfig, TD3Config, linear
 from flatout.config.schema import NetworkConfig
 from flatout.networks.layers import Draw, FanIn
@@ -63,7 +63,7 @@ def td3(
     num_envs: int,
     total_steps: int,
     network: Network | None = None,
-    shards: Shards = ONE,
+    shards: Shards = UNSHARDED,
     micro_batch: int | None = None,
 ) -> Algorithm:
     """Build the pure functions: TD3's for its configuration, DDPG's for a plain one.
@@ -76,8 +76,8 @@ def td3(
         num_envs: N.
         total_steps: environment steps of the whole run, over which schedules run.
         network: a custom torso, or None for the configured one.
-        shards: the parts that each update is made of.
-        micro_batch: rows of a part whose gradients are computed at once; None for all.
+        shards: the logical shards of each update.
+        micro_batch: rows of a shard whose gradients are computed at once; None for all.
 
     Raises:
         UsageError: actions that are not a bounded box, or a network that does not fit.
@@ -89,7 +89,7 @@ def td3(
         spread, reach = config.target_policy_noise, config.target_noise_clip
     name = "td3" if twin else "ddpg"
     bounds = Bounds(action_spec, name)
-    needs = replay_needs(config, total_steps)
+    needs = replay_spec(config, total_steps)
     learning_rate = linear("learning_rate", config.learning_rate)
     critic_ratio = (config.critic_learning_rate or learning_rate[0]) / learning_rate[0]
 
@@ -178,7 +178,7 @@ def td3(
 
         return jax.value_and_grad(loss)(actor), None
 
-    criticise = in_pieces(critics_gradient, pieces, shards)
+    critic_grads = in_pieces(critics_gradient, pieces, shards)
     direct = in_pieces(actor_gradient, pieces, shards)
 
     def update(
@@ -187,10 +187,10 @@ def td3(
         drawn = None
         if spread:
             rows = batch.rewards.shape[0]
-            draw = shards.apart(functools.partial(normals, count=rows * bounds.size))
+            draw = shards.one_by_one(functools.partial(normals, count=rows * bounds.size))
             drawn = draw(shards.key(key), jnp.zeros((), jnp.int32), state.updates)
             drawn = drawn.reshape(rows, bounds.size)
-        (loss, q_mean, grads), error = criticise(state, (batch, drawn))
+        (loss, q_mean, grads), error = critic_grads(state, (batch, drawn))
         said = {"critic_loss": loss, "td_error": error.mean(), "q_mean": q_mean}
         grads, said = shards.each_step.mean((grads, said))
         rate = schedule(learning_rate, state.step, total_steps)
@@ -224,7 +224,7 @@ def td3(
         metrics = said | {
             "actor_loss": state.actor_loss, "grad_norm": norm, "learning_rate": rate,
         }  # fmt: skip
-        return shards.agree(state, updates), metrics, error
+        return shards.sync(state, updates), metrics, error
 
     return Algorithm(
         name=name,

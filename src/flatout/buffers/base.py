@@ -33,29 +33,29 @@ class Buffer(Protocol):
         of dispatches with updates."""
         ...
 
-    def held(self) -> Any:
+    def device_state(self) -> Any:
         """What lives in device memory at the start, as NumPy arrays; () for nothing."""
         ...
 
-    def book(self, trajectory: Trajectory) -> None:
-        """Take in a trajectory, as far as that is the host's part."""
+    def ingest(self, trajectory: Trajectory) -> None:
+        """Ingest a trajectory, as far as that is the host's part."""
         ...
 
-    def arrivals(self) -> Iterable[Any]:
+    def batches(self) -> Iterable[Any]:
         """The inputs of the dispatches of `learn`, one or more, that what was booked asks for."""
         ...
 
     def learn(
-        self, state: Any, held: Any, inputs: Any, key: jax.Array
+        self, state: Any, device_state: Any, inputs: Any, key: jax.Array
     ) -> tuple[Any, Any, Scalars, Any]:
-        """The learning state, what is held, scalars and feedback after the updates."""
+        """The learning state, the device state, scalars and feedback after the updates."""
         ...
 
-    def refresh(self, feedback: Any) -> None:
+    def update_priorities(self, feedback: Any) -> None:
         """Take in what `learn` fed back, once per trajectory's updates."""
         ...
 
-    def facts(self) -> dict[str, float]:
+    def stats(self) -> dict[str, float]:
         """Numbers to report beside the learner's."""
         ...
 
@@ -63,19 +63,23 @@ class Buffer(Protocol):
         """MiB that it takes in host memory and in the learning device's."""
         ...
 
-    def state(self, held: Any) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
+    def state(
+        self, device_state: Any
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
         """Arrays, JSON-compatible data, and the rows of experience where there are any."""
         ...
 
     def restore(
         self, arrays: dict[str, np.ndarray], data: dict[str, Any], rows: RowSource | None
     ) -> Any:
-        """Take over such a state; returns what is held."""
+        """Take over such a state; returns the device state."""
         ...
 
-    def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, held: Any) -> Any:
+    def truncate(
+        self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, device_state: Any
+    ) -> Any:
         """An environment's episode could not be restored: it ended, truncated, with its last
-        step, and the next began with `first_obs`. Returns what is held."""
+        step, and the next began with `first_obs`. Returns the device state."""
         ...
 
 

@@ -19,12 +19,12 @@ from flatout.buffers.replay import COUNT, STEPS, averages, one_update
 from flatout.buffers.ring import Geometry, Piece, Ring, gather, ring_bytes, ring_shapes
 from flatout.buffers.sampling import (
     Priorities,
-    arrive,
     draw,
-    no_priorities,
-    reprioritise,
+    empty_priorities,
+    insert_priorities,
     restored,
     saved,
+    set_priorities,
 )
 from flatout.types import RowSource, Trajectory
 
@@ -32,14 +32,14 @@ HEAD, MADE = 2, 3
 """Further counters of a dispatch: rows in the ring, updates made before."""
 
 
-class Held(NamedTuple):
+class DeviceState(NamedTuple):
     """What lives in device memory; priorities are None for uniform sampling."""
 
     ring: Ring
     priorities: Priorities | None
 
 
-class Arrival(NamedTuple):
+class DispatchInputs(NamedTuple):
     """What a dispatch brings: a piece, its final frames ``[C, ...]`` with their places ``[C]``
     (F for none), the raw key of the sampling stream, and counters."""
 
@@ -69,34 +69,34 @@ class DeviceReplay:
         geometry: Geometry,
         trajectory: Trajectory,
         key: np.ndarray,
-        cuts: int,
+        finals: int,
     ) -> None:
         assert algorithm.replay is not None
         self._algorithm = algorithm
-        self._needs = algorithm.replay
+        self._replay = algorithm.replay
         self._geometry = geometry
         self._key = key
-        self._ledger = Ledger(geometry, self._needs, cuts)
-        self._shapes = ring_shapes(geometry, trajectory, max(cuts, geometry.lanes))
+        self._ledger = Ledger(geometry, self._replay, finals)
+        self._shapes = ring_shapes(geometry, trajectory, max(finals, geometry.num_envs))
         self._finals = self._shapes.finals.shape[0]  # room for final observations
         self._before = 0  # how many there were when room was last made
-        self._booked: tuple[Any, ...] = ()
-        self.axes: Any = Arrival(0, 0, 0, 0, None, None)
+        self._ingested: tuple[Any, ...] = ()
+        self.axes: Any = DispatchInputs(0, 0, 0, 0, None, None)
         self.metrics = (*algorithm.advanced, *algorithm.metrics, "updates")
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
         """The shapes of what a dispatch brings."""
-        rows, lanes = trajectory.rewards.shape
+        rows, num_envs = trajectory.rewards.shape
         ring = self._shapes
         frame = ring.finals.shape[1:]
 
         def each(name: str) -> jax.ShapeDtypeStruct:
             like, more = getattr(ring, name), int(name in ("frames", "age"))
-            return jax.ShapeDtypeStruct((rows + more, lanes, *like.shape[1:]), like.dtype)
+            return jax.ShapeDtypeStruct((rows + more, num_envs, *like.shape[1:]), like.dtype)
 
         piece = Piece(*(each(name) for name in Piece._fields))
         room = trajectory.final_obs.shape[0]
-        arrival = Arrival(
+        arrival = DispatchInputs(
             piece,
             jax.ShapeDtypeStruct((room, *frame), ring.finals.dtype),
             jax.ShapeDtypeStruct((room,), np.int32),
@@ -106,11 +106,11 @@ class DeviceReplay:
         )
         return [arrival]
 
-    def held(self) -> Any:
+    def device_state(self) -> Any:
         """An empty ring."""
         ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in self._shapes))
-        priorities = None if self._needs.alpha is None else no_priorities(self._geometry)
-        return Held(ring, priorities)
+        priorities = None if self._replay.alpha is None else empty_priorities(self._geometry)
+        return DeviceState(ring, priorities)
 
     @property
     def room(self) -> int:
@@ -121,18 +121,18 @@ class DeviceReplay:
         """Have room for so many, as another part needs."""
         self._ledger.room = max(room, self._ledger.room)
 
-    def book(self, trajectory: Trajectory) -> None:
+    def ingest(self, trajectory: Trajectory) -> None:
         """Book a trajectory."""
         counters = np.zeros(4, np.int32)
         counters[[HEAD, MADE]] = self._ledger.head, self._ledger.made
-        piece, finals, numbers, _ = self._ledger.take(trajectory)
-        steps = piece.rewards.size * self._needs.parts
+        piece, finals, numbers, _ = self._ledger.ingest(trajectory)
+        steps = piece.rewards.size * self._replay.shards
         counters[[COUNT, STEPS]] = self._ledger.due, steps
-        self._booked = (piece, finals, numbers, len(trajectory.final_index), counters)
+        self._ingested = (piece, finals, numbers, len(trajectory.final_index), counters)
 
-    def arrivals(self) -> Iterator[Any]:
+    def batches(self) -> Iterator[Any]:
         """Hand over what was booked."""
-        piece, finals, numbers, space, counters = self._booked
+        piece, finals, numbers, space, counters = self._ingested
         if self.room > self._finals:
             self._resize(self.room)
             self._before = numbers.start
@@ -140,7 +140,9 @@ class DeviceReplay:
         places = np.full((space,), self._finals, np.int32)
         for i, (number, final) in enumerate(zip(numbers, finals, strict=True)):
             frames[i], places[i] = final, number % self._finals
-        yield Arrival(piece, frames, places, self._key, counters, np.float32(self._ledger.beta))
+        yield DispatchInputs(
+            piece, frames, places, self._key, counters, np.float32(self._ledger.beta)
+        )
 
     def _resize(self, room: int) -> None:
         old = self._shapes.finals
@@ -148,35 +150,35 @@ class DeviceReplay:
         finals = jax.ShapeDtypeStruct((room, *old.shape[1:]), old.dtype)
         self._shapes = self._shapes._replace(finals=finals)
 
-    def settle(self) -> None:
-        """Make room at once; what is held has to be `grown`."""
+    def reserve(self) -> None:
+        """Make room at once; the device state has to be `grown`."""
         if self.room > self._finals:
             self._resize(self.room)
             self._before = self._ledger.finals
 
     def fits(self, room: int) -> bool:
-        """Whether what is held, with room for so many final observations, is as wanted."""
+        """Whether the device state, with room for so many final observations, is as wanted."""
         return room == max(self._finals, self.room)
 
-    def grown(self, held: Held) -> Held:
-        """What is held, with room for the final observations that `take` found."""
-        old = held.ring.finals
+    def grown(self, device_state: DeviceState) -> DeviceState:
+        """The device state, with room for the final observations that `ingest` found."""
+        old = device_state.ring.finals
         if len(old) == self._finals:
-            return held
+            return device_state
         moved = self._ledger.moved(np.asarray(old), self._finals, self._before)
-        return held._replace(ring=held.ring._replace(finals=jnp.asarray(moved)))
+        return device_state._replace(ring=device_state.ring._replace(finals=jnp.asarray(moved)))
 
     def learn(
-        self, state: Any, held: Held, inputs: Arrival, key: jax.Array
+        self, state: Any, device_state: DeviceState, inputs: DispatchInputs, key: jax.Array
     ) -> tuple[Any, Any, Scalars, Any]:
         """Insert, then all the updates that are due, each from rows drawn here."""
-        algorithm, geometry, needs = self._algorithm, self._geometry, self._needs
+        algorithm, geometry, replay = self._algorithm, self._geometry, self._replay
         counters = inputs.counters
         head, rows = counters[HEAD], inputs.piece.rewards.shape[0]
-        ring = _insert(geometry, held.ring, head, inputs)
-        priorities = held.priorities
+        ring = _insert(geometry, device_state.ring, head, inputs)
+        priorities = device_state.priorities
         if priorities is not None:
-            priorities = arrive(geometry, priorities, head, rows)
+            priorities = insert_priorities(geometry, priorities, head, rows)
         assert algorithm.advance is not None
         state, said = algorithm.advance(state, counters[STEPS])
         newest = head + rows
@@ -184,16 +186,16 @@ class DeviceReplay:
         def body(u: jax.Array, carry: Any) -> Any:
             state, totals, priorities = carry
             drawn = draw(
-                geometry, inputs.key, counters[MADE] + u, newest, needs.batch_size,
+                geometry, inputs.key, counters[MADE] + u, newest, replay.batch_size,
                 priorities, inputs.beta,
             )  # fmt: skip
-            batch = gather(jnp, geometry, ring, newest, drawn.row, drawn.lane)
+            batch = gather(jnp, geometry, ring, newest, drawn.row, drawn.env)
             batch = batch._replace(weights=drawn.weight)
             state, totals, error = one_update(algorithm, geometry, state, totals, batch, key)
             if priorities is not None:
-                assert needs.alpha is not None
-                priorities = reprioritise(
-                    geometry, priorities, drawn.row, drawn.lane, error, needs.alpha
+                assert replay.alpha is not None
+                priorities = set_priorities(
+                    geometry, priorities, drawn.row, drawn.env, error, replay.alpha
                 )
             return state, totals, priorities
 
@@ -201,47 +203,51 @@ class DeviceReplay:
         count = counters[COUNT]
         carry = (state, zeros, priorities)
         state, totals, priorities = jax.lax.fori_loop(0, count, body, carry)
-        return state, Held(ring, priorities), said | averages(algorithm, totals, count), ()
+        return state, DeviceState(ring, priorities), said | averages(algorithm, totals, count), ()
 
-    def refresh(self, feedback: list[Any]) -> None:
+    def update_priorities(self, feedback: list[Any]) -> None:
         """Nothing: priorities are refreshed inside the program, after each update."""
 
-    def facts(self) -> dict[str, float]:
+    def stats(self) -> dict[str, float]:
         """How full it is (rows, and their share) and what it takes."""
-        return self._ledger.facts(ring_bytes(self._shapes))
+        return self._ledger.stats(ring_bytes(self._shapes))
 
     def memory_mb(self) -> tuple[float, float]:
         """MiB in host memory, and in the learning device's."""
         return 0.0, ring_bytes(self._shapes) / 2**20
 
-    def state(self, held: Held) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
+    def state(
+        self, device_state: DeviceState
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
         """Counters and priorities; the rows themselves are read from the device."""
-        return self._ledger.saved(held.ring, saved(self._geometry, held.priorities))
+        return self._ledger.saved(device_state.ring, saved(self._geometry, device_state.priorities))
 
     def restore(
         self, arrays: dict[str, np.ndarray], data: dict[str, Any], rows: RowSource | None
     ) -> Any:
-        """Take over such a state; returns what is held."""
-        ring = self._ledger.restore(self.held().ring, arrays, data, rows)
+        """Take over such a state; returns the device state."""
+        ring = self._ledger.restore(self.device_state().ring, arrays, data, rows)
         self._resize(len(ring.finals))
-        uniform = self._needs.alpha is None
-        return Held(ring, None if uniform else restored(self._geometry, arrays))
+        uniform = self._replay.alpha is None
+        return DeviceState(ring, None if uniform else restored(self._geometry, arrays))
 
-    def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, held: Held) -> Any:
-        """The lane's newest step was its episode's last."""
-        ring = Ring(*(np.array(array) for array in held.ring))
-        ring = self._ledger.cut(ring, env, final_obs, first_obs)
+    def truncate(
+        self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, device_state: DeviceState
+    ) -> Any:
+        """The environment's newest step was its episode's last."""
+        ring = Ring(*(np.array(array) for array in device_state.ring))
+        ring = self._ledger.truncate(ring, env, final_obs, first_obs)
         self._resize(len(ring.finals))
-        return held._replace(ring=ring)
+        return device_state._replace(ring=ring)
 
 
-def _insert(geometry: Geometry, ring: Ring, head: jax.Array, arrival: Arrival) -> Ring:
+def _insert(geometry: Geometry, ring: Ring, head: jax.Array, arrival: DispatchInputs) -> Ring:
     rows = arrival.piece.rewards.shape[0]
     places = (head + jnp.arange(rows + 1)) % geometry.length
     arrays: dict[str, Any] = {}
     for name, new in arrival.piece._asdict().items():
         array = getattr(ring, name)
-        shaped = array.reshape(geometry.length, geometry.lanes, *array.shape[1:])
+        shaped = array.reshape(geometry.length, geometry.num_envs, *array.shape[1:])
         arrays[name] = shaped.at[places[: len(new)]].set(new).reshape(array.shape)
     finals = ring.finals.at[arrival.places].set(arrival.finals, mode="drop")
     return Ring(finals=finals, **arrays)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flatout.algorithms.base import ReplayNeeds
+from flatout.algorithms.base import ReplaySpec
 from flatout.buffers.ring import MAX_AGE, Geometry, Piece, Ring
 from flatout.errors import CheckpointError
 from flatout.types import RowSource, Trajectory
@@ -25,25 +25,25 @@ class Ledger:
     Args:
         geometry: the ring's sizes.
         needs: what the algorithm asks for.
-        room: final observations that the ring can hold at first, at least one a lane.
+        room: final observations that the ring can hold at first, at least one a environment.
 
     Attributes:
-        head: rows ever taken in.
+        head: rows ever ingested.
         made: updates ever paid for, the newest trajectory's included.
         due: updates that the newest trajectory pays for.
         room: final observations that the ring has to have room for.
     """
 
-    def __init__(self, geometry: Geometry, needs: ReplayNeeds, room: int = 0) -> None:
+    def __init__(self, geometry: Geometry, replay: ReplaySpec, room: int = 0) -> None:
         self._geometry = geometry
-        self._needs = needs
+        self._replay = replay
         self.head = 0
         self.made = 0
         self.due = 0
-        self._age = np.zeros((geometry.lanes,), np.uint8)
+        self._age = np.zeros((geometry.num_envs,), np.uint8)
         self._finals = 0  # final observations ever taken in
-        self._cuts: deque[int] = deque()  # the rows whose final observations are still needed
-        self.room = max(room, geometry.lanes)
+        self._final_rows: deque[int] = deque()  # the rows whose final observations are still needed
+        self.room = max(room, geometry.num_envs)
 
     @property
     def finals(self) -> int:
@@ -53,12 +53,12 @@ class Ledger:
     @property
     def beta(self) -> float:
         """The exponent of the importance weights now."""
-        start, end = self._needs.beta
-        steps = self.head * self._geometry.lanes * self._needs.parts
-        done = min(steps / self._needs.total_steps, 1.0)
+        start, end = self._replay.beta
+        steps = self.head * self._geometry.num_envs * self._replay.shards
+        done = min(steps / self._replay.total_steps, 1.0)
         return start + (end - start) * done
 
-    def take(self, trajectory: Trajectory) -> tuple[Piece, list[np.ndarray], range, int]:
+    def ingest(self, trajectory: Trajectory) -> tuple[Piece, list[np.ndarray], range, int]:
         """Book a trajectory.
 
         Returns:
@@ -66,28 +66,28 @@ class Ledger:
         """
         geometry = self._geometry
         rewards, ended = trajectory.rewards, trajectory.ended
-        rows, lanes = rewards.shape
+        rows, num_envs = rewards.shape
         obs = np.concatenate([trajectory.obs, trajectory.last_obs[None]])
-        age = np.empty((rows + 1, lanes), np.uint8)
+        age = np.empty((rows + 1, num_envs), np.uint8)
         age[0] = self._age
         for t in range(rows):
             age[t + 1] = np.where(ended[t], 0, np.minimum(age[t], MAX_AGE - 1) + 1)
         self._age = age[rows].copy()
-        slot = np.zeros((rows, lanes), np.int32)
+        slot = np.zeros((rows, num_envs), np.int32)
         finals: list[np.ndarray] = []
         first = self._finals
         if trajectory.truncated.any():
             for index, final in zip(trajectory.final_index, trajectory.final_obs, strict=True):
-                if index < rows * lanes:
-                    slot[index // lanes, index % lanes] = self._finals
+                if index < rows * num_envs:
+                    slot[index // num_envs, index % num_envs] = self._finals
                     finals.append(geometry.newest(final))
                     self._finals += 1
-                    self._cuts.append(self.head + int(index) // lanes)
+                    self._final_rows.append(self.head + int(index) // num_envs)
         self.head += rows
-        while self._cuts and self._cuts[0] < self.head - geometry.rows:
-            self._cuts.popleft()
+        while self._final_rows and self._final_rows[0] < self.head - geometry.rows:
+            self._final_rows.popleft()
         before = self.made
-        self.made = self._needs.due(self.head * lanes)
+        self.made = self._replay.due(self.head * num_envs)
         self.due = self.made - before
         piece = Piece(
             frames=geometry.newest(obs),
@@ -101,7 +101,7 @@ class Ledger:
         return piece, finals, range(first, self._finals), self._grown()
 
     def _grown(self) -> int:
-        while self.room < len(self._cuts):
+        while self.room < len(self._final_rows):
             self.room *= 2
         return self.room
 
@@ -114,7 +114,7 @@ class Ledger:
             larger[number % room] = finals[number % len(finals)]
         return larger
 
-    def facts(self, size: int) -> dict[str, float]:
+    def stats(self, size: int) -> dict[str, float]:
         """How full the ring of so many bytes is."""
         rows = min(self.head, self._geometry.rows)
         return {"replay_fill": rows / self._geometry.rows, "replay_mb": size / 2**20}
@@ -122,8 +122,8 @@ class Ledger:
     def next_row(self, ring: Ring) -> dict[str, np.ndarray]:
         """What lies in the row that the next step will complete."""
         geometry = self._geometry
-        place = self.head % geometry.length * geometry.lanes
-        frames = on_host(ring.frames, place, geometry.lanes)
+        place = self.head % geometry.length * geometry.num_envs
+        frames = on_host(ring.frames, place, geometry.num_envs)
         return {"frames": frames.copy(), "age": self._age.copy()}
 
     def state(self) -> dict[str, Any]:
@@ -150,60 +150,60 @@ class Ledger:
             raise CheckpointError("it holds no replayed experience.")
         first, end = rows.stored
         self.head, room = int(data["head"]), int(data["room"])
-        most = 2 * max(geometry.length * geometry.lanes, self.room)
+        most = 2 * max(geometry.length * geometry.num_envs, self.room)
         if self.head != end or end - first > geometry.length or room > most:
             raise CheckpointError(
                 f"its replay has rows {first} to {end} of {self.head}, and room for {room}; "
                 f"there can be {geometry.length} rows, and room for {most}."
             )
         self.room = max(room, self.room)
-        self.made = self._needs.due(self.head * geometry.lanes)
+        self.made = self._replay.due(self.head * geometry.num_envs)
         self._age = np.array(arrays["age"], np.uint8)
-        if self._age.shape != (geometry.lanes,) or self.head < 0:
+        if self._age.shape != (geometry.num_envs,) or self.head < 0:
             raise CheckpointError("its replay was saved with another number of environments.")
         kept: list[np.ndarray] = []
-        self._cuts.clear()
+        self._final_rows.clear()
         ring.slot[...] = 0
         while first < end:
             stop = min(first + 4096, end)
-            part = rows.read(first, stop)
+            block = rows.read(first, stop)
             place = np.arange(first, stop) % geometry.length
             for name in STORED:
                 array = getattr(ring, name)
-                shaped = array.reshape(geometry.length, geometry.lanes, *array.shape[1:])
-                shaped[place] = part[name]
-            for (t, lane), final in zip(
-                np.argwhere(part["truncated"]), part["finals"], strict=True
+                shaped = array.reshape(geometry.length, geometry.num_envs, *array.shape[1:])
+                shaped[place] = block[name]
+            for (t, env), final in zip(
+                np.argwhere(block["truncated"]), block["finals"], strict=True
             ):
                 if first + t >= self.head - geometry.rows:
-                    ring.slot[place[t] * geometry.lanes + lane] = len(kept)
-                    self._cuts.append(first + int(t))
+                    ring.slot[place[t] * geometry.num_envs + env] = len(kept)
+                    self._final_rows.append(first + int(t))
                     kept.append(final)
             first = stop
         self._finals = len(kept)
         finals = np.zeros((self._grown(), *geometry.frame), ring.finals.dtype)
         for number, final in enumerate(kept):
             finals[number] = final
-        place = self.head % geometry.length * geometry.lanes
-        ring.frames[place : place + geometry.lanes] = arrays["frames"]
-        ring.age[place : place + geometry.lanes] = arrays["age"]
+        place = self.head % geometry.length * geometry.num_envs
+        ring.frames[place : place + geometry.num_envs] = arrays["frames"]
+        ring.age[place : place + geometry.num_envs] = arrays["age"]
         return ring._replace(finals=finals)
 
-    def cut(self, ring: Ring, env: int, final_obs: np.ndarray, first_obs: np.ndarray) -> Ring:
-        """The lane's newest step was its episode's last; the next begins with `first_obs`."""
+    def truncate(self, ring: Ring, env: int, final_obs: np.ndarray, first_obs: np.ndarray) -> Ring:
+        """The environment's newest step ended its episode; the next begins with `first_obs`."""
         self._age[env] = 0
-        place = self.head % self._geometry.length * self._geometry.lanes + env
+        place = self.head % self._geometry.length * self._geometry.num_envs + env
         ring.age[place] = 0
         ring.frames[place] = self._geometry.newest(first_obs)
         if not self.head:
             return ring
-        last = (self.head - 1) % self._geometry.length * self._geometry.lanes + env
+        last = (self.head - 1) % self._geometry.length * self._geometry.num_envs + env
         if ring.terminated[last] or ring.truncated[last]:
             return ring
         ring.truncated[last] = True
         ring.slot[last] = self._finals
         self._finals += 1
-        self._cuts.append(self.head - 1)
+        self._final_rows.append(self.head - 1)
         if self._grown() > len(ring.finals):
             ring = ring._replace(finals=self.moved(ring.finals, self.room, self._finals - 1))
         ring.finals[(self._finals - 1) % len(ring.finals)] = self._geometry.newest(final_obs)
@@ -223,19 +223,19 @@ class _Rows:
 
     def read(self, first: int, end: int) -> dict[str, np.ndarray]:
         geometry = self._geometry
-        length, lanes = geometry.length, geometry.lanes
+        length, num_envs = geometry.length, geometry.num_envs
         start, rows = first % length, end - first
         until = min(start + rows, length)  # the ring may go on at its beginning
-        stretches = [(start, until - start), (0, rows - (until - start))]
-        part: dict[str, np.ndarray] = {}
+        pieces = [(start, until - start), (0, rows - (until - start))]
+        block: dict[str, np.ndarray] = {}
         for name in (*STORED, "slot"):
             array = getattr(self._ring, name)
-            found = [on_host(array, at * lanes, size * lanes) for at, size in stretches if size]
-            part[name] = np.concatenate(found).reshape(rows, lanes, *array.shape[1:])
-        numbers = part.pop("slot")[part["truncated"]]
+            found = [on_host(array, at * num_envs, size * num_envs) for at, size in pieces if size]
+            block[name] = np.concatenate(found).reshape(rows, num_envs, *array.shape[1:])
+        numbers = block.pop("slot")[block["truncated"]]
         finals = self._ring.finals
-        part["finals"] = on_host(finals, 0, len(finals))[numbers % len(finals)]
-        return part
+        block["finals"] = on_host(finals, 0, len(finals))[numbers % len(finals)]
+        return block
 
 
 def on_host(array: Any, start: int, size: int) -> np.ndarray:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flatout.algorithms.base import REPLAY, Algorithm, ReplayNeeds, raw_key
+from flatout.algorithms.base import REPLAY, Algorithm, ReplaySpec, raw_key
 from flatout.buffers.base import Buffer
 from flatout.buffers.device import DeviceReplay
-from flatout.buffers.fresh import Fresh
+from flatout.buffers.on_policy import OnPolicyBuffer
 from flatout.buffers.replay import HostReplay
 from flatout.buffers.ring import Geometry, ring_bytes, ring_shapes
-from flatout.buffers.sampling import leaves_of
-from flatout.buffers.sharded import ShardedBuffer, part_shapes
+from flatout.buffers.sampling import leaf_count
+from flatout.buffers.sharded import ShardedBuffer, shard_shapes
 from flatout.buffers.sharded_replay import ShardedReplay
 from flatout.buffers.trajectories import TrajectoryReplay
 from flatout.config.placement import CPU, Placement
@@ -45,23 +45,23 @@ def build_buffer(
             memory and in the learning device's; refuses what cannot be.
     """
     shards = config.run.shards
-    own = shapes if shards == 1 else part_shapes(shapes, shards)
+    own = shapes if shards == 1 else shard_shapes(shapes, shards)
     if algorithm.replay is not None:
         assert task is not None  # only what learns from replay looks at it again
         if shards > 1:
-            algorithm = replace(algorithm, replay=algorithm.replay.part(shards))
+            algorithm = replace(algorithm, replay=algorithm.replay.shard(shards))
         return _build_replay(config, task, algorithm, placement, own, expect)
     kept = getattr(config.hyper, "replay_trajectories", 1)
     if kept == 1:
-        parts = [Fresh(algorithm) for _ in range(shards)]
+        buffers = [OnPolicyBuffer(algorithm) for _ in range(shards)]
     else:
-        parts = [TrajectoryReplay(algorithm, kept, own) for _ in range(shards)]
-        expect((shards * parts[0].memory_mb()[0], 0.0))
-    return parts[0] if shards == 1 else ShardedBuffer(parts, own.rewards.shape[1])
+        buffers = [TrajectoryReplay(algorithm, kept, own) for _ in range(shards)]
+        expect((shards * buffers[0].memory_mb()[0], 0.0))
+    return buffers[0] if shards == 1 else ShardedBuffer(buffers, own.rewards.shape[1])
 
 
 def replay_mb(
-    geometry: Geometry, needs: ReplayNeeds, trajectory: Trajectory, placement: Placement
+    geometry: Geometry, replay: ReplaySpec, trajectory: Trajectory, placement: Placement
 ) -> tuple[float, float]:
     """MiB that replay will take in host memory, and in the learning device's.
 
@@ -71,12 +71,12 @@ def replay_mb(
         trajectory: the shapes of trajectories.
         placement: where it lives.
     """
-    ring = ring_bytes(ring_shapes(geometry, trajectory, geometry.lanes))
-    tree = 0 if needs.alpha is None else 8 * leaves_of(geometry)
+    ring = ring_bytes(ring_shapes(geometry, trajectory, geometry.num_envs))
+    tree = 0 if replay.alpha is None else 8 * leaf_count(geometry)
     if placement.replay_on_device:
         return 0.0, (ring + tree) / MiB
     spec = geometry.spec
-    batches = needs.most(geometry.lanes) * needs.batch_size * 2 * math.prod(spec.shape)
+    batches = replay.most(geometry.num_envs) * replay.batch_size * 2 * math.prod(spec.shape)
     batches *= np.dtype(spec.dtype).itemsize
     # On a CPU the compiled update reads them where they lie.
     copied = batches if placement.learn[0].kind == "gpu" else 0
@@ -88,21 +88,21 @@ def _build_replay(
     expect: Callable[[tuple[float, float]], None],
 ) -> Buffer:  # fmt: skip
     """Replay; algorithm and shapes are those of one part."""
-    needs = algorithm.replay
-    assert needs is not None
-    lanes, shards = shapes.rewards.shape[1], config.run.shards
-    rows = max(needs.buffer_size // lanes, algorithm.horizon)
-    geometry = Geometry(task.obs_spec, lanes, rows, needs.n_step, needs.gamma)
-    host, device = replay_mb(geometry, needs, shapes, placement)
+    replay = algorithm.replay
+    assert replay is not None
+    num_envs, shards = shapes.rewards.shape[1], config.run.shards
+    rows = max(replay.buffer_size // num_envs, algorithm.horizon)
+    geometry = Geometry(task.obs_spec, num_envs, rows, replay.n_step, replay.gamma)
+    host, device = replay_mb(geometry, replay, shapes, placement)
     expect((shards * host, shards * device))
     keys = [raw_key(config.run.seed, REPLAY, number) for number in range(shards)]
     if shards == 1:
         keys = [raw_key(config.run.seed, REPLAY)]
     if placement.replay_on_device:
-        cuts = rows * lanes // (task.limit or 64) + lanes
-        parts = [DeviceReplay(algorithm, geometry, shapes, key, cuts) for key in keys]
-        return parts[0] if shards == 1 else ShardedReplay(parts, lanes)
-    several = placement.learn[0].kind == "gpu" and needs.most(lanes) > 1
-    chunk = -(-needs.most(lanes) // 2) if several else None
+        finals = rows * num_envs // (task.limit or 64) + num_envs
+        buffers = [DeviceReplay(algorithm, geometry, shapes, key, finals) for key in keys]
+        return buffers[0] if shards == 1 else ShardedReplay(buffers, num_envs)
+    several = placement.learn[0].kind == "gpu" and replay.most(num_envs) > 1
+    chunk = -(-replay.most(num_envs) // 2) if several else None
     key = keys[0] if shards == 1 else np.stack(keys)
     return HostReplay(algorithm, geometry, shapes, key, backend.device(CPU), chunk)

@@ -23,12 +23,12 @@ from flatout.buffers.ring import Gathered, Geometry, Ring, gather, merge, ring_b
 from flatout.buffers.sampling import (
     Drawn,
     Priorities,
-    arrive,
     draw,
-    no_priorities,
-    reprioritise,
+    empty_priorities,
+    insert_priorities,
     restored,
     saved,
+    set_priorities,
 )
 from flatout.types import Device, RowSource, Trajectory
 
@@ -37,16 +37,16 @@ COUNT, STEPS = range(2)
 
 
 class HostReplay:
-    """A ring in host memory, which all parts of a sharded learner have in common.
+    """A ring in host memory, which all shards of a sharded learner have in common.
 
-    Part s has the s-th N lanes, draws from those alone, and by its own priorities; what is handed
-    over has a leading axis of parts then.
+    Shard s has the s-th N environments, draws from those alone, and by its own priorities; batches
+    have a leading axis of shards then.
 
     Args:
         algorithm: learns from it, or one part of it does.
-        geometry: the ring's sizes; a part's.
-        trajectory: the shapes of trajectories; a part's.
-        key: raw key data of the sampling stream, uint32 ``[2]``; of S parts ``[S, 2]``.
+        geometry: the ring's sizes; a shard's.
+        trajectory: the shapes of trajectories; a shard's.
+        key: raw key data of the sampling stream, uint32 ``[2]``; of S shards ``[S, 2]``.
         host: the CPU device that chooses rows.
         chunk: the most updates in one dispatch; a trajectory's updates that need several are
             dispatched one after the other, the next one's batches gathered meanwhile.
@@ -63,43 +63,43 @@ class HostReplay:
     ) -> None:
         assert algorithm.replay is not None
         self._algorithm = algorithm
-        self._needs = algorithm.replay
-        self._part, self._key = geometry, key
-        self._parts = key.shape[:-1]  # () or (S,)
-        self._geometry = replace(geometry, lanes=geometry.lanes * math.prod(self._parts))
-        first = geometry.lanes * np.arange(math.prod(self._parts), dtype=np.int32)
-        self._first = first.reshape(*self._parts, 1, 1)  # each part's first lane
-        self._most = self._needs.most(geometry.lanes)
+        self._replay = algorithm.replay
+        self._shard, self._key = geometry, key
+        self._shards = key.shape[:-1]  # () or (S,)
+        self._geometry = replace(geometry, num_envs=geometry.num_envs * math.prod(self._shards))
+        first = geometry.num_envs * np.arange(math.prod(self._shards), dtype=np.int32)
+        self._first = first.reshape(*self._shards, 1, 1)  # each shard's first environment
+        self._most = self._replay.most(geometry.num_envs)
         self._chunk = min(chunk or self._most, self._most)
-        shapes = ring_shapes(self._geometry, trajectory, self._geometry.lanes)
+        shapes = ring_shapes(self._geometry, trajectory, self._geometry.num_envs)
         self._ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
-        self._ledger = Ledger(self._geometry, self._needs.whole())
+        self._ledger = Ledger(self._geometry, self._replay.whole())
         self._drawn: tuple[np.ndarray, np.ndarray] | None = None
-        self._booked = (0, 0)
+        self._ingested = (0, 0)
         self.axes: Any = (0, None)
         self._priorities: Any = None
         self._host = host
         counters = np.zeros(2, np.int32)
-        if self._needs.alpha is not None:
-            empty = no_priorities(geometry)
+        if self._replay.alpha is not None:
+            empty = empty_priorities(geometry)
             self._priorities = self._placed(
-                jax.tree.map(lambda leaf: np.broadcast_to(leaf, self._parts + leaf.shape), empty)
+                jax.tree.map(lambda leaf: np.broadcast_to(leaf, self._shards + leaf.shape), empty)
             )
         rows = trajectory.rewards.shape[0]
         self._draw = self._compiled(
             self._draw_all, (0, 0, None, None), self._priorities, key, counters, np.float32(1)
         )
         if self._priorities is not None:
-            self._arrive = self._compiled(
-                lambda pri, head: arrive(geometry, pri, head, rows), (0, None),
+            self._insert_priorities = self._compiled(
+                lambda pri, head: insert_priorities(geometry, pri, head, rows), (0, None),
                 self._priorities, np.int32(0), donate=(0,),
             )  # fmt: skip
-            drawn = np.zeros((*self._parts, self._most, self._needs.batch_size), np.int32)
-            self._reprioritise = self._compiled(
-                self._reprioritise_all, (0, 0, 0, 0, None), self._priorities, drawn, drawn,
+            drawn = np.zeros((*self._shards, self._most, self._replay.batch_size), np.int32)
+            self._set_priorities = self._compiled(
+                self._set_all_priorities, (0, 0, 0, 0, None), self._priorities, drawn, drawn,
                 drawn.astype(np.float32), np.int32(0), donate=(0,),
             )  # fmt: skip
-        none = np.zeros((*self._parts, self._chunk, self._needs.batch_size), np.int32)
+        none = np.zeros((*self._shards, self._chunk, self._replay.batch_size), np.int32)
         batches = self._gather(none, none)
         self._batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batches)
         self.metrics = (*algorithm.advanced, *algorithm.metrics, "updates")
@@ -111,8 +111,8 @@ class HostReplay:
         self, function: Any, axes: tuple[int | None, ...], *arguments: Any,
         donate: tuple[int, ...] = (),
     ) -> Any:  # fmt: skip
-        """One part's function for all of them, on the host's CPU."""
-        if self._parts:
+        """One shard's function for all of them, on the host's CPU."""
+        if self._shards:
             function = jax.vmap(function, axes)
         on = jax.sharding.SingleDeviceSharding(self._host)
         program = jax.jit(function, in_shardings=on, out_shardings=on, donate_argnums=donate)
@@ -123,27 +123,27 @@ class HostReplay:
         counters = jax.ShapeDtypeStruct((2,), np.int32)
         return [(self._batches, counters), ((), counters)]
 
-    def held(self) -> Any:
+    def device_state(self) -> Any:
         """Nothing lives in device memory."""
         return ()
 
-    def book(self, trajectory: Trajectory) -> None:
-        """Take in a trajectory."""
+    def ingest(self, trajectory: Trajectory) -> None:
+        """Ingest a trajectory."""
         ledger, ring = self._ledger, self._ring
         head, made = ledger.head, ledger.made
-        piece, finals, numbers, room = ledger.take(trajectory)
+        piece, finals, numbers, room = ledger.ingest(trajectory)
         if room > len(ring.finals):
             self._ring = ring = ring._replace(finals=ledger.moved(ring.finals, room, numbers.start))
         _insert(self._geometry, ring, head, piece)
         for number, final in zip(numbers, finals, strict=True):
             ring.finals[number % len(ring.finals)] = final
         if self._priorities is not None:
-            self._priorities = self._arrive(self._priorities, np.int32(head))
-        self._booked = (made, piece.rewards.size)
+            self._priorities = self._insert_priorities(self._priorities, np.int32(head))
+        self._ingested = (made, piece.rewards.size)
 
-    def arrivals(self) -> Iterator[Any]:
+    def batches(self) -> Iterator[Any]:
         """The batches of the updates that the trajectory pays for."""
-        ledger, (made, steps) = self._ledger, self._booked
+        ledger, (made, steps) = self._ledger, self._ingested
         count = ledger.due
         if not count:
             # A program of its own: what does not change in a loop, XLA computes before it.
@@ -151,28 +151,26 @@ class HostReplay:
             return
         beta = np.float32(ledger.beta)
         counters = np.array([made, ledger.head], np.int32)
-        row, lane, weights = map(
-            np.asarray, self._draw(self._priorities, self._key, counters, beta)
-        )
-        self._drawn = (row, lane)
+        row, env, weights = map(np.asarray, self._draw(self._priorities, self._key, counters, beta))
+        self._drawn = (row, env)
         for start in range(0, count, self._chunk):
             stop = min(start + self._chunk, count)
-            batch = self._gather(_some(row, start, self._chunk), _some(lane, start, self._chunk))
+            batch = self._gather(_some(row, start, self._chunk), _some(env, start, self._chunk))
             if self._priorities is not None:
                 batch = batch._replace(weights=_some(weights, start, self._chunk))
             yield batch, np.array([stop - start, 0 if start else steps], np.int32)
 
     def learn(
-        self, state: Any, held: Any, inputs: Any, key: jax.Array
+        self, state: Any, device_state: Any, inputs: Any, key: jax.Array
     ) -> tuple[Any, Any, Scalars, Any]:
         """All of a dispatch's updates, one batch after the other; none without batches."""
         batches, counters = inputs
-        algorithm, geometry = self._algorithm, self._part
+        algorithm, geometry = self._algorithm, self._shard
         assert algorithm.advance is not None
         state, said = algorithm.advance(state, counters[STEPS])
         zeros = jnp.zeros((len(algorithm.metrics),), jnp.float32)
         if batches == ():
-            return state, held, said | averages(algorithm, zeros, counters[COUNT]), ()
+            return state, device_state, said | averages(algorithm, zeros, counters[COUNT]), ()
 
         def body(u: jax.Array, carry: Any) -> Any:
             state, totals, errors = carry
@@ -180,76 +178,80 @@ class HostReplay:
             state, totals, error = one_update(algorithm, geometry, state, totals, batch, key)
             return state, totals, errors.at[u].set(error)
 
-        errors = jnp.zeros((self._chunk, self._needs.batch_size), jnp.float32)
+        errors = jnp.zeros((self._chunk, self._replay.batch_size), jnp.float32)
         count = counters[COUNT]
         state, totals, errors = jax.lax.fori_loop(0, count, body, (state, zeros, errors))
-        feedback = errors if self._needs.alpha is not None else ()
-        return state, held, said | averages(algorithm, totals, count), feedback
+        feedback = errors if self._replay.alpha is not None else ()
+        return state, device_state, said | averages(algorithm, totals, count), feedback
 
-    def refresh(self, feedback: list[Any]) -> None:
+    def update_priorities(self, feedback: list[Any]) -> None:
         """Give the sampled transitions the priorities of their errors."""
         if self._priorities is None or not self._ledger.due:
             return
         assert self._drawn is not None
-        errors = np.zeros((*self._parts, self._most, self._needs.batch_size), np.float32)
+        errors = np.zeros((*self._shards, self._most, self._replay.batch_size), np.float32)
         found = np.concatenate([np.asarray(one) for one in feedback], -2)[..., : self._most, :]
         errors[..., : found.shape[-2], :] = found
-        row, lane = self._drawn
-        self._priorities = self._reprioritise(
-            self._priorities, row, lane, errors, np.int32(self._ledger.due)
+        row, env = self._drawn
+        self._priorities = self._set_priorities(
+            self._priorities, row, env, errors, np.int32(self._ledger.due)
         )
 
-    def facts(self) -> dict[str, float]:
+    def stats(self) -> dict[str, float]:
         """How full it is (rows, and their share) and what it takes."""
-        return self._ledger.facts(ring_bytes(self._ring))
+        return self._ledger.stats(ring_bytes(self._ring))
 
     def memory_mb(self) -> tuple[float, float]:
         """MiB in host memory, and in the learning device's."""
         return ring_bytes(self._ring) / 2**20, 0.0
 
-    def state(self, held: Any) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
+    def state(
+        self, device_state: Any
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
         """Counters and priorities; the rows themselves are read where they lie."""
-        arrays, data, rows = self._ledger.saved(self._ring, saved(self._part, self._priorities))
-        return arrays, data | {"shards": math.prod(self._parts)}, rows
+        arrays, data, rows = self._ledger.saved(self._ring, saved(self._shard, self._priorities))
+        return arrays, data | {"shards": math.prod(self._shards)}, rows
 
     def restore(
         self, arrays: dict[str, np.ndarray], data: dict[str, Any], rows: RowSource | None
     ) -> Any:
         """Take over such a state."""
-        check_shards(data, math.prod(self._parts))
+        check_shards(data, math.prod(self._shards))
         self._ring = self._ledger.restore(self._ring, arrays, data, rows)
         if self._priorities is not None:
-            self._priorities = self._placed(restored(self._part, arrays))
+            self._priorities = self._placed(restored(self._shard, arrays))
         return ()
 
-    def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, held: Any) -> Any:
-        """The lane's newest step was its episode's last."""
-        self._ring = self._ledger.cut(self._ring, env, final_obs, first_obs)
-        return held
+    def truncate(
+        self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, device_state: Any
+    ) -> Any:
+        """The environment's newest step was its episode's last."""
+        self._ring = self._ledger.truncate(self._ring, env, final_obs, first_obs)
+        return device_state
 
-    def _gather(self, row: np.ndarray, lane: np.ndarray) -> Gathered:
+    def _gather(self, row: np.ndarray, env: np.ndarray) -> Gathered:
         head = self._ledger.head
-        return gather(np, self._geometry, self._ring, head, row, lane + self._first)
+        return gather(np, self._geometry, self._ring, head, row, env + self._first)
 
     def _draw_all(
         self, priorities: Priorities | None, key: jax.Array, counters: jax.Array, beta: jax.Array
     ) -> Drawn:
-        """One part's rows ``[K, B]`` for all updates of a trajectory."""
+        """One shard's rows ``[K, B]`` for all updates of a trajectory."""
         made, head = counters[0], counters[1]
 
         def one(update: jax.Array) -> Drawn:
-            return draw(self._part, key, update, head, self._needs.batch_size, priorities, beta)
+            return draw(self._shard, key, update, head, self._replay.batch_size, priorities, beta)
 
         return jax.vmap(one)(made + jnp.arange(self._most))
 
-    def _reprioritise_all(
-        self, priorities: Priorities, row: jax.Array, lane: jax.Array, errors: jax.Array,
+    def _set_all_priorities(
+        self, priorities: Priorities, row: jax.Array, env: jax.Array, errors: jax.Array,
         count: jax.Array,
     ) -> Priorities:  # fmt: skip
-        alpha = self._needs.alpha or 0.0
+        alpha = self._replay.alpha or 0.0
 
         def body(u: jax.Array, priorities: Priorities) -> Priorities:
-            return reprioritise(self._part, priorities, row[u], lane[u], errors[u], alpha)
+            return set_priorities(self._shard, priorities, row[u], env[u], errors[u], alpha)
 
         return jax.lax.fori_loop(0, count, body, priorities)
 
@@ -259,7 +261,7 @@ def one_update(
     key: jax.Array,
 ) -> tuple[Any, jax.Array, jax.Array]:  # fmt: skip
     """One gradient step from gathered transitions; the same text wherever they came from."""
-    batch = algorithm.shards.apart(functools.partial(merge, geometry))(found)
+    batch = algorithm.shards.one_by_one(functools.partial(merge, geometry))(found)
     state, metrics, error = algorithm.update(state, batch, wrap_key(key))
     return state, totals + jnp.stack([metrics[name] for name in algorithm.metrics]), error
 
@@ -285,6 +287,6 @@ def _insert(geometry: Geometry, ring: Ring, head: int, piece: Any) -> None:
     places = np.arange(head, head + rows + 1) % geometry.length
     for name in piece._fields:
         array = getattr(ring, name)
-        shaped = array.reshape(geometry.length, geometry.lanes, *array.shape[1:])
+        shaped = array.reshape(geometry.length, geometry.num_envs, *array.shape[1:])
         new = getattr(piece, name)
         shaped[places[: len(new)]] = new

@@ -1,6 +1,6 @@
 """A ring of replayed experience: each frame once, stacks and n-step returns made when sampling.
 
-Rows are numbered from the run's start; row g of N lanes (environments) lies at position ``g % L``.
+Rows are numbered from the run's start; row g of N environments lies at position ``g % L``.
 The functions here only read, so that one text serves NumPy (host memory) and JAX (device memory).
 """
 
@@ -41,7 +41,7 @@ class Ring(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A trajectory as a ring takes it in: T rows of N lanes.
+    """A trajectory as a ring takes it in: T rows of N environments.
 
     `frames` and `age` are of the observations before and after the steps, ``[T + 1, N, ...]``.
     """
@@ -61,14 +61,14 @@ class Geometry:
 
     Attributes:
         spec: one observation.
-        lanes: N.
-        rows: R, steps of each lane that can be sampled.
+        environments: N.
+        rows: R, steps of each environment that can be sampled.
         n_step: steps that a sample spans.
         gamma: discount per step.
     """
 
     spec: ObservationSpec
-    lanes: int
+    num_envs: int
     rows: int
     n_step: int
     gamma: float
@@ -98,7 +98,7 @@ class Geometry:
 
 def ring_shapes(geometry: Geometry, trajectory: Trajectory, finals: int) -> Ring:
     """The shapes of a ring for such trajectories."""
-    entries = geometry.length * geometry.lanes
+    entries = geometry.length * geometry.num_envs
 
     def flat(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((entries, *shape), np.dtype(dtype))
@@ -142,21 +142,21 @@ class Gathered(NamedTuple):
     weights: Array
 
 
-def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, lane: Array) -> Gathered:
+def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, env: Array) -> Gathered:
     """Transitions that start at given rows.
 
     Args:
         xp: `numpy` or `jax.numpy`.
         geometry: sizes.
         ring: the arrays.
-        head: rows ever taken in.
+        head: rows ever ingested.
         row: ``[...]`` row numbers, within `Geometry.window`.
-        lane: ``[...]`` lanes.
+        environment: ``[...]`` environments.
     """
-    lanes, length = geometry.lanes, geometry.length
+    num_envs, length = geometry.num_envs, geometry.length
 
     def at(array: Array, number: Array) -> Array:
-        return xp.take(array, number % length * lanes + lane, axis=0, mode="clip")
+        return xp.take(array, number % length * num_envs + env, axis=0, mode="clip")
 
     rewards, steps = [at(ring.rewards, row)], xp.ones(row.shape, np.int32)
     terminated, truncated = at(ring.terminated, row), at(ring.truncated, row)
@@ -169,10 +169,10 @@ def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, lane:
         truncated = xp.where(going, at(ring.truncated, row + k), truncated)
         going = going & ~(terminated | truncated)
     depth = geometry.spec.stack
-    frames = _frames(xp, geometry, ring, row + steps - 1, lane, range(1 - depth, 2))
-    frames = _ended(xp, geometry, ring, frames, row + steps - 1, lane, truncated)
+    frames = _frames(xp, geometry, ring, row + steps - 1, env, range(1 - depth, 2))
+    frames = _ended(xp, geometry, ring, frames, row + steps - 1, env, truncated)
     if geometry.n_step > 1:
-        first = _frames(xp, geometry, ring, row, lane, range(1 - depth, 1))
+        first = _frames(xp, geometry, ring, row, env, range(1 - depth, 1))
         axis = row.ndim
         frames = xp.concatenate([first, _slice(frames, axis, 1, None)], axis=axis)
     return Gathered(
@@ -209,20 +209,20 @@ def merge(geometry: Geometry, found: Gathered) -> Batch:
 
 
 def _ended(
-    xp: Any, geometry: Geometry, ring: Ring, frames: Array, row: Array, lane: Array,
+    xp: Any, geometry: Geometry, ring: Ring, frames: Array, row: Array, env: Array,
     truncated: Array,
 ) -> Array:  # fmt: skip
     """Frames up to the ones after rows; of truncated episodes, up to that which they ended with."""
     if xp is np and not truncated.any():
         return frames
-    slot = xp.take(ring.slot, row % geometry.length * geometry.lanes + lane, axis=0, mode="clip")
+    slot = xp.take(ring.slot, row % geometry.length * geometry.num_envs + env, axis=0, mode="clip")
     if xp is np:
         frames[truncated, -1] = ring.finals[slot[truncated] % len(ring.finals)]
         return frames
     axis = row.ndim
     final = xp.expand_dims(xp.take(ring.finals, slot % len(ring.finals), axis=0, mode="clip"), axis)
-    cut = truncated.reshape(truncated.shape + (1,) * (frames.ndim - axis))
-    last = xp.where(cut, final, _slice(frames, axis, -1, None))
+    truncate = truncated.reshape(truncated.shape + (1,) * (frames.ndim - axis))
+    last = xp.where(truncate, final, _slice(frames, axis, -1, None))
     return xp.concatenate([_slice(frames, axis, None, -1), last], axis=axis)
 
 
@@ -231,20 +231,20 @@ def _slice(array: Array, axis: int, start: int | None, stop: int | None) -> Arra
 
 
 def _frames(
-    xp: Any, geometry: Geometry, ring: Ring, row: Array, lane: Array, offsets: range
+    xp: Any, geometry: Geometry, ring: Ring, row: Array, env: Array, offsets: range
 ) -> Array:
     """The frames ``[..., len(offsets), *frame]`` so many rows after given ones.
 
     Where an episode began later than that, its first frame again, or zeros (`stack_pad`).
     """
-    lanes, length = geometry.lanes, geometry.length
+    num_envs, length = geometry.num_envs, geometry.length
     ahead = np.asarray(offsets, np.int32)
     if geometry.spec.stack == 1:
-        number = (row[..., None] + ahead) % length * lanes + lane[..., None]
+        number = (row[..., None] + ahead) % length * num_envs + env[..., None]
         return xp.take(ring.frames, number, axis=0, mode="clip")
-    age = xp.take(ring.age, row % length * lanes + lane, axis=0, mode="clip").astype(np.int32)
+    age = xp.take(ring.age, row % length * num_envs + env, axis=0, mode="clip").astype(np.int32)
     start = -age[..., None]
-    number = (row[..., None] + xp.maximum(ahead, start)) % length * lanes + lane[..., None]
+    number = (row[..., None] + xp.maximum(ahead, start)) % length * num_envs + env[..., None]
     frames = xp.take(ring.frames, number, axis=0, mode="clip")
     if geometry.spec.stack_pad == "zeros":
         there = ahead >= start

@@ -32,21 +32,21 @@ class Priorities(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """Rows, lanes and importance weights ``[B]``."""
+    """Rows, environments and importance weights ``[B]``."""
 
     row: Array
-    lane: Array
+    env: Array
     weight: Array
 
 
-def leaves_of(geometry: Geometry) -> int:
+def leaf_count(geometry: Geometry) -> int:
     """Leaves of the tree: a power of two with room for every position."""
-    return 1 << max(geometry.length * geometry.lanes - 1, 1).bit_length()
+    return 1 << max(geometry.length * geometry.num_envs - 1, 1).bit_length()
 
 
-def no_priorities(geometry: Geometry) -> Priorities:
+def empty_priorities(geometry: Geometry) -> Priorities:
     """Of an empty ring (NumPy)."""
-    return Priorities(np.zeros(2 * leaves_of(geometry), np.float32), np.ones((), np.float32))
+    return Priorities(np.zeros(2 * leaf_count(geometry), np.float32), np.ones((), np.float32))
 
 
 def bits(key: jax.Array, update: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
@@ -72,7 +72,7 @@ def draw(
 ) -> Drawn:
     """Choose B transitions for one update.
 
-    Uniform: every stored step of every lane is equally likely (to 2^-32 of the number of rows).
+    Uniform: every stored step of every environment is equally likely (to 2^-32 of the rows).
     By priority: one draw from each of B equal parts of the total, weights
     ``(1 / (M * P(i)))^beta`` over the largest in the batch (Schaul et al., 2016, section 3.4).
 
@@ -80,7 +80,7 @@ def draw(
         geometry: sizes.
         key: raw key data, uint32 ``[2]``.
         update: the update's number since the run's start, int32.
-        head: rows ever taken in, int32.
+        head: rows ever ingested, int32.
         count: B.
         priorities: or None for uniform.
         beta: exponent of the weights.
@@ -89,8 +89,8 @@ def draw(
     word, other = bits(key, update, count)
     if priorities is None:
         row = first + (word % rows.astype(jnp.uint32)).astype(jnp.int32)
-        lane = (other % np.uint32(geometry.lanes)).astype(jnp.int32)
-        return Drawn(row, lane, jnp.ones((count,), jnp.float32))
+        env = (other % np.uint32(geometry.num_envs)).astype(jnp.int32)
+        return Drawn(row, env, jnp.ones((count,), jnp.float32))
     tree = priorities.tree
     share = ((word >> 9).astype(jnp.float32) + 0.5) * np.float32(2.0**-23)
     target = (jnp.arange(count) + share) * (tree[1] / count)
@@ -102,20 +102,20 @@ def draw(
         return 2 * node + go, jnp.where(go, target - left, target)
 
     # A loop: written out, it takes a quarter of a minute to compile.
-    depth = leaves_of(geometry).bit_length() - 1
+    depth = leaf_count(geometry).bit_length() - 1
     node, _ = jax.lax.fori_loop(0, depth, descend, (jnp.ones((count,), jnp.int32), target))
-    place = node - leaves_of(geometry)
+    place = node - leaf_count(geometry)
     chance = tree[node] / tree[1]
-    size = (rows * geometry.lanes).astype(jnp.float32)
+    size = (rows * geometry.num_envs).astype(jnp.float32)
     weight = (size * chance) ** -beta
-    position, lane = place // geometry.lanes, place % geometry.lanes
+    position, env = place // geometry.num_envs, place % geometry.num_envs
     row = first + (position - first) % geometry.length
-    return Drawn(row, lane, weight / weight.max())
+    return Drawn(row, env, weight / weight.max())
 
 
 def _set(geometry: Geometry, tree: Array, place: Array, value: Array) -> Array:
     """Give leaves ``[k]`` new priorities and mend the sums above them."""
-    node = place + leaves_of(geometry)
+    node = place + leaf_count(geometry)
     tree = tree.at[node].set(value)
 
     def mend(_: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -123,39 +123,41 @@ def _set(geometry: Geometry, tree: Array, place: Array, value: Array) -> Array:
         node = node // 2
         return tree.at[node].set(tree[2 * node] + tree[2 * node + 1]), node
 
-    return jax.lax.fori_loop(0, leaves_of(geometry).bit_length() - 1, mend, (tree, node))[0]
+    return jax.lax.fori_loop(0, leaf_count(geometry).bit_length() - 1, mend, (tree, node))[0]
 
 
-def arrive(geometry: Geometry, priorities: Priorities, head: jax.Array, rows: int) -> Priorities:
+def insert_priorities(
+    geometry: Geometry, priorities: Priorities, head: jax.Array, rows: int
+) -> Priorities:
     """New rows get the largest priority; those that can no longer be sampled lose theirs.
 
     Args:
         geometry: sizes.
         priorities: before.
-        head: rows ever taken in, the new ones not counted.
+        head: rows ever ingested, the new ones not counted.
         rows: T, how many are new.
     """
-    lane = jnp.arange(geometry.lanes)
+    env = jnp.arange(geometry.num_envs)
     new = head + jnp.arange(rows)
 
     def places(number: jax.Array) -> jax.Array:
-        return (number[:, None] % geometry.length * geometry.lanes + lane).reshape(-1)
+        return (number[:, None] % geometry.length * geometry.num_envs + env).reshape(-1)
 
     gone = jnp.maximum(new - geometry.rows, -geometry.length) % geometry.length
     tree = _set(geometry, priorities.tree, places(gone), jnp.zeros(()))
     return priorities._replace(tree=_set(geometry, tree, places(new), priorities.largest))
 
 
-def reprioritise(
+def set_priorities(
     geometry: Geometry,
     priorities: Priorities,
     row: jax.Array,
-    lane: jax.Array,
+    env: jax.Array,
     error: jax.Array,
     alpha: float,
 ) -> Priorities:
     """Give sampled transitions the priorities of their errors ``[B]``."""
-    place = row % geometry.length * geometry.lanes + lane
+    place = row % geometry.length * geometry.num_envs + env
     value = (error + EPSILON) ** alpha
     tree = _set(geometry, priorities.tree, place, value)
     return Priorities(tree, jnp.maximum(priorities.largest, value.max()))
@@ -163,18 +165,18 @@ def reprioritise(
 
 def leaves(geometry: Geometry, priorities: Priorities) -> np.ndarray:
     """The transitions' own priorities ``[L * N]``, of S parts ``[S, L * N]``."""
-    start = leaves_of(geometry)
-    return np.asarray(priorities.tree)[..., start : start + geometry.length * geometry.lanes]
+    start = leaf_count(geometry)
+    return np.asarray(priorities.tree)[..., start : start + geometry.length * geometry.num_envs]
 
 
 def saved(geometry: Geometry, priorities: Priorities | None) -> dict[str, np.ndarray]:
     """All that a checkpoint needs: the transitions' own ``[L, N]``; the sums are functions of them.
 
-    Of S parts the lanes lie side by side: ``[L, S * N]``.
+    Of S parts the environments lie side by side: ``[L, S * N]``.
     """
     if priorities is None:
         return {}
-    shaped = leaves(geometry, priorities).reshape(-1, geometry.length, geometry.lanes)
+    shaped = leaves(geometry, priorities).reshape(-1, geometry.length, geometry.num_envs)
     return {
         "priorities": np.concatenate(list(shaped), 1), "largest": np.asarray(priorities.largest)
     }  # fmt: skip
@@ -183,13 +185,13 @@ def saved(geometry: Geometry, priorities: Priorities | None) -> dict[str, np.nda
 def restored(geometry: Geometry, arrays: dict[str, np.ndarray]) -> Priorities:
     """Saved priorities (NumPy), of one store or of parts as they were saved."""
     largest = np.asarray(arrays["largest"], np.float32)
-    whole = arrays["priorities"].reshape(geometry.length, -1, geometry.lanes)
+    whole = arrays["priorities"].reshape(geometry.length, -1, geometry.num_envs)
     trees = [_tree(geometry, whole[:, part].reshape(-1)) for part in range(whole.shape[1])]
     return Priorities(np.stack(trees) if largest.ndim else trees[0], largest)
 
 
 def _tree(geometry: Geometry, own: np.ndarray) -> np.ndarray:
-    size = leaves_of(geometry)
+    size = leaf_count(geometry)
     tree = np.zeros(2 * size, np.float32)
     tree[size : size + len(own)] = own
     while size > 1:

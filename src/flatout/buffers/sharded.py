@@ -1,4 +1,4 @@
-"""A buffer of S parts, each with its own environments, its own store and its own draws."""
+"""A buffer of S shards, each with its own environments, its own store and its own draws."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from flatout.types import RowSource, Trajectory
 
 
 class ShardedBuffer:
-    """Parts of one kind side by side; part s has the s-th N / S environments.
+    """Shards of one kind side by side; shard s has the s-th N / S environments.
 
-    What it hands over has a leading axis of parts where the parts' own does not agree
-    (`Buffer.axes`), and `learn` is that of one part.
+    What it hands over has a leading axis of shards where the shards' own does not agree
+    (`Buffer.axes`), and `learn` is that of one shard.
 
     Args:
-        parts: the parts' buffers.
+        shards: the shards' buffers.
         envs: N / S.
     """
 
-    def __init__(self, parts: Sequence[Buffer], envs: int) -> None:
-        self._parts = list(parts)
+    def __init__(self, shards: Sequence[Buffer], envs: int) -> None:
+        self._shards = list(shards)
         self._envs = envs
-        self.metrics = parts[0].metrics
-        self.axes = parts[0].axes
+        self.metrics = shards[0].metrics
+        self.axes = shards[0].axes
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
-        """The shapes of all parts' inputs."""
-        count = len(self._parts)
+        """The shapes of all shards' inputs."""
+        count = len(self._shards)
 
         def lifted(axis: Any, own: Any) -> Any:
             if axis is None:
@@ -43,51 +43,53 @@ class ShardedBuffer:
 
         return [
             by_axis(lifted, self.axes, own)
-            for own in self._parts[0].inputs(part_shapes(trajectory, count))
+            for own in self._shards[0].inputs(shard_shapes(trajectory, count))
         ]
 
-    def held(self) -> Any:
+    def device_state(self) -> Any:
         """Nothing lives in device memory."""
         return ()
 
-    def book(self, trajectory: Trajectory) -> None:
-        """Each part takes in its own environments' steps."""
-        for part, own in zip(self._parts, split(trajectory, len(self._parts)), strict=True):
-            part.book(own)
+    def ingest(self, trajectory: Trajectory) -> None:
+        """Each shard takes in its own environments' steps."""
+        for shard, own in zip(self._shards, split(trajectory, len(self._shards)), strict=True):
+            shard.ingest(own)
 
-    def arrivals(self) -> Iterator[Any]:
-        """The parts' inputs, which come in step: all parts are owed the same updates."""
-        for several in zip(*(part.arrivals() for part in self._parts), strict=True):
+    def batches(self) -> Iterator[Any]:
+        """The shards' inputs, which come in step: all shards are owed the same updates."""
+        for several in zip(*(shard.batches() for shard in self._shards), strict=True):
             yield stacked(several, self.axes)
 
     def learn(
-        self, state: Any, held: Any, inputs: Any, key: jax.Array
+        self, state: Any, device_state: Any, inputs: Any, key: jax.Array
     ) -> tuple[Any, Any, Scalars, Any]:
-        """One part's updates."""
-        return self._parts[0].learn(state, held, inputs, key)
+        """One shard's updates."""
+        return self._shards[0].learn(state, device_state, inputs, key)
 
-    def refresh(self, feedback: list[Any]) -> None:
-        """Nothing: no part has priorities in host memory."""
+    def update_priorities(self, feedback: list[Any]) -> None:
+        """Nothing: no shard has priorities in host memory."""
 
-    def facts(self) -> dict[str, float]:
-        """How full the parts are, and what they take together."""
-        facts = [part.facts() for part in self._parts]
-        joined = dict(facts[0])
+    def stats(self) -> dict[str, float]:
+        """How full the shards are, and what they take together."""
+        stats = [shard.stats() for shard in self._shards]
+        joined = dict(stats[0])
         if "replay_mb" in joined:
-            joined["replay_mb"] = sum(one["replay_mb"] for one in facts)
+            joined["replay_mb"] = sum(one["replay_mb"] for one in stats)
         return joined
 
     def memory_mb(self) -> tuple[float, float]:
         """MiB in host memory, and in the learning devices' together."""
-        sizes = [part.memory_mb() for part in self._parts]
+        sizes = [shard.memory_mb() for shard in self._shards]
         return sum(size[0] for size in sizes), sum(size[1] for size in sizes)
 
-    def state(self, held: Any) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
-        """The parts' own, with their numbers before the names of arrays."""
+    def state(
+        self, device_state: Any
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
+        """The shards' own, with their numbers before the names of arrays."""
         arrays: dict[str, np.ndarray] = {}
         data: list[dict[str, Any]] = []
-        for number, part in enumerate(self._parts):
-            kept, said, _ = part.state(held)
+        for number, shard in enumerate(self._shards):
+            kept, said, _ = shard.state(device_state)
             arrays |= {f"{number}/{name}": array for name, array in kept.items()}
             data.append(said)
         return arrays, {"parts": data}, None
@@ -95,66 +97,68 @@ class ShardedBuffer:
     def restore(
         self, arrays: dict[str, np.ndarray], data: dict[str, Any], rows: RowSource | None
     ) -> Any:
-        """Take over such a state; returns what is held."""
-        check_shards(data, len(self._parts))
-        for number, (part, said) in enumerate(zip(self._parts, data["parts"], strict=True)):
+        """Take over such a state; returns the device state."""
+        check_shards(data, len(self._shards))
+        for number, (shard, said) in enumerate(zip(self._shards, data["parts"], strict=True)):
             start = f"{number}/"
             kept = {n.removeprefix(start): a for n, a in arrays.items() if n.startswith(start)}
-            part.restore(kept, said, None)
+            shard.restore(kept, said, None)
         return ()
 
-    def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, held: Any) -> Any:
-        """The environment's part is told."""
+    def truncate(
+        self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, device_state: Any
+    ) -> Any:
+        """The environment's shard is told."""
         number, own = divmod(env, self._envs)
-        return self._parts[number].cut(own, final_obs, first_obs, held)
+        return self._shards[number].truncate(own, final_obs, first_obs, device_state)
 
 
-# --- Parts of trajectories and arrays -----------------------------------------------------------
+# --- Shards of trajectories and arrays -----------------------------------------------------------
 
 
-def split(trajectory: Trajectory, parts: int) -> list[Trajectory]:
-    """The trajectories of each part's environments (views), final observations sorted in."""
+def split(trajectory: Trajectory, shards: int) -> list[Trajectory]:
+    """The trajectories of each shard's environments (views), final observations sorted in."""
     steps, envs = trajectory.rewards.shape
-    own = envs // parts
-    room = len(trajectory.final_index) // parts
+    own = envs // shards
+    room = len(trajectory.final_index) // shards
     used = np.flatnonzero(trajectory.final_index < steps * envs)
     row, env = np.divmod(trajectory.final_index[used], envs)
-    part = env // own
-    most = int(np.bincount(part, minlength=1).max())
-    while room < most:  # as one part's may all have been cut
+    shard = env // own
+    most = int(np.bincount(shard, minlength=1).max())
+    while room < most:  # as one shard's may all have been cut
         room *= 2
     found = []
-    for number in range(parts):
-        mine = part == number
+    for number in range(shards):
+        mine = shard == number
         final_obs = np.zeros((room, *trajectory.final_obs.shape[1:]), trajectory.final_obs.dtype)
         final_index = np.full((room,), steps * own, np.int32)
         final_obs[: mine.sum()] = trajectory.final_obs[used[mine]]
         final_index[: mine.sum()] = row[mine] * own + env[mine] - number * own
-        lanes = slice(number * own, (number + 1) * own)
+        columns = slice(number * own, (number + 1) * own)
         kept = {"final_obs": final_obs, "final_index": final_index}
-        found.append(_of_lanes(trajectory, lanes)._replace(**kept))
+        found.append(_of_envs(trajectory, columns)._replace(**kept))
     return found
 
 
-def part_shapes(trajectory: Trajectory, parts: int) -> Trajectory:
-    """The shapes of one part's trajectories, of all environments' shapes."""
+def shard_shapes(trajectory: Trajectory, shards: int) -> Trajectory:
+    """The shapes of one shard's trajectories, of all environments' shapes."""
 
     def shaped(leaf: Any, axis: int) -> jax.ShapeDtypeStruct:
         shape = list(leaf.shape)
-        shape[axis] //= parts
+        shape[axis] //= shards
         return jax.ShapeDtypeStruct(tuple(shape), leaf.dtype)
 
     whole = ("last_obs", "final_obs", "final_index")
     return _mapped(trajectory, lambda name, leaf: shaped(leaf, 0 if name in whole else 1))
 
 
-def _of_lanes(trajectory: Trajectory, lanes: slice) -> Trajectory:
-    def cut(name: str, array: Any) -> Any:
+def _of_envs(trajectory: Trajectory, columns: slice) -> Trajectory:
+    def pick(name: str, array: Any) -> Any:
         if name in ("final_obs", "final_index"):
             return array
-        return array[lanes] if name == "last_obs" else array[:, lanes]
+        return array[columns] if name == "last_obs" else array[:, columns]
 
-    return _mapped(trajectory, cut)
+    return _mapped(trajectory, pick)
 
 
 def _mapped(trajectory: Trajectory, function: Any) -> Trajectory:
@@ -168,12 +172,12 @@ def _mapped(trajectory: Trajectory, function: Any) -> Trajectory:
     return trajectory._replace(extras=extras, **fields)
 
 
-def stacked(parts: Sequence[Any], axes: Any) -> Any:
-    """One pytree with a leading axis of parts, where they do not agree."""
+def stacked(shards: Sequence[Any], axes: Any) -> Any:
+    """One pytree with a leading axis of shards, where they do not agree."""
 
     def join(axis: Any, *own: Any) -> Any:
         if axis is None:
             return own[0]
         return jax.tree.map(lambda *leaves: np.stack(leaves), *own)
 
-    return by_axis(join, axes, *parts)
+    return by_axis(join, axes, *shards)

@@ -1,4 +1,4 @@
-"""Replay in the learning devices' memory, in S parts: each device has its own parts' rings."""
+"""Replay in the learning devices' memory, in S shards: each device has its own shards' rings."""
 
 from __future__ import annotations
 
@@ -14,41 +14,46 @@ from flatout.buffers.device import DeviceReplay
 from flatout.buffers.sharded import ShardedBuffer, stacked
 from flatout.types import RowSource, Trajectory
 
-LANES = {"frames": 0, "age": 0, "priorities": 1}
-"""The axis of lanes in what a part keeps; parts' other arrays are stacked."""
+ENV_AXIS = {"frames": 0, "age": 0, "priorities": 1}
+"""The axis of environments in what a shard keeps; shards' other arrays are stacked."""
 
 
 class ShardedReplay(ShardedBuffer):
-    """Parts whose rings have one shape, though only one part's episodes were cut often.
+    """Shards whose rings have one shape, though only one shard's episodes were cut often.
 
-    What it keeps is what `HostReplay` of as many parts does.
+    What it keeps is what `HostReplay` of as many shards does.
 
     Args:
-        parts: the parts' buffers.
+        shards: the shards' buffers.
         envs: N / S.
     """
 
-    def __init__(self, parts: Sequence[DeviceReplay], envs: int) -> None:
-        super().__init__(parts, envs)
-        self._replays = list(parts)
+    def __init__(self, shards: Sequence[DeviceReplay], envs: int) -> None:
+        super().__init__(shards, envs)
+        self._replays = list(shards)
 
-    def held(self) -> Any:
-        """The parts' empty rings."""
-        return stacked([part.held() for part in self._replays], 0)
+    def device_state(self) -> Any:
+        """The shards' empty rings."""
+        return stacked([shard.device_state() for shard in self._replays], 0)
 
-    def book(self, trajectory: Trajectory) -> None:
-        """Each part takes in its own environments' steps."""
-        super().book(trajectory)
+    def ingest(self, trajectory: Trajectory) -> None:
+        """Each shard takes in its own environments' steps."""
+        super().ingest(trajectory)
         self._make_room()
 
-    def state(self, held: Any) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
-        """The parts' own, lanes side by side."""
+    def state(
+        self, device_state: Any
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
+        """The shards' own, environments side by side."""
         kept, said, rows = zip(
-            *(part.state(part_of(held, number)) for number, part in enumerate(self._replays)),
+            *(
+                shard.state(shard_of(device_state, number))
+                for number, shard in enumerate(self._replays)
+            ),
             strict=True,
         )
         arrays = {
-            name: np.concatenate([own[name] for own in kept], LANES[name]) if name in LANES
+            name: np.concatenate([own[name] for own in kept], ENV_AXIS[name]) if name in ENV_AXIS
             else np.stack([own[name] for own in kept])
             for name in kept[0]
         }  # fmt: skip
@@ -58,60 +63,64 @@ class ShardedReplay(ShardedBuffer):
     def restore(
         self, arrays: dict[str, np.ndarray], data: dict[str, Any], rows: RowSource | None
     ) -> Any:
-        """Take over such a state; returns what is held."""
+        """Take over such a state; returns the device state."""
         check_shards(data, len(self._replays))
-        held, count = [], len(self._replays)
+        states, count = [], len(self._replays)
         said = data | {"room": data["room"] // count}
-        for number, part in enumerate(self._replays):
+        for number, shard in enumerate(self._replays):
             own = {
-                name: np.split(array, count, LANES[name])[number] if name in LANES
+                name: np.split(array, count, ENV_AXIS[name])[number] if name in ENV_AXIS
                 else array[number]
                 for name, array in arrays.items()
             }  # fmt: skip
-            lanes = None if rows is None else PartRows(rows, number * self._envs, self._envs)
-            held.append(part.restore(own, said, lanes))
-        return self._together(held)
+            own_rows = None if rows is None else ShardRows(rows, number * self._envs, self._envs)
+            states.append(shard.restore(own, said, own_rows))
+        return self._together(states)
 
-    def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, held: Any) -> Any:
-        """The environment's part is told; what is held moves through host memory."""
+    def truncate(
+        self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, device_state: Any
+    ) -> Any:
+        """The environment's shard is told; the device state moves through host memory."""
         number, own = divmod(env, self._envs)
-        parts = self._apart(held)
-        parts[number] = self._replays[number].cut(own, final_obs, first_obs, parts[number])
-        return self._together(parts)
+        states = self._apart(device_state)
+        states[number] = self._replays[number].truncate(own, final_obs, first_obs, states[number])
+        return self._together(states)
 
-    def grown(self, held: Any) -> Any:
-        """What is held, with room for the final observations of the part that has most."""
-        if self._replays[0].fits(held.ring.finals.shape[1]):
-            return held
-        return self._together(self._apart(held))
+    def grown(self, device_state: Any) -> Any:
+        """The device state, with room for the final observations of the shard that has most."""
+        if self._replays[0].fits(device_state.ring.finals.shape[1]):
+            return device_state
+        return self._together(self._apart(device_state))
 
     def _apart(self, tree: Any) -> list[Any]:
-        """Each part's arrays in host memory, all moved there once."""
+        """Each shard's arrays in host memory, all moved there once."""
         host = jax.tree.map(np.asarray, tree)
         return [jax.tree.map(itemgetter(number), host) for number in range(len(self._replays))]
 
-    def _together(self, held: list[Any]) -> Any:
+    def _together(self, states: list[Any]) -> Any:
         self._make_room()
-        for part in self._replays:
-            part.settle()
-        return stacked([part.grown(own) for part, own in zip(self._replays, held, strict=True)], 0)
+        for shard in self._replays:
+            shard.reserve()
+        return stacked(
+            [shard.grown(own) for shard, own in zip(self._replays, states, strict=True)], 0
+        )
 
     def _make_room(self) -> None:
-        room = max(part.room for part in self._replays)
-        for part in self._replays:
-            part.make_room(room)
+        room = max(shard.room for shard in self._replays)
+        for shard in self._replays:
+            shard.make_room(room)
 
 
-# --- Parts of arrays and rows -------------------------------------------------------------------
+# --- Shards of arrays and rows -------------------------------------------------------------------
 
 
-def part_of(held: Any, number: int) -> Any:
-    """One part's arrays of all parts' in device memory, without moving them."""
-    return jax.tree.map(lambda leaf: PartOf(leaf, number), held)
+def shard_of(device_state: Any, number: int) -> Any:
+    """One shard's arrays of all shards' in device memory, without moving them."""
+    return jax.tree.map(lambda leaf: ShardOf(leaf, number), device_state)
 
 
-class PartOf:
-    """One part's array ``[n, ...]`` of a sharded ``[S, n, ...]``, read piece by piece."""
+class ShardOf:
+    """One shard's array ``[n, ...]`` of a sharded ``[S, n, ...]``, read piece by piece."""
 
     def __init__(self, array: jax.Array, number: int) -> None:
         for shard in array.addressable_shards:
@@ -136,39 +145,39 @@ class PartOf:
 
 
 class JoinedRows:
-    """Several parts' rows as one store's: lanes side by side."""
+    """Several shards' rows as one store's: environments side by side."""
 
     def __init__(self, sources: Sequence[RowSource]) -> None:
         self._sources = list(sources)
 
     @property
     def stored(self) -> tuple[int, int]:
-        """The parts' own: they take in as many rows each."""
+        """The shards' own: they take in as many rows each."""
         return self._sources[0].stored
 
     def read(self, first: int, end: int) -> dict[str, np.ndarray]:
-        """The rows ``first .. end - 1`` of all lanes."""
-        parts = [source.read(first, end) for source in self._sources]
+        """The rows ``first .. end - 1`` of all environments."""
+        shards = [source.read(first, end) for source in self._sources]
         joined = {
-            name: np.concatenate([part[name] for part in parts], 1)
-            for name in parts[0]
+            name: np.concatenate([shard[name] for shard in shards], 1)
+            for name in shards[0]
             if name != "finals"
         }
-        lanes = parts[0]["truncated"].shape[1]
+        num_envs = shards[0]["truncated"].shape[1]
         places = [
-            np.argwhere(part["truncated"]) + np.array([0, number * lanes])
-            for number, part in enumerate(parts)
+            np.argwhere(shard["truncated"]) + np.array([0, number * num_envs])
+            for number, shard in enumerate(shards)
         ]
-        row, lane = np.concatenate(places).T
-        finals = np.concatenate([part["finals"] for part in parts])
-        return joined | {"finals": finals[np.lexsort((lane, row))]}
+        row, env = np.concatenate(places).T
+        finals = np.concatenate([shard["finals"] for shard in shards])
+        return joined | {"finals": finals[np.lexsort((env, row))]}
 
 
-class PartRows:
-    """The rows of some lanes of a store."""
+class ShardRows:
+    """The rows of some environments of a store."""
 
-    def __init__(self, rows: RowSource, first: int, lanes: int) -> None:
-        self._rows, self._lanes = rows, slice(first, first + lanes)
+    def __init__(self, rows: RowSource, first: int, num_envs: int) -> None:
+        self._rows, self._columns = rows, slice(first, first + num_envs)
 
     @property
     def stored(self) -> tuple[int, int]:
@@ -176,9 +185,9 @@ class PartRows:
         return self._rows.stored
 
     def read(self, first: int, end: int) -> dict[str, np.ndarray]:
-        """The rows ``first .. end - 1`` of these lanes."""
-        part = self._rows.read(first, end)
-        lane = np.argwhere(part["truncated"])[:, 1]
-        mine = (lane >= self._lanes.start) & (lane < self._lanes.stop)
-        own = {name: array[:, self._lanes] for name, array in part.items() if name != "finals"}
-        return own | {"finals": part["finals"][mine]}
+        """The rows ``first .. end - 1`` of these environments."""
+        read = self._rows.read(first, end)
+        env = np.argwhere(read["truncated"])[:, 1]
+        mine = (env >= self._columns.start) & (env < self._columns.stop)
+        own = {name: array[:, self._columns] for name, array in read.items() if name != "finals"}
+        return own | {"finals": read["finals"][mine]}

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, shapes_of
-from flatout.buffers.fresh import Fresh
+from flatout.buffers.on_policy import OnPolicyBuffer
 from flatout.errors import CheckpointError
 from flatout.types import RowSource, Trajectory
 
 
-class TrajectoryReplay(Fresh):
-    """Keeps the last K trajectories; the newest are the first N lanes.
+class TrajectoryReplay(OnPolicyBuffer):
+    """Keeps the last K trajectories; the newest are the first N environments.
 
     Args:
         algorithm: learns from them, padding masked.
@@ -29,7 +29,7 @@ class TrajectoryReplay(Fresh):
     def __init__(self, algorithm: Algorithm, kept: int, trajectory: Trajectory) -> None:
         super().__init__(algorithm)
         self._kept = kept
-        self._lanes = trajectory.rewards.shape[1]
+        self._num_envs = trajectory.rewards.shape[1]
         self._count = 0  # trajectories ever taken in
         self._all = self._zeros(trajectory)
 
@@ -37,38 +37,38 @@ class TrajectoryReplay(Fresh):
         """The shapes of all K trajectories as one."""
         return [shapes_of(self._zeros(trajectory))]
 
-    def book(self, trajectory: Trajectory) -> None:
+    def ingest(self, trajectory: Trajectory) -> None:
         """Add the newest; the oldest of K + 1 falls out."""
         room = trajectory.final_index.shape[0]
         if room * self._kept > len(self._all.final_index):  # room for final observations grew
             self._all = self._grown(trajectory)
-        lanes, total = self._lanes, self._lanes * self._kept
+        num_envs, total = self._num_envs, self._num_envs * self._kept
         steps = trajectory.rewards.shape[0]
         new = trajectory._replace(
             valid=np.ones_like(trajectory.terminated) if trajectory.valid is None
             else trajectory.valid,
             ended=None,
         )  # fmt: skip
-        row, lane = np.divmod(trajectory.final_index, lanes)
-        used = trajectory.final_index < steps * lanes
-        finals = np.where(used, row * total + lane, steps * total).astype(np.int32)
+        row, env = np.divmod(trajectory.final_index, num_envs)
+        used = trajectory.final_index < steps * num_envs
+        finals = np.where(used, row * total + env, steps * total).astype(np.int32)
         for name, array in _fields(self._all):
             if name in ("final_obs", "final_index"):
                 array[room:] = array[:-room].copy()
                 continue
             axis = 0 if name == "last_obs" else 1
-            _shift(array, lanes, axis)
-            _newest(array, lanes, axis)[...] = _field(new, name)
+            _shift(array, num_envs, axis)
+            _newest(array, num_envs, axis)[...] = _field(new, name)
         index = self._all.final_index
         older = index[room:]
-        moved = np.where(older < steps * total, older + lanes, steps * total)
+        moved = np.where(older < steps * total, older + num_envs, steps * total)
         index[room:] = moved
         index[:room] = finals
         self._all.final_obs[:room] = trajectory.final_obs
         self._count += 1
-        self._booked = self._all
+        self._ingested = self._all
 
-    def facts(self) -> dict[str, float]:
+    def stats(self) -> dict[str, float]:
         """How many of the K trajectories there are, as a share, and what they take."""
         size = sum(array.nbytes for _, array in _fields(self._all))
         return {
@@ -80,7 +80,9 @@ class TrajectoryReplay(Fresh):
         """MiB in host memory, and in the learning device's."""
         return sum(array.nbytes for _, array in _fields(self._all)) / 2**20, 0.0
 
-    def state(self, held: Any) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
+    def state(
+        self, device_state: Any
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
         """All K trajectories."""
         return (
             {name: array.copy() for name, array in _fields(self._all)},
@@ -107,13 +109,15 @@ class TrajectoryReplay(Fresh):
         self._count = int(data["count"])
         return ()
 
-    def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, held: Any) -> Any:
+    def truncate(
+        self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, device_state: Any
+    ) -> Any:
         """Whole trajectories end with their own last observation: nothing to mend."""
-        return held
+        return device_state
 
     def _zeros(self, trajectory: Trajectory) -> Trajectory:
         """K trajectories of nothing: all masked."""
-        total = self._lanes * self._kept
+        total = self._num_envs * self._kept
 
         def wide(leaf: Any, axis: int) -> np.ndarray:
             shape = list(leaf.shape)
@@ -163,13 +167,13 @@ def _field(trajectory: Trajectory, name: str) -> np.ndarray:
     return trajectory.extras[name] if name in trajectory.extras else getattr(trajectory, name)
 
 
-def _shift(array: np.ndarray, lanes: int, axis: int) -> None:
-    """Older trajectories move up by N lanes."""
+def _shift(array: np.ndarray, num_envs: int, axis: int) -> None:
+    """Older trajectories move up by N environments."""
     if axis == 0:
-        array[lanes:] = array[:-lanes].copy()
+        array[num_envs:] = array[:-num_envs].copy()
     else:
-        array[:, lanes:] = array[:, :-lanes].copy()
+        array[:, num_envs:] = array[:, :-num_envs].copy()
 
 
-def _newest(array: np.ndarray, lanes: int, axis: int) -> np.ndarray:
-    return array[:lanes] if axis == 0 else array[:, :lanes]
+def _newest(array: np.ndarray, num_envs: int, axis: int) -> np.ndarray:
+    return array[:num_envs] if axis == 0 else array[:, :num_envs]

@@ -28,7 +28,7 @@ from flatout.config.settings import (
     resolve,
 )
 from flatout.errors import UsageError, nearest
-from flatout.storage.trust import Said, keep_out, names_code
+from flatout.storage.trust import Consent, keep_out, names_code
 
 
 def arguments_class(algorithm: str) -> type:
@@ -185,7 +185,7 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
         for flag, value in (("--preset", preset), ("--config", file)):
             if value is not None:
                 raise UsageError(f"{flag} cannot change what --resume goes on with.")
-        saved = load_config(Path(resumed), Said(_typed(argv, pairs), trust))
+        saved = load_config(Path(resumed), Consent(_typed(argv, pairs), trust))
         layers.append(saved.flat() | {"run_dir": resumed})
         # How the run reports is asked anew each time.
         layers.append({"quiet": False, "json": False, "trace": False})

@@ -89,7 +89,7 @@ def _run(path: Path, asked: ExplainArguments) -> int:
     from flatout.explain.report import show
     from flatout.fleet.trial import show as show_trial
     from flatout.fleet.trial import try_first
-    from flatout.storage.trust import Said, keep_out
+    from flatout.storage.trust import Consent, keep_out
 
     keep_out(path)
     evidence, console = read_run(path), Console()
@@ -99,7 +99,7 @@ def _run(path: Path, asked: ExplainArguments) -> int:
     show(diagnosis, console)
     write_files(diagnosis, asked.json, asked.html)
     if asked.try_:
-        outcome = try_first(path, diagnosis, console, said=Said(trust=asked.trust))
+        outcome = try_first(path, diagnosis, console, said=Consent(trust=asked.trust))
         show_trial(outcome, console)
         if asked.json is not None:
             _write(asked.json, diagnosis.as_json() | {"trial": outcome.as_json()})

@@ -71,7 +71,7 @@ def examples(config: TrainConfig, summary: dict[str, Any]) -> int:
 
 def average_s(mesh: Mesh, config: TrainConfig, placement: Placement, floats: int) -> float:
     """Seconds to average so many floats over the parts, within a program."""
-    if mesh.parts == 1:
+    if mesh.shards == 1:
         return 0.0
     import jax
 
@@ -86,13 +86,13 @@ def average_s(mesh: Mesh, config: TrainConfig, placement: Placement, floats: int
 
         return jax.lax.fori_loop(0, IN_A_ROW, body, x), own
 
-    x, own = np.zeros(floats, np.float32), np.ones((mesh.parts, 1), np.float32)
+    x, own = np.zeros(floats, np.float32), np.ones((mesh.shards, 1), np.float32)
     return _timed(mesh, averaged, x, own) / IN_A_ROW
 
 
 def dispatch_s(mesh: Mesh) -> float:
     """Seconds to start a program that does nothing, and to wait for it."""
-    own = np.ones((mesh.parts, 1) if mesh.parts > 1 else (1,), np.float32)
+    own = np.ones((mesh.shards, 1) if mesh.shards > 1 else (1,), np.float32)
     return _timed(mesh, lambda x, own: (x, own), np.zeros(1, np.float32), own)
 
 

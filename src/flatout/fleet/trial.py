@@ -25,7 +25,7 @@ from flatout.explain.own.settings import named
 from flatout.explain.report import gain_words, setting_words
 from flatout.storage.run_folder import load_config
 from flatout.storage.span_records import SPANS, json_lines, read_lines, steady
-from flatout.storage.trust import NOTHING, Said, add_here, child_variables
+from flatout.storage.trust import NO_CONSENT, Consent, add_here, child_variables
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,7 +87,7 @@ def try_first(
     *,
     pairs: int = PAIRS,
     seconds: float = SECONDS,
-    said: Said = NOTHING,
+    said: Consent = NO_CONSENT,
 ) -> Outcome:
     """Try the first finding's setting that there is.
 
@@ -106,8 +106,8 @@ def try_first(
     if finding is None:
         return Outcome(None, learning="None of the remedies is a setting: there is nothing to try.")
     config = load_config(path, said)  # its environment will be called
-    _, stretches = read_lines(json_lines(path / SPANS))
-    totals, _ = steady(stretches)
+    _, records = read_lines(json_lines(path / SPANS))
+    totals, _ = steady(records)
     if totals is None or not totals.steps:
         raise FlatoutError(
             f"{path} has no {SPANS} of its steady state, so that there is no measure for a trial; "
@@ -271,8 +271,8 @@ def _rate(run: Path) -> float:
     Raises:
         FlatoutError: it made none.
     """
-    _, stretches = read_lines(json_lines(run / SPANS))
-    totals, _ = steady(stretches)
+    _, records = read_lines(json_lines(run / SPANS))
+    totals, _ = steady(records)
     if totals is None or totals.seconds <= 0.0 or not totals.steps:
         raise FlatoutError("a run of the trial was too short to be measured.")
     return totals.steps / totals.seconds

@@ -59,7 +59,7 @@ class Learner:
         chosen = jax.tree.leaves(algorithm.actor(places))
         self._large = [chosen[i] for i in self._bundle.large]
         self._leaves: list[Any] = []
-        self._held: Any = None
+        self._device_state: Any = None
         self.bundle: tuple[Any, ...] = ()
         self.trajectory: Trajectory | None = None  # the shapes of what is learned from
         self._programs: dict[Any, Any] = {}
@@ -74,26 +74,28 @@ class Learner:
             trajectory: arrays, or `jax.ShapeDtypeStruct` in their place.
         """
         self.trajectory = trajectory
-        held = self._held if self._held is not None else self._buffer.held()
+        device_state = (
+            self._device_state if self._device_state is not None else self._buffer.device_state()
+        )
         wanted = self._buffer.inputs(trajectory)
-        programs = [self._compile(shapes_of(held), inputs) for inputs in wanted]
+        programs = [self._compile(shapes_of(device_state), inputs) for inputs in wanted]
         return programs[0]
 
-    def _compile(self, held: Any, inputs: Any) -> Any:
-        signature = _signature((held, inputs))
+    def _compile(self, device_state: Any, inputs: Any) -> Any:
+        signature = _signature((device_state, inputs))
         if signature not in self._programs:
             program = self._mesh.program(
                 self._learn, (None, 0, self._buffer.axes, None), (None, 0, None, None, 0),
                 self._places,
             )  # fmt: skip
             with product_precision(self.device, self._precision):
-                lowered = program.lower(self._leaf_shapes, held, inputs, self._key)
+                lowered = program.lower(self._leaf_shapes, device_state, inputs, self._key)
                 self._programs[signature] = lowered.compile()
         return self._programs[signature]
 
     def start(self) -> None:
         """Draw the initial state."""
-        self._held = self._mesh.put(self._buffer.held(), 0)
+        self._device_state = self._mesh.put(self._buffer.device_state(), 0)
         self._set(self._algorithm.init(self._init_key))
 
     def update(self, trajectory: Trajectory) -> dict[str, float]:
@@ -110,24 +112,24 @@ class Learner:
         done: list[Any] = []
         vector: Any = None
         with spans.span("replay"):
-            buffer.book(trajectory)
-            arrivals = iter(buffer.arrivals())
+            buffer.ingest(trajectory)
+            batches = iter(buffer.batches())
         while True:
             with spans.span("replay"):
-                inputs = next(arrivals, None)
+                inputs = next(batches, None)
             if inputs is None:
                 break
-            self._held = self._grown(self._held)
+            self._device_state = self._grown(self._device_state)
             if self.device.platform != "cpu":
                 with spans.span("transfer"):
                     inputs = jax.block_until_ready(self._mesh.put(inputs, buffer.axes))
-            program = self._programs.get(_signature((self._held, inputs)))
+            program = self._programs.get(_signature((self._device_state, inputs)))
             if program is None:
                 with spans.span("compile"):
-                    program = self._compile(shapes_of(self._held), shapes_of(inputs))
+                    program = self._compile(shapes_of(self._device_state), shapes_of(inputs))
             with spans.span("learn"):
-                self._leaves, self._held, vector, scalars, fed = program(
-                    self._leaves, self._held, inputs, self._key
+                self._leaves, self._device_state, vector, scalars, fed = program(
+                    self._leaves, self._device_state, inputs, self._key
                 )
                 if self.device.platform == "cpu":
                     scalars = np.asarray(scalars)
@@ -139,7 +141,7 @@ class Learner:
                 values = [np.asarray(one) for one in done]  # waits for the device
         if jax.tree.leaves(feedback):
             with spans.span("replay"):
-                buffer.refresh(feedback)
+                buffer.update_priorities(feedback)
         self.bundle = (vector, *(self._leaves[i] for i in self._large))
         return self._metrics(values)
 
@@ -152,7 +154,7 @@ class Learner:
                 f"learning diverged: {', '.join(bad) if bad else 'the parameters'} became NaN or "
                 "infinite; lower --learning-rate or --max-grad-norm, or look at the rewards' size."
             )
-        return metrics | self._buffer.facts()
+        return metrics | self._buffer.stats()
 
     def host_state(self) -> Any:
         """The learning state as NumPy arrays."""
@@ -161,11 +163,11 @@ class Learner:
     def live_mb(self) -> dict[str, dict[str, float]]:
         """What lies on each device, see `flatout.learner.memory.live_mb`."""
         kept = [optimiser for _, optimiser in with_optimiser(self.shapes)]
-        return live_mb(list(zip(self._leaves, kept, strict=True)), self._held)
+        return live_mb(list(zip(self._leaves, kept, strict=True)), self._device_state)
 
     def buffer_state(self) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
         """What the buffer keeps: arrays, JSON-compatible data, rows of experience."""
-        return self._buffer.state(self._held)
+        return self._buffer.state(self._device_state)
 
     def restore(
         self,
@@ -175,18 +177,18 @@ class Learner:
         rows: RowSource | None,
     ) -> None:
         """Take over a state of NumPy arrays with this learner's structure, and the buffer's."""
-        held = self._buffer.restore(arrays, data, rows)
-        self._held = self._mesh.put(held, 0)
+        device_state = self._buffer.restore(arrays, data, rows)
+        self._device_state = self._mesh.put(device_state, 0)
         self._set(state)
 
     def adopt(self, state: Any) -> None:
         """Take over a state of NumPy arrays; the buffer stays as it is."""
         self._set(state)
 
-    def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray) -> None:
+    def truncate(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray) -> None:
         """See `Buffer.cut`."""
-        held = self._buffer.cut(env, final_obs, first_obs, self._held)
-        self._held = self._mesh.put(held, 0)
+        device_state = self._buffer.truncate(env, final_obs, first_obs, self._device_state)
+        self._device_state = self._mesh.put(device_state, 0)
 
     def _set(self, state: Any) -> None:
         self._leaves = jax.device_put(jax.tree.leaves(state), self._places)
@@ -194,20 +196,22 @@ class Learner:
         vector = self._mesh.put(vector, None)
         self.bundle = (vector, *(self._leaves[i] for i in self._large))
 
-    def _grown(self, held: Any) -> Any:
+    def _grown(self, device_state: Any) -> Any:
         grow = getattr(self._buffer, "grown", None)
-        wider = held if grow is None else grow(held)
-        return held if wider is held else self._mesh.put(wider, 0)
+        wider = device_state if grow is None else grow(device_state)
+        return device_state if wider is device_state else self._mesh.put(wider, 0)
 
-    def _learn(self, leaves: list[Any], held: Any, inputs: Any, key: jax.Array) -> Any:
+    def _learn(self, leaves: list[Any], device_state: Any, inputs: Any, key: jax.Array) -> Any:
         state = jax.tree.unflatten(self._tree, leaves)
-        state, held, metrics, feedback = self._buffer.learn(state, held, inputs, key)
-        state, metrics = self._algorithm.shards.settle((state, metrics))
+        state, device_state, metrics, feedback = self._buffer.learn(
+            state, device_state, inputs, key
+        )
+        state, metrics = self._algorithm.shards.sync_now((state, metrics))
         vector = self._bundle.vector(self._algorithm.actor(state))
         scalars = [metrics[name].astype(jnp.float32) for name in self._buffer.metrics]
         finite = jnp.isfinite(vector).all() & jnp.isfinite(jnp.stack(scalars)).all()
         stacked = jnp.stack([*scalars, finite.astype(jnp.float32)])
-        return jax.tree.leaves(state), held, vector, stacked, feedback
+        return jax.tree.leaves(state), device_state, vector, stacked, feedback
 
 
 def _joined(values: list[np.ndarray], names: tuple[str, ...]) -> np.ndarray:

@@ -84,7 +84,7 @@ class Expectation:
         """The learning state."""
         return self.model + self.optimiser
 
-    def parts(self, placement: Placement) -> dict[DeviceName, dict[str, float]]:
+    def by_purpose(self, placement: Placement) -> dict[DeviceName, dict[str, float]]:
         """MiB per named device and what takes them; trajectories are collected in host memory."""
         host = DeviceName("cpu")
         names = dict.fromkeys((*placement.devices, host))
@@ -110,7 +110,7 @@ class Expectation:
 
     def by_device(self, placement: Placement) -> dict[DeviceName, float]:
         """MiB per named device."""
-        return {name: sum(parts.values()) for name, parts in self.parts(placement).items()}
+        return {name: sum(parts.values()) for name, parts in self.by_purpose(placement).items()}
 
     def _instead(self) -> str:
         """What else helps where intermediate values take most."""

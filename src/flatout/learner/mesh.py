@@ -1,4 +1,4 @@
-"""The devices that carry a learner's parts, and a program over all of them."""
+"""The devices that carry a learner's shards, and a program over all of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from flatout.algorithms.parallel.shards import DEVICES, PARTS, by_axis
+from flatout.algorithms.parallel.shards import DEVICES, SHARDS, by_axis
 from flatout.types import Device
 
 WHOLE = jax.sharding.PartitionSpec()
@@ -19,24 +19,24 @@ LARGE = 1 << 14
 
 
 class Mesh:
-    """One or several devices with S parts on them, as many on each.
+    """One or several devices with S shards on them, as many on each.
 
     Args:
         devices: the learning devices.
-        parts: S; with one part and one device arrays have no axis of parts.
+        shards: S; with one shard and one device arrays have no axis of shards.
         divided: the learning state is divided over the devices, too, as far as its arrays are
             large: each layer's are brought together only while they are needed.
 
     Attributes:
         whole: the sharding of what every device has all of.
-        split: that of arrays whose first axis is the parts.
+        split: that of arrays whose first axis is the shards.
     """
 
-    def __init__(self, devices: Sequence[Device], parts: int, divided: bool = False) -> None:
+    def __init__(self, devices: Sequence[Device], shards: int, divided: bool = False) -> None:
         self.devices = tuple(devices)
-        self.parts = parts
-        self._divided = divided and parts > 1
-        if parts == 1:
+        self.shards = shards
+        self._divided = divided and shards > 1
+        if shards == 1:
             self.whole: Any = jax.sharding.SingleDeviceSharding(self.devices[0])
             self.split: Any = self.whole
             return
@@ -69,29 +69,29 @@ class Mesh:
         self, function: Callable[..., Any], axes: Sequence[Any], out: Sequence[Any],
         state: Any = None,
     ) -> Any:  # fmt: skip
-        """`function` of one part as a function of all, compiled when it is lowered.
+        """`function` of one shard as a function of all, compiled when it is lowered.
 
         Args:
-            function: of arrays, for one part.
-            axes: for each argument 0 where parts have their own, None where all share it; or a
+            function: of arrays, for one shard.
+            axes: for each argument 0 where shards have their own, None where all share it; or a
                 pytree prefix of these.
             out: the same for each result.
             state: shardings of the first argument and the first result, from `state`.
         """
-        if self.parts == 1:
+        if self.shards == 1:
             return _compiled(function, self.whole, self.whole)
         given = _chosen(axes, self.split, self.whole)
         found = _chosen(out, self.split, self.whole)
         if self._divided and state is not None:
             given, found = (state, *given[1:]), (state, *found[1:])
-        if self._divided:  # the compiler divides the axis of parts, and says who needs what when
+        if self._divided:  # the compiler divides the axis of shards, and says who needs what when
             program = jax.vmap(
-                function, tuple(axes), tuple(out), axis_name=PARTS, axis_size=self.parts
+                function, tuple(axes), tuple(out), axis_name=SHARDS, axis_size=self.shards
             )  # fmt: skip
             return _compiled(program, given, found)
-        here = self.parts // len(self.devices)
+        here = self.shards // len(self.devices)
         over_parts = jax.vmap(
-            function, tuple(axes), tuple(out), axis_name=PARTS, axis_size=here
+            function, tuple(axes), tuple(out), axis_name=SHARDS, axis_size=here
         )  # fmt: skip
         program = jax.shard_map(
             over_parts, mesh=self._mesh, in_specs=_chosen(axes, SPLIT, WHOLE),

@@ -125,7 +125,7 @@ def _compile(
     from flatout.learner.memory import Expectation, learned_mb, size_mb
     from flatout.learner.mesh import Mesh
     from flatout.run.evaluate import Evaluator
-    from flatout.samplers.make import Acting, Needs, hire, make_sampler
+    from flatout.samplers.make import ActingPolicies, RolloutSpec, make_sampler, start_workers
     from flatout.schedules.overlapped import OverlappedSchedule
     from flatout.schedules.serial import SerialSchedule
 
@@ -133,18 +133,18 @@ def _compile(
     learning = [backend.device(name) for name in placement.learn]
     mesh = Mesh(learning, config.run.shards, placement.params == "sharded")
     algorithm = build_algorithm(config, *task.spaces, network, placement)
-    acting = Acting(
+    acting = ActingPolicies(
         shares(placement, count), algorithm, task, raw_key(seed, ACT), backend.device, precision
     )  # fmt: skip
-    needs = Needs(
+    rollout = RolloutSpec(
         algorithm.horizon, algorithm.episodes, final_chunks(algorithm.horizon, task.limit),
         algorithm.replay is not None, slots=placement.lag + 1,
     )  # fmt: skip
     shapes = trajectory_shapes(
-        needs.horizon, count, task.obs_spec, acting.policies[0].layout,
-        needs.episodes is not None, needs.chunks, needs.replayed,
+        rollout.horizon, count, task.obs_spec, acting.policies[0].layout,
+        rollout.episodes is not None, rollout.chunks, rollout.replayed,
     )  # fmt: skip
-    expectation = Expectation(*learned_mb(algorithm.shapes), needs.slots * size_mb(shapes))
+    expectation = Expectation(*learned_mb(algorithm.shapes), rollout.slots * size_mb(shapes))
 
     def expect(replay: tuple[float, float]) -> None:
         nonlocal expectation
@@ -160,18 +160,18 @@ def _compile(
         algorithm, buffer, mesh, raw_key(seed, INIT), raw_key(seed, LEARN), learners, precision
     )  # fmt: skip
     with ExitStack() as undo:  # whatever fails on the way leaves no environment open
-        crew = None
+        pool = None
         if placement.sampler == "processes":
 
             def report(note: str) -> None:
                 notes.append(note)
                 announce(note)
 
-            crew = hire(
-                config, task, acting, needs, report, source=source, network=network,
+            pool = start_workers(
+                config, task, acting, rollout, report, source=source, network=network,
                 local=placement.inference == "local",
             )  # fmt: skip
-            undo.callback(crew.close)
+            undo.callback(pool.close)
         evaluator = None
         if config.run.eval_every:
             device = backend.device(placement.act[0])
@@ -179,29 +179,29 @@ def _compile(
                 algorithm, task, config.run.eval_episodes, seed, device, precision=precision
             )  # fmt: skip
             undo.callback(evaluator.close)
-        compiled = [] if crew is not None and crew.local else acting.policies  # else in workers
-        with spans.span("compile"), ThreadPoolExecutor(3) as pool:
-            jobs = [pool.submit(learner.compile_update, shapes)]
-            jobs += [pool.submit(policy.compile) for policy in compiled]
+        compiled = [] if pool is not None and pool.local else acting.policies  # else in workers
+        with spans.span("compile"), ThreadPoolExecutor(3) as executor:
+            jobs = [executor.submit(learner.compile_update, shapes)]
+            jobs += [executor.submit(policy.compile) for policy in compiled]
             if evaluator is not None:
-                jobs.append(pool.submit(evaluator.policy.compile))
+                jobs.append(executor.submit(evaluator.policy.compile))
             program, *_ = [job.result() for job in jobs]
         workspace = program.memory_analysis()
         temporary = 0.0 if workspace is None else workspace.temp_size_in_bytes / 2**20
         expectation = replace(expectation, workspace=temporary)
         announce(expectation.check(placement, hardware))
-        sampler = make_sampler(config, task, acting, needs, spans, crew)
+        sampler = make_sampler(config, task, acting, rollout, spans, pool)
         undo.callback(sampler.close)
         publishers: list[Publisher] = list(acting.policies)
-        if crew is not None and crew.local:
-            publishers = [acting.remote(crew)]
+        if pool is not None and pool.local:
+            publishers = [acting.remote(pool)]
         flow = (sampler, publishers, learner, spans, discardable, algorithm.advanced)
         if placement.schedule == "overlapped":
             schedule: Schedule = OverlappedSchedule(*flow, lag=placement.lag)
         else:
             schedule = SerialSchedule(*flow)
-        expected = expectation.parts(placement)
-        if crew is not None:
+        expected = expectation.by_purpose(placement)
+        if pool is not None:
             task.close()  # what was made to look at is not stepped here
         undo.pop_all()
         return Components(placement, hardware, algorithm, schedule, evaluator, expected, notes)

@@ -110,7 +110,7 @@ def assemble_classifier(
         f"{len(dataset.test_labels):,} to test with"
     )
     schedule = SerialSchedule(sampler, [], learner, spans, discardable)
-    expected = expectation.parts(placement)
+    expected = expectation.by_purpose(placement)
     return Components(placement, hardware, algorithm, schedule, tester, expected, notes)
 
 

@@ -50,7 +50,7 @@ def peak_rss_mb() -> float:
 
 
 def summarise(
-    config: TrainConfig, progress: Progress, parts: Components, times: Times, facts: Facts
+    config: TrainConfig, progress: Progress, components: Components, times: Times, facts: Facts
 ) -> dict[str, Any]:
     """The summary; docs/metrics.md describes every key."""
     goals = {*config.run.threshold, config.run.stop_at_return} - {None}
@@ -78,7 +78,7 @@ def summarise(
         "compile_s": times.compile_s,
         "compile_later_s": times.compile_later_s,
         "steps_per_s": facts.steps_per_s,
-        "placement": str(parts.placement),
+        "placement": str(components.placement),
         "return_mean_100": progress.return_mean_100,
         "return_mean_last": sum(last) / len(last) if last else None,
         "best_eval_return": progress.best_return,
@@ -87,26 +87,26 @@ def summarise(
         "time_to_return_s": {key: at and at[1] for key, at in reached.items()},
         "steps_to_return": {key: at and int(at[0]) for key, at in reached.items()},
         "phases": times.phases,
-        "flow": parts.schedule.facts(),
+        "flow": components.schedule.stats(),
         "peak_rss_mb": peak_rss_mb(),
         "memory_expected_mb": {
             str(device): round(sum(expected.values()), 1)
-            for device, expected in parts.memory_mb.items()
+            for device, expected in components.memory_mb.items()
         },
-        "memory_mb": memory(parts),
-        "notes": parts.notes,
+        "memory_mb": memory(components),
+        "notes": components.notes,
         **facts.verdict,
         "run_dir": facts.run_dir,
         "versions": versions(),
     }
 
 
-def memory(parts: Components) -> dict[str, dict[str, Any]]:
+def memory(components: Components) -> dict[str, dict[str, Any]]:
     """By device: what was `expected`, and what is there at the end (`live`)."""
-    live = parts.schedule.memory()
+    live = components.schedule.memory()
     expected = {
         str(device): {what: round(mb, 3) for what, mb in taken.items()}
-        for device, taken in parts.memory_mb.items()
+        for device, taken in components.memory_mb.items()
     }
     return {
         device: {"expected": expected.get(device, {}), "live": live.get(device, {})}

@@ -110,23 +110,23 @@ class Trainer:
             stack.callback(self._display.close)
             try:
                 with self._interrupts.discardable():
-                    parts = self._open(stack)
+                    components = self._open(stack)
             except Interrupt as stop:
                 self.interrupted = stop.signum
                 return {}
             loggers = self._loggers(stack)
-            recording = self._record(parts, stack)
+            recording = self._record(components, stack)
             try:
-                self._loop(parts, loggers, recording)
+                self._loop(components, loggers, recording)
             except Interrupt as stop:
                 self.interrupted = stop.signum
                 self._display.note("stopping: saving the last iteration's boundary")
             except EnvironmentFailure:  # while collecting: what was learned before is whole
                 with suppress(FlatoutError):
-                    self._save(parts)
+                    self._save(components)
                 raise
             recording.end(self._counts())
-            return self._finish(parts, loggers, recording)
+            return self._finish(components, loggers, recording)
 
     @property
     def signalled(self) -> int | None:
@@ -154,33 +154,33 @@ class Trainer:
                     f"the run has made all of its {self.progress.steps:,} steps; to go on, name a "
                     f"larger total: --steps {2 * self.config.run.steps}"
                 )
-        parts = assemble(
+        components = assemble(
             self.config, self._spans, source=self._source, network=self._network,
             discardable=self._interrupts.discardable, announce=self._display.note,
         )  # fmt: skip
-        stack.callback(parts.close)
-        self._replays = parts.algorithm.replay is not None
+        stack.callback(components.close)
+        self._replays = components.algorithm.replay is not None
         if saved is None:
-            parts.schedule.start()
+            components.schedule.start()
             if self._initial is not None:
-                parts.schedule.adopt(self._initial)
+                components.schedule.adopt(self._initial)
         else:
             with checkpoint.reading(path):
-                notes = parts.schedule.restore(saved)
+                notes = components.schedule.restore(saved)
                 if self._store is not None:
                     self._store.resume(checkpoint.references(path))
                     checkpoint.remove_unused(path.parent, self._store)
             for note in notes:
-                parts.notes.append(note)
+                components.notes.append(note)
                 self._display.note(note)
         if self._folder is not None:
             if self._folder.died_of:
-                parts.notes.append(self._folder.died_of)
+                components.notes.append(self._folder.died_of)
                 self._display.note(self._folder.died_of)
-            self._folder.write_config(self.config, str(parts.placement))
+            self._folder.write_config(self.config, str(components.placement))
         self._clock.ready()
         self._steps_before = self.progress.steps
-        return parts
+        return components
 
     def _loggers(self, stack: ExitStack) -> list[Logger]:
         run, loggers = self.config.run, list[Logger]()
@@ -203,14 +203,14 @@ class Trainer:
             stack.callback(loggers[-1].close)
         return loggers
 
-    def _record(self, parts: Components, stack: ExitStack) -> RunRecording:
+    def _record(self, components: Components, stack: ExitStack) -> RunRecording:
         """Keep where the time goes from now on."""
-        folder, schedule, hardware = self._folder, parts.schedule, parts.hardware
-        waits = "sampler_wait_s" in schedule.facts()
+        folder, schedule, hardware = self._folder, components.schedule, components.hardware
+        waits = "sampler_wait_s" in schedule.stats()
         recording = RunRecording(
             self._spans,
             lanes=schedule.lanes,
-            waited=lambda: schedule.facts()["sampler_wait_s"] if waits else 0.0,
+            waited=lambda: schedule.stats()["sampler_wait_s"] if waits else 0.0,
             wall=self._wall,
             folder=None if folder is None else folder.path,
             kept_s=self.progress.wall_s,
@@ -226,7 +226,7 @@ class Trainer:
             compile_s=round(times.compile_s, 3),
             cores=hardware.cores,
             envs=self.config.env.envs,
-            placement=str(parts.placement),
+            placement=str(components.placement),
             machine=f"{hardware.cpu_name}, {hardware.cores} cores, {cards}",
             gpus=tuple(gpu.name for gpu in hardware.usable_gpus),
             images=shows_images(self.config.flat()),
@@ -238,7 +238,7 @@ class Trainer:
         progress = self.progress
         return progress.steps, progress.updates, progress.iterations
 
-    def _loop(self, parts: Components, loggers: list[Logger], recording: RunRecording) -> None:
+    def _loop(self, components: Components, loggers: list[Logger], recording: RunRecording) -> None:
         progress, run = self.progress, self.config.run
         every = run.checkpoint_every
         every = max(run.steps // 10, 1) if every is None else every
@@ -246,25 +246,25 @@ class Trainer:
             progress.next_checkpoint, progress.next_eval = every, run.eval_every
         while True:
             # First what the last boundary owes: a run stopped while it evaluated resumes here.
-            if parts.evaluator is not None and progress.steps and (
+            if components.evaluator is not None and progress.steps and (
                 (run.eval_every and progress.steps >= progress.next_eval)
                 or self._done() == "steps"
             ):  # fmt: skip
-                self._evaluate(parts)
+                self._evaluate(components)
                 progress.next_eval = _next(progress.steps, run.eval_every or run.steps)
             if progress.pending_count and (progress.steps >= progress.next_log or self._done()):
-                self._log(parts, loggers)
+                self._log(components, loggers)
                 progress.next_log = _next(progress.steps, run.log_every)
             if every and progress.steps >= progress.next_checkpoint and progress.steps:
                 progress.next_checkpoint = _next(progress.steps, every)
-                self._save(parts)
+                self._save(components)
             if self._done():
                 return
-            for metrics in parts.schedule.advance(1):
+            for metrics in components.schedule.advance(1):
                 if self._account(metrics) is False:
                     self._stopped = True
                 if recording.tick(self._counts()):
-                    self._display.load(_load(recording, parts))
+                    self._display.load(_load(recording, components))
 
     def _done(self) -> str:
         """Why the run has ended, or an empty string."""
@@ -305,11 +305,13 @@ class Trainer:
             progress, {metric(name): value for name, value in metrics.values.items()}
         )
 
-    def _evaluate(self, parts: Components) -> None:
-        assert parts.evaluator is not None
+    def _evaluate(self, components: Components) -> None:
+        assert components.evaluator is not None
         progress = self.progress
         with self._interrupts.discardable(), self._spans.span("eval"):
-            result: Evaluation = parts.evaluator.run(parts.schedule.params, progress.iterations)
+            result: Evaluation = components.evaluator.run(
+                components.schedule.params, progress.iterations
+            )
         progress.last_eval = result.row()
         self._evaluated = result.return_mean
         if progress.best_return is None or result.return_mean > progress.best_return:
@@ -320,12 +322,12 @@ class Trainer:
                     save_parameters(
                         self._folder.best,
                         self.config,
-                        parts.schedule.snapshot().arrays,
+                        components.schedule.snapshot().arrays,
                         result.return_mean,
                     )
         self._display.note(f"evaluation at step {progress.steps:,}: {result.words()}")
 
-    def _log(self, parts: Components, loggers: list[Logger]) -> None:
+    def _log(self, components: Components, loggers: list[Logger]) -> None:
         with self._spans.span("log"):
             row = self._row()
             for logger in loggers:
@@ -360,7 +362,7 @@ class Trainer:
         phases = self._clock.times().phases
         return row | {f"phase/{name}": share for name, share in phases.items()}
 
-    def _save(self, parts: Components) -> None:
+    def _save(self, components: Components) -> None:
         """Write a checkpoint, everything logged before it being on disk first."""
         if self._folder is None or self._saved == self.progress.iterations:
             return
@@ -369,7 +371,7 @@ class Trainer:
             self.progress.metrics_bytes = self._rows.sync()
             if self._episodes is not None:
                 self.progress.episodes_bytes = self._episodes.sync()
-            snapshot = parts.schedule.snapshot()
+            snapshot = components.schedule.snapshot()
             snapshot.data["progress"] = self.progress.to_json() | {"wall_s": self._wall()}
             checkpoint.save(
                 self._folder.checkpoints, self.progress.steps, snapshot,
@@ -377,11 +379,11 @@ class Trainer:
             )  # fmt: skip
         self._saved = self.progress.iterations
 
-    def _verdict(self, parts: Components, recording: RunRecording) -> dict[str, Any]:
+    def _verdict(self, components: Components, recording: RunRecording) -> dict[str, Any]:
         """What the run waited for, as the summary says it."""
         path = None if self._folder is None else self._folder.path
         evidence = Evidence(
-            "this run" if path is None else str(path), self.config, str(parts.placement),
+            "this run" if path is None else str(path), self.config, str(components.placement),
             recording.lines(), recording.samples(), {},
         )  # fmt: skip
         try:
@@ -390,13 +392,13 @@ class Trainer:
             return closing(None)
 
     def _finish(
-        self, parts: Components, loggers: list[Logger], recording: RunRecording
+        self, components: Components, loggers: list[Logger], recording: RunRecording
     ) -> dict[str, Any]:
         """Save what there is, and say what was achieved."""
         if self.progress.pending_count and self.interrupted is None:
-            self._log(parts, loggers)
-        self._save(parts)
-        self.final = parts.schedule.snapshot()
+            self._log(components, loggers)
+        self._save(components)
+        self.final = components.schedule.snapshot()
         if self._folder is not None:
             self._folder.check()
         if self._folder is not None and self.interrupted is None:
@@ -409,11 +411,11 @@ class Trainer:
                 )
         recording.close()
         if self._display.lost:
-            parts.notes.append(f"{self._display.lost}: the run went on without its display")
+            components.notes.append(f"{self._display.lost}: the run went on without its display")
         summary = summarise(
             self.config,
             self.progress,
-            parts,
+            components,
             self._clock.times(),
             Facts(
                 steps_per_s=self._rate(),
@@ -421,7 +423,7 @@ class Trainer:
                 run_dir=None if self._folder is None else str(self._folder.path),
                 ended=self._ended(),
                 evaluated=self._evaluated,
-                verdict=self._verdict(parts, recording),
+                verdict=self._verdict(components, recording),
             ),
         )
         if self._folder is not None:
@@ -445,15 +447,15 @@ class Trainer:
         return (self.progress.steps - self._steps_before) / max(trained_s, 1e-9)
 
 
-def _load(recording: RunRecording, parts: Components) -> Load:
+def _load(recording: RunRecording, components: Components) -> Load:
     """What the run did with the machine in the last seconds."""
     recent, sample = recording.recent, recording.sample
     mains = [one for one in recent if one.lane == "main"]
     seconds = sum(one.d for one in mains)
-    cause, share = bottleneck(recent_phases(recent, parts.placement))
+    cause, share = bottleneck(recent_phases(recent, components.placement))
     return Load(
         sum(one.steps for one in mains) / max(seconds, 1e-9),
-        parts.hardware.cores,
+        components.hardware.cores,
         None if sample is None else sample.cpu,
         () if sample is None else tuple((gpu.busy, gpu.full) for gpu in sample.gpus),
         cause,

@@ -12,42 +12,42 @@ from flatout.buffers.rollout import RolloutBuffer
 from flatout.errors import CheckpointError, EnvironmentFailure
 from flatout.learner.policy import Policy
 from flatout.samplers.base import Restart, check_counts
+from flatout.samplers.env_group import EnvGroup, LostEnv
 from flatout.samplers.episodes import MAX_REPLAYED_STEPS, ActionLog, EpisodeValues
-from flatout.samplers.lanes import Lanes, Loss
 from flatout.spans import Spans, Work
 from flatout.types import Episode, Trajectory
 
 
-class Group:
+class ActingGroup:
     """Environments whose actions are chosen in one call.
 
     Args:
-        lanes: the environments.
+        environments: the environments.
         policy: acts for them.
         first: the number of the first environment in the run, from which noise is drawn, where
-            the lanes' own number says only where they lie in the arrays.
+            the environments' own number says only where they lie in the arrays.
 
     Attributes:
         columns: the environments among the run's.
         index: its place among the groups, in the order of their environments.
-        active: those that play on in this trajectory, by their numbers within the lanes; None is
+        active: those that play on in this trajectory, by their numbers within the group; None is
             all of them.
         left: episodes that each still plays in this trajectory.
         rows: steps of this trajectory that are done.
         stepping: a step was begun and not yet waited for.
     """
 
-    def __init__(self, lanes: Lanes, policy: Policy, first: int | None = None) -> None:
-        self.lanes, self.policy = lanes, policy
-        self.first = lanes.first if first is None else first
-        self.columns = slice(lanes.first, lanes.first + lanes.num_envs)
+    def __init__(self, envs: EnvGroup, policy: Policy, first: int | None = None) -> None:
+        self.envs, self.policy = envs, policy
+        self.first = envs.first if first is None else first
+        self.columns = slice(envs.first, envs.first + envs.num_envs)
         self.index = 0
         self.begin(0)
 
     def begin(self, episodes: int) -> None:
         """A trajectory begins, of so many whole episodes (0: of a number of steps)."""
         self.active: list[int] | None = None
-        self.left = [episodes] * self.lanes.num_envs
+        self.left = [episodes] * self.envs.num_envs
         self.rows = 0
         self.stepping = False
 
@@ -68,7 +68,7 @@ class CentralSampler:
 
     def __init__(
         self,
-        rounds: Sequence[Sequence[Group]],
+        rounds: Sequence[Sequence[ActingGroup]],
         buffers: Sequence[RolloutBuffer],
         horizon: int,
         episodes: int | None,
@@ -78,7 +78,7 @@ class CentralSampler:
     ) -> None:
         self._rounds = [list(groups) for groups in rounds]
         every = [group for groups in rounds for group in groups]
-        self._groups = sorted(every, key=lambda group: group.lanes.first)
+        self._groups = sorted(every, key=lambda group: group.envs.first)
         for index, group in enumerate(self._groups):
             group.index = index
         self._buffers = list(buffers)
@@ -86,7 +86,7 @@ class CentralSampler:
         self._wanted = episodes or 0
         self._spans = spans
         self._life_loss = life_loss
-        self.num_envs = sum(group.lanes.num_envs for group in self._groups)
+        self.num_envs = sum(group.envs.num_envs for group in self._groups)
         valued = "q_max" in self._groups[0].policy.layout.fields
         self._values = EpisodeValues(self.num_envs) if valued else None
         self.episodes: list[Episode] = []
@@ -105,15 +105,15 @@ class CentralSampler:
         """Reset every environment."""
         with self._spans.span("env"):
             for group in self._groups:
-                group.lanes.reset_all()
+                group.envs.reset_all()
         self._mark()
 
     def begin(self, slot: int, episodes: Sequence[int], steps: int) -> None:
         """Start the given episodes, `steps` after the run's start; the next trajectory goes into
         that slot."""
         for group in self._groups:
-            for env in range(group.lanes.num_envs):
-                group.lanes.reset(env, episodes[group.lanes.first + env], slot)
+            for env in range(group.envs.num_envs):
+                group.envs.reset(env, episodes[group.envs.first + env], slot)
         self.steps, self._slot, self._row = steps, slot, 0
         self._mark()
 
@@ -131,7 +131,7 @@ class CentralSampler:
         for group in self._groups:
             group.begin(self._wanted)
             if self._wanted:
-                self._start_anew(group, buffer)
+                self._reset_unfinished(group, buffer)
         clock, spans = time.perf_counter_ns, self._spans
         acting = 0
         try:
@@ -167,7 +167,7 @@ class CentralSampler:
         """
         rows = self._rows
         for env, *_ in self.restarted:
-            self._log.cut(env)
+            self._log.truncate(env)
         actions = self._buffers[self._slot].read()["action"][:rows]
         self._log.append(actions.copy(), self._starts)
         if self._values is not None:
@@ -188,7 +188,7 @@ class CentralSampler:
     @property
     def begun(self) -> list[int]:
         """The numbers of the environments' episodes now."""
-        return [number for group in self._groups for number in group.lanes.books().episode]
+        return [number for group in self._groups for number in group.envs.counters().episode]
 
     @property
     def steps_collected(self) -> int:
@@ -198,7 +198,7 @@ class CentralSampler:
 
     def work(self) -> dict[str, Work]:
         """See `Sampler.work`."""
-        return {n: w for group in self._groups for n, w in group.lanes.work().items()}
+        return {n: w for group in self._groups for n, w in group.envs.work().items()}
 
     def state(self) -> dict[str, Any]:
         """Counters, each environment's episode, its actions since, and its observation."""
@@ -231,18 +231,18 @@ class CentralSampler:
         restored: list[np.ndarray] = []
         self.restarted = []
         for group in self._groups:
-            lanes, columns = group.lanes, group.columns
+            envs, columns = group.envs, group.columns
             origins = [int(number) for number in state["origin"][columns]]
-            reproduced = lanes.replay_all(origins, list(state["actions"][columns]))
-            found = lanes.books().episode
-            for env in range(lanes.num_envs):
-                number = lanes.first + env
+            reproduced = envs.replay_all(origins, list(state["actions"][columns]))
+            found = envs.counters().episode
+            for env in range(envs.num_envs):
+                number = envs.first + env
                 actions, episode = state["actions"][number], int(state["episode"][number])
                 same = reproduced[env] and found[env] == episode
                 if same and np.array_equal(obs[number], state["obs"][number]):
                     restored.append(np.asarray(actions))
                     continue
-                lanes.reset(env, episode + 1)
+                envs.reset(env, episode + 1)
                 if self._values is not None:
                     self._values.forget(number)
                 self.restarted.append((number, np.array(state["obs"][number]), obs[number].copy()))
@@ -259,11 +259,11 @@ class CentralSampler:
     def close(self) -> None:
         """Close the environments."""
         for group in self._groups:
-            group.lanes.close()
+            group.envs.close()
 
     # --- One step of one group ----------------------------------------------------------------
 
-    def _act(self, groups: Sequence[Group], buffer: RolloutBuffer, t: int) -> None:
+    def _act(self, groups: Sequence[ActingGroup], buffer: RolloutBuffer, t: int) -> None:
         """Choose a round's actions and begin its steps."""
         obs, step = buffer.obs[t], self.steps + t
         chosen = [
@@ -278,17 +278,17 @@ class CentralSampler:
                 buffer.obs[t + 1, group.columns] = obs[group.columns]
             if buffer.valid is not None:
                 buffer.valid[t, group.columns] = [episodes > 0 for episodes in group.left]
-            group.lanes.send(self._slot, t, group.policy.layout.action(row), group.active)
+            group.envs.send(self._slot, t, group.policy.layout.action(row), group.active)
             group.stepping = True
 
-    def _receive(self, group: Group, buffer: RolloutBuffer) -> None:
+    def _receive(self, group: ActingGroup, buffer: RolloutBuffer) -> None:
         """Wait for a group's step."""
-        lanes, t, known = group.lanes, group.rows, len(self._ends)
+        envs, t, known = group.envs, group.rows, len(self._ends)
         begin = time.perf_counter_ns()
 
         def ended(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
-            number = lanes.first + env
-            self.episodes.append(lanes.finished(env))
+            number = envs.first + env
+            self.episodes.append(envs.finished(env))
             self._ends.append((t, number, False))
             if buffer.ended is not None:
                 buffer.ended[t, number] = True
@@ -298,25 +298,25 @@ class CentralSampler:
                 buffer.keep_final(t, number, final)
             group.left[env] -= 1
 
-        while lost := lanes.receive(ended):
-            self._go_on(group, buffer, lost)
-        if self._life_loss and lanes.life_lost is not None:
-            buffer.terminated[t, group.columns] |= lanes.life_lost
+        while lost := envs.receive(ended):
+            self._recover(group, buffer, lost)
+        if self._life_loss and envs.life_lost is not None:
+            buffer.terminated[t, group.columns] |= envs.life_lost
         end = time.perf_counter_ns()
-        self._waited[lanes.span] = self._waited.get(lanes.span, 0) + end - begin
+        self._waited[envs.span] = self._waited.get(envs.span, 0) + end - begin
         if self._spans.trace:
-            self._spans.event(lanes.span, begin, end)
+            self._spans.event(envs.span, begin, end)
         group.stepping = False
         group.rows = t + 1
         if self._wanted and len(self._ends) != known:
             group.active = [env for env, episodes in enumerate(group.left) if episodes > 0]
 
-    def _go_on(self, group: Group, buffer: RolloutBuffer, lost: Sequence[Loss]) -> None:
+    def _recover(self, group: ActingGroup, buffer: RolloutBuffer, lost: Sequence[LostEnv]) -> None:
         """Cut what lost environments did before, and act from where they are now."""
-        lanes, t = group.lanes, group.rows
+        envs, t = group.envs, group.rows
         self.lost += len(lost)
         for env, last_obs in lost:
-            number = lanes.first + env
+            number = envs.first + env
             if group.active is not None and env not in group.active:  # it was between episodes
                 buffer.obs[t + 1, number] = buffer.obs[t, number]
                 continue
@@ -335,18 +335,18 @@ class CentralSampler:
                 self._ends.append((t - 1, number, True))
         row = group.policy.act(buffer.obs[t, group.columns], self.steps + t, group.first)
         buffer.outputs[group.index][t] = row
-        lanes.again(group.policy.layout.action(row))
+        envs.again(group.policy.layout.action(row))
 
     # --- Between trajectories -----------------------------------------------------------------
 
-    def _start_anew(self, group: Group, buffer: RolloutBuffer) -> None:
+    def _reset_unfinished(self, group: ActingGroup, buffer: RolloutBuffer) -> None:
         """Whole episodes begin with the trajectory: those that the last one left are cut."""
-        lanes, books = group.lanes, group.lanes.books()
-        for env, since in enumerate(books.since):
+        envs, counters = group.envs, group.envs.counters()
+        for env, since in enumerate(counters.since):
             if since:
-                number = lanes.first + env
+                number = envs.first + env
                 last = buffer.obs[0, number].copy()
-                lanes.reset(env, books.episode[env] + 1, self._slot)
+                envs.reset(env, counters.episode[env] + 1, self._slot)
                 self.restarted.append((number, last, buffer.obs[0, number].copy()))
 
     def _next_buffer(self, slot: int | None) -> RolloutBuffer:
@@ -365,7 +365,7 @@ class CentralSampler:
         for group in self._groups:
             if group.rows < rows:  # their last observations stay what they are
                 buffer.obs[rows, group.columns] = buffer.obs[group.rows, group.columns]
-            since += group.lanes.books().since
+            since += group.envs.counters().since
         buffer.check(self._blame)
         self._row = self._rows = rows
         # Rows at which what must be replayed to come here begins.
@@ -389,17 +389,17 @@ class CentralSampler:
 
     def _blame(self, step: int, env: int, what: str) -> EnvironmentFailure:
         group = next(g for g in self._groups if g.columns.start <= env < g.columns.stop)
-        return group.lanes.blame(step, env, what)
+        return group.envs.blame(step, env, what)
 
     def _mark(self) -> None:
         """Note the boundary, so that an interrupted trajectory can be discarded."""
-        books = [group.lanes.books() for group in self._groups]
+        counters = [group.envs.counters() for group in self._groups]
         buffer = self._buffers[self._slot]
         self._boundary = {
             "steps": self.steps,
             "chunks": buffer.chunks,
-            "episode": [number for one in books for number in one.episode],
-            "origin": [number for one in books for number in one.origin],
+            "episode": [number for one in counters for number in one.episode],
+            "origin": [number for one in counters for number in one.origin],
             "obs": buffer.obs[self._row].copy(),
         }
         if self._values is not None:

@@ -66,7 +66,7 @@ class ActionLog:
         self._next = 0
         self._starts = [0] * num_envs
 
-    def cut(self, env: int) -> None:
+    def truncate(self, env: int) -> None:
         """An environment's episode begins with the next trajectory."""
         self._starts[env] = self._next
 

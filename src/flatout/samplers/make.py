@@ -14,11 +14,11 @@ from flatout.envs.host import TRAINING
 from flatout.errors import UsageError
 from flatout.learner.policy import Policy
 from flatout.samplers.base import Sampler
-from flatout.samplers.central import CentralSampler, Group
-from flatout.samplers.lanes import HostLanes, Lanes
-from flatout.samplers.processes.lanes import WorkerLanes, arena_fields
+from flatout.samplers.central import ActingGroup, CentralSampler
+from flatout.samplers.env_group import EnvGroup, InlineEnvGroup
+from flatout.samplers.processes.env_group import WorkerEnvGroup, arena_fields
 from flatout.samplers.processes.local import LocalSampler, Remote
-from flatout.samplers.processes.pool import Crew, Worker
+from flatout.samplers.processes.pool import Worker, WorkerPool
 from flatout.samplers.processes.protocol import PARAMS, SHARED, Job, Local
 from flatout.samplers.processes.shared_memory import Arena, Fields, fields_of
 from flatout.spans import Spans
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flatout.networks.torsos import Network
 
 
-class Acting:
+class ActingPolicies:
     """The compiled policies of a run: one for each device and size of group.
 
     Args:
@@ -72,9 +72,9 @@ class Acting:
         """Each once."""
         return list(self._policies.values())
 
-    def remote(self, crew: Crew) -> Remote:
-        """What stands for the policies of a crew that acts by itself."""
-        self._remote = self._remote or Remote(crew)
+    def remote(self, pool: WorkerPool) -> Remote:
+        """What stands for the policies of a pool whose workers act themselves."""
+        self._remote = self._remote or Remote(pool)
         return self._remote
 
     def policy(self, share: Share) -> Policy:
@@ -83,7 +83,7 @@ class Acting:
 
 
 @dataclass(frozen=True)
-class Needs:
+class RolloutSpec:
     """What a run's algorithm and data flow ask of its sampler.
 
     Attributes:
@@ -105,10 +105,11 @@ RESEED_AFTER = 1000
 """Steps of an Atari game between seeded starts, each of which takes as long as some 250 steps."""
 
 
-def hire(
-    config: TrainConfig, task: Task, acting: Acting, needs: Needs, report: Callable[[str], None],
+def start_workers(
+    config: TrainConfig, task: Task, acting: ActingPolicies, rollout: RolloutSpec,
+    report: Callable[[str], None],
     *, source: Any = None, network: Network | None = None, local: bool = False,
-) -> Crew:  # fmt: skip
+) -> WorkerPool:  # fmt: skip
     """Start the actor processes; they make their environments while this process goes on.
 
     Args:
@@ -131,16 +132,18 @@ def hire(
         )
     num_envs = config.env.envs
     if local:
-        fields = trajectory_fields(needs, num_envs, task, acting)
+        fields = trajectory_fields(rollout, num_envs, task, acting)
     else:
-        fields = arena_fields(needs.slots, needs.horizon, num_envs, task.obs_spec, task.action_spec)
+        fields = arena_fields(
+            rollout.slots, rollout.horizon, num_envs, task.obs_spec, task.action_spec
+        )
     # Each worker's counts of steps and episodes, and of its time, by its first environment.
     fields |= fields_of(beats=((num_envs, 2), "int64"), spent=((num_envs, 4), "float64"))
     arena = Arena(fields)
     common = Job(
         registered=registered(config.env.env) if source is None else None, config=config.env,
-        source=source, first=0, count=0, seed=config.run.seed, reseed_after=reseed_after(needs),
-        arena=(arena.descriptor, fields), local=Local(config, needs, network) if local else None,
+        source=source, first=0, count=0, seed=config.run.seed, reseed_after=reseed_after(rollout),
+        arena=(arena.descriptor, fields), local=Local(config, rollout, network) if local else None,
     )  # fmt: skip
     jobs = [
         replace(common, first=first, count=count)
@@ -148,39 +151,41 @@ def hire(
         for first, count in share.workers
     ]
     workers = [Worker(job, config.run.worker_timeout, arena) for job in jobs]
-    crew = Crew(workers, arena, report)
-    crew.start()
-    return crew
+    pool = WorkerPool(workers, arena, report)
+    pool.start()
+    return pool
 
 
-def trajectory_fields(needs: Needs, num_envs: int, task: Task, acting: Acting) -> Fields:
+def trajectory_fields(
+    rollout: RolloutSpec, num_envs: int, task: Task, acting: ActingPolicies
+) -> Fields:
     """What a run shares with actor processes that act by themselves: whole trajectories, and the
     parameters that act."""
-    rows = (needs.slots, needs.horizon, num_envs)
+    rows = (rollout.slots, rollout.horizon, num_envs)
     spec = task.obs_spec
     shapes: dict[str, Any] = {
-        "obs": ((needs.slots, needs.horizon + 1, num_envs, *spec.shape), spec.dtype),
+        "obs": ((rollout.slots, rollout.horizon + 1, num_envs, *spec.shape), spec.dtype),
         "rewards": (rows, "float32"),
         "terminated": (rows, "bool"),
         "truncated": (rows, "bool"),
     }
-    if needs.episodes is not None:
+    if rollout.episodes is not None:
         shapes["valid"] = (rows, "bool")
-    if needs.replayed:
+    if rollout.replayed:
         shapes["ended"] = (rows, "bool")
     for share in acting.ordered:
         words = acting.policy(share).layout.words
-        shapes[f"outputs/{share.first}"] = ((needs.slots, needs.horizon, words), "uint32")
+        shapes[f"outputs/{share.first}"] = ((rollout.slots, rollout.horizon, words), "uint32")
     for index, array in enumerate(acting.bundle.shapes):
         shapes[f"{PARAMS}{index}"] = (array.shape, array.dtype)
     return fields_of(**shapes)
 
 
 def make_sampler(
-    config: TrainConfig, task: Task, acting: Acting, needs: Needs, spans: Spans,
-    crew: Crew | None = None,
+    config: TrainConfig, task: Task, acting: ActingPolicies, rollout: RolloutSpec, spans: Spans,
+    pool: WorkerPool | None = None,
 ) -> Sampler:  # fmt: skip
-    """The sampler, its environments open (with a crew: once all workers are ready).
+    """The sampler, its environments open (with a pool: once all workers are ready).
 
     Raises:
         UsageError, EnvironmentFailure: the environments cannot be made.
@@ -190,43 +195,45 @@ def make_sampler(
 
     def buffer(slot: int) -> RolloutBuffer:
         shared: dict[str, Any] = {}
-        if crew is not None:
-            shared = {name: crew.arena[name][slot] for name in SHARED if name in crew.arena}
-            if crew.local:
+        if pool is not None:
+            shared = {name: pool.arena[name][slot] for name in SHARED if name in pool.arena}
+            if pool.local:
                 shared["outputs"] = [
-                    crew.arena[f"outputs/{share.first}"][slot] for share in acting.ordered
+                    pool.arena[f"outputs/{share.first}"][slot] for share in acting.ordered
                 ]
         return RolloutBuffer(
-            needs.horizon, num_envs, task.obs_spec, layouts, needs.episodes is not None,
-            needs.chunks, needs.replayed, config.env.clip_reward, shared,
+            rollout.horizon, num_envs, task.obs_spec, layouts, rollout.episodes is not None,
+            rollout.chunks, rollout.replayed, config.env.clip_reward, shared,
         )  # fmt: skip
 
-    buffers = [buffer(slot) for slot in range(needs.slots)]
-    if crew is not None:
-        crew.wait()
-        if crew.local:
-            return LocalSampler(crew, buffers, acting.remote(crew), task.name, spans)
+    buffers = [buffer(slot) for slot in range(rollout.slots)]
+    if pool is not None:
+        pool.wait()
+        if pool.local:
+            return LocalSampler(pool, buffers, acting.remote(pool), task.name, spans)
 
-    def lanes(share: Share) -> Lanes:
-        if crew is None:
+    def env_group(share: Share) -> EnvGroup:
+        if pool is None:
             envs = task.open(
-                share.count, config.run.seed, TRAINING, reseed_after(needs), share.first
+                share.count, config.run.seed, TRAINING, reseed_after(rollout), share.first
             )
-            return HostLanes(envs, buffers, share.first)
+            return InlineEnvGroup(envs, buffers, share.first)
         mine = {first for first, _ in share.workers}
-        workers = [worker for worker in crew.workers if worker.job.first in mine]
-        return WorkerLanes(crew, workers, task.name)
+        workers = [worker for worker in pool.workers if worker.job.first in mine]
+        return WorkerEnvGroup(pool, workers, task.name)
 
-    rounds = [[Group(lanes(s), acting.policy(s)) for s in groups] for groups in acting.rounds]
+    rounds = [
+        [ActingGroup(env_group(s), acting.policy(s)) for s in groups] for groups in acting.rounds
+    ]
     return CentralSampler(
-        rounds, buffers, needs.horizon, needs.episodes, spans,
+        rounds, buffers, rollout.horizon, rollout.episodes, spans,
         life_loss=config.env.terminal_on_life_loss,
     )  # fmt: skip
 
 
-def reseed_after(needs: Needs) -> int:
+def reseed_after(rollout: RolloutSpec) -> int:
     """Environments that wait for the others between episodes need every one seeded."""
-    return 0 if needs.episodes else RESEED_AFTER
+    return 0 if rollout.episodes else RESEED_AFTER
 
 
 def registered(name: str) -> Any:

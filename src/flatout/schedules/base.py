@@ -30,7 +30,7 @@ class Schedule(Protocol):
         """The newest actor parameters, bundled."""
         ...
 
-    def facts(self) -> dict[str, float]:
+    def stats(self) -> dict[str, float]:
         """What the flow did in this process, see the summary's `flow`."""
         ...
 

@@ -55,7 +55,7 @@ class Pending:
         envs = [env for env, _, _ in self.restarted]
         return arrays, {"version": self.version, "steps": self.steps, "restarted": envs}
 
-    def cut(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray) -> None:
+    def truncate(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray) -> None:
         """The environment's episode is over with the last step, and another one begins."""
         one = self.trajectory
         steps, num_envs = one.rewards.shape
@@ -158,7 +158,7 @@ class Flow:
         """The newest actor parameters, bundled."""
         return self._learner.bundle
 
-    def facts(self) -> dict[str, float]:
+    def stats(self) -> dict[str, float]:
         """See `Schedule.facts`."""
         return {"environments_lost": self._sampler.lost}
 
@@ -239,9 +239,9 @@ class Flow:
         notes = self._sampler.restore(state)
         if self._pending:
             for restart in self._sampler.restarted:
-                self._pending[-1].cut(*restart)
+                self._pending[-1].truncate(*restart)
         else:
-            self._cut(self._sampler.restarted)
+            self._truncate(self._sampler.restarted)
         return notes
 
     def close(self) -> None:
@@ -260,13 +260,13 @@ class Flow:
 
     def _learn(self, taken: Pending) -> dict[str, float]:
         """Learn from a trajectory."""
-        self._cut(taken.restarted)
+        self._truncate(taken.restarted)
         return self._learner.update(taken.trajectory)
 
-    def _cut(self, restarted: Iterable[Restart]) -> None:
+    def _truncate(self, restarted: Iterable[Restart]) -> None:
         """Tell what is learned from of environments that began anew out of turn."""
         for restart in restarted:
-            self._learner.cut(*restart)
+            self._learner.truncate(*restart)
 
     def _metrics(self, values: dict[str, float], taken: Pending) -> Metrics:
         """An iteration's metrics from what the learner said."""

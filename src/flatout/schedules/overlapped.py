@@ -79,11 +79,11 @@ class OverlappedSchedule(Flow):
         """Learn from the next `n` trajectories, collecting meanwhile."""
         return [self._one() for _ in range(n)]
 
-    def facts(self) -> dict[str, float]:
+    def stats(self) -> dict[str, float]:
         """Adds the mean policy lag and queue time, and how long each side waited in all."""
         lag, queue, sampler, learner = (self._totals[name] for name in WAITS)
         count = max(self._learned_from, 1)
-        return super().facts() | {
+        return super().stats() | {
             "policy_lag": lag / count,
             "queue_s": queue / count,
             "sampler_wait_s": sampler,

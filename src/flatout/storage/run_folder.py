@@ -20,7 +20,7 @@ from flatout.storage.agent_file import AGENT_FILES
 from flatout.storage.checkpoint import FORMAT, recover, refuse_format, replace_file
 from flatout.storage.durable import temporary_name
 from flatout.storage.last_words import FAULT, RUNNING, LastWords
-from flatout.storage.trust import NOTHING, Said, refuse_foreign
+from flatout.storage.trust import NO_CONSENT, Consent, refuse_foreign
 
 FILES = (
     "config.json", "summary.json", *AGENT_FILES, "metrics.jsonl", "episodes.jsonl", "spans.jsonl",
@@ -208,7 +208,7 @@ def refuse_links(path: Path) -> None:
                 )
 
 
-def load_config(run_dir: Path, said: Said | None = NOTHING) -> TrainConfig:
+def load_config(run_dir: Path, said: Consent | None = NO_CONSENT) -> TrainConfig:
     """The resolved settings of a run.
 
     Args:

@@ -51,7 +51,7 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class SpanRecord:
     """What one lane did for a while.
 
     Attributes:
@@ -83,7 +83,7 @@ class Stretch:
         return self.t + self.d
 
 
-def as_line(stretch: Stretch) -> dict[str, Any]:
+def as_line(stretch: SpanRecord) -> dict[str, Any]:
     """A stretch as a short JSON object."""
     line: dict[str, Any] = {"t": round(stretch.t, 3), "d": round(stretch.d, 4)}
     line["lane"] = stretch.lane
@@ -96,9 +96,9 @@ def as_line(stretch: Stretch) -> dict[str, Any]:
     return line
 
 
-def read_lines(lines: Iterable[dict[str, Any]]) -> tuple[list[Begin], list[Stretch]]:
+def read_lines(lines: Iterable[dict[str, Any]]) -> tuple[list[Begin], list[SpanRecord]]:
     """The stretches of these lines, and what was said as each process began; others are skipped."""
-    begins, stretches = list[Begin](), list[Stretch]()
+    begins, records = list[Begin](), list[SpanRecord]()
     for line in lines:
         with suppress(ValueError, KeyError, TypeError, AttributeError):
             if "begin" in line:
@@ -106,8 +106,8 @@ def read_lines(lines: Iterable[dict[str, Any]]) -> tuple[list[Begin], list[Stret
                 begins.append(Begin(**{**said, "gpus": tuple(said.get("gpus", ()))}))
             else:
                 spans = {str(name): float(s) for name, s in line["spans"].items()}
-                stretches.append(Stretch(**{**line, "spans": spans}))
-    return begins, stretches
+                records.append(SpanRecord(**{**line, "spans": spans}))
+    return begins, records
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
@@ -184,7 +184,7 @@ class Totals:
     notes: tuple[str, ...] = ()
 
 
-def steady(stretches: Sequence[Stretch]) -> tuple[Totals | None, list[tuple[str, float]]]:
+def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str, float]]]:
     """The steady state, summed up, and what was left out of it.
 
     Left out are each process's first iteration, what comes after its last one, and the time
@@ -194,7 +194,7 @@ def steady(stretches: Sequence[Stretch]) -> tuple[Totals | None, list[tuple[str,
         The sums, or None where there was no iteration; and (what, seconds) left out.
     """
     apart: dict[str, float] = {}
-    mains = [one for one in stretches if one.lane == MAIN]
+    mains = [one for one in records if one.lane == MAIN]
     notes = list[str]()
     useful = [one for one in mains if not one.first and not one.closing and one.iterations]
     learning = [place for place, one in enumerate(useful) if one.updates]
@@ -219,7 +219,7 @@ def steady(stretches: Sequence[Stretch]) -> tuple[Totals | None, list[tuple[str,
     if not useful:
         return None, left_out
     times = {(one.t, one.end) for one in useful}
-    beside = [one for one in stretches if one.lane != MAIN and (one.t, one.end) in times]
+    beside = [one for one in records if one.lane != MAIN and (one.t, one.end) in times]
     learners = [one for one in beside if one.lane == LEARNER]
     names = sorted({one.lane for one in beside if one.lane.startswith(WORKER)}, key=_number)
     totals = Totals(
@@ -235,22 +235,22 @@ def steady(stretches: Sequence[Stretch]) -> tuple[Totals | None, list[tuple[str,
     return totals, left_out
 
 
-def _summed(stretches: Sequence[Stretch]) -> dict[str, float]:
+def _summed(records: Sequence[SpanRecord]) -> dict[str, float]:
     """Seconds by span, and what no span names as ``other``."""
     sums: dict[str, float] = {}
-    for one in stretches:
+    for one in records:
         for name, seconds in one.spans.items():
             sums[name] = sums.get(name, 0.0) + seconds
-    rest = sum(one.d for one in stretches) - sum(sums.values())
+    rest = sum(one.d for one in records) - sum(sums.values())
     return sums | {"other": max(rest, 0.0)}
 
 
-def _worker(stretches: Sequence[Stretch]) -> Worker:
+def _worker(records: Sequence[SpanRecord]) -> Worker:
     return Worker(
-        sum(one.spans.get("env", 0.0) for one in stretches),
-        sum(one.spans.get("act", 0.0) for one in stretches),
-        sum(one.turns for one in stretches),
-        sum(one.square for one in stretches),
+        sum(one.spans.get("env", 0.0) for one in records),
+        sum(one.spans.get("act", 0.0) for one in records),
+        sum(one.turns for one in records),
+        sum(one.square for one in records),
     )
 
 

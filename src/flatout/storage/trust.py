@@ -24,7 +24,7 @@ _PLAIN = re.compile(r"[\w\- +,=()]([\w\- +,=().]*)")
 
 
 @dataclass(frozen=True)
-class Said:
+class Consent:
     """What the user said beside naming a file.
 
     Attributes:
@@ -36,7 +36,7 @@ class Said:
     trust: bool = False
 
 
-NOTHING = Said()
+NO_CONSENT = Consent()
 
 
 def names_code(env: str) -> bool:
@@ -47,7 +47,7 @@ def names_code(env: str) -> bool:
     return ":" in env and env not in OWN
 
 
-def refuse_foreign(config: TrainConfig, file: Path, own: bool, said: Said = NOTHING) -> None:
+def refuse_foreign(config: TrainConfig, file: Path, own: bool, said: Consent = NO_CONSENT) -> None:
     """Refuse settings from a file that reach outside of it, unless the user trusts them.
 
     Whoever wrote the file chose the function and its arguments: ``os:system`` would do as it is

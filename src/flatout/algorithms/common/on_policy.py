@@ -24,7 +24,7 @@ from flatout.algorithms.common.returns import (
     normalise,
     update_moments,
 )
-from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import A2CConfig, PPOConfig
 from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
@@ -100,7 +100,7 @@ class OnPolicy:
         masked: bool,
         network: Network | None = None,
         next_reward: bool = False,
-        shards: Shards = ONE,
+        shards: Shards = UNSHARDED,
     ) -> None:
         self._config = config
         self._obs_spec = obs_spec
@@ -121,9 +121,9 @@ class OnPolicy:
         def values(arrays: Networks, x: jax.Array) -> jax.Array:
             return value(eqx.combine(arrays, self.static), x)
 
-        self._values = shards.apart(values)
-        self._returns = shards.apart(functools.partial(discounted_returns, gamma=config.gamma))
-        self._advantages = shards.apart(
+        self._values = shards.one_by_one(values)
+        self._returns = shards.one_by_one(functools.partial(discounted_returns, gamma=config.gamma))
+        self._advantages = shards.one_by_one(
             functools.partial(generalised_advantages, gamma=config.gamma, lam=config.gae_lambda)
         )
         if config.normalize_observation and isinstance(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.types import Array
 
 Pair = tuple[jax.Array, jax.Array]
@@ -102,7 +102,7 @@ def update_moments(
     moments: RunningMoments,
     batch: jax.Array,
     weight: jax.Array | None = None,
-    shards: Shards = ONE,
+    shards: Shards = UNSHARDED,
 ) -> RunningMoments:
     """Merge ``batch [B, ...]`` into the moments (Chan et al., 1979, parallel variance).
 
@@ -156,10 +156,10 @@ def mean(x: jax.Array, weight: jax.Array | None = None) -> jax.Array:
     return x.mean() if weight is None else (x * weight).mean()
 
 
-def balanced(weight: jax.Array, shards: Shards = ONE) -> jax.Array:
-    """Weights with which the mean over all parts' rows is the mean over those that count.
+def balanced(weight: jax.Array, shards: Shards = UNSHARDED) -> jax.Array:
+    """Weights with which the mean over all shards' rows is the mean over those that count.
 
-    So the average of the parts' gradients, of pieces' or of parts together, is the gradient of
+    So the average of the shards' gradients, of pieces' or of parts together, is the gradient of
     that mean.
 
     Args:
@@ -171,14 +171,14 @@ def balanced(weight: jax.Array, shards: Shards = ONE) -> jax.Array:
 
 
 def _counted(weight: jax.Array, shards: Shards) -> jax.Array:
-    """How many rows of all parts count."""
-    return shards.sum(shards.apart(jnp.sum)(weight))
+    """How many rows of all shards count."""
+    return shards.sum(shards.one_by_one(jnp.sum)(weight))
 
 
 def _over_parts(
     x: jax.Array, weight: jax.Array | None, shards: Shards
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """How many rows of all parts' ``x [B, ...]`` count, their mean and their variance."""
+    """How many rows of all shards' ``x [B, ...]`` count, their mean and their variance."""
     count = jnp.asarray(len(x) * shards.count, jnp.float32)
     if weight is not None:
         count = _counted(weight, shards)
@@ -191,22 +191,22 @@ def _over_parts(
     def squares(x: jax.Array, middle: jax.Array, weight: jax.Array | None) -> jax.Array:
         return total(jnp.square(x - middle), weight)
 
-    mean = shards.sum(shards.apart(total)(x, weight)) / safe
-    var = shards.sum(shards.apart(squares)(x, mean, weight)) / safe
+    mean = shards.sum(shards.one_by_one(total)(x, weight)) / safe
+    var = shards.sum(shards.one_by_one(squares)(x, mean, weight)) / safe
     return count, mean, var
 
 
-def centre(advantage: jax.Array, weight: jax.Array | None, shards: Shards = ONE) -> jax.Array:
-    """Zero mean, unit sample deviation (n - 1), over the counted entries of all parts."""
+def centre(advantage: jax.Array, weight: jax.Array | None, shards: Shards = UNSHARDED) -> jax.Array:
+    """Zero mean, unit sample deviation (n - 1), over the counted entries of all shards."""
     count, middle, variance = _over_parts(advantage, weight, shards)
     deviation = jnp.sqrt(variance * count / jnp.maximum(count - 1.0, 1.0))
     return (advantage - middle) / (deviation + 1e-8)
 
 
 def explained_variance(
-    value: jax.Array, target: jax.Array, weight: jax.Array | None, shards: Shards = ONE
+    value: jax.Array, target: jax.Array, weight: jax.Array | None, shards: Shards = UNSHARDED
 ) -> jax.Array:
-    """1 - Var[target - value] / Var[target] over all parts; 0 where targets do not vary."""
+    """1 - Var[target - value] / Var[target] over all shards; 0 where targets do not vary."""
     _, _, spread = _over_parts(target, weight, shards)
     _, _, left = _over_parts(target - value, weight, shards)
     return jnp.where(spread > 0, 1.0 - left / jnp.maximum(spread, 1e-12), 0.0)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from flatout.algorithms.parallel.shards import ONE, Shards
+from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.errors import UsageError
 
 Loss = Callable[..., tuple[jax.Array, tuple[Any, Any]]]
@@ -35,7 +35,7 @@ def pieces_of(rows: int, micro_batch: int | None) -> int:
 
 
 def in_pieces(
-    compute: Compute, pieces: int, shards: Shards = ONE, merged: Compute | None = None
+    compute: Compute, pieces: int, shards: Shards = UNSHARDED, merged: Compute | None = None
 ) -> Compute:
     """A computation over a batch, piece by piece.
 
@@ -45,10 +45,10 @@ def in_pieces(
     Args:
         compute: of `Compute`'s form.
         pieces: how many; 1 is the plain function.
-        shards: whose part the batch is; the computation asks nothing of the other parts.
+        shards: whose shard the batch is; the computation asks nothing of the other shards.
         merged: the same for all rows of a device, where it does (see `Shards.as_one`).
     """
-    plain = shards.as_one(compute, merged)
+    plain = shards.as_one_batch(compute, merged)
     if pieces == 1:
         return plain
 
@@ -70,14 +70,14 @@ def in_pieces(
 
 
 def value_and_grad(
-    loss: Loss, pieces: int, shards: Shards = ONE, merged: Loss | None = None
+    loss: Loss, pieces: int, shards: Shards = UNSHARDED, merged: Loss | None = None
 ) -> Callable[..., Any]:
     """`jax.value_and_grad` with `has_aux` of a mean over rows, piece by piece (see `in_pieces`).
 
     Args:
         loss: of `Loss`'s form.
         pieces: how many; 1 is the plain function.
-        shards: whose part the batch is; the loss asks nothing of the other parts.
+        shards: whose shard the batch is; the loss asks nothing of the other shards.
         merged: the same for all rows of a device, where it does (see `Shards.as_one`).
     """
 

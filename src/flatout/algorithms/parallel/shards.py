@@ -1,7 +1,7 @@
-"""Logical shards: how one update is split into parts that differ only in their data.
+"""Logical shards: how one update is split into shards that differ only in their data.
 
-A part sees its own environments, rows and random numbers, and what it learns is averaged with the
-others'. How many parts there are decides what is computed; how many devices carry them does not.
+A shard sees its own environments, rows and random numbers, and what it learns is averaged with the
+others'. How many shards there are decides what is computed; how many devices carry them does not.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import jax.numpy as jnp
 
 from flatout.algorithms.parallel.packing import Packing
 
-DEVICES, PARTS = "devices", "parts"
-"""The axes of a sharded program: devices, and the parts that each of them carries."""
+DEVICES, SHARDS = "devices", "parts"
+"""The axes of a sharded program: devices, and the shards that each of them carries."""
 
 Tree = TypeVar("Tree")
 Pure = TypeVar("Pure", bound=Callable[..., Any])
@@ -29,12 +29,12 @@ class Shards:
     """What a part of an update knows of the others. A single one calls nothing.
 
     Attributes:
-        count: S, how many parts there are.
+        count: S, how many shards there are.
         every: gradients are averaged at each update (1), or parameters after every K updates
             (local SGD; Stich, 2019), and always before anything leaves the device.
-        ordered: averages are sums in the parts' order, the same bits on any number of devices;
+        ordered: averages are sums in the shards' order, the same bits on any number of devices;
             else whatever order is fastest.
-        mapped: devices have an axis of their own; else the compiler divides the one of parts.
+        mapped: devices have an axis of their own; else the compiler divides the one of shards.
         waits: what every sum takes along, or None (see `after`).
     """
 
@@ -45,7 +45,7 @@ class Shards:
     waits: jax.Array | None = None
 
     def after(self, done: jax.Array | None) -> Shards:
-        """Parts whose sums wait for a number, as what depends on it.
+        """Shards whose sums wait for a number, as what depends on it.
 
         What crosses the devices beside a loop in which something crosses them, too, may do so at
         the same time, and XLA's CPU client (0.10) takes the one for the other, and crashes.
@@ -55,14 +55,14 @@ class Shards:
     @property
     def each_step(self) -> Shards:
         """What a single update knows of the others: nothing where only parameters are averaged."""
-        return self if self.every == 1 else ONE
+        return self if self.every == 1 else UNSHARDED
 
-    def apart(self, function: Pure) -> Pure:
-        """A function of a part's own arrays that asks nothing of the others.
+    def one_by_one(self, function: Pure) -> Pure:
+        """A function of a shard's own arrays that asks nothing of the others.
 
-        With ordered sums it is computed for one part after another, by the same program whatever
+        With ordered sums it is computed for one shard after another, by the same program whatever
         their number: computed side by side, XLA rounds some products and sums otherwise for 8
-        parts than for 1. It must not close over traced arrays.
+        shards than for 1. It must not close over traced arrays.
         """
         if self.count == 1 or not self.ordered or not self.mapped:
             return function
@@ -74,8 +74,8 @@ class Shards:
                 def pick(x: jax.Array, own: bool) -> jax.Array:
                     return jax.lax.dynamic_index_in_dim(x, number, 0, False) if own else x
 
-                # Barriers that the part's number passes, too: without it XLA would see that the
-                # loop of a single part computes the same each time, and take it out of the loop.
+                # Barriers that the shard's number passes, too: without it XLA would see that the
+                # loop of a single shard computes the same each time, and take it out of the loop.
                 part = jax.tree.map(pick, given, tuple(mapped))
                 number, part = jax.lax.optimization_barrier((number, part))
                 return jax.lax.optimization_barrier((number, function(*part)))[1]
@@ -95,20 +95,20 @@ class Shards:
 
         return alone  # type: ignore[return-value]
 
-    def as_one(self, compute: Pure, merged: Pure | None = None) -> Pure:
-        """A mean over a part's rows; of parts on one device over all of their rows at once.
+    def as_one_batch(self, compute: Pure, merged: Pure | None = None) -> Pure:
+        """A mean over a shard's rows; of shards on one device over all of their rows at once.
 
-        Side by side each part would have a gradient of its own, only for their average; as one
-        batch they share the products, and one device takes as long for S parts as for one. So what
-        a part is told is its device's mean. With ordered sums parts stay apart, and where the
+        Side by side each shard would have a gradient of its own, only for their average; as one
+        batch they share the products, and one device takes as long for S shards as for one. So what
+        a shard is told is its device's mean. With ordered sums shards stay apart, and where the
         parameters are its own, too.
 
         Args:
             compute: ``(params, batch, *shared) -> (means over rows, arrays with a row each)``.
-            merged: the same for a device's rows, where it asks for other parts' within.
+            merged: the same for a device's rows, where it asks for other shards' within.
         """
         if self.count == 1 or self.ordered or not self.mapped or self.every > 1:
-            return self.apart(compute)
+            return self.one_by_one(compute)
         whole = compute if merged is None else merged
         function = jax.custom_batching.custom_vmap(compute)
 
@@ -134,21 +134,21 @@ class Shards:
 
         return function  # type: ignore[return-value]
 
-    def agree(self, tree: Tree, updates: jax.Array) -> Tree:
+    def sync(self, tree: Tree, updates: jax.Array) -> Tree:
         """Parameters after so many updates: averaged where it is time to."""
         if self.every == 1:
             return tree
-        return jax.lax.cond(updates % self.every == 0, self.settle, lambda same: same, tree)
+        return jax.lax.cond(updates % self.every == 0, self.sync_now, lambda same: same, tree)
 
-    def settle(self, tree: Tree) -> Tree:
-        """What the parts have of their own becomes one: the average of every float."""
+    def sync_now(self, tree: Tree) -> Tree:
+        """What the shards have of their own becomes one: the average of every float."""
         if self.every == 1:
             return tree
         floats, rest = eqx.partition(tree, lambda leaf: jnp.issubdtype(leaf.dtype, jnp.inexact))
         return eqx.combine(self.mean(floats), rest)
 
     def sum(self, tree: Tree) -> Tree:
-        """Every leaf's sum over the parts: of a number's or an array's, or of several floats'.
+        """Every leaf's sum over the shards: of a number's or an array's, or of several floats'.
 
         Several cross the devices as one vector: a call for each costs more than copying them.
         """
@@ -158,7 +158,7 @@ class Shards:
             return dataclasses.replace(self, waits=None).sum((tree, self.waits))[0]
         if self.ordered or not self.mapped:
             return self._whole(tree)
-        tree = jax.tree.map(lambda leaf: jax.lax.psum(leaf, PARTS), tree)
+        tree = jax.tree.map(lambda leaf: jax.lax.psum(leaf, SHARDS), tree)
         return tree if jax.lax.axis_size(DEVICES) == 1 else self._whole(tree)
 
     def _whole(self, tree: Tree) -> Tree:
@@ -171,48 +171,48 @@ class Shards:
         if self.ordered:
             # What all do with it is fused with nothing that depends on how many devices there are.
             return jax.lax.optimization_barrier(functools.reduce(jnp.add, self.gather(x[None])))
-        return jax.lax.psum(x, DEVICES if self.mapped else PARTS)
+        return jax.lax.psum(x, DEVICES if self.mapped else SHARDS)
 
     def mean(self, tree: Tree) -> Tree:
-        """Every leaf's average over the parts."""
+        """Every leaf's average over the shards."""
         if self.count == 1:
             return tree
         return jax.tree.map(lambda leaf: leaf / self.count, self.sum(tree))
 
     def gather(self, x: jax.Array) -> jax.Array:
-        """All parts' arrays ``[n, ...]`` one after another, ``[S * n, ...]``."""
+        """All shards' arrays ``[n, ...]`` one after another, ``[S * n, ...]``."""
         if self.count == 1:
             return x
-        here = jax.lax.all_gather(x, PARTS, axis=0, tiled=True)
+        here = jax.lax.all_gather(x, SHARDS, axis=0, tiled=True)
         return jax.lax.all_gather(here, DEVICES, axis=0, tiled=True) if self.mapped else here
 
     def own(self, x: jax.Array) -> jax.Array:
-        """This part's piece ``[n, ...]`` of ``[S * n, ...]``; what `gather` is the inverse of."""
+        """This shard's piece ``[n, ...]`` of ``[S * n, ...]``; what `gather` is the inverse of."""
         if self.count == 1:
             return x
         size = x.shape[0] // self.count
         return jax.lax.dynamic_slice_in_dim(x, self.index() * size, size)
 
     def index(self) -> jax.Array:
-        """This part's number, int32."""
+        """This shard's number, int32."""
         if self.count == 1:
             return jnp.zeros((), jnp.int32)
         if not self.mapped:
-            return jax.lax.axis_index(PARTS)
-        here = jax.lax.axis_size(PARTS)
-        return jax.lax.axis_index(DEVICES) * here + jax.lax.axis_index(PARTS)
+            return jax.lax.axis_index(SHARDS)
+        here = jax.lax.axis_size(SHARDS)
+        return jax.lax.axis_index(DEVICES) * here + jax.lax.axis_index(SHARDS)
 
     def key(self, key: jax.Array) -> jax.Array:
-        """This part's random stream."""
+        """This shard's random stream."""
         return key if self.count == 1 else jax.random.fold_in(key, self.index())
 
 
-ONE = Shards()
-"""No parts: the whole batch at once."""
+UNSHARDED = Shards()
+"""No shards: the whole batch at once."""
 
 
 def over_devices(tree: Tree) -> Tree:
-    """Every leaf's average over the devices, where a device's parts are one batch."""
+    """Every leaf's average over the devices, where a device's shards are one batch."""
     return jax.lax.pmean(tree, DEVICES)
 
 

@@ -25,7 +25,7 @@ from flatout.storage.span_records import (
     SPANS,
     WAIT_LEARNER,
     Begin,
-    Stretch,
+    SpanRecord,
     as_line,
     cut_after,
     json_lines,
@@ -80,7 +80,7 @@ class RunRecording:
             path = None if folder is None else folder / DEVICES
             self._recorder = Recorder(monitor, path)
         self._lines: list[dict[str, Any]] = []
-        self._recent: deque[Stretch] = deque()
+        self._recent: deque[SpanRecord] = deque()
         self._counts = (0, 0, 0)
         self._begun = self._at = self._due = 0.0
         self._main: dict[str, int] = {}
@@ -129,7 +129,7 @@ class RunRecording:
             self._file = None
 
     @property
-    def recent(self) -> list[Stretch]:
+    def recent(self) -> list[SpanRecord]:
         """What every lane did in the last seconds."""
         return list(self._recent)
 
@@ -166,23 +166,23 @@ class RunRecording:
         common: dict[str, Any] = {
             "t": max(end - duration, 0.0), "d": duration, "first": first, "closing": closing,
         }  # fmt: skip
-        stretches = [
-            Stretch(**common, lane=MAIN, spans=spent, steps=steps, updates=updates,
+        records = [
+            SpanRecord(**common, lane=MAIN, spans=spent, steps=steps, updates=updates,
                     iterations=iterations)
         ]  # fmt: skip
         for lane, work in others.items():
             before = self._others.get(lane, Work())
             spent = {name: s - before.seconds.get(name, 0.0) for name, s in work.seconds.items()}
             turns, square = work.turns - before.turns, max(work.square - before.square, 0.0)
-            stretches.append(Stretch(**common, lane=lane, spans=spent, turns=turns, square=square))
-        for stretch in stretches:
+            records.append(SpanRecord(**common, lane=lane, spans=spent, turns=turns, square=square))
+        for stretch in records:
             self._write(as_line(stretch))
-        self._recent += stretches
+        self._recent += records
         while self._recent and self._recent[0].end < end - RECENT_S and not closing:
             self._recent.popleft()
         self._counts, self._at = counts, now
         self._main, self._others, self._waited_s = main, others, waited
-        rarer = max(1.0, len(stretches) / MANY_LANES)
+        rarer = max(1.0, len(records) / MANY_LANES)
         self._due = now + rarer * max(INTERVAL_S, (now - self._begun) / GROWTH_S)
 
     def _write(self, line: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from flatout.storage.span_records import (
     SPANS,
     WAIT_LEARNER,
     Begin,
-    Stretch,
+    SpanRecord,
     json_lines,
     read_lines,
     steady,
@@ -35,7 +35,7 @@ from flatout.storage.span_records import (
 CROWDED = 0.25
 """Share of the cores that others use, from which on it is said."""
 
-MOST_STRETCHES, MOST_SAMPLES = 400, 1000
+MOST_RECORDS, MOST_SAMPLES = 400, 1000
 """More than these are too fine to be drawn, and are joined."""
 
 
@@ -147,7 +147,7 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
         raise FlatoutError(
             f"{evidence.subject} holds no finished iteration yet: there is nothing to explain."
         )
-    given, apart, notes, begins, stretches = known
+    given, apart, notes, begins, records = known
     found = findings(given)
     if evidence.summary is None:
         notes = [*notes, "The run has not ended: what it has written so far is explained."]
@@ -166,7 +166,7 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
         seconds=given.seconds,
         apart=tuple((what, seconds) for what, seconds in apart if seconds > 0.0),
         phases=given.phases,
-        lanes=lanes(stretches),
+        lanes=lanes(records),
         usage=usage(evidence.samples),
         cores=given.cores,
         machine=begins[-1].machine if begins else "",
@@ -191,13 +191,13 @@ def closing(diagnosis: Diagnosis | None) -> dict[str, Any]:
 
 # --- What the folder says -----------------------------------------------------------------------
 
-Known = tuple[RunFacts, list[tuple[str, float]], list[str], list[Begin], list[Stretch]]
+Known = tuple[RunFacts, list[tuple[str, float]], list[str], list[Begin], list[SpanRecord]]
 
 
 def _facts(evidence: Evidence) -> Known | None:
     """The rules' numbers, (what, seconds) left out, notes, and what the time line is drawn of."""
-    begins, stretches = read_lines(dict(line) for line in evidence.lines)
-    totals, apart = steady(stretches)
+    begins, records = read_lines(dict(line) for line in evidence.lines)
+    totals, apart = steady(records)
     notes = list[str]()
     if totals is None:
         old = from_summary(evidence.summary, evidence.row)
@@ -219,18 +219,18 @@ def _facts(evidence: Evidence) -> Known | None:
         placement=_placement(last.placement if begins else evidence.placement),
         envs=evidence.config.env.envs,
         cores=cores,
-        use=mean_use(_during(evidence.samples, stretches)),
+        use=mean_use(_during(evidence.samples, records)),
         gpus=last.gpus,
         images=last.images,
     )
-    return given, [*starts, *apart], [*notes, *totals.notes], begins, stretches
+    return given, [*starts, *apart], [*notes, *totals.notes], begins, records
 
 
 def _during(
-    samples: Sequence[MonitorSample], stretches: Sequence[Stretch]
+    samples: Sequence[MonitorSample], records: Sequence[SpanRecord]
 ) -> Sequence[MonitorSample]:
     """The samples of the steady state, where there are any."""
-    first = next((s.t for s in stretches if not s.first and not s.closing), None)
+    first = next((s.t for s in records if not s.first and not s.closing), None)
     chosen = [one for one in samples if first is not None and one.t - one.seconds >= first - 0.5]
     return chosen or samples
 
@@ -254,14 +254,14 @@ def _json(path: Path) -> dict[str, Any]:
 # --- What the reports draw ----------------------------------------------------------------------
 
 
-def lanes(stretches: Sequence[Stretch]) -> tuple[Lane, ...]:
+def lanes(records: Sequence[SpanRecord]) -> tuple[Lane, ...]:
     """The time line: within a stretch the phases follow one another, as long as they took."""
     order = list(PHASES)
-    names = list(dict.fromkeys(one.lane for one in stretches))
+    names = list(dict.fromkeys(one.lane for one in records))
     drawn: list[Lane] = []
     for name in names:
-        own = [one for one in stretches if one.lane == name]
-        together = -(-len(own) // MOST_STRETCHES)
+        own = [one for one in records if one.lane == name]
+        together = -(-len(own) // MOST_RECORDS)
         spans: list[tuple[float, float, str]] = []
         for place in range(0, len(own), together):
             group = own[place : place + together]
@@ -300,9 +300,9 @@ def usage(samples: Sequence[MonitorSample]) -> tuple[Usage, ...]:
     )
 
 
-def recent_phases(stretches: Sequence[Stretch], placement: Placement) -> dict[str, float]:
+def recent_phases(records: Sequence[SpanRecord], placement: Placement) -> dict[str, float]:
     """Shares of the last seconds by phase, for the live display; empty before there are any."""
-    known = [replace(one, first=False) for one in stretches]
+    known = [replace(one, first=False) for one in records]
     totals, _ = steady(known)
     if totals is None:
         return {}

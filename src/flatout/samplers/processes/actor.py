@@ -18,8 +18,8 @@ from flatout.config.placement import CPU, Placement
 from flatout.envs.task import open_task
 from flatout.hardware import backend
 from flatout.learner.policy import Policy
-from flatout.samplers.central import CentralSampler, Group
-from flatout.samplers.lanes import HostLanes
+from flatout.samplers.central import ActingGroup, CentralSampler
+from flatout.samplers.env_group import InlineEnvGroup
 from flatout.samplers.processes.protocol import PARAMS, SHARED
 from flatout.samplers.processes.shared_memory import Arena
 from flatout.spans import Spans
@@ -43,7 +43,7 @@ class LocalActor:
         local = job.local
         assert local is not None
         backend.start(Placement())
-        config, needs = local.config, local.needs
+        config, rollout = local.config, local.rollout
         task = open_task(config.env, job.source)
         algorithm = build_algorithm(config, *task.spaces, local.network)
         self._device = backend.device(CPU)
@@ -57,18 +57,18 @@ class LocalActor:
             shared = {name: arena[name][slot][:, columns] for name in SHARED if name in arena}
             shared["outputs"] = arena[f"outputs/{job.first}"][slot][None]
             return RolloutBuffer(
-                needs.horizon, job.count, task.obs_spec, [self._policy.layout],
-                needs.episodes is not None, needs.chunks, needs.replayed, shared=shared,
+                rollout.horizon, job.count, task.obs_spec, [self._policy.layout],
+                rollout.episodes is not None, rollout.chunks, rollout.replayed, shared=shared,
             )  # fmt: skip
 
-        self._buffers = [buffer(slot) for slot in range(needs.slots)]
+        self._buffers = [buffer(slot) for slot in range(rollout.slots)]
         self.envs = task.open(
             job.count, job.seed, reseed_after=job.reseed_after, first=job.first, threads=1
         )
-        group = Group(HostLanes(self.envs, self._buffers), self._policy, job.first)
+        group = ActingGroup(InlineEnvGroup(self.envs, self._buffers), self._policy, job.first)
         self.spans = Spans()
         self._sampler = CentralSampler(
-            [[group]], self._buffers, needs.horizon, needs.episodes, self.spans,
+            [[group]], self._buffers, rollout.horizon, rollout.episodes, self.spans,
             life_loss=config.env.terminal_on_life_loss,
         )  # fmt: skip
         self._params = [arena[name] for name in arena.arrays if name.startswith(PARAMS)]

@@ -18,7 +18,7 @@ from flatout.buffers.rollout import RolloutBuffer
 from flatout.envs.base import blamed
 from flatout.errors import CheckpointError
 from flatout.samplers.base import Restart, check_counts
-from flatout.samplers.processes.pool import Crew, Worker, WorkerLost
+from flatout.samplers.processes.pool import Worker, WorkerLost, WorkerPool
 from flatout.samplers.processes.protocol import COLLECT, COMMIT, PARAMS, RESTORE, START, STATE
 from flatout.spans import Spans, Work
 from flatout.types import Episode, Trajectory
@@ -28,12 +28,12 @@ class Remote:
     """Stands for the workers' policies: publishing writes into the arena.
 
     Args:
-        crew: the workers.
+        pool: the workers.
     """
 
-    def __init__(self, crew: Crew) -> None:
-        names = [name for name in crew.arena.arrays if name.startswith(PARAMS)]
-        self._arrays = [crew.arena[name] for name in names]
+    def __init__(self, pool: WorkerPool) -> None:
+        names = [name for name in pool.arena.arrays if name.startswith(PARAMS)]
+        self._arrays = [pool.arena[name] for name in names]
         self.version = -1
 
     def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
@@ -48,18 +48,23 @@ class LocalSampler:
     """Collects with the actors that live in the workers.
 
     Args:
-        crew: the workers.
-        buffers: the arrays of trajectories, in the crew's arena.
+        pool: the workers.
+        buffers: the arrays of trajectories, in the pool's arena.
         remote: knows which version was published last.
         name: of the environment, for messages.
         spans: where the time goes.
     """
 
     def __init__(
-        self, crew: Crew, buffers: Sequence[RolloutBuffer], remote: Remote, name: str, spans: Spans
+        self,
+        pool: WorkerPool,
+        buffers: Sequence[RolloutBuffer],
+        remote: Remote,
+        name: str,
+        spans: Spans,
     ) -> None:
-        self._crew, self._remote, self._name, self._spans = crew, remote, name, spans
-        self._workers = crew.workers
+        self._crew, self._remote, self._name, self._spans = pool, remote, name, spans
+        self._workers = pool.workers
         self._buffers = list(buffers)
         self.num_envs = sum(worker.job.count for worker in self._workers)
         self._slot = self._rows = self._steps = 0
@@ -73,7 +78,7 @@ class LocalSampler:
 
     def start(self) -> None:
         """Reset every environment."""
-        with self._final():
+        with self._fatal():
             for worker in self._workers:
                 self._start(worker, 0)
             for worker in self._workers:
@@ -108,15 +113,15 @@ class LocalSampler:
                 rows[worker] = said["rows"]
                 ends += [(row, Episode(*episode)) for row, episode in said["episodes"]]
                 cuts += self._finals(worker, said["finals"], finals)
-                self._begun[worker.lanes] = said["begun"]
+                self._begun[worker.columns] = said["begun"]
         ends.sort(key=lambda end: (end[0], end[1].env))
         self.episodes = [episode for _, episode in ends]
-        for t, env, obs in sorted(cuts, key=lambda cut: cut[:2]):
+        for t, env, obs in sorted(cuts, key=lambda truncate: truncate[:2]):
             buffer.keep_final(t, env, obs)
         buffer.check(lambda step, env, what: blamed(self._name, step, env, what))
         self._rows = most = max(rows.values())
         for worker, own in rows.items():  # the others' last observations stay what they are
-            buffer.obs[most, worker.lanes] = buffer.obs[own, worker.lanes]
+            buffer.obs[most, worker.columns] = buffer.obs[own, worker.columns]
         self._newest = buffer.obs[most].copy()
         trajectory = buffer.trajectory()
         for other in self._buffers:
@@ -126,7 +131,7 @@ class LocalSampler:
     def commit(self) -> None:
         """Make the last trajectory part of the past; until then `state` is the one before it."""
         self._steps += self._rows
-        with self._final():
+        with self._fatal():
             for worker in self._workers:
                 worker.tell(COMMIT, 0, 0, self._steps)
             for worker in self._workers:
@@ -145,7 +150,7 @@ class LocalSampler:
 
     def state(self) -> dict[str, Any]:
         """The workers' states (`CentralSampler.state`), joined."""
-        with self._final():
+        with self._fatal():
             for worker in list(self._busy):  # a trajectory was interrupted: let it come to its end
                 self._heard(worker)
             fit = [worker for worker in self._workers if worker not in self._unfit]
@@ -175,10 +180,10 @@ class LocalSampler:
         check_counts(state, len(self._buffers[0].rewards))
         notes: list[str] = []
         self.restarted = []
-        with self._final():
+        with self._fatal():
             for worker in self._workers:
                 own = {
-                    name: value if name in ("steps", "chunks") else value[worker.lanes]
+                    name: value if name in ("steps", "chunks") else value[worker.columns]
                     for name, value in state.items()
                 }
                 worker.tell(RESTORE, 0, 0, 0, own)
@@ -205,7 +210,7 @@ class LocalSampler:
     # --- Inside -------------------------------------------------------------------------------
 
     def _start(self, worker: Worker, slot: int) -> None:
-        worker.tell(START, 0, slot, self._steps, self._begun[worker.lanes].tolist())
+        worker.tell(START, 0, slot, self._steps, self._begun[worker.columns].tolist())
 
     def _tell(self, worker: Worker, slot: int) -> WorkerLost | None:
         try:
@@ -232,15 +237,15 @@ class LocalSampler:
         self._unfit.add(worker)
         self._crew.restart(lost)
         self.lost += worker.job.count
-        lanes = worker.lanes
-        self._begun[lanes] += 1
+        columns = worker.columns
+        self._begun[columns] += 1
         try:
             self._start(worker, slot)
             worker.wait()
         except WorkerLost as again:
             return again
         first = self._buffers[slot].obs[0]
-        gone = set(range(lanes.start, lanes.stop))
+        gone = set(range(columns.start, columns.stop))
         self.restarted = [one for one in self.restarted if one[0] not in gone]
         if self._newest is not None:
             self.restarted += [(env, self._newest[env], first[env].copy()) for env in sorted(gone)]
@@ -248,12 +253,12 @@ class LocalSampler:
 
     def _unknown(self, worker: Worker) -> dict[str, Any]:
         """The state of a worker that was lost: its environments begin anew on resume."""
-        lanes, count = worker.lanes, worker.job.count
+        columns, count = worker.columns, worker.job.count
         obs = self._buffers[0].obs[0] if self._newest is None else self._newest
-        episode = self._begun[lanes].tolist()
+        episode = self._begun[columns].tolist()
         return {
             "episode": episode, "origin": episode, "actions": [None] * count,
-            "values": [[0.0, 0.0]] * count, "obs": obs[lanes],
+            "values": [[0.0, 0.0]] * count, "obs": obs[columns],
         }  # fmt: skip
 
     def _finals(
@@ -269,7 +274,7 @@ class LocalSampler:
         ]
 
     @contextmanager
-    def _final(self) -> Iterator[None]:
+    def _fatal(self) -> Iterator[None]:
         """Where what was learned could not be kept together a lost worker ends the run."""
         try:
             yield

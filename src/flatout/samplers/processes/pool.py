@@ -122,7 +122,7 @@ class Worker:
         self._open().patience(self._patience)
 
     @property
-    def lanes(self) -> slice:
+    def columns(self) -> slice:
         """Its environments among the run's."""
         return slice(self.job.first, self.job.first + self.job.count)
 
@@ -297,7 +297,7 @@ def _variables() -> dict[str, str]:
     return {**os.environ, **own, "JAX_PLATFORMS": "cpu"}  # no device is opened by an environment
 
 
-class Crew:
+class WorkerPool:
     """All workers of a run, and how many restarts they have left.
 
     Args:

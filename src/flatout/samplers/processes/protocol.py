@@ -59,7 +59,7 @@ class Local:
     """
 
     config: TrainConfig
-    needs: Any
+    rollout: Any
     network: Any
 
 

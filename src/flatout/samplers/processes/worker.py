@@ -69,16 +69,16 @@ class Stepper:
 
     def __init__(self, envs: Envs, arena: Arena, first: int) -> None:
         self._envs = envs
-        lanes = slice(first, first + envs.num_envs)
-        self._obs = arena["obs"][:, :, lanes]  # [slots, T + 1, E, ...]
-        self._rewards = arena["rewards"][:, :, lanes]
-        self._actions = arena["actions"][lanes]
-        self._active = arena["active"][lanes]
-        self._flags = arena["flags"][lanes]
-        self._finals = arena["finals"][lanes]
-        self._lengths = arena["lengths"][lanes]
-        self._books = arena["books"][lanes]
-        self._returns = arena["returns"][lanes]
+        columns = slice(first, first + envs.num_envs)
+        self._obs = arena["obs"][:, :, columns]  # [slots, T + 1, E, ...]
+        self._rewards = arena["rewards"][:, :, columns]
+        self._actions = arena["actions"][columns]
+        self._active = arena["active"][columns]
+        self._flags = arena["flags"][columns]
+        self._finals = arena["finals"][columns]
+        self._lengths = arena["lengths"][columns]
+        self._counters = arena["counters"][columns]
+        self._returns = arena["returns"][columns]
 
     def step(self, slot: int, t: int, partly: bool) -> None:
         """Step t of a trajectory: from row t to row t + 1."""
@@ -117,10 +117,10 @@ class Stepper:
 
     def _publish(self, all_books: bool) -> None:
         envs = self._envs
-        self._books[:, SINCE] = envs.since
+        self._counters[:, SINCE] = envs.since
         if all_books:
-            self._books[:, EPISODE] = envs.episode
-            self._books[:, ORIGIN] = envs.origin
+            self._counters[:, EPISODE] = envs.episode
+            self._counters[:, ORIGIN] = envs.origin
 
 
 def open_envs(job: Job) -> Envs:

@@ -1,0 +1,212 @@
+"""Environments that step in actor processes, and the memory that these share with the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flatout.envs.base import blamed
+from flatout.errors import EnvironmentFailure
+from flatout.samplers.env_group import EnvCounters, LostEnv
+from flatout.samplers.processes.pool import Worker, WorkerLost, WorkerPool
+from flatout.samplers.processes.protocol import (
+    ENDED,
+    EPISODE,
+    LIFE_LOST,
+    REPLAY,
+    RESET,
+    STEP,
+    TERMINATED,
+    TRUNCATED,
+)
+from flatout.samplers.processes.shared_memory import Fields, fields_of
+from flatout.spans import Work
+from flatout.types import ActionSpec, DiscreteSpec, Episode, ObservationSpec
+
+if TYPE_CHECKING:
+    from flatout.envs.base import Ended
+
+
+def arena_fields(
+    slots: int, horizon: int, num_envs: int, obs_spec: ObservationSpec, action_spec: ActionSpec
+) -> Fields:
+    """What a run and its actor processes share.
+
+    Args:
+        slots: trajectories in use at the same time.
+        horizon: T.
+        num_envs: N.
+        obs_spec, action_spec: of one environment.
+    """
+    discrete = isinstance(action_spec, DiscreteSpec)
+    action = ((num_envs,), "int32") if discrete else ((num_envs, action_spec.size), "float32")
+    return fields_of(
+        obs=((slots, horizon + 1, num_envs, *obs_spec.shape), obs_spec.dtype),
+        rewards=((slots, horizon, num_envs), "float32"),
+        actions=action,
+        active=((num_envs,), "bool"),
+        flags=((num_envs,), "uint8"),
+        finals=((num_envs, *obs_spec.shape), obs_spec.dtype),
+        returns=((num_envs,), "float64"),
+        lengths=((num_envs,), "int64"),
+        counters=((num_envs, 3), "int64"),
+    )
+
+
+class WorkerEnvGroup:
+    """The environments of some neighbouring workers.
+
+    Args:
+        pool: all workers.
+        workers: these.
+        name: of the environment, for messages.
+    """
+
+    span = "wait"
+
+    def __init__(self, pool: WorkerPool, workers: Sequence[Worker], name: str) -> None:
+        arena = pool.arena
+        self._crew, self._workers, self._name = pool, list(workers), name
+        self.first = workers[0].job.first
+        self.num_envs = sum(worker.job.count for worker in workers)
+        columns = slice(self.first, self.first + self.num_envs)
+        self._obs = arena["obs"][:, :, columns]
+        self._actions, self._active = arena["actions"][columns], arena["active"][columns]
+        self._flags, self._finals = arena["flags"][columns], arena["finals"][columns]
+        self._returns, self._lengths = arena["returns"][columns], arena["lengths"][columns]
+        self._counters = arena["counters"][columns]
+        self._begun = (0, 0, False)
+        self._waiting: list[Worker] = []
+        self._gone: list[WorkerLost] = []
+        self._lives = np.zeros(self.num_envs, np.bool_)
+        self.life_lost: np.ndarray | None = self._lives
+
+    def reset_all(self) -> None:
+        with self._fatal():
+            self._begin(self._workers, 0, 0, [0] * self.num_envs)
+
+    def send(self, slot: int, t: int, actions: np.ndarray, active: Sequence[int] | None) -> None:
+        self._actions[:] = actions
+        partly = active is not None
+        if active is not None:
+            self._active[:] = False
+            self._active[list(active)] = True
+        self._begun = (slot, t, partly)
+        self._waiting = list(self._workers)
+        self._step(self._workers)
+
+    def receive(self, ended: Ended) -> list[LostEnv]:
+        gone = [lost.worker for lost in self._gone]
+        for worker in self._waiting:
+            if worker not in gone:
+                try:
+                    worker.wait()
+                except WorkerLost as lost:
+                    self._gone.append(lost)
+        if self._gone:
+            return self._restart()
+        self._waiting = []
+        flags = self._flags
+        if flags.any():
+            np.not_equal(flags & LIFE_LOST, 0, out=self._lives)
+            for env in np.flatnonzero(flags & ENDED).tolist():
+                flag = int(flags[env])
+                ended(env, bool(flag & TERMINATED), bool(flag & TRUNCATED), self._finals[env])
+        else:
+            self._lives.fill(False)
+        return []
+
+    def again(self, actions: np.ndarray) -> None:
+        self._actions[:] = actions
+        self._step(self._waiting)
+
+    def work(self) -> dict[str, Work]:
+        return self._crew.work(self._workers)
+
+    def finished(self, env: int) -> Episode:
+        return Episode(self.first + env, float(self._returns[env]), int(self._lengths[env]))
+
+    def counters(self) -> EnvCounters:
+        since, episode, origin = self._counters.T.tolist()
+        return EnvCounters(episode, origin, since)
+
+    def reset(self, env: int, episode: int, slot: int = 0) -> None:
+        worker = next(w for w in self._workers if env in range(self.num_envs)[self._own(w)])
+        episodes: list[int | None] = [None] * self.num_envs
+        episodes[env] = episode
+        with self._fatal():
+            self._begin([worker], slot, 0, episodes)
+
+    def replay_all(
+        self, origins: Sequence[int], actions: Sequence[np.ndarray | None]
+    ) -> list[bool]:
+        reproduced: list[bool] = []
+        with self._fatal():
+            for worker in self._workers:
+                own = self._own(worker)
+                worker.tell(REPLAY, 0, 0, 0, (origins[own], actions[own]))
+            for worker in self._workers:
+                reproduced += map(bool, worker.wait(worker.job.count))
+        return reproduced
+
+    def blame(self, step: int, env: int, what: str) -> EnvironmentFailure:
+        return blamed(self._name, step, env, what)
+
+    def close(self) -> None:
+        self._crew.close()
+
+    # --- Inside -------------------------------------------------------------------------------
+
+    def _own(self, worker: Worker) -> slice:
+        """A worker's environments within these environments."""
+        start = worker.job.first - self.first
+        return slice(start, start + worker.job.count)
+
+    def _step(self, workers: Sequence[Worker]) -> None:
+        slot, t, partly = self._begun
+        for worker in workers:
+            try:
+                worker.tell(STEP, partly, slot, t)
+            except WorkerLost as lost:
+                self._gone.append(lost)
+
+    def _restart(self) -> list[LostEnv]:
+        """Start lost workers again, with new episodes in the row that they stepped from."""
+        slot, t, _ = self._begun
+        losses: list[LostEnv] = []
+        self._waiting = [lost.worker for lost in self._gone]
+        for lost in self._gone:
+            worker = lost.worker
+            own = self._own(worker)
+            before = self._obs[slot, t, own].copy()
+            episodes = (self._counters[:, EPISODE] + 1).tolist()
+            while True:
+                self._crew.restart(lost)
+                try:
+                    self._begin([worker], slot, t, episodes)
+                    break
+                except WorkerLost as again:
+                    lost = again
+            losses += [LostEnv(own.start + i, obs) for i, obs in enumerate(before)]
+        self._gone = []
+        return losses
+
+    def _begin(
+        self, workers: Sequence[Worker], slot: int, row: int, episodes: Sequence[int | None]
+    ) -> None:
+        """Start episodes (None: the current one goes on); observations go to that row."""
+        for worker in workers:
+            worker.tell(RESET, 0, slot, row, list(episodes[self._own(worker)]))
+        for worker in workers:
+            worker.wait()
+
+    @contextmanager
+    def _fatal(self) -> Iterator[None]:
+        """Where nothing is learned yet a lost worker ends the run."""
+        try:
+            yield
+        except WorkerLost as lost:
+            raise self._crew.failure(lost) from None

@@ -1,0 +1,352 @@
+"""DQN against its papers written out once more in NumPy, its exploration, targets, learning."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from flatout import DQN, SAC, CheckpointError, UsageError
+from flatout.algorithms.base import Algorithm, raw_key, wrap_key
+from flatout.algorithms.dqn import ActorParams, Noise, State, dqn
+from flatout.config.hyper import DQNConfig
+from flatout.config.schema import NetworkConfig
+from flatout.networks.torsos import NatureCNN
+from flatout.types import Batch, ContinuousSpec, DiscreteSpec, ObservationSpec
+from tests.algorithms.test_optimiser import ByHand, assert_close, slopes
+from tests.tiny_envs import CONTEXTS, Bandit, Clock
+
+OBS = ObservationSpec((3,), "float32")
+PIXELS = ObservationSpec((84, 84, 4), "uint8", 255)
+BOX = ContinuousSpec((2,), (-1.0, -1.0), (1.0, 1.0))
+ACTIONS, B, KEY = 3, 12, raw_key(0, 1)
+SIZES: dict[str, int] = {"num_envs": 2, "total_steps": 1000}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_cpu() -> Iterator[None]:
+    """These tolerances are those of float32 on a CPU."""
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield
+
+
+@functools.cache
+def agent(
+    obs: ObservationSpec = OBS, hidden: tuple[int, ...] = (5, 4), custom: Any = None, **hyper: Any
+) -> Algorithm:
+    config = DQNConfig(**{"learning_rate": "lin_0.02", "learning_starts": 0} | hyper)
+    network = NetworkConfig(hidden=hidden)
+    return dqn(config, network, obs, DiscreteSpec(ACTIONS), network=custom, **SIZES)
+
+
+def start(algorithm: Algorithm) -> State:
+    """Half-way, with values that differ between observations and another network as target."""
+    state, other = algorithm.init(raw_key(0, 0)), algorithm.init(raw_key(5, 0)).network
+    online, target = jax.tree.map(lambda x: 3 * x if x.ndim == 2 else x, (state.network, other))
+    return state._replace(network=online, target=target, step=np.int32(500))
+
+
+@functools.cache
+def compiled(algorithm: Algorithm) -> Any:
+    return jax.jit(lambda state, batch: algorithm.update(state, batch, wrap_key(KEY)))
+
+
+def sample(seed: int) -> Batch:
+    """Transitions of 0 to 3 steps before their bootstrap, of unequal importance."""
+    rng = np.random.default_rng(seed)
+    return Batch(
+        obs=rng.normal(size=(B, 3)).astype(np.float32),
+        actions=rng.integers(0, ACTIONS, B, np.int32),
+        rewards=(2 * rng.normal(size=B)).astype(np.float32),
+        next_obs=rng.normal(size=(B, 3)).astype(np.float32),
+        discounts=rng.choice(np.float32([0, 0.9, 0.9**2, 0.9**3]), B),
+        weights=rng.uniform(0.1, 1, B).astype(np.float32),
+    )
+
+
+def plain(network: Any) -> dict[str, Any]:
+    """A Q-network as float64 arrays of its own: what the reference below computes with."""
+    layers = {"body": [*network.torso.layers], "head": [network.head]}
+    if network.baseline is not None:
+        layers["value"] = [network.baseline]
+    return {
+        name: [[np.array(each, np.float64) for each in (one.weight.T, one.bias)] for one in some]
+        for name, some in layers.items()
+    }
+
+
+def q_values(net: dict[str, Any], x: np.ndarray) -> np.ndarray:
+    for weight, bias in net["body"]:
+        x = np.tanh(x @ weight + bias)
+    q = x @ net["head"][0][0] + net["head"][0][1]
+    if "value" not in net:
+        return q
+    value = x @ net["value"][0][0] + net["value"][0][1]
+    return value + q - q.mean(-1, keepdims=True)  # Wang et al. (2016), equation 9
+
+
+def reference_update(
+    net: dict[str, Any], target: dict[str, Any], x: Batch, hyper: dict[str, Any], optimiser: ByHand
+) -> tuple[dict[str, Any], np.ndarray, float]:
+    """Mnih et al. (2015), algorithm 1, with the options' papers; errors and loss beside it."""
+    after = q_values(target, x.next_obs)
+    if hyper.get("double"):  # van Hasselt et al. (2016), equation 4
+        best = q_values(net, x.next_obs).argmax(-1)
+        assert (best != after.argmax(-1)).any()
+        bootstrap = after[range(B), best]
+    else:
+        bootstrap = after.max(-1)
+    y = x.rewards + x.discounts * bootstrap
+
+    def errors() -> np.ndarray:
+        return q_values(net, x.obs)[range(B), x.actions] - y
+
+    def loss() -> float:
+        size = np.abs(errors())
+        each = np.where(size < 1, 0.5 * size**2, size - 0.5)
+        each = size**2 if hyper.get("loss") == "mse" else each
+        return float((x.weights * each).mean())
+
+    found, total = errors(), loss()
+    assert 0 < (np.abs(found) < 1).sum() < B  # both of Huber's pieces
+    return optimiser.step(net, slopes(loss, net), 0.01), found, total
+
+
+@pytest.mark.parametrize(
+    "hyper",
+    [
+        {},
+        {"loss": "mse", "max_grad_norm": None},
+        {"double": True, "max_grad_norm": 0.1},
+        {"dueling": True},
+        {"double": True, "dueling": True, "loss": "mse", "optimizer": "rmsprop"},
+        {"optimizer": "nesterov", "max_grad_norm": 0.5},
+    ],
+    ids=str,
+)
+def test_updates_are_those_of_the_papers(hyper: dict[str, Any]) -> None:
+    algorithm = agent(**hyper)
+    state = start(algorithm)
+    net, target = plain(state.network), plain(state.target)
+    optimiser = ByHand(hyper.get("optimizer", "adam"), hyper.get("max_grad_norm", 10.0))
+    for seed in range(3):
+        batch = sample(seed)
+        highest = q_values(net, batch.obs).max(-1).mean()
+        net, errors, loss = reference_update(net, target, batch, hyper, optimiser)
+        state, metrics, found = compiled(algorithm)(state, batch)
+        assert metrics.keys() == set(algorithm.metrics)
+        assert_close(plain(state.network), net, atol=2e-5)
+        np.testing.assert_allclose(found, np.abs(errors), atol=1e-4)  # the new priorities
+        wanted = {
+            "loss": loss, "td_error": np.abs(errors).mean(), "q_max": highest,
+            "grad_norm": optimiser.norm, "learning_rate": 0.01,  # half-way down
+        }  # fmt: skip
+        assert jax.tree.map(float, metrics) == pytest.approx(wanted, rel=1e-3, abs=1e-5)
+    assert_close(plain(state.target), target, atol=0.0)  # no update moves it
+    assert (state.updates, state.step) == (3, 500)
+
+
+def test_states_keep_their_shapes() -> None:
+    for algorithm in (agent(), agent(double=True, dueling=True, optimizer="rmsprop", tau=0.5)):
+        state = algorithm.init(raw_key(0, 0))
+        assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(state))
+        assert eqx.tree_equal(state.target, state.network)
+        after, _, _ = jax.eval_shape(algorithm.update, state, sample(0), wrap_key(KEY))
+        later, _ = jax.eval_shape(algorithm.advance, state, jnp.int32(4))
+        wanted = jax.tree.map(lambda x: (x.shape, x.dtype), algorithm.shapes)
+        for tree in (state, after, later):
+            assert jax.tree.map(lambda x: (x.shape, x.dtype), tree) == wanted
+        chosen, own = algorithm.actor(state), (state.network, state.epsilon)  # and no target
+        assert {id(x) for x in jax.tree.leaves(chosen)} == {id(x) for x in jax.tree.leaves(own)}
+
+
+def epsilons(algorithm: Algorithm, taken: int, count: int) -> list[float]:
+    """Epsilon before anything and after each of so many advances."""
+    state, advance = algorithm.init(raw_key(0, 0)), jax.jit(algorithm.advance)
+    seen = [float(state.epsilon)]
+    for _ in range(count):
+        state, said = advance(state, np.int32(taken))
+        assert said == {"epsilon": state.epsilon}
+        seen.append(float(state.epsilon))
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("hyper", "fall"),
+    [
+        ({"exploration_fraction": 0.5}, 500),
+        ({"exploration_fraction": 0.0}, 0),
+        ({"exploration_steps": 200, "exploration_fraction": 0.9}, 200),
+        ({"exploration_steps": 5000}, 5000),
+        ({"exploration_initial_eps": 0.3, "exploration_final_eps": 0.7}, 100),
+    ],
+)
+def test_epsilon_falls_linearly_after_the_warm_up(hyper: dict[str, Any], fall: int) -> None:
+    first, last = hyper.get("exploration_initial_eps", 1), hyper.get("exploration_final_eps", 0.05)
+    steps = np.arange(0, 1001, 20)
+    wanted = np.interp(steps, [0, max(fall, 1e-9)], [first, last])
+    np.testing.assert_allclose(epsilons(agent(**hyper), 20, 50), wanted, atol=1e-6)
+    wanted[steps < 100] = 1.0
+    late = agent(learning_starts=100, **hyper)
+    np.testing.assert_allclose(epsilons(late, 20, 50), wanted, atol=1e-6)
+
+
+@functools.cache
+def noise(envs: int, steps: int) -> Noise:
+    """``[steps, envs]``."""
+    over = jax.vmap(jax.vmap(agent().noise, (None, 0, None)), (None, None, 0))
+    return jax.jit(over)(wrap_key(raw_key(3, 2)), np.arange(envs), np.arange(steps))
+
+
+def acted(epsilon: float, q: Any = (0.5, 2.0, -1.0)) -> tuple[np.ndarray, np.ndarray]:
+    """3000 explored steps with these action values everywhere: counts of actions, and q_max."""
+    network = jax.tree.map(np.zeros_like, agent().init(raw_key(0, 0)).network)
+    network = eqx.tree_at(lambda n: n.head.bias, network, np.float32(q))
+    draw = jax.tree.map(np.ravel, noise(30, 100))
+    obs = np.zeros((3000, *OBS.shape), np.float32)
+    action, _, extras = jax.jit(agent().act)(ActorParams(network, epsilon), obs, (), draw)
+    return np.bincount(action, minlength=ACTIONS), np.asarray(extras["q_max"])
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.6])
+def test_actions_are_random_with_probability_epsilon(epsilon: float) -> None:
+    counts, q_max = acted(epsilon)
+    share = np.full(ACTIONS, epsilon / ACTIONS) + (1 - epsilon) * np.eye(ACTIONS)[1]
+    deviation = np.sqrt(share * (1 - share) * 3000)
+    assert (np.abs(counts - share * 3000) <= 4 * deviation).all()
+    np.testing.assert_allclose(q_max, 2.0)
+
+
+def test_the_network_does_not_run_where_every_action_is_random() -> None:
+    for q in ((0.5, 2.0, -1.0), (np.nan,) * ACTIONS):
+        counts, q_max = acted(1.0, q)
+        assert len(counts) == ACTIONS
+        assert scipy.stats.chisquare(counts).pvalue > 1e-3
+        assert np.isnan(q_max).all()
+
+
+def test_without_noise_actions_are_greedy_whatever_epsilon() -> None:
+    algorithm = agent()
+    params = algorithm.actor(start(algorithm))._replace(epsilon=np.float32(1.0))
+    obs = sample(0).obs
+    action, _, extras = jax.jit(algorithm.act)(params, obs, (), None)
+    q = q_values(plain(params.network), obs)
+    assert action.tolist() == q.argmax(-1).tolist()
+    assert len(set(action.tolist())) > 1
+    np.testing.assert_allclose(extras["q_max"], q.max(-1), rtol=1e-5)
+
+
+def test_noise_is_a_function_of_key_environment_and_step() -> None:
+    draw, key, block = jax.jit(agent().noise), wrap_key(raw_key(3, 2)), noise(30, 100)
+    for env, step in ((0, 0), (29, 0), (0, 99), (17, 31)):
+        one = draw(key, env, step)
+        assert (one.explore, one.action) == (block.explore[step, env], block.action[step, env])
+    assert len(np.unique(block.explore)) == 3000
+    assert scipy.stats.kstest(np.ravel(block.explore), "uniform").pvalue > 1e-3
+    assert scipy.stats.chisquare(np.bincount(np.ravel(block.action))).pvalue > 1e-3
+    assert draw(wrap_key(raw_key(4, 2)), 0, 0).explore != block.explore[0, 0]
+
+
+@pytest.mark.parametrize("tau", [1.0, 0.25])
+def test_the_target_moves_where_an_interval_of_environment_steps_is_crossed(tau: float) -> None:
+    algorithm = agent(tau=tau, target_update_interval=10)
+    state, moved, advance = start(algorithm), list[int](), jax.jit(algorithm.advance)
+    gap = jax.tree.map(np.subtract, state.target, state.network)
+    crossed = {55: 3}  # intervals in one go are as many moves
+    for taken in (4, 4, 4, 7, 1, 35, 5, 1):  # to 4, 8, 12, 19, 20, 55, 60, 61
+        before, state = state, advance(state, np.int32(taken))[0]
+        if not eqx.tree_equal(before.target, state.target):
+            moved.append(int(state.step) - 500)
+            left = (1 - tau) ** crossed.get(moved[-1], 1)
+            gap = jax.tree.map(lambda x: left * x, gap)  # noqa: B023
+        now = jax.tree.map(np.subtract, state.target, state.network)
+        assert_close(now, gap, atol=1e-6)
+    assert moved == ([12] if tau == 1.0 else [12, 20, 55, 60])  # a copy of a copy changes nothing
+
+
+@pytest.mark.parametrize(("ends", "v0", "v1"), [("terminated", 2, 2), ("truncated", 8 / 3, 10 / 3)])
+def test_a_chain_is_worth_what_its_end_says(ends: str, v0: float, v1: float) -> None:
+    """1 for the step to the second state, 2 for the one that ends it; discount 1/2."""
+    algorithm = agent(hidden=(), learning_rate="lin_0.3_0.01", target_update_interval=20)
+    states = np.eye(3, dtype=np.float32)[:2]
+    batch = Batch(
+        obs=states[[0, 1, 0, 1]],
+        actions=np.int32([0, 0, 1, 1]),
+        rewards=np.float32([1, 2, 0, 1]),  # action 1 pays 1 less
+        next_obs=states[[1, 0, 1, 0]],
+        discounts=np.float32([0.5, 0.5 * (ends == "truncated")] * 2),
+        weights=np.ones(4, np.float32),
+    )
+    update, advance = compiled(algorithm), jax.jit(algorithm.advance)
+    state = algorithm.init(raw_key(0, 0))
+    for _ in range(500):
+        state = advance(update(state, batch)[0], np.int32(2))[0]
+    q = q_values(plain(state.network), states)
+    np.testing.assert_allclose(q[:, :2], [[v0, v0 - 1], [v1, v1 - 1]], atol=0.02)
+
+
+def test_box_actions_are_refused_with_what_takes_them() -> None:
+    with pytest.raises(UsageError, match=r"dqn needs Discrete.*sac, td3, ddpg or ppo") as refused:
+        dqn(DQNConfig(), NetworkConfig(), OBS, BOX, **SIZES)
+    assert "\n" not in str(refused.value)
+
+
+def test_images_and_custom_networks_learn() -> None:
+    images = agent(PIXELS)
+    assert isinstance(images.shapes.network.torso, NatureCNN)
+    assert images.shapes.network.head.weight.shape == (ACTIONS, 512)
+    pixels = np.random.default_rng(0).integers(0, 256, (1, 84, 84, 4), np.uint8)
+    state = images.init(raw_key(0, 0))
+    acting = jax.jit(lambda state: images.act(images.actor(state), pixels, (), None)[2]["q_max"])
+    wanted = jax.jit(lambda state: state.network(np.float32(pixels / 255)).max())(state)
+    assert float(acting(state)[0]) == pytest.approx(float(wanted), rel=1e-4)
+    batch = sample(0)._replace(obs=np.repeat(pixels, B, 0), next_obs=np.repeat(pixels, B, 0))
+    jax.eval_shape(images.update, state, batch, wrap_key(KEY))
+    custom = agent(custom=lambda key, shape: eqx.nn.MLP(shape[0], 7, 16, 1, key=key))
+    assert custom.shapes.network.head.weight.shape == (ACTIONS, 7)
+    state = custom.init(raw_key(0, 0))
+    after, _, _ = compiled(custom)(state, sample(0))
+    moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), state.network, after.network)
+    assert min(jax.tree.leaves(moved)) > 1e-3
+
+
+HYPER: dict[str, Any] = {
+    "learning_rate": 0.01, "learning_starts": 32, "hidden": (16,), "buffer_size": 512, "envs": 4,
+    "train_freq": 16, "gradient_steps": 16, "target_update_interval": 32, "seed": 1,
+    "exploration_fraction": 0.5,
+}  # fmt: skip
+
+
+def test_a_bandit_is_learned_kept_and_learned_further(tmp_path: Path) -> None:
+    trained = DQN(Bandit, **HYPER).learn(256)
+    assert trained.evaluate(8).returns == (1.0,) * 8
+    assert trained.predict(CONTEXTS).tolist() == [6, 7]
+    assert trained.predict(CONTEXTS[1]) == 7
+    again = DQN.load(trained.save(tmp_path / "agent"), Bandit)
+    assert again.predict(CONTEXTS).tolist() == [6, 7]
+    assert again.evaluate(8) == trained.evaluate(8)
+    explored = again.predict(np.tile(CONTEXTS, (200, 1)), deterministic=False)
+    assert 0 < np.mean(explored.reshape(-1, 2) != [6, 7]) < 0.2  # epsilon is 0.05 by now
+    with pytest.raises(CheckpointError, match="holds an agent of dqn") as refused:
+        SAC.load(tmp_path / "agent")
+    assert "\n" not in str(refused.value)
+    again.learn(16)  # before the first update: nothing but what was loaded can know the contexts
+    assert again.summary["updates"] == 0
+    assert again.predict(CONTEXTS).tolist() == [6, 7]
+
+
+@pytest.mark.parametrize(("ends", "worth"), [("terminated", 1.0), ("truncated", 2.0)])
+def test_truncation_bootstraps_and_termination_does_not(ends: str, worth: float) -> None:
+    seen = list[float]()
+    DQN(lambda: Clock(ends), **HYPER, gamma=0.5, tau=0.5).learn(
+        512, callback=lambda progress, metrics: seen.append(metrics.get("train/q_max", 0.0))
+    )
+    assert seen[-1] == pytest.approx(worth, abs=0.05)

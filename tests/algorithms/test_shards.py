@@ -1,0 +1,344 @@
+"""Sharded updates: what is learned depends on the number of parts, not on who carries them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flatout.algorithms.parallel.accumulate import value_and_grad
+from flatout.algorithms.parallel.shards import Shards
+from flatout.buffers.sharded import split
+from flatout.buffers.sharded_replay import JoinedRows, ShardRows
+from flatout.learner.mesh import Mesh
+from flatout.types import Trajectory
+from tests.conftest import Result, furthest, last_saved
+
+Cli = Callable[..., Result]
+
+REPLAYED = (
+    "--batch-size", 32, "--learning-starts", 64, "--buffer-size", 96, "--steps", 112,
+    "--gradient-steps", 1, "--train-freq", 16, "--hidden", 16, 16,
+)  # fmt: skip
+RUNS: dict[str, tuple[Any, ...]] = {
+    "ppo": (
+        "ppo", "--env", "Pendulum-v1", "--n-steps", 16, "--batch-size", 32, "--n-epochs", 2,
+        "--steps", 256, "--normalize-observation", "--normalize-reward",
+    ),
+    "a2c": ("a2c", "--env", "CartPole-v1", "--steps", 80, "--normalize-advantage"),
+    "dqn": ("dqn", "--env", "CartPole-v1", *REPLAYED),
+    "td3": ("td3", "--env", "Pendulum-v1", *REPLAYED),
+    "sac": ("sac", "--env", "Pendulum-v1", *REPLAYED),
+}  # fmt: skip
+"""Short runs of a few updates each, of 16 environments."""
+
+
+def learned(flatout: Cli, run: Path, *flags: Any) -> dict[str, np.ndarray]:
+    """The last checkpoint's arrays of a run of 16 environments in 8 parts."""
+    shards = () if "--shards" in flags else ("--shards", 8)
+    always = ("--envs", 16, "--quiet", "--no-tensorboard", "--run-dir", run)
+    result = flatout("train", *flags, *shards, *always)
+    assert result.code == 0, result.err
+    return last_saved(run)
+
+
+@pytest.mark.bits
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [("ppo", (2, 8)), ("a2c", (8,)), ("dqn", (8,)), ("td3", (8,)), ("sac", (8,))],
+)
+def test_as_many_parts_learn_the_same_on_any_number_of_devices(
+    name: str, counts: tuple[int, ...], flatout: Cli, tmp_path: Path
+) -> None:
+    longer = () if name in ("ppo", "a2c") else ("--steps", 400)  # a last bit may take a while
+    ordered = (*RUNS[name], *longer, "--reduce", "ordered")
+    one = learned(flatout, tmp_path / "1", *ordered, "--devices", 1)
+    for count in counts:
+        several = learned(flatout, tmp_path / str(count), *ordered, "--devices", count)
+        assert furthest(one, several) == 0.0
+    one = learned(flatout, tmp_path / "short", *RUNS[name], "--reduce", "ordered", "--devices", 1)
+    fastest = learned(flatout, tmp_path / "fastest", *RUNS[name], "--devices", 8)
+    assert furthest(one, fastest) < 2e-5
+
+
+@pytest.mark.slow
+def test_episodes_of_unequal_length_count_alike_on_any_number_of_devices(
+    flatout: Cli, tmp_path: Path
+) -> None:
+    """Rows that only pad a trajectory weigh nothing, whoever has more of them."""
+    flags = ("ppo", "--env", "CartPole-v1", "--rollout-episodes", 16, "--batch-size", 64,
+             "--n-epochs", 2, "--steps", 600, "--env-kwargs", "max_episode_steps=40")  # fmt: skip
+    one = learned(flatout, tmp_path / "1", *flags, "--devices", 1)
+    assert furthest(one, learned(flatout, tmp_path / "4", *flags, "--devices", 4)) < 2e-5
+
+
+@pytest.mark.bits
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["cpu", "device"])
+def test_replay_in_parts_is_the_same_wherever_it_lives_and_whoever_carries_it(
+    where: str, flatout: Cli, tmp_path: Path
+) -> None:
+    """Bit for bit: priorities feed a last bit's difference back into which rows are drawn."""
+    flags = (*RUNS["dqn"], "--prioritized", "--n-step", 3, "--reduce", "ordered")
+    one = learned(flatout, tmp_path / "1", *flags, "--devices", 1)
+    placement = f"act=cpu replay={where}"
+    other = learned(flatout, tmp_path / "4", *flags, "--devices", 4, "--placement", placement)
+    assert furthest(one, other) == 0.0
+
+
+@pytest.mark.bits
+@pytest.mark.slow
+@pytest.mark.parametrize(("where", "then"), [("cpu", "device"), ("device", "cpu")])
+def test_a_run_goes_on_with_another_number_of_devices_and_its_replay_elsewhere(
+    where: str, then: str, flatout: Cli, tmp_path: Path
+) -> None:
+    flags = (*RUNS["dqn"], "--prioritized", "--n-step", 3, "--reduce", "ordered")
+    first, second = (f"act=cpu replay={place}" for place in (where, then))
+    # The exponent of the weights moves over the steps of the run, which are more after resuming.
+    flags = (*flags, "--priority-beta", 0.5, "--placement", first, "--steps")
+    whole = learned(flatout, tmp_path / "whole", *flags, 320, "--devices", 2)
+    learned(flatout, tmp_path / "parts", *flags, 160, "--devices", 8)
+    resumed = flatout(
+        "train", "--resume", tmp_path / "parts", "--steps", 320, "--devices", 2, "--quiet",
+        "--placement", second,
+    )  # fmt: skip
+    assert resumed.code == 0, resumed.err
+    again = last_saved(tmp_path / "parts")
+    assert furthest(whole, again) == 0.0
+
+
+@pytest.mark.slow
+def test_parts_that_agree_now_and_then_do_so_on_any_number_of_devices(
+    flatout: Cli, tmp_path: Path
+) -> None:
+    flags = (*RUNS["dqn"], "--sync", "every:3", "--train-freq", 32, "--gradient-steps", 8)
+    one = learned(flatout, tmp_path / "1", *flags, "--devices", 1)
+    assert furthest(one, learned(flatout, tmp_path / "8", *flags, "--devices", 8)) < 2e-5
+    always = learned(flatout, tmp_path / "always", *flags, "--sync", "every-step")
+    assert furthest(one, always) > 1e-4  # it is something else
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_parts_of_a_full_batch_learn_what_the_whole_batch_does(
+    name: str, flatout: Cli, tmp_path: Path
+) -> None:
+    """Normalised advantages, observations and rewards are those of all parts together."""
+    flags = (*RUNS[name], *(("--batch-size", 256) if name == "ppo" else ()))
+    one = learned(flatout, tmp_path / "whole", *flags, "--shards", 1)
+    assert furthest(one, learned(flatout, tmp_path / "parts", *flags, "--devices", 4)) < 2e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ppo", "dqn", "td3", "sac"])
+def test_gradients_in_pieces_are_those_of_the_whole_batch(
+    name: str, flatout: Cli, tmp_path: Path
+) -> None:
+    flags = (*RUNS[name], "--shards", 2)
+    one = learned(flatout, tmp_path / "whole", *flags)
+    parts = learned(flatout, tmp_path / "pieces", *flags, "--micro-batch", 4)
+    assert furthest(one, parts) < 2e-5
+
+
+@pytest.mark.slow
+def test_replay_and_its_memory_are_divided_over_the_devices(flatout: Cli, tmp_path: Path) -> None:
+    """Parameters lie everywhere, replay in parts; as foreseen."""
+    taken: dict[int, dict[str, Any]] = {}
+    for count in (1, 4):
+        run = tmp_path / str(count)
+        flags = (*RUNS["dqn"], "--devices", count, "--placement", "act=cpu replay=device")
+        learned(flatout, run, *flags)
+        taken[count] = json.loads((run / "summary.json").read_text())["memory_mb"]
+    whole = taken[1]["cpu"]
+    assert set(taken[4]) == {"cpu", "cpu:1", "cpu:2", "cpu:3"}
+    for device in taken[4].values():
+        live = device["live"]
+        assert live["replay"] == pytest.approx(whole["live"]["replay"] / 4, abs=0.01)
+        assert live["model"] == whole["live"]["model"]
+        assert live["optimiser"] == whole["live"]["optimiser"]
+        assert 2 * live["model"] == pytest.approx(device["expected"]["model"], abs=0.01)
+        assert live["replay"] == pytest.approx(device["expected"]["replay"], rel=0.3)
+
+
+WIDE = ("--hidden", 256, 256, "--placement", "act=cpu params=sharded")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "remains"), [("ppo", 0.4), ("dqn", 0.4)])
+def test_divided_parameters_learn_the_same_in_less_memory(
+    name: str, remains: float, flatout: Cli, tmp_path: Path
+) -> None:
+    flags = (*RUNS[name], "--devices", 4, *WIDE)
+    divided = learned(flatout, tmp_path / "divided", *flags)
+    whole = learned(flatout, tmp_path / "whole", *flags[:-2])
+    assert furthest(whole, divided) < 2e-5
+    taken: dict[str, float] = {}
+    for run in ("whole", "divided"):
+        summary = json.loads((tmp_path / run / "summary.json").read_text())
+        live = [device["live"] for device in summary["memory_mb"].values()]
+        assert len(live) == 4
+        taken[run] = max(one["model"] + one["optimiser"] for one in live)
+    assert taken["divided"] < remains * taken["whole"]
+
+
+# --- The pieces ---------------------------------------------------------------------------------
+
+
+def test_each_device_holds_its_parts_and_no_more() -> None:
+    """What parts have of their own is divided; what all share is everywhere."""
+    mesh = Mesh(jax.devices("cpu")[:4], 8)
+    arrays = np.arange(8 * 6, dtype=np.float32).reshape(8, 6)
+    placed = mesh.put({"own": arrays, "all": arrays}, {"own": 0, "all": None})
+    for number, shard in enumerate(placed["own"].addressable_shards):
+        np.testing.assert_array_equal(shard.data, arrays[2 * number : 2 * number + 2])
+        assert shard.data.nbytes == arrays.nbytes // 4
+    assert all(shard.data.nbytes == arrays.nbytes for shard in placed["all"].addressable_shards)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("own", [False, True], ids=["parameters shared", "parameters of a part"])
+def test_the_mean_of_parts_is_that_of_their_rows_together(devices: int, own: bool) -> None:
+    """Whether a device's parts are one batch or not; an array with a row each falls apart again."""
+    shards = Shards(4)
+    mesh = Mesh(jax.devices()[:devices], 4)
+    seen = []
+
+    def loss(weight: jax.Array, rows: Any) -> tuple[jax.Array, Any]:
+        x, y, _ = rows
+        seen.append(len(x))
+        error = x @ weight - y
+        return jnp.square(error).mean(), (jnp.abs(error).mean(), error)
+
+    gradient = value_and_grad(loss, 1, shards)
+
+    def part(state: Any, held: Any, weight: jax.Array, x: jax.Array, y: jax.Array) -> Any:
+        (value, (size, error)), grad = gradient(weight, (x, y, jnp.ones(len(x))))
+        return state, held, *shards.mean((value, size, grad)), error
+
+    rng = np.random.default_rng(0)
+    weight, x, y = (rng.normal(size=shape) for shape in ((3,), (4, 5, 3), (4, 5)))
+    weights = np.broadcast_to(weight, (4, 3)) if own else weight
+    axes, out = (None, None, 0 if own else None, 0, 0), (None,) * 5 + (0,)
+    given = mesh.put((np.zeros(()), np.zeros(()), weights, x, y), axes)
+    _, _, value, size, grad, error = mesh.program(part, axes, out)(*given)
+    assert (max(seen) == 5) == own, "the rows of a device's parts are one batch"
+    wanted = x @ weight - y
+    np.testing.assert_allclose(value, np.square(wanted).mean(), rtol=1e-5)
+    np.testing.assert_allclose(size, np.abs(wanted).mean(), rtol=1e-5)
+    np.testing.assert_allclose(grad, 2 * np.einsum("snd,sn->d", x, wanted) / 20, rtol=1e-4)
+    np.testing.assert_allclose(error, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("divided", [False, True])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_an_average_of_many_arrays_is_that_of_each(divided: bool, ordered: bool) -> None:
+    """Whatever crosses the devices together, each array is averaged by itself."""
+    if divided and ordered:
+        pytest.skip("what is divided is not added in order")
+    mesh = Mesh(jax.devices("cpu")[:4], 8, divided)
+    shards = Shards(8, every=2, ordered=ordered, mapped=not divided)
+    rng = np.random.default_rng(0)
+    own = {
+        "scalar": rng.normal(size=8), "matrix": rng.normal(size=(8, 3, 5)),
+        "wide": rng.normal(size=(8, 200, 200)), "half": rng.normal(size=(8, 7)),
+    }  # fmt: skip
+    own = {name: array.astype(np.float32) for name, array in own.items()}
+    own["half"] = jnp.asarray(own["half"], jnp.bfloat16)
+    counted = np.arange(8, dtype=np.int32)
+
+    def run(state: Any, held: Any, tree: Any, counted: Any) -> tuple[Any, ...]:
+        settled = shards.sync_now({**tree, "count": counted})
+        said = shards.mean(tree), shards.sum(counted), settled
+        return state, held, said, settled.pop("count")
+
+    program = mesh.program(run, (None, None, 0, 0), (None, None, None, 0))
+    given = mesh.put((np.zeros(()), np.zeros(()), own, counted), (None, None, 0, 0))
+    _, _, (means, total, settled), count = jax.device_get(program(*given))
+    assert total == 28
+    np.testing.assert_array_equal(count, counted)  # numbers of updates are not averaged
+    for name, array in own.items():
+        assert means[name].dtype == settled[name].dtype == array.dtype
+        expected = np.asarray(array, np.float64).mean(0)
+        for found in (means, settled):
+            np.testing.assert_allclose(
+                found[name].astype(np.float64), expected, atol=4e-3 if name == "half" else 1e-6
+            )
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data())
+def test_a_trajectory_falls_into_its_environments_parts(data: st.DataObject) -> None:
+    steps, own, parts = data.draw(st.tuples(*(st.integers(1, 4),) * 3))
+    envs = own * parts
+    cuts = data.draw(st.sets(st.integers(0, steps * envs - 1), max_size=8))
+    index = np.full(envs * 8, steps * envs, np.int32)
+    index[: len(cuts)] = sorted(cuts)
+    flat = np.arange(steps * envs).reshape(steps, envs)
+    whole = Trajectory(
+        obs=flat, actions=flat, rewards=flat, terminated=flat, truncated=flat,
+        last_obs=np.arange(envs), final_obs=index.copy(), final_index=index, extras={"log": flat},
+    )  # fmt: skip
+    for number, part in enumerate(split(whole, parts)):
+        lanes = slice(number * own, (number + 1) * own)
+        np.testing.assert_array_equal(part.rewards, flat[:, lanes])
+        np.testing.assert_array_equal(part.extras["log"], flat[:, lanes])
+        np.testing.assert_array_equal(part.last_obs, np.arange(envs)[lanes])
+        used = part.final_index < steps * own
+        # A final observation here is its own number in the whole trajectory.
+        np.testing.assert_array_equal(
+            part.rewards.reshape(-1)[part.final_index[used]], part.final_obs[used]
+        )
+        assert set(part.final_obs[used]) == {cut for cut in cuts if cut % envs // own == number}
+
+
+def test_rows_of_parts_are_one_store_on_disk_and_parts_again() -> None:
+    truncated = np.random.default_rng(0).random((20, 6)) < 0.3
+    rewards, finals = np.arange(120.0).reshape(20, 6), np.flatnonzero(truncated.reshape(-1))
+
+    class Rows:
+        stored = (3, 23)
+
+        def read(self, first: int, end: int) -> dict[str, np.ndarray]:
+            rows = slice(first - 3, end - 3)
+            before = truncated[: rows.start].sum()
+            own = finals[before : before + truncated[rows].sum()]
+            return {"rewards": rewards[rows], "truncated": truncated[rows], "finals": own}
+
+    joined = JoinedRows([ShardRows(Rows(), first, 2) for first in (0, 2, 4)])
+    assert joined.stored == (3, 23)
+    for first, end in ((3, 23), (7, 8), (10, 19)):
+        for name, array in Rows().read(first, end).items():
+            np.testing.assert_array_equal(joined.read(first, end)[name], array)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--envs", 6, "--shards", 4), "must divide envs = 6"),
+        (("--envs", 6, "--shards", 3), "must divide batch_size = 64"),
+        (("--envs", 4, "--devices", 2), "pass --shards 2 or a multiple"),
+        (("--envs", 8, "--shards", 8, "--devices", 3), "pass --shards 3 or a multiple"),
+        (("--envs", 8, "--devices", 2, "--placement", "act=cpu learn=cpu"), "both say where"),
+        (("--envs", 16, "--shards", 16, "--devices", 16), "cpu:8"),
+        (("--placement", "act=cpu params=sharded"), "several learning devices"),
+        (("--micro-batch", 7), "divisor such as 4"),
+        (("--micro-batch", 8, "--replay-trajectories", 2), "replay_trajectories"),
+        (("--sync", "sometimes"), "every-step nor every:K"),
+        (("--envs", 8, "--shards", 2, "--sync", "every:4", "--target-kl", 0.1), "target_kl"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(
+    flags: tuple[Any, ...], words: str, flatout: Cli, tmp_path: Path
+) -> None:
+    result = flatout("train", "ppo", "--env", "CartPole-v1", *flags, "--run-dir", tmp_path / "r")
+    assert result.code == 2
+    assert words in result.message

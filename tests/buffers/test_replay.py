@@ -1,0 +1,330 @@
+"""Replay in host memory and in a device's: the same learning to the last bit, whatever happens."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flatout.algorithms.base import Algorithm, ReplaySpec, raw_key, shapes_of
+from flatout.algorithms.dqn import dqn
+from flatout.algorithms.sac import sac
+from flatout.buffers.device import DeviceReplay
+from flatout.buffers.ledger import Ledger
+from flatout.buffers.replay import HostReplay
+from flatout.buffers.ring import Geometry, Ring, gather
+from flatout.buffers.sampling import EPSILON, leaves
+from flatout.config.hyper import DQNConfig, SACConfig
+from flatout.config.schema import NetworkConfig
+from flatout.learner.learner import Learner
+from flatout.learner.mesh import Mesh
+from flatout.spans import Spans
+from flatout.storage import checkpoint
+from flatout.storage.segments import SavedRows, SegmentStore
+from flatout.types import ContinuousSpec, DiscreteSpec
+from tests.conftest import Result
+from tests.run.test_resume import assert_same
+from tests.worlds import NEEDS, VECTOR, Rates, World, compare, grid, image, plain
+
+LANES, ROWS, TOTAL = 2, 12, 400
+NETWORK = NetworkConfig(network="mlp", hidden=(8,))
+COMMON = {"batch_size": 8, "train_freq": 4, "learning_starts": 6, "buffer_size": LANES * ROWS}
+FIVE = {"gradient_steps": 5}
+CASES = {
+    "vectors": ("dqn", VECTOR, FIVE | {"n_step": 3, "double": True, "dueling": True}),
+    "stacks": ("dqn", image(3), {"gradient_steps": 2, "n_step": 2, "optimizer": "rmsprop"}),
+    "actions": ("sac", VECTOR, {"train_freq": 2, "gradient_steps": 2}),
+    "priorities": ("dqn", VECTOR, {"prioritized": True, "train_freq": 6, "learning_starts": 16}),
+    "several": ("dqn", VECTOR, FIVE | {"prioritized": True}),
+    "long": ("dqn", VECTOR, {"train_freq": 12, "n_step": 2}),
+}
+
+
+@functools.cache
+def build(case: str) -> Algorithm:
+    """A small algorithm for `LANES` environments."""
+    name, spec, hyper = CASES[case]
+    sizes = {"num_envs": LANES, "total_steps": TOTAL}
+    if name == "sac":
+        box = ContinuousSpec((2,), (-1.0, -1.0), (1.0, 1.0))
+        return sac(SACConfig(**COMMON | hyper), NETWORK, spec, box, **sizes)
+    own = {"target_update_interval": 10, "learning_rate": 0.01}
+    return dqn(DQNConfig(**COMMON | own | hyper), NETWORK, spec, DiscreteSpec(3), **sizes)
+
+
+class Agent:
+    """A learner and the world that feeds it: the same trajectories for the same seed.
+
+    Args:
+        case: which algorithm.
+        kind: ``host`` or ``device``.
+        chunk: see `HostReplay`.
+        number: of the CPU device that learns.
+    """
+
+    def __init__(self, case: str, kind: str, chunk: int | None, number: int) -> None:
+        algorithm, (_, self.spec, _) = build(case), CASES[case]
+        needs = algorithm.replay
+        assert needs is not None
+        self.geometry = Geometry(self.spec, LANES, ROWS, needs.n_step, needs.gamma)
+        self.box = 2 if algorithm.name == "sac" else 0
+        self.rows = algorithm.horizon
+        self.enter()
+        shapes = shapes_of(self.world.collect(self.rows))
+        cpus, key = jax.devices("cpu"), raw_key(0, 3)
+        self.buffer: Any = (
+            DeviceReplay(algorithm, self.geometry, shapes, key, LANES) if kind == "device"
+            else HostReplay(algorithm, self.geometry, shapes, key, cpus[0], chunk)
+        )  # fmt: skip
+        self.learner = Learner(
+            algorithm, self.buffer, Mesh([cpus[number]], 1), raw_key(0, 0), raw_key(0, 1), Spans()
+        )
+        self.learner.compile_update(shapes)
+        self.learner.start()
+        self.initial = self.learner.host_state(), *self.learner.buffer_state()
+
+    def enter(self, rates: Rates | None = None) -> None:
+        """A world from its start."""
+        rates, room = rates or Rates(), LANES * self.rows
+        self.world = World(self.spec, LANES, 0, rates, self.box, room)
+        self.updates = 0
+
+    def step(self) -> dict[str, float]:
+        """One trajectory and its updates; the metrics, less how much memory is taken."""
+        metrics = self.learner.update(self.world.collect(self.rows))
+        del metrics["replay_mb"]
+        self.updates += round(metrics["updates"])
+        return metrics
+
+    def cut(self, lane: int) -> None:
+        """The lane's episode is lost."""
+        self.learner.truncate(lane, *self.world.restart(lane))
+
+    def state(self) -> list[np.ndarray]:
+        """All that is learned."""
+        return jax.tree.leaves(self.learner.host_state())
+
+    def assert_ring_right(self) -> None:
+        """Its ring holds what happened."""
+        held = self.learner._device_state
+        ring = Ring(*map(np.asarray, held.ring if held else self.buffer._ring))
+        head = self.buffer._ledger.head
+        row, lane = grid(self.geometry, head)
+        batch = plain(self.geometry, gather(np, self.geometry, ring, head, row, lane))
+        compare(self.world, self.geometry, batch, head, row, lane)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def keep_programs() -> None:
+    """Programs that take less than a second to compile are kept too, as the command does."""
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+compiled = functools.cache(Agent)
+
+
+def agent(
+    case: str, kind: str = "host", chunk: int | None = None, number: int = 0,
+    rates: Rates | None = None,
+) -> Agent:  # fmt: skip
+    """An agent at its start; its programs are compiled once for all tests."""
+    found = compiled(case, kind, chunk, number)
+    found.learner.restore(*found.initial)
+    found.enter(rates)
+    return found
+
+
+def assert_equal(one: Agent, other: Agent, steps: int = 40, cuts: tuple[int, ...] = ()) -> None:
+    """Two agents learn the same for so many trajectories, to the last bit."""
+    before = one.state()
+    for number in range(steps):
+        if number in cuts:
+            one.cut(number % LANES)
+            other.cut(number % LANES)
+        found, wanted = one.step(), other.step()
+        # Those of a trajectory that was dispatched in parts are means of means.
+        assert found == pytest.approx(wanted, rel=1e-5), f"trajectory {number}"
+    assert one.updates - other.updates == 0
+    assert_same(one.state(), other.state())
+    assert any(a.tobytes() != b.tobytes() for a, b in zip(before, one.state(), strict=True))
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize(
+    "case", ["vectors", "stacks", pytest.param("actions", marks=pytest.mark.slow)]
+)
+def test_where_replay_lives_changes_no_bit(case: str) -> None:
+    assert_equal(agent(case), agent(case, "device"), cuts=(0, 3, 11, 12))
+
+
+@pytest.mark.bits
+def test_prioritised_too_where_each_trajectory_pays_for_one_update() -> None:
+    assert_equal(agent("priorities"), agent("priorities", "device"))
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize("case", ["vectors", "several"])
+def test_dispatching_in_parts_changes_no_bit(case: str) -> None:
+    """Also of trajectories that pay for fewer updates than most do: here 0, 2, and then 5."""
+    whole, parts = agent(case), agent(case, chunk=2)
+    counts = [round(whole.step()["updates"]) for _ in range(4)]
+    assert counts == [0, 2, 5, 5]
+    assert_equal(agent(case), parts, steps=15)
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_each_rows_priority_is_the_size_of_its_last_error(chunk: int | None) -> None:
+    """After a trajectory's 0, 2 or 5 updates, of which several may have drawn the same row."""
+    one = agent("several", chunk=chunk)
+    seen: list[np.ndarray] = []
+    refresh = one.buffer.update_priorities
+    with mock.patch.object(
+        one.buffer, "refresh", lambda fed: (seen.extend(map(np.asarray, fed)), refresh(fed))
+    ):
+        for count in (0, 2, 5, 5, 5):
+            seen.clear()
+            metrics = one.step()
+            assert metrics["updates"] == count
+            if not count:
+                continue
+            errors = np.concatenate(seen)[:count]
+            assert errors.mean() == pytest.approx(metrics["td_error"], rel=1e-5)
+            row, lane = (drawn[:count] for drawn in one.buffer._drawn)
+            place = row % one.geometry.length * LANES + lane
+            last = dict(zip(place.reshape(-1).tolist(), errors.reshape(-1), strict=True))
+            own = leaves(one.geometry, one.buffer._priorities)
+            wanted = [(error + EPSILON) ** 0.6 for error in last.values()]
+            np.testing.assert_allclose(own[list(last)], wanted, rtol=1e-5)
+
+
+@pytest.mark.bits
+def test_truncation_with_every_step_makes_room() -> None:
+    """From none to as many final observations as there are rows, on a host and on a device."""
+    one, other = agent("long"), agent("long", "device", number=1)
+    for truncated in (0, 0.1, 1, 1, 1, 1, 0.2, 0):
+        one.world.rates = other.world.rates = Rates(0, truncated, 0)
+        assert one.step() == other.step()
+        assert_same(one.state(), other.state())
+        one.assert_ring_right()
+        other.assert_ring_right()
+    assert LANES * ROWS <= len(one.buffer._ring.finals) < 2 * LANES * ROWS
+    assert len(one.buffer._ring.finals) == len(other.learner._device_state.ring.finals)
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+def test_rings_hold_what_happened(kind: str) -> None:
+    one = agent("stacks", kind, rates=Rates(0.1, 0.3, 0.2))
+    for number in range(30):
+        one.step()
+        if number % 7 == 6:
+            one.cut(number % LANES)
+        one.assert_ring_right()
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize("case", ["stacks", "priorities"])
+@pytest.mark.parametrize("kinds", [("host", "device"), ("device", "host")])
+@pytest.mark.parametrize("steps", [0, 1, 9])
+def test_a_saved_buffer_goes_on_as_if_nothing_had_been(
+    case: str, kinds: tuple[str, str], steps: int, tmp_path: Path
+) -> None:
+    """Through files, before the ring is full and after, into the other kind."""
+    rates = Rates(0.05, 0.3, 0.1)
+    one, other = (agent(case, kind, rates=rates) for kind in kinds)
+    for _ in range(steps):
+        one.step()
+        other.world.collect(other.rows)
+    arrays, data, rows = one.learner.buffer_state()
+    assert rows is not None
+    saved = SavedRows(tmp_path, SegmentStore(tmp_path).save(rows), rows.stored)
+    arrays = {name: array.copy() for name, array in arrays.items()}
+    other.learner.restore(one.learner.host_state(), arrays, data, saved)
+    other.updates = one.updates
+    assert_equal(one, other, steps=12, cuts=(0, 5))
+    one.assert_ring_right()
+    other.assert_ring_right()
+
+
+def test_what_is_kept_is_said() -> None:
+    for kind in ("host", "device"):
+        one = agent("stacks", kind)
+        fill = [one.step()["replay_fill"] for _ in range(8)]
+        assert fill == [min(2 * n, ROWS) / ROWS for n in range(1, 9)]
+        mb = one.buffer.memory_mb()
+        assert mb[kind == "device"] == one.buffer.stats()["replay_mb"] > 0
+        assert mb[kind == "host"] == 0
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(1, 5), st.integers(1, 9), st.integers(1, 7), st.integers(0, 60), st.integers(1, 30)
+)
+def test_updates_are_those_that_the_steps_have_paid_for(
+    num_envs: int, train_freq: int, gradient_steps: int, learning_starts: int, rounds: int
+) -> None:
+    """K updates for every M steps after the first ones, remainders carried over."""
+    needs = ReplaySpec(
+        **vars(NEEDS) | {
+            "train_freq": train_freq, "gradient_steps": gradient_steps,
+            "learning_starts": learning_starts,
+        }
+    )  # fmt: skip
+    rows = needs.horizon(num_envs)
+    assert rows * num_envs >= train_freq > (rows - 1) * num_envs
+    ledger = Ledger(Geometry(VECTOR, num_envs, max(rows, 4), 1, 0.9), needs)
+    world, total, steps = World(VECTOR, num_envs, 0), 0, 0
+    for _ in range(rounds):
+        ledger.ingest(world.collect(rows))
+        steps += rows * num_envs
+        total += ledger.due
+        assert 0 <= ledger.due <= needs.most(num_envs)
+        assert total == ledger.made
+        assert total == max(steps - learning_starts, 0) * gradient_steps // train_freq
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+def test_the_updates_that_are_due_are_made(kind: str) -> None:
+    one = agent("vectors", kind)
+    made = [round(one.step()["updates"]) for _ in range(12)]
+    assert np.cumsum(made).tolist() == [max(4 * n - 6, 0) * 5 // 4 for n in range(1, 13)]
+    state: Any = one.learner.host_state()
+    assert (state.updates, state.step) == (sum(made), 48)
+
+
+def test_beta_moves_over_the_run() -> None:
+    ledger = Ledger(Geometry(VECTOR, 2, 4, 1, 0.9), NEEDS)
+    world, seen = World(VECTOR, 2, 0), [ledger.beta]
+    for _ in range(300):
+        ledger.ingest(world.collect(2))
+        seen.append(ledger.beta)
+    assert seen[:3] == pytest.approx([0.4, 0.4 + 0.6 * 0.004, 0.4 + 0.6 * 0.008])
+    assert seen[250:] == [1.0] * 51
+
+
+RUN = (
+    "train", "dqn", "--env", "CartPole-v1", "--envs", 2, "--steps", 600, "--learning-starts", 100,
+    "--buffer-size", 300, "--batch-size", 16, "--hidden", 16, "--gradient-steps", 2,
+    "--checkpoint-every", 0, "--no-tensorboard", "--quiet",
+)  # fmt: skip
+
+
+@pytest.mark.bits
+def test_a_run_learns_the_same_with_replay_on_the_device(
+    flatout: Callable[..., Result], tmp_path: Path
+) -> None:
+    found: list[Any] = []
+    for number, placement in enumerate(("cpu", "act=cpu replay=device")):
+        run = tmp_path / str(number)
+        result = flatout(*RUN, "--placement", placement, "--run-dir", run)
+        assert result.code == 0, result.err
+        found.append(checkpoint.load_agent(run / "params.safetensors")[0])
+    assert_same(found[0], found[1])

@@ -1,0 +1,326 @@
+"""Which rows are drawn: uniform or by priority, as often and as weighted as the paper says."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flatout.algorithms.base import raw_key
+from flatout.buffers.ring import Geometry
+from flatout.buffers.sampling import (
+    EPSILON,
+    Drawn,
+    Priorities,
+    draw,
+    empty_priorities,
+    insert_priorities,
+    leaf_count,
+    leaves,
+    restored,
+    saved,
+    set_priorities,
+)
+from flatout.types import ObservationSpec
+
+SPEC = ObservationSpec((2, 2, 3), "uint8", 255, 3)
+KEY = raw_key(7, 3)
+ALPHA = 0.6
+BATCH = 16
+BLOCK = 500
+
+
+def geometry(num_envs: int, rows: int) -> Geometry:
+    """With three more rows than can be sampled: two older ones for stacks, one to come."""
+    return Geometry(SPEC, num_envs, rows, 1, 0.99)
+
+
+@functools.cache
+def drawing(sizes: Geometry, batch: int) -> Any:
+    """``(updates, head, key, priorities, beta) -> Drawn [updates, batch]``, compiled."""
+
+    def run(updates: Any, head: Any, key: Any, priorities: Any, beta: Any) -> Drawn:
+        def one(update: jax.Array) -> Drawn:
+            return draw(sizes, key, update, head, batch, priorities, beta)
+
+        return jax.vmap(one)(updates)
+
+    return jax.jit(run)
+
+
+def drawn(
+    sizes: Geometry, head: int, updates: int, priorities: Priorities | None = None,
+    beta: float = 1.0, batch: int = BATCH, first: int = 0, key: np.ndarray = KEY,
+) -> Drawn:  # fmt: skip
+    """Many updates' draws (NumPy), a block at a time."""
+    blocks = [
+        drawing(sizes, batch)(
+            np.arange(start, start + BLOCK, dtype=np.int32), np.int32(head), key, priorities,
+            np.float32(beta),
+        )
+        for start in range(first, first + updates, BLOCK)
+    ]  # fmt: skip
+    return Drawn(*(np.concatenate(part)[:updates] for part in zip(*blocks, strict=True)))
+
+
+def assert_frequencies(
+    found: np.ndarray, probabilities: np.ndarray, stratified: bool = False
+) -> None:
+    """Pearson's chi-square within six deviations of its mean, the degrees of freedom.
+
+    Strata make counts vary less than independent draws do.
+    """
+    expected = found.sum() * probabilities
+    assert expected.min() > 20, "too few draws to say anything"
+    square = (np.square(found - expected) / expected).sum()
+    freedom = len(found) - 1
+    assert square - freedom < 6 * np.sqrt(2 * freedom), (square, freedom)
+    assert stratified or freedom - square < 6 * np.sqrt(2 * freedom), (square, freedom)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 5])
+@pytest.mark.parametrize("head", [1, 6, 20, 21, 1003, 2**31 - 1])
+def test_every_stored_step_is_equally_likely(num_envs: int, head: int) -> None:
+    """Before the ring is full and after, wherever in it the newest row lies."""
+    sizes = geometry(num_envs, 20)
+    found = drawn(sizes, head, 4000)
+    first, count = sizes.window(head)
+    assert found.row.min() == first
+    assert found.row.max() == head - 1
+    assert set(np.unique(found.env)) == set(range(num_envs))
+    assert (found.weight == 1).all()
+    cell = (found.row - first) * num_envs + found.env
+    counts = np.bincount(cell.reshape(-1), minlength=count * num_envs)
+    if len(counts) > 1:
+        assert_frequencies(counts, np.full(count * num_envs, 1 / (count * num_envs)))
+
+
+def test_places_in_a_batch_and_updates_are_independent() -> None:
+    sizes = geometry(1, 4)
+    row = drawn(sizes, 4, 8000).row
+    for one, other in (
+        (row[:, 0], row[:, 1]),
+        (row[:-1, 3], row[1:, 3]),
+        (row[:-1, 0], row[1:, 1]),
+    ):
+        assert_frequencies(np.bincount(one * 4 + other, minlength=16), np.full(16, 1 / 16))
+
+
+def test_a_draw_is_a_pure_function_of_key_and_update() -> None:
+    sizes = geometry(2, 50)
+    many = drawn(sizes, 70, 64)
+    later = drawn(sizes, 70, 64, first=32)
+    np.testing.assert_array_equal(many.row[32:], later.row[:32])
+    np.testing.assert_array_equal(many.env[32:], later.env[:32])
+    assert len({row.tobytes() for row in many.row}) == 64
+    other = drawn(sizes, 70, 64, key=raw_key(8, 3))
+    assert (other.row == many.row).mean() < 0.1
+    fewer = drawn(sizes, 70, 64, batch=4)
+    np.testing.assert_array_equal(fewer.row, many.row[:, :4])
+
+    def body(update: jax.Array, rows: jax.Array) -> jax.Array:
+        return rows.at[update].set(draw(sizes, KEY, update, 70, BATCH, None, 1.0).row)
+
+    looped = jax.jit(lambda: jax.lax.fori_loop(0, 64, body, jnp.zeros((64, BATCH), jnp.int32)))()
+    np.testing.assert_array_equal(looped, many.row)
+
+
+class Naive:
+    """Priorities as a mapping from (row, lane), in plain Python."""
+
+    def __init__(self, sizes: Geometry) -> None:
+        self.sizes = sizes
+        self.head = 0
+        self.own: dict[tuple[int, int], float] = {}
+        self.largest = np.float32(1)
+
+    def insert_priorities(self, rows: int) -> None:
+        """New rows come, old ones go."""
+        for row in range(self.head, self.head + rows):
+            for lane in range(self.sizes.num_envs):
+                self.own[row, lane] = float(self.largest)
+        self.head += rows
+        self.own = {at: p for at, p in self.own.items() if at[0] >= self.head - self.sizes.rows}
+
+    def set_priorities(self, row: np.ndarray, lane: np.ndarray, error: np.ndarray) -> None:
+        """Sampled rows get the priorities of their errors."""
+        value = (error + np.float32(EPSILON)) ** np.float32(ALPHA)
+        for r, n, p in zip(row.tolist(), lane.tolist(), value.tolist(), strict=True):
+            self.own[r, n] = p
+        self.largest = max(self.largest, value.max())
+
+    def leaves(self) -> np.ndarray:
+        """Where the ring keeps them."""
+        length, num_envs = self.sizes.length, self.sizes.num_envs
+        out = np.zeros(length * num_envs, np.float32)
+        for (row, lane), priority in self.own.items():
+            out[row % length * num_envs + lane] = priority
+        return out
+
+
+@functools.cache
+def arriving(sizes: Geometry, rows: int) -> Any:
+    return jax.jit(lambda priorities, head: insert_priorities(sizes, priorities, head, rows))
+
+
+@functools.cache
+def giving(sizes: Geometry) -> Any:
+    def run(priorities: Priorities, row: Any, lane: Any, error: Any) -> Priorities:
+        return set_priorities(sizes, priorities, row, lane, error, ALPHA)
+
+    return jax.jit(run)
+
+
+def assert_sums(sizes: Geometry, priorities: Priorities) -> None:
+    """Every entry of the tree is exactly its two children's float32 sum."""
+    tree = np.asarray(priorities.tree)
+    assert tree.dtype == np.float32
+    np.testing.assert_array_equal(tree[1 : len(tree) // 2], tree[2::2] + tree[3::2])
+    again = restored(sizes, saved(sizes, priorities))
+    np.testing.assert_array_equal(again.tree[1:], tree[1:])
+    assert again.largest == priorities.largest
+
+
+TREES = [geometry(1, 5), geometry(3, 11)]
+"""8 and 42 positions: a power of two, and not."""
+
+
+@pytest.mark.parametrize("sizes", TREES, ids=["8", "42"])
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 2**32 - 1)), min_size=1, max_size=25))
+def test_the_tree_holds_exactly_the_priorities(
+    sizes: Geometry, operations: list[tuple[bool, int]]
+) -> None:
+    """After any sequence of arrivals and errors, duplicates among them."""
+    naive, priorities = Naive(sizes), empty_priorities(sizes)
+    for adds, seed in [(True, 0), *operations]:
+        rng = np.random.default_rng(seed)
+        if adds:
+            rows = int(rng.choice([1, 4]))
+            priorities = arriving(sizes, rows)(priorities, np.int32(naive.head))
+            naive.insert_priorities(rows)
+        else:
+            first, count = sizes.window(naive.head)
+            row = (first + rng.integers(0, count, BATCH)).astype(np.int32)
+            lane = rng.integers(0, sizes.num_envs, BATCH).astype(np.int32)
+            scale = rng.choice([0.0, 1e-3, 1.0, 1e5], size=sizes.length * sizes.num_envs)
+            error = (scale[row % sizes.length * sizes.num_envs + lane] + lane).astype(np.float32)
+            priorities = giving(sizes)(priorities, row, lane, error)
+            naive.set_priorities(row, lane, error)
+        assert_sums(sizes, priorities)
+        own = leaves(sizes, priorities)
+        np.testing.assert_allclose(own, naive.leaves(), rtol=1e-6)
+        np.testing.assert_array_equal(own > 0, naive.leaves() > 0)
+        assert priorities.largest == pytest.approx(naive.largest, rel=1e-6)
+        assert not np.asarray(priorities.tree)[leaf_count(sizes) + len(own) :].any()
+        found = drawn(sizes, naive.head, 8, priorities)
+        pairs = np.stack([found.row.reshape(-1), found.env.reshape(-1)], -1)
+        assert set(map(tuple, pairs.tolist())) <= naive.own.keys()  # all can be sampled
+
+
+def given_priorities(sizes: Geometry, head: int, errors: np.ndarray) -> Priorities:
+    """Rows 0 .. head - 1 with the errors ``[rows, num_envs]`` of those that can be sampled."""
+    priorities = empty_priorities(sizes)
+    for row in range(head):
+        priorities = arriving(sizes, 1)(priorities, np.int32(row))
+    first, count = sizes.window(head)
+    row, lane = np.meshgrid(range(first, head), range(sizes.num_envs), indexing="ij")
+    assert errors.shape == row.shape == (count, sizes.num_envs)
+    return giving(sizes)(
+        priorities, row.reshape(-1).astype(np.int32), lane.reshape(-1).astype(np.int32),
+        errors.reshape(-1).astype(np.float32),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("head", [6, 12, 41])
+def test_rows_are_drawn_as_often_as_their_priorities_say(head: int) -> None:
+    sizes = geometry(3, 12)
+    first, count = sizes.window(head)
+    errors = np.random.default_rng(head).exponential(size=(count, 3)) + 0.05
+    found = drawn(sizes, head, 6000, given_priorities(sizes, head, errors))
+    chances = errors.reshape(-1) ** ALPHA
+    cell = ((found.row - first) * 3 + found.env).reshape(-1)
+    counts = np.bincount(cell, minlength=count * 3)
+    assert_frequencies(counts, chances / chances.sum(), stratified=True)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("head", [5, 30])
+def test_weights_are_those_of_the_paper(beta: float, head: int) -> None:
+    """P(i) = p_i^alpha / sum, w_i = (1 / (M P(i)))^beta over the batch's largest."""
+    sizes = geometry(2, 9)
+    first, count = sizes.window(head)
+    errors = np.random.default_rng(1).exponential(size=(count, 2)) * 3
+    found = drawn(sizes, head, 50, given_priorities(sizes, head, errors), beta)
+    p = (errors + EPSILON) ** ALPHA
+    chance = p / p.sum()
+    weight = (1 / (count * 2 * chance[found.row - first, found.env])) ** beta
+    weight /= weight.max(-1, keepdims=True)
+    np.testing.assert_allclose(found.weight, weight, rtol=2e-5)
+    np.testing.assert_allclose(found.weight.max(-1), 1, rtol=1e-6)
+
+
+def test_a_batch_takes_one_from_each_equal_part_of_the_sum() -> None:
+    sizes = geometry(2, 9)
+    errors = np.random.default_rng(3).exponential(size=(9, 2))
+    priorities = given_priorities(sizes, 25, errors)
+    own = leaves(sizes, priorities).astype(np.float64)
+    found = drawn(sizes, 25, 500, priorities)
+    place = found.row % sizes.length * 2 + found.env
+    upper = np.cumsum(own)[place] / own.sum() * BATCH
+    lower = upper - own[place] / own.sum() * BATCH
+    part = np.arange(BATCH)
+    assert (lower <= part + 1 + 1e-4).all()
+    assert (upper >= part - 1e-4).all()
+
+
+def test_one_overwhelming_priority_is_drawn_and_the_smallest_are_not_lost() -> None:
+    """With priorities from 1e-4 to 1e4 nothing outside the window is ever reached by rounding."""
+    sizes = geometry(3, 11)
+    rng = np.random.default_rng(0)
+    errors = 10.0 ** rng.uniform(-6.5, 6.5, (11, 3))
+    priorities = given_priorities(sizes, 100, errors)
+    found = drawn(sizes, 100, 3000, priorities)
+    assert found.row.min() >= 89
+    assert found.row.max() <= 99
+    r, n = np.unravel_index(errors.argmax(), errors.shape)
+    share = ((found.row == 89 + r) & (found.env == n)).mean()
+    p = (errors + EPSILON) ** ALPHA
+    assert share == pytest.approx(p.max() / p.sum(), rel=0.02)
+    assert np.isfinite(found.weight).all()
+    assert (found.weight > 0).all()
+
+
+def test_new_rows_get_the_largest_priority_ever_given() -> None:
+    sizes = geometry(1, 4)
+    priorities = arriving(sizes, 1)(empty_priorities(sizes), np.int32(0))
+    assert leaves(sizes, priorities).tolist() == [1, 0, 0, 0, 0, 0, 0]
+    row = np.zeros(1, np.int32)
+    priorities = giving(sizes)(priorities, row, row, np.float32([32.0]))
+    largest = float(np.float32(32) ** np.float32(ALPHA))
+    priorities = giving(sizes)(priorities, row, row, np.float32([0.5]))
+    for head in range(1, 6):  # the row that was the largest has long gone
+        priorities = arriving(sizes, 1)(priorities, np.int32(head))
+        assert leaves(sizes, priorities)[head] == pytest.approx(largest, rel=1e-6)
+    assert np.count_nonzero(leaves(sizes, priorities)) == 4
+
+
+def test_a_row_that_was_drawn_twice_gets_one_of_its_errors() -> None:
+    """Where an algorithm's own noise makes them differ, sums are exact all the same."""
+    sizes = geometry(1, 4)
+    priorities = arriving(sizes, 4)(empty_priorities(sizes), np.int32(0))
+    row = np.int32([2, 2, 1, 2])
+    errors = np.float32([1, 2, 3, 4])
+    priorities = giving(sizes)(priorities, row, np.zeros(4, np.int32), errors)
+    own = leaves(sizes, priorities)
+    values = (errors + np.float32(EPSILON)) ** np.float32(ALPHA)
+    assert np.isclose(own[2], values[[0, 1, 3]], rtol=1e-6).any()
+    assert own[1] == pytest.approx(values[2], rel=1e-6)
+    assert own[[0, 3]].tolist() == [1, 1]
+    assert_sums(sizes, priorities)

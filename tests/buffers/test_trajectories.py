@@ -1,0 +1,216 @@
+"""The last K trajectories as one: what it holds, and that PPO learns from it as from any other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flatout.algorithms.base import raw_key, shapes_of
+from flatout.buffers.trajectories import TrajectoryReplay
+from flatout.errors import CheckpointError
+from flatout.learner.learner import Learner
+from flatout.learner.mesh import Mesh
+from flatout.spans import Spans
+from flatout.types import Trajectory
+from tests.algorithms.test_ppo import (
+    N,
+    agent,
+    assert_close,
+    largest_change,
+    learn,
+    plain,
+    rollout,
+    start,
+)
+from tests.algorithms.test_ppo import T as STEPS
+from tests.worlds import VECTOR, Rates, World, image
+
+ALGORITHM = agent()
+PLAIN = ("obs", "actions", "rewards", "terminated", "truncated")
+
+
+def taken(buffer: TrajectoryReplay, trajectory: Trajectory) -> list[Trajectory]:
+    """What is learned from after one more trajectory."""
+    buffer.ingest(trajectory)
+    return list(buffer.batches())
+
+
+def collect(world: World, rows: int, masked: bool) -> Trajectory:
+    """A trajectory with what acting returned, and perhaps padding."""
+    x = world.collect(rows)
+    shape = x.rewards.shape
+    valid = world.rng.random(shape) < 0.7 if masked else None
+    log_prob = world.rng.normal(size=shape).astype(np.float32)
+    sample = world.rng.normal(size=(*shape, 2)).astype(np.float32)
+    return x._replace(extras={"log_prob": log_prob, "sample": sample}, valid=valid)
+
+
+def copied(trajectory: Trajectory) -> Trajectory:
+    """With arrays of its own: what is handed over is reused."""
+    return jax.tree.map(np.array, trajectory)
+
+
+def finals(x: Trajectory) -> dict[int, bytes]:
+    """Final observations by (step * lanes + lane)."""
+    pairs = zip(x.final_index.tolist(), x.final_obs, strict=True)
+    return {index: obs.tobytes() for index, obs in pairs if index < x.rewards.size}
+
+
+def assert_holds(found: Trajectory, kept: list[Trajectory], count: int) -> None:
+    """It is these trajectories, newest first, beside each other; what is missing is masked."""
+    rows, num_envs = kept[0].rewards.shape
+    total = count * num_envs
+    assert found.rewards.shape == found.valid.shape == (rows, total)
+    assert found.ended is None
+    names: list[Any] = [*PLAIN, *(("extras", name) for name in kept[0].extras)]
+    for number, one in enumerate(kept):
+        own = slice(number * num_envs, (number + 1) * num_envs)
+        for name in names:
+            a, b = (
+                getattr(x, name) if isinstance(name, str) else x.extras[name[1]]
+                for x in (found, one)
+            )
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a[:, own], b, err_msg=f"{name} of {number}")
+        valid = np.ones((rows, num_envs), np.bool_) if one.valid is None else one.valid
+        np.testing.assert_array_equal(found.valid[:, own], valid)
+        np.testing.assert_array_equal(found.last_obs[own], one.last_obs)
+    assert not found.valid[:, len(kept) * num_envs :].any()
+    wanted: dict[int, bytes] = {}
+    for number, one in enumerate(kept):
+        for index, obs in finals(one).items():
+            row, lane = divmod(index, num_envs)
+            wanted[row * total + number * num_envs + lane] = obs
+    assert finals(found) == wanted
+    assert found.final_index.max(initial=0) <= rows * total
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.integers(1, 4), st.integers(1, 3), st.integers(1, 4), st.sampled_from([VECTOR, image(2)]),
+    st.booleans(), st.integers(0, 99), st.data(),
+)  # fmt: skip
+def test_it_holds_the_last_trajectories(
+    count: int, num_envs: int, rows: int, spec: Any, masked: bool, seed: int, data: st.DataObject
+) -> None:
+    """While fewer were collected, when full, when room for final observations grows, and when it
+    was saved and restored in between."""
+    world = World(spec, num_envs, seed)
+    shapes = shapes_of(collect(World(spec, num_envs, 0, Rates(0, 0, 0)), rows, masked))
+    buffer = TrajectoryReplay(ALGORITHM, count, shapes)
+    kept: list[Trajectory] = []
+    for number in range(1, data.draw(st.integers(1, 9)) + 1):
+        world.rates = Rates(0.1, data.draw(st.sampled_from([0, 0.3, 1])), 0.1)
+        new = collect(world, rows, masked)
+        kept = [copied(new), *kept][:count]
+        (found,) = taken(buffer, new)
+        assert_holds(found, kept, count)
+        assert buffer.stats()["replay_fill"] == min(number, count) / count
+        jax.tree.map(lambda array: array.fill(1), new)  # as the sampler's next trajectory does
+        assert_holds(found, kept, count)
+        if data.draw(st.integers(0, 3)) == 3:
+            arrays, books, source = buffer.state(())
+            assert source is None
+            buffer = TrajectoryReplay(ALGORITHM, count, shapes)
+            assert buffer.restore({k: v.copy() for k, v in arrays.items()}, books, None) == ()
+
+
+def test_what_it_takes_is_said_beforehand() -> None:
+    world = World(VECTOR, 2, 0)
+    shapes = shapes_of(collect(world, 3, False))
+    buffer = TrajectoryReplay(ALGORITHM, 3, shapes)
+    (found,) = taken(buffer, collect(world, 3, False))
+    assert [shapes_of(found)] == buffer.inputs(shapes)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(found)) / 2**20
+    assert buffer.memory_mb() == (size, 0.0)
+    assert buffer.stats() == {"replay_fill": pytest.approx(1 / 3), "replay_mb": size}
+
+
+@pytest.mark.parametrize("name", ["obs", "log_prob", "valid"])
+def test_what_does_not_fit_is_refused(name: str) -> None:
+    shapes = shapes_of(collect(World(VECTOR, 2, 0), 3, False))
+    buffer = TrajectoryReplay(ALGORITHM, 3, shapes)
+    arrays, books, _ = buffer.state(())
+    for wrong in (arrays[name][:, :-1], arrays[name].astype(np.float16)):
+        with pytest.raises(CheckpointError, match=name):
+            buffer.restore(arrays | {name: wrong}, books, None)
+
+
+def replayed(count: int, hand_over: list[Trajectory]) -> Trajectory:
+    """What is learned from after these trajectories."""
+    buffer = TrajectoryReplay(ALGORITHM, count, shapes_of(hand_over[0]))
+    for one in hand_over:
+        (found,) = taken(buffer, one)
+    return copied(found)
+
+
+HYPER = {"n_epochs": 2, "ent_coef": 0.01}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_first_trajectory_is_learned_from_as_without_replay(count: int) -> None:
+    """What is missing is masked: it changes neither the step nor its averages."""
+    usual = agent(**HYPER)
+    many = agent(replay_trajectories=3, batch_size=count * STEPS * N, **HYPER)
+    state, x = start(usual), rollout(usual, off_policy=0.3)
+    wanted, metrics = learn(usual, state, x)
+    own, same = learn(many, state, replayed(count, [x]))
+    assert largest_change(plain(state), plain(wanted)) > 1e-3
+    assert_close(own, wanted)
+    assert same == pytest.approx(metrics, rel=1e-4, abs=1e-5)
+
+
+def test_full_it_is_learned_from_as_one_trajectory_of_more_environments() -> None:
+    """But only the newest trajectory's steps are counted as new."""
+    usual = agent(batch_size=3 * STEPS * N, **HYPER)
+    many = agent(replay_trajectories=3, batch_size=3 * STEPS * N, **HYPER)
+    parts = [rollout(usual, seed, off_policy=0.3) for seed in range(4)]
+    kept = parts[:0:-1]
+    whole = Trajectory(
+        **{name: np.concatenate([getattr(x, name) for x in kept], 1) for name in PLAIN},
+        last_obs=np.concatenate([x.last_obs for x in kept]),
+        final_obs=np.stack([x.final_obs[0] for x in kept]),
+        final_index=np.asarray([4 * 3 * N + number * N + 1 for number in range(3)], np.int32),
+        extras={"log_prob": np.concatenate([x.extras["log_prob"] for x in kept], 1)},
+    )
+    state = start(usual)
+    wanted, metrics = learn(usual, state, whole)
+    own, same = learn(many, state, replayed(3, parts))
+    assert_close(plain(own), plain(wanted))
+    assert same == pytest.approx(metrics, rel=1e-4, abs=1e-5)
+    assert (own.step, wanted.step) == (STEPS * N, 3 * STEPS * N)
+
+
+def test_old_trajectories_keep_the_probabilities_they_were_acted_with() -> None:
+    """Learning from one again after the policy moved: its ratios are against the one that acted."""
+    many = agent(replay_trajectories=2, batch_size=2 * STEPS * N, n_epochs=1)
+    state, x = start(many), rollout(many)
+    moved, first = learn(many, state, replayed(2, [x]))
+    _, again = learn(many, moved, replayed(2, [x, x]))
+    assert first["approx_kl"] == pytest.approx(0, abs=1e-6)
+    assert again["approx_kl"] > 1e-4
+
+
+def test_a_learner_goes_on_from_what_it_saved() -> None:
+    many = agent(replay_trajectories=3, batch_size=STEPS * N)
+    parts = [rollout(many, seed, off_policy=0.1) for seed in range(5)]
+    learners: list[Learner] = []
+    for _ in range(2):
+        buffer = TrajectoryReplay(many, 3, shapes_of(parts[0]))
+        device = jax.devices("cpu")[0]
+        learner = Learner(many, buffer, Mesh([device], 1), raw_key(0, 0), raw_key(0, 1), Spans())
+        learner.start()
+        learners.append(learner)
+    one, other = learners
+    for x in parts[:2]:
+        one.update(x)
+    arrays, books, rows = one.buffer_state()
+    other.restore(one.host_state(), arrays, books, rows)
+    for x in parts[2:]:
+        assert one.update(x) == other.update(x)
+    assert_close(one.host_state(), other.host_state(), atol=0.0)

@@ -1,0 +1,385 @@
+"""What users, environments and files do wrong: one clear sentence, an exit code, nothing lost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from gymnasium import spaces
+
+from flatout import UsageError
+from flatout.envs.host import HostEnvs
+from flatout.envs.make import specs
+from flatout.errors import EnvironmentFailure
+from flatout.storage import checkpoint
+from tests.bad_envs import Good, NumpyValues, WrongValue
+from tests.conftest import TINY, Result
+
+ROOT = Path(__file__).parents[2]
+RUN = (*TINY, "--batch-size", "64", "--checkpoint-every", "64")
+BAD = ("train", "ppo", *RUN, "--env")
+Cli = Callable[..., Result]
+case = pytest.param
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # where `--env tests.bad_envs:Name` is found
+
+
+def sentence(result: Result, code: int, words: str) -> str:
+    """The refusal's text, after checking that it is one tidy line and says what it should."""
+    assert result.code == code, (result.code, result.err)
+    message = result.message
+    assert result.err.strip() == f"flatout: {message}", "not one line"
+    assert result.out == ""
+    assert not [word for word in words.split("|") if word not in message], message
+    assert message.endswith((".", "?", ")")), message
+    assert not [pair for pair in ("..", "?.", "  ", "None.") if pair in message], message
+    return message
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Every file below a folder, by name, with its digest; less what a refusal may write."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+        if path.name not in (".lock", "error.log")
+    }
+
+
+NESTED, DIGITS = "[" * 99999, "9" * 400
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("trian", "'trian'|'train'"),
+        ("train", "algorithm|ppo"),
+        ("train pqo", "'pqo'|'ppo'"),
+        ("train ppo --env=", "--env|--preset"),
+        ("train --preset cartpol-ppo", "'cartpol-ppo'|'cartpole-ppo'"),
+        ("train --preset", "--preset needs a value"),
+        ("train --config no-such.toml", "no-such.toml|No such file"),
+        ("train ppo --env CartPol-v1", "'CartPol-v1'|'CartPole-v1'"),
+        ("train ppo --env CartPole", "'CartPole'|'CartPole-v1'"),
+        ("train ppo --env no.such:Thing", "no.such:Thing|'no'"),
+        ("train ppo --env tests.bad_envs:Goood", "'Goood'|'Good'"),
+        ("train ppo --env :Good", ":Good"),
+        ("train ppo --env tests.bad_envs:NOT_CALLABLE", "'NOT_CALLABLE'"),
+        ("train ppo --env tests.bad_envs:NotAnEnv", "NotAnEnv|gymnasium.Env"),
+        ("train ppo --env tests.bad_envs:NoSpaces", "NoSpaces|observation_space"),
+        ("train ppo --learnin-rate 3", "--learnin-rate|--learning-rate"),
+        ("train ppo --envs many", "--envs|many"),
+        ("train ppo --envs 1.5", "--envs|1.5"),
+        ("train ppo --envs", "--envs"),
+        ("train ppo --network mpl", "--network|mpl|mlp"),
+        ("train ppo stray", "stray"),
+        ("train ppo --envs=0", "envs = 0"),
+        ("train ppo --n-steps=-5", "n_steps = -5"),
+        ("train ppo --batch-size=7", "64 transitions|batch_size 7"),
+        ("train ppo --gamma=1.5", "gamma = 1.5|0 to 1"),
+        ("train ppo --gamma=nan", "gamma = nan|finite"),
+        ("train ppo --learning-rate=-1", "learning_rate = -1.0|above 0"),
+        ("train ppo --learning-rate=fast", "'fast'|lin_"),
+        ("train ppo --steps=2147483648", "steps = 2147483648"),
+        ("train ppo --seed=-1", "seed = -1"),
+        ("train ppo --threshold=nan", "threshold|nan|finite"),
+        ("train ppo --n-epochs=100000000000", "n_epochs|100000000000"),
+        ("train ppo --placement=tpu", "'tpu'|'gpu'"),
+        ("train ppo --placement=act=cpu:99", "cpu:99|this machine has cpu"),
+        ("train ppo --network=nature", "nature|[4]|mlp"),
+        ("train ppo --grayscale", "--grayscale|CartPole-v1"),
+        ("train ppo --env-kwargs length", "'length'|KEY=VALUE"),
+        ("train ppo --env-kwargs 1st=3", "'1st=3'|KEY=VALUE"),
+        ("eval", "eval RUN_DIR"),
+        ("eval no-such-run", "no-such-run"),
+    ],
+)
+def test_usage(flatout: Cli, tmp_path: Path, argv: str, words: str) -> None:
+    command = argv.split()
+    if command[:2] == ["train", "ppo"]:
+        command[2:2] = [*RUN, "--run-dir", str(tmp_path / "run")]
+    sentence(flatout(*command), 2, words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a = = 3", "not TOML|line 1"),
+        ("\xff\xfe", "not TOML"),
+        case(f"x = {NESTED}", "not TOML", id="nested"),
+        case(f"n_steps = {DIGITS * 20}", "not TOML", id="digits"),
+        case(f"gamma = {DIGITS}", "gamma|number", id="too large"),
+        ("learning_rat = 3", "'learning_rat'|'learning_rate'"),
+        ("[ppo]\ngamma = 0.9", "'ppo'"),
+        ("gamma = true", "gamma = True|a number"),
+        ("n_steps = 1.5", "n_steps = 1.5|whole number"),
+        ("seed = 1979-05-27", "seed|whole number"),
+        ("algorithm = 'dqn'", "dqn|ppo"),
+    ],
+)
+def test_config_files(flatout: Cli, tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(text, "latin-1")
+    place = ["--run-dir", tmp_path / "run"]
+    sentence(flatout("train", "ppo", *RUN, *place, "--config", file), 2, words)
+
+
+UNKNOWN = ("Dict", "Tuple", "MultiDiscrete", "MultiBinary", "Text")
+
+
+@pytest.mark.parametrize(
+    ("space", "flags", "words"),
+    [
+        *((f"{side}={kind}", "", f"a {kind} space|Box") for side in ("obs", "act")
+          for kind in UNKNOWN),
+        ("obs=Discrete", "", "a Discrete space|Box"),
+        ("obs=scalar", "", "shape ()"),
+        ("obs=matrix", "", "(3, 2)"),
+        ("obs=empty", "", "(0,)"),
+        ("act=empty", "", "(0,)"),
+        ("obs=wide", "--resize 9", "--resize|image"),
+        ("obs=Text", "--frame-stack 2", "Text|Box"),
+    ],
+)  # fmt: skip
+def test_unsupported_spaces(
+    flatout: Cli, tmp_path: Path, space: str, flags: str, words: str
+) -> None:
+    place = ["--run-dir", tmp_path / "run", *flags.split()]
+    result = flatout(*BAD, "tests.bad_envs:Spaces", *place, "--env-kwargs", space)
+    sentence(result, 2, words)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("Raises", "", "ValueError|in step|the bridge is out|bad_envs.py:"),
+        ("Raises", "what=lines", "ValueError|the bridge|out"),
+        ("Raises", "what=exit", "SystemExit|in step|bad_envs.py:"),
+        ("Raises", "what=mute", "Mute|in step|bad_envs.py:"),
+        ("NaNs", "", "observation|NaN"),
+        ("NaNs", "what=infinite", "observation|infin"),
+        ("NaNs", "what=reward", "reward nan"),
+        ("NaNs", "ends=truncated at=100", "observation|NaN"),  # seen by nothing but the bootstrap
+        ("WrongValue", "what=reward=None", "returned reward None from step|one number"),
+        ("WrongShape", "", "shape (5,)|(4,)"),
+        ("WrongDtype", "what=object", "type object|float32"),
+        ("WrongDtype", "what=text", "type <U|float32"),
+        ("WrongDtype", "what=complex", "type complex|float32"),
+        ("WrongTuple", "", "step|returned|5"),
+    ],
+)
+def test_environments_that_fail_midway(
+    flatout: Cli, tmp_path: Path, name: str, settings: str, words: str
+) -> None:
+    # Both steps 100 and 110 are in the fourth trajectory; checkpoints after three must survive.
+    kwargs = ["at=110", *settings.split()]
+    result = flatout(*BAD, f"tests.bad_envs:{name}", "--run-dir", tmp_path, "--env-kwargs", *kwargs)
+    message = sentence(result, 1, f"environment 0|tests.bad_envs:{name}|{words}")
+    assert "flatout/envs/host.py" not in message, "not the place to look at"
+    step, snapshot = checkpoint.load(checkpoint.latest(tmp_path))
+    assert step == snapshot.data["progress"]["steps"] == 192
+    assert len(checkpoint.checkpoints(tmp_path / "checkpoints")) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("broken", "", "no licence for the simulator"),
+        ("Good", "nope=3", "'nope'"),
+        case("Good", f"nope={NESTED}", "'nope'", id="nested kwargs"),
+        ("Raises", "at=0", "in reset|the bridge is out"),
+        ("NaNs", "at=0", "observation|NaN|reset"),
+        ("WrongShape", "at=0", "reset|(5,)"),
+        ("WrongDtype", "at=0", "reset|object"),
+        ("WrongTuple", "at=0", "reset|returned"),
+        ("HugeReward", "", "diverged|reward"),
+        ("HugeReward", "size=1e39", "environment 0|returned reward"),
+    ],
+)
+def test_environments_that_fail_at_once(
+    flatout: Cli, tmp_path: Path, name: str, settings: str, words: str
+) -> None:
+    kwargs = ["--env-kwargs", *settings.split()] if settings else []
+    result = flatout(*BAD, f"tests.bad_envs:{name}", "--run-dir", tmp_path / "run", *kwargs)
+    sentence(result, 1, words)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("reward=text", "reward 'plenty'|one number"),
+        ("reward=digits", "reward '3'|one number"),
+        ("reward=array", "reward array([0., 0., 0.])|one number"),
+        ("reward=row", "reward array([1.])|one number"),
+        ("reward=complex", "reward 1j|one number"),
+        ("reward=vast", "reward 1000|one number"),
+        ("terminated=None", "terminated None|True or False"),
+        ("terminated=empty", "terminated ''|True or False"),
+        ("terminated=two", "terminated 2|True or False"),
+        ("terminated=flags", "terminated array([ True])|True or False"),
+        ("truncated=None", "truncated None|True or False"),
+        ("truncated=nan", "truncated nan|True or False"),
+        ("truncated=list", "truncated []|True or False"),
+        ("truncated=array", "truncated array([0., 0., 0.])|True or False"),
+        ("info=None", "info None|a dict"),
+    ],
+)
+def test_what_no_step_may_return_is_refused_by_name(what: str, words: str) -> None:
+    env = WrongValue(at=3, what=what)
+    envs = HostEnvs([Good(), env], "mine", *specs(env, "mine"), seed=0)
+    obs, rewards = np.zeros((2, 4), np.float32), np.zeros(2, np.float32)
+    envs.reset_all(obs)
+    for _ in range(2):
+        envs.step(np.zeros(2, np.int32), obs, rewards, pytest.fail)
+    with pytest.raises(EnvironmentFailure) as caught:
+        envs.step(np.zeros(2, np.int32), obs, rewards, pytest.fail)
+    message = str(caught.value)
+    assert message.startswith("environment 1 (mine) returned "), message
+    assert not [word for word in words.split("|") if word not in message], message
+
+    envs = HostEnvs([WrongValue(at=2, what=what)], "mine", *specs(env, "mine"), seed=0)
+    with pytest.raises(EnvironmentFailure, match="mine"):  # nor when an episode is reproduced
+        envs.replay(0, 0, np.zeros(2, np.int32), obs[:1])
+
+
+def test_numbers_and_flags_may_be_of_numpy() -> None:
+    kinds = (Good, NumpyValues)
+    envs = HostEnvs([kind(length=3) for kind in kinds], "n", *specs(Good(), "n"), seed=0)
+    obs, rewards, ends = np.zeros((2, 4), np.float32), np.zeros(2, np.float32), []
+    for env in range(2):
+        envs.reset(env, obs)
+    for _ in range(3):
+        envs.step(np.zeros(2, np.int32), obs, rewards, lambda *end: ends.append(end[:3]))
+    assert ends == [(0, True, False), (1, True, False)]
+    assert all(type(flag) is bool for _, *flags in ends for flag in flags)
+
+
+def test_environments_that_do_not_close(flatout: Cli, tmp_path: Path) -> None:
+    command = [*BAD, "tests.bad_envs:BadClose", "--run-dir"]
+    result = flatout(*command, tmp_path / "refused", "--env-kwargs", "obs=Dict")
+    sentence(result, 2, "a Dict space")
+    result = flatout(*command, tmp_path / "run")
+    assert result.code == 0
+    assert "Traceback" not in result.err
+    assert (tmp_path / "run" / "params.safetensors").is_file()
+
+
+def test_missing_gpu(flatout: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    command = ["train", "ppo", *RUN, "--placement", "gpu", "--run-dir"]
+    sentence(
+        flatout(*command, tmp_path / "hard"), 2, "'gpu'|gpu:0|machine has cpu|--soft-placement"
+    )
+    result = flatout(*command, tmp_path / "soft", "--soft-placement", "--json")
+    assert result.code == 0, result.err
+    summary = json.loads(result.out)
+    assert summary["placement"] == "cpu"
+    assert any("gpu:0 is not here" in note and "cpu" in note for note in summary["notes"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "words"),
+    [
+        ("--n-steps 2000000000 --envs 8", 1, "MiB|available|--n-steps|trajectory"),
+        ("--envs 400000000", 2, "envs|400000000|100000"),
+    ],
+)
+def test_gigantic_rollouts(flatout: Cli, tmp_path: Path, flags: str, code: int, words: str) -> None:
+    before = psutil.Process().memory_info().rss
+    result = flatout("train", "ppo", *RUN, *flags.split(), "--run-dir", tmp_path / "run")
+    sentence(result, code, words)
+    assert psutil.Process().memory_info().rss - before < 2**28
+
+
+@pytest.mark.parametrize("kind", ["file", "below a file", "no right", "proc", "long", "a run"])
+def test_run_folders(flatout: Cli, tmp_path: Path, kind: str) -> None:
+    file, locked, run = tmp_path / "file", tmp_path / "locked", tmp_path / "run"
+    file.write_text("mine")
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    locked.mkdir(mode=0o555)
+    if kind == "no right" and os.access(locked, os.W_OK):
+        pytest.skip("this user may write everywhere")
+    path, code, words = {
+        "file": (file, 2, "is a file|--run-dir"),
+        "below a file": (file / "run", 1, "Not a directory"),
+        "no right": (locked / "run", 1, "Permission denied"),
+        "proc": (Path("/proc/flatout-run"), 1, "cannot write"),
+        "long": (tmp_path / DIGITS, 1, "name too long"),
+        "a run": (run, 2, "already holds a run|--resume|--run-dir"),
+    }[kind]
+    before = contents(tmp_path)
+    sentence(flatout("train", "ppo", *RUN, "--run-dir", path), code, f"{path}|{words}")
+    assert contents(tmp_path) == before
+
+
+def test_run_folder_in_use(flatout: Cli, tmp_path: Path) -> None:
+    argv = [*BAD, "tests.bad_envs:NeverEnds", "--steps", "1000000", "--run-dir", str(tmp_path)]
+    settings = ["--env-kwargs", "delay=0.001"]
+    process = subprocess.Popen([sys.executable, "-m", "flatout", *argv, *settings])
+    try:
+        until = time.monotonic() + 60
+        while not checkpoint.checkpoints(tmp_path / "checkpoints"):
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        sentence(flatout("train", "--resume", tmp_path), 1, f"{tmp_path}|in use")
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+    step, _ = checkpoint.load(checkpoint.latest(tmp_path))
+    assert step % 64 == 0
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--sticky-actions", "0.5"), ("--frame-skip", "2"), ("--terminal-on-life-loss",)],
+)
+def test_flags_for_atari_alone(flatout: Cli, flags: tuple[str, ...]) -> None:
+    result = flatout("train", "dqn", "--env", "CartPole-v1", *flags)
+    sentence(result, 2, f"{flags[0]}|ALE/|CartPole-v1|--env-kwargs")
+
+
+@pytest.mark.parametrize(
+    "flags", [(), ("--prioritized",), ("--placement", "act=cpu replay=device")]
+)
+def test_a_replay_larger_than_memory_is_refused_with_numbers(
+    flatout: Cli, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    result = flatout(
+        "train", "dqn", "--env", "CartPole-v1", "--buffer-size", "2e9", "--quiet", "--run-dir",
+        tmp_path / "run", *flags,
+    )  # fmt: skip
+    sentence(result, 1, "MiB|replay|--buffer-size")
+
+
+def test_numbers_that_do_not_fit_are_kept_as_floats() -> None:
+    class Far(Good):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = spaces.Box(-(10**12), 10**12, (2,), np.int64)
+
+    assert specs(Far(), "far")[0].dtype == "float32"
+
+
+def test_channels_first_is_refused() -> None:
+    class Planes(Good):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = spaces.Box(0, 255, (3, 60, 80), np.uint8)
+
+    with pytest.raises(UsageError, match=r"channels first.*moveaxis"):
+        specs(Planes(), "planes")

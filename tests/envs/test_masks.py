@@ -1,0 +1,138 @@
+"""Environments that mask their actions: refused by name, trained all the same where asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from flatout import PPO, UsageError
+from tests.bad_envs import VECTOR, Good
+from tests.conftest import TINY, Result
+
+ROOT = Path(__file__).parents[2]
+MASK = np.ones(2, np.int8)
+
+
+class Method(Good):
+    """Says it as sb3-contrib asks."""
+
+    def action_masks(self) -> np.ndarray:
+        return MASK
+
+
+class Inner(gym.Wrapper[Any, Any, Any, Any]):
+    """The same by a wrapper."""
+
+    def action_masks(self) -> np.ndarray:
+        return MASK
+
+
+def wrapped(**kwargs: Any) -> gym.Env[Any, Any]:
+    """A wrapper that says it, within one that does not."""
+    return gym.wrappers.TimeLimit(Inner(Good(**kwargs)), 10)
+
+
+class InInfo(Good):
+    """Says it in the info of `call`, by the name `key`."""
+
+    def __init__(self, call: str = "reset", key: str = "action_mask", **settings: Any) -> None:
+        super().__init__(**settings)
+        self.call, self.key = call, key
+
+    def info(self, call: str) -> dict[str, Any]:
+        return {self.key: MASK} if call == self.call else {"lives": 3}
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        return super().reset(**kwargs)[0], self.info("reset")
+
+    def step(self, action: Any) -> Any:
+        return (*super().step(action)[:4], self.info("step"))
+
+
+class Observed(Good):
+    """Observes its mask beside what it sees, as PettingZoo's and RLlib's environments do."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        mask = spaces.Box(0, 1, (2,), np.int8)
+        self.observation_space = spaces.Dict({"observation": VECTOR, "action_mask": mask})
+
+    def observe(self, action: float) -> Any:
+        return {"observation": super().observe(action), "action_mask": MASK}
+
+
+class Stacked(Observed):
+    """Observes more beside it."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        assert isinstance(self.observation_space, spaces.Dict)
+        self.observation_space["goal"] = VECTOR
+
+
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "Method.action_masks()": (Method, {}),
+    "Inner.action_masks()": (wrapped, {}),
+    "info['action_mask'] of reset": (InInfo, {}),
+    "info['action_masks'] of reset": (InInfo, {"key": "action_masks"}),
+    "info['action_mask'] of step": (InInfo, {"call": "step"}),
+    "info['action_masks'] of step": (InInfo, {"call": "step", "key": "action_masks"}),
+    "observation['action_mask']": (Observed, {}),
+}
+
+
+@pytest.mark.parametrize("where", KINDS)
+def test_masks_are_refused_by_name_and_ignored_where_asked(where: str) -> None:
+    env, kwargs = KINDS[where]
+    settings = {"n_steps": 64, "n_epochs": 1, "env_kwargs": kwargs}
+    with pytest.raises(UsageError, match="masks its actions") as refused:
+        PPO(env, **settings).learn(64)
+    assert where in str(refused.value)
+    assert "--ignore-action-masks" in str(refused.value)
+    agent = PPO(env, ignore_action_masks=True, **settings).learn(64)
+    assert agent.summary["steps"] == 64
+    assert len(agent.evaluate(2).returns) == 2
+
+
+def test_a_mask_among_several_observations_is_a_dict_all_the_same() -> None:
+    with pytest.raises(UsageError, match="masks its actions"):
+        PPO(Stacked).learn(64)
+    with pytest.raises(UsageError, match="a Dict space"):
+        PPO(Stacked, ignore_action_masks=True).learn(64)
+
+
+def test_the_command_line_and_what_it_leaves(
+    flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    run = tmp_path / "run"
+    train = ["train", "ppo", *TINY, "--batch-size", "64", "--env", "tests.envs.test_masks:InInfo"]
+    refused = flatout(*train, "--run-dir", tmp_path / "refused")
+    assert refused.code == 2
+    assert "tests.envs.test_masks:InInfo masks its actions" in refused.message
+    assert flatout(*train, "--run-dir", run, "--ignore-action-masks").code == 0
+    changed = flatout("train", "--resume", run, "--no-ignore-action-masks", "--steps", "320")
+    assert changed.code == 2
+    assert "ignore_action_masks" in changed.message
+    assert flatout("train", "--resume", run, "--steps", "320", "--quiet").code == 0
+    assert flatout("eval", run, "--episodes", "1", "--video", tmp_path / "seen.gif").code == 0
+
+
+def test_actor_processes_refuse_at_once(
+    flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    where = ["--placement", "sampler=processes workers=1x2"]
+    train = ["train", "ppo", *TINY, "--batch-size", "64", "--env", "tests.envs.test_masks:InInfo"]
+    refused = flatout(*train, *where, "--run-dir", tmp_path / "refused")
+    assert refused.code == 2
+    assert "masks its actions" in refused.message
+    assert "restart" not in refused.err  # again would be the same
+    trained = flatout(*train, *where, "--run-dir", tmp_path / "run", "--ignore-action-masks")
+    assert trained.code == 0, trained.err

@@ -1,0 +1,566 @@
+"""Explaining Flatout's own runs: pure rules over tables of times, and what real runs leave."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from flatout.config.placement import Placement, parse
+from flatout.config.settings import resolve
+from flatout.errors import CheckpointError, FlatoutError, UsageError
+from flatout.explain.causes import CAUSES, HEALTHY
+from flatout.explain.diagnosis import Diagnosis
+from flatout.explain.own.older import from_summary
+from flatout.explain.own.rules import bottleneck, findings, headline, verdict
+from flatout.explain.own.runs import (
+    Evidence,
+    diagnose_evidence,
+    diagnose_run,
+    lanes,
+    read_run,
+)
+from flatout.explain.own.settings import flags, more_envs, placed, possible
+from flatout.planning.facts import RunFacts, Use, facts, mean_use, shared_out
+from flatout.planning.predict import between, gain_of, remaining
+from flatout.run.display import load_words
+from flatout.run.progress import Load
+from flatout.spans import NAMES, PHASES
+from flatout.storage.span_records import (
+    MAIN,
+    WAIT_LEARNER,
+    SpanRecord,
+    Totals,
+    Worker,
+    as_line,
+    cut_after,
+    read_lines,
+    steady,
+)
+from tests.conftest import TINY, Result
+from tests.kills import finish, spawn, wait_for
+
+Cli = Callable[..., Result]
+PPO = resolve("ppo", {"env": "CartPole-v1", "envs": 8, "n_steps": 256, "placement": "cpu"}).flat()
+DQN = resolve("dqn", {"env": "CartPole-v1", "placement": "cpu"}).flat()
+
+
+def told(
+    main: dict[str, float], *, settings: dict[str, Any] = PPO, placement: str = "cpu",
+    cores: int = 4, steps: int = 20_000, updates: int = 3_000, iterations: int = 10,
+    use: Use | None = None, workers: tuple[Worker, ...] = (),
+    learner: dict[str, float] | None = None, gpus: tuple[str, ...] = (),
+) -> RunFacts:  # fmt: skip
+    """Facts of a run of these seconds."""
+    totals = Totals(sum(main.values()), steps, updates, iterations, main, learner, workers)
+    return facts(
+        totals, settings=settings | {"placement": placement}, placement=parse(placement),
+        envs=int(settings["envs"]), cores=cores, use=use, gpus=gpus,
+    )  # fmt: skip
+
+
+def first(given: RunFacts) -> Any:
+    return findings(given)[0]
+
+
+# --- The rules ----------------------------------------------------------------------------------
+
+
+def test_slow_environments_come_first_and_processes_are_the_remedy() -> None:
+    found = first(told({"env": 6.4, "act": 0.6, "learn": 2.8, "other": 0.2}))
+    assert found.id == "env-bound"
+    assert found.setting[0] == "--placement"
+    assert "sampler=processes workers=4x2" in found.setting[1]
+    assert 1.2 < found.low <= found.gain <= found.high < 1 / (1 - 0.7) + 2
+
+
+def test_the_headline_says_how_idle_the_learner_is() -> None:
+    given = told({"env": 6.4, "act": 0.7, "learn": 2.9})
+    assert headline(findings(given), given) == (
+        "learner idle 71 % of the time, 64 points of it waiting for env.step"
+    )
+
+
+def test_environments_that_sleep_get_more_processes_than_there_are_cores() -> None:
+    sleeping = Use(cpu=0.05, cpu_all=0.06)
+    found = first(told({"env": 9.5, "act": 0.2, "learn": 0.3}, cores=2, use=sleeping))
+    assert "workers=8x1" in " ".join(found.setting)
+    assert any("sleeping" in sentence for sentence in found.evidence)
+    assert found.gain > 3
+
+
+def test_on_one_core_nobody_is_told_to_use_more_processes() -> None:
+    found = first(told({"env": 9.0, "act": 0.5, "learn": 0.5}, cores=1))
+    assert found.id == "env-bound"
+    assert "processes" not in " ".join(found.setting)
+
+
+def test_calls_for_one_environment_are_shared_among_more() -> None:
+    settings = resolve("ppo", {"env": "CartPole-v1", "placement": "cpu"}).flat()
+    found = first(told({"act": 7.0, "env": 1.0, "learn": 2.0}, settings=settings, cores=1))
+    assert found.id == "acting-bound"
+    words = dict(zip(found.setting[::2], found.setting[1::2], strict=True))
+    assert int(words["--envs"]) * int(words["--n-steps"]) == 2048, "rollouts stay what they were"
+    assert "compare returns" in found.remedy
+
+
+def test_learning_for_most_of_the_time_is_healthy() -> None:
+    given = told({"learn": 9.0, "env": 0.6, "act": 0.4}, updates=300)
+    found = findings(given)
+    assert (verdict(found), found[0].id) == (HEALTHY, "compute-bound")
+    assert found[0].gain < 1.15
+
+
+def test_a_healthy_run_may_still_gain_by_overlapping() -> None:
+    found = first(told({"learn": 5.5, "env": 3.5, "act": 1.0}, updates=300, cores=1 + 1))
+    assert found.id == "compute-bound"
+    assert found.gain > 1.1
+    assert "schedule=overlapped" in found.setting[1]
+
+
+def test_many_short_turns_are_launch_bound() -> None:
+    main = {"env": 1.5, "act": 2.0, "learn": 4.0, "replay": 1.5, "other": 1.0}
+    given = told(main, settings=DQN, steps=40_000, updates=10_000, iterations=10_000)
+    found = findings(given)
+    assert verdict(found) == "launch-bound"
+    assert found[0].setting == ("--train-freq", "64", "--gradient-steps", "16")
+
+
+def test_updates_that_are_all_launching_are_launch_bound() -> None:
+    found = first(told({"learn": 8.0, "env": 2.0}, updates=400_000))
+    assert found.id == "launch-bound"
+    assert found.setting == ("--batch-size", "256")
+
+
+@pytest.mark.parametrize(
+    ("span", "flag"), [("checkpoint", "--checkpoint-every"), ("log", "--log-every")]
+)
+def test_writing_is_made_rarer(span: str, flag: str) -> None:
+    found = first(told({span: 6.0, "env": 2.0, "learn": 2.0}))
+    assert found.id == "io-bound"
+    assert found.setting[0] == flag
+    assert found.gain == pytest.approx(gain_of(0.6, 0.01), rel=0.05)
+
+
+def test_evaluation_is_named_and_made_rarer() -> None:
+    given = told({"eval": 7.0, "env": 1.0, "learn": 2.0}, settings=PPO | {"eval_every": 100})
+    found = findings(given)
+    assert found[0].setting[0] == "--eval-every"
+    assert headline(found, given).startswith("evaluation takes 70 %")
+    assert given.phases["eval"] == pytest.approx(0.7)
+
+
+def test_gathering_batches_moves_into_the_compiled_update() -> None:
+    main = {"replay": 6.0, "learn": 3.0, "env": 1.0}
+    found = first(told(main, settings=DQN, iterations=10))
+    assert (found.id, found.setting) == ("replay-bound", ("--placement", "replay=device"))
+
+
+def test_waiting_is_told_apart() -> None:
+    """Equal work, uneven work, and no work to speak of."""
+    even = Worker(env_s=6.0, turns=1000, square=1000 * 0.006**2)
+    assert shared_out(6.5, (even, even))["env"] == pytest.approx(6.0)
+    assert shared_out(6.5, (even, even))["ipc"] == pytest.approx(0.5)
+    slow = Worker(env_s=6.0, turns=1000, square=1000 * 0.006**2)
+    fast = Worker(env_s=1.0, turns=1000, square=1000 * 0.001**2)
+    parts = shared_out(6.2, (slow, fast))
+    assert parts["wait"] == pytest.approx(2.5)
+    idle = Worker(env_s=0.1, turns=1000, square=1000 * 0.0001**2)
+    assert shared_out(5.0, (idle, idle))["ipc"] > 4.5
+    assert shared_out(5.0, ()) == {"wait": 5.0}
+
+
+@pytest.mark.parametrize(
+    ("workers", "cause"),
+    [
+        ((Worker(8.0, 0.0, 1000, 1000 * 0.008**2),) * 2, "env-bound"),
+        ((Worker(0.2, 0.0, 1000, 1000 * 0.0002**2),) * 2, "ipc-bound"),
+        ((Worker(8.0, 0.0, 1000, 0.064), *(Worker(0.5, 0.0, 1000, 0.00025),) * 3), "waiting"),
+    ],
+)
+def test_actor_processes_say_why_they_are_waited_for(
+    workers: tuple[Worker, ...], cause: str
+) -> None:
+    main = {"wait": 8.3, "act": 0.7, "learn": 1.0}
+    where = f"sampler=processes workers={len(workers)}x{8 // len(workers)}"
+    found = first(told(main, placement=where, workers=workers, cores=4))
+    assert found.id == cause
+    if cause == "ipc-bound":
+        assert found.setting
+    if cause == "waiting":
+        assert "inference=local" in found.setting[1]
+
+
+def test_waiting_for_the_learner_counts_as_learning() -> None:
+    main = {"env": 1.0, "act": 1.0, WAIT_LEARNER: 8.0}
+    given = told(main, placement="schedule=overlapped", learner={"learn": 9.5, "other": 0.5})
+    assert given.phases["learn"] == pytest.approx(0.8)
+    assert given.learner == pytest.approx(0.95)
+    assert verdict(findings(given)) == HEALTHY
+
+
+def test_an_unused_gpu_comes_first_only_where_it_gains() -> None:
+    main = {"learn": 9.0, "env": 1.0}
+    heavy = findings(told(main, updates=100, gpus=("H100",)))
+    assert heavy[0].id == "gpu-unused"
+    assert heavy[0].setting == ("--placement", "cpu+gpu")
+    tiny = findings(told(main, updates=30_000, gpus=("H100",)))
+    assert tiny[0].id == "compute-bound"
+    assert tiny[-1].id == "gpu-unused"
+
+
+def test_overlapping_gains_no_more_than_the_shorter_side() -> None:
+    """However unevenly the workers are loaded, which overlapping does not change."""
+    uneven = (Worker(8.0, 0.0, 1000, 0.064), Worker(0.5, 0.0, 1000, 0.00025))
+    where = "sampler=processes workers=2x4"
+    main = {"wait": 8.3, "act": 0.7, "learn": 1.0}
+    for found in findings(told(main, placement=where, workers=uneven, cores=2)):
+        if "schedule=overlapped" in " ".join(found.setting):
+            assert found.high <= 10 / 9 + 1e-6
+
+
+def test_crowded_cores_are_said() -> None:
+    use = Use(cpu=0.97, cpu_all=0.99, runnable=9.0)
+    worker = Worker(6.0, 0.0, 1000, 1000 * 0.006**2)
+    given = told(
+        {"wait": 7.0, "act": 1.0, "learn": 2.0}, placement="sampler=processes workers=8x1",
+        workers=(worker,) * 8, cores=2, use=use,
+    )  # fmt: skip
+    (found,) = [one for one in findings(given) if one.id == "oversubscribed"]
+    assert "workers=2x4" in found.setting[1]
+
+
+seconds = st.floats(0, 100).map(lambda x: round(x, 3))
+tables = st.dictionaries(st.sampled_from([*NAMES, WAIT_LEARNER, "other"]), seconds, min_size=1)
+actors = st.builds(Worker, seconds, seconds, st.integers(0, 10_000), st.floats(0, 10))
+part = st.none() | st.floats(0, 1)
+placements = st.sampled_from([
+    "cpu", "schedule=overlapped", "sampler=processes workers=2x4", "cpu+gpu", "gpu",
+    "sampler=processes workers=4x2 inference=local schedule=overlapped", "replay=device",
+])  # fmt: skip
+
+
+@hypothesis_settings(deadline=None, max_examples=150)
+@given(
+    tables, st.sampled_from([PPO, DQN | {"envs": 8}]), placements, st.integers(1, 16),
+    st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 10**5),
+    st.lists(actors, max_size=4).map(tuple), st.none() | tables,
+    st.builds(Use, part, part, st.none() | st.floats(0, 64), part, part, part, st.booleans()),
+    st.sampled_from([(), ("H100",)]),
+)  # fmt: skip
+def test_whatever_the_times_a_diagnosis_is_sane(
+    main: dict[str, float], settings: dict[str, Any], placement: str, cores: int, steps: int,
+    updates: int, iterations: int, workers: tuple[Worker, ...], learner: dict[str, float] | None,
+    use: Use, gpus: tuple[str, ...],
+) -> None:  # fmt: skip
+    given = told(
+        main, settings=settings, placement=placement, cores=cores, steps=steps, updates=updates,
+        iterations=iterations, workers=workers, learner=learner, use=use, gpus=gpus,
+    )  # fmt: skip
+    assert set(given.phases) == set(PHASES)
+    assert math.isclose(sum(given.phases.values()), 1.0, abs_tol=1e-6)
+    found = findings(given)
+    assert found
+    assert verdict(found) in {*CAUSES, HEALTHY}
+    assert headline(found, given)
+    for one in found:
+        assert one.id in CAUSES
+        assert 0 <= one.share <= 1 + 1e-9
+        assert 1 <= one.low <= one.gain <= one.high < math.inf
+        assert one.evidence
+        assert one.remedy
+        if one.setting:  # what is proposed can be run
+            names = [word.removeprefix("--").replace("-", "_") for word in one.setting[::2]]
+            changes: dict[str, Any] = {}
+            for name, text in zip(names, one.setting[1::2], strict=True):
+                changes[name] = int(text) if text.isdigit() else text
+            assert possible(given.settings, changes, cores), one.setting
+
+
+@given(st.floats(0, 0.99), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
+def test_predictions_are_ordered(share: float, a: float, b: float, c: float) -> None:
+    gain = remaining(share, a, b, c)
+    assert 1 <= gain.low <= gain.gain <= gain.high <= 1 / (1 - share) + 1e-6
+    assert between(math.nan, math.inf, -1).gain == 1.0
+
+
+def test_settings_that_cannot_be_are_not_proposed() -> None:
+    assert not possible(PPO, {"n_steps": 3, "envs": 1}, 4)
+    assert not possible(PPO, {"placement": "sampler=processes workers=3x3"}, 4)
+    genetic = resolve("genetic", {"env": "CartPole-v1"}).flat()
+    assert not possible(genetic, {"placement": "schedule=overlapped"}, 4)
+    assert more_envs(genetic, 2, 4) is None
+    assert more_envs(PPO | {"n_steps": 25, "batch_size": 25}, 2, 4) is None
+    split = more_envs(PPO | {"placement": "sampler=processes workers=2x4"}, 2, 4)
+    assert split is not None
+    assert "workers=2x8" in split["placement"]
+    assert placed(Placement(), schedule="overlapped") == "schedule=overlapped"
+    assert flags({"log_every": 5, "tensorboard": False}) == ("--log-every", "5", "--no-tensorboard")
+
+
+def test_the_live_line() -> None:
+    assert bottleneck({"env": 0.64, "learn": 0.3, "other": 0.06}) == ("env-bound", 0.64)
+    assert bottleneck({}) == ("", 0.0)
+    load = Load(1e4, 2, 0.53, ((0.4, 0.25), (None, None)), "env-bound", 0.64)
+    assert load_words(load) == (
+        "cpu 53 % of 2 cores   gpu:0 busy 40 % (25 % full)   now env-bound, 64 % of the time"
+    )
+
+
+# --- The files ----------------------------------------------------------------------------------
+
+
+def stretch(t: float, d: float = 1.0, **more: Any) -> SpanRecord:
+    return SpanRecord(t, d, **({"spans": {"env": d / 2}, "iterations": 1, "steps": 10} | more))
+
+
+def test_the_steady_state_leaves_out_what_comes_before_and_after() -> None:
+    lines = [
+        stretch(0, 3, first=True, updates=5), stretch(3, updates=5), stretch(4, updates=5),
+        stretch(5, 2, closing=True, iterations=0),
+    ]  # fmt: skip
+    totals, apart = steady(lines)
+    assert totals is not None
+    assert (totals.seconds, totals.steps, totals.updates) == (2, 20, 10)
+    assert dict(apart) == {"first iteration": 3, "end of the run": 2}
+    assert totals.main == {"env": 1.0, "other": 1.0}
+
+
+def test_time_before_the_first_update_is_not_the_steady_state() -> None:
+    lines = [stretch(0, first=True), stretch(1), stretch(2, updates=1), stretch(3, updates=9)]
+    totals, apart = steady(lines)
+    assert totals is not None
+    assert (totals.seconds, totals.updates) == (1, 9)
+    assert dict(apart)["before the first update"] == 2
+
+
+def test_a_run_of_one_iteration_is_explained_with_a_note() -> None:
+    totals, _ = steady([stretch(0, 3, first=True)])
+    assert totals is not None
+    assert totals.notes
+    assert steady([])[0] is None
+
+
+def test_lines_survive_and_rubbish_is_skipped() -> None:
+    one = stretch(1.5, 0.25, lane="worker 3", turns=4, square=0.5)
+    lines = [as_line(one), {"t": "no"}, {"d": 1}, {"spans": 3}, {"begin": {"t": 0.5, "cores": 3}}]
+    begins, records = read_lines(lines)
+    assert records == [one]
+    assert begins[0].cores == 3
+
+
+def test_cutting_keeps_what_had_ended(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    lines = [{"t": 0.0, "d": 1.0}, {"begin": {"t": 1.0}}, {"t": 1.0, "d": 1.0}, {"t": 2.0, "d": 9}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"t": 3')
+    cut_after(path, 2.5)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == lines[:3]
+    cut_after(path, 0.0)
+    assert path.read_text() == ""
+    cut_after(tmp_path / "nothing", 1.0)
+
+
+@given(st.lists(st.tuples(st.sampled_from([MAIN, "learner"]), tables), max_size=6))
+def test_the_time_line_is_in_order(rows: list[tuple[str, dict[str, float]]]) -> None:
+    at, made = 0.0, list[SpanRecord]()
+    for lane, spans in rows:
+        d = sum(spans.values())
+        made.append(SpanRecord(at, d, lane, spans))
+        at += d
+    for lane in lanes(made):
+        ends = 0.0
+        for start, end, phase in lane.spans:
+            assert ends - 1e-3 <= start < end
+            assert phase in PHASES
+            ends = end
+
+
+# --- Real runs ----------------------------------------------------------------------------------
+
+
+def train(flatout: Cli, run: Path, *more: object, algorithm: str = "ppo") -> dict[str, Any]:
+    flags = ("train", algorithm, "--run-dir", run, "--json", "--quiet", "--no-tensorboard", *more)
+    result = flatout(*flags)
+    assert result.code == 0, result.err
+    return json.loads(result.out)
+
+
+SLOW = ("--env", "tests.fault_envs:sleepy", "--envs", 4, "--n-steps", 8, "--batch-size", 32,
+        "--n-epochs", 1, "--checkpoint-every", 0)  # fmt: skip
+
+
+def test_a_slow_environment_is_found(flatout: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    summary = train(flatout, run, *SLOW, "--steps", 192)
+    assert summary["verdict"] == "env-bound"
+    assert "waiting for env.step" in summary["headline"]
+    assert summary["try"]["setting"][0] == "--placement"
+    diagnosis = diagnose_run(run)
+    assert (diagnosis.verdict, diagnosis.headline) == (summary["verdict"], summary["headline"])
+    assert diagnosis.phases["env"] > 0.8
+    assert {lane.name for lane in diagnosis.lanes} == {"main"}
+    assert diagnosis.usage
+    assert dict(diagnosis.apart)["start-up"] > 0
+    assert diagnosis.cores >= 1
+
+
+@pytest.mark.parametrize("inference", ["central", "local"])
+def test_workers_say_what_they_did(flatout: Cli, tmp_path: Path, inference: str) -> None:
+    run = tmp_path / "run"
+    where = f"sampler=processes workers=2x2 inference={inference} schedule=overlapped"
+    summary = train(flatout, run, *SLOW, "--steps", 192, "--placement", where)
+    diagnosis = diagnose_run(run)
+    assert {lane.name for lane in diagnosis.lanes} == {"main", "learner", "worker 0", "worker 1"}
+    assert summary["verdict"] == "env-bound", diagnosis
+    assert diagnosis.phases["env"] > 0.6
+
+
+def test_constant_evaluation_and_checkpoints_are_found(flatout: Cli, tmp_path: Path) -> None:
+    train(flatout, tmp_path / "a", *TINY[:-1], "--eval-every", 64, "--eval-episodes", 40,
+          "--checkpoint-every", 0, "--n-epochs", 1)  # fmt: skip
+    diagnosis = diagnose_run(tmp_path / "a")
+    assert diagnosis.phases["eval"] == max(diagnosis.phases.values())
+    assert diagnosis.findings[0].setting[0] == "--eval-every"
+    train(flatout, tmp_path / "b", *TINY[:-1], "--checkpoint-every", 1, "--n-epochs", 1)
+    diagnosis = diagnose_run(tmp_path / "b")
+    assert diagnosis.verdict == "io-bound"
+    assert diagnosis.findings[0].setting[0] == "--checkpoint-every"
+
+
+def test_a_resumed_run_cuts_what_came_after_its_checkpoint(flatout: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(flatout, run, *TINY[:-1], "--checkpoint-every", 128)
+    last = max((run / "checkpoints").iterdir(), key=lambda path: path.name)
+    for file in last.iterdir():
+        file.unlink()
+    last.rmdir()
+    for name in ("spans.jsonl", "devices.jsonl"):
+        with open(run / name, "a") as file:
+            file.write('{"t": 99999.0, "d": 1.0, "lane": "main", "spans": {}}\n{"t": 3, "half')
+    assert flatout("train", "--resume", run, "--quiet", "--steps", 512).code == 0
+    for name in ("spans.jsonl", "devices.jsonl"):
+        rows = [json.loads(line) for line in (run / name).read_text().splitlines()]
+        assert all(row.get("t", 0.0) < 9999 for row in rows)
+    lines = [json.loads(line) for line in (run / "spans.jsonl").read_text().splitlines()]
+    assert [line["begin"]["envs"] for line in lines if "begin" in line][-1] == 2
+    assert sum(line.get("iterations", 0) for line in lines) <= 512 // 64
+    assert diagnose_run(run).findings
+
+
+def test_a_killed_run_is_explained(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    flags = [str(flag) for flag in SLOW]
+    process = spawn("train", "ppo", *flags, "--steps", "100000", "--run-dir", str(run),
+                    "--no-tensorboard", "--quiet")  # fmt: skip
+    spans = run / "spans.jsonl"
+    wait_for(lambda: spans.exists() and spans.read_text().count('"steps"') >= 3, 60)
+    process.send_signal(signal.SIGKILL)
+    assert finish(process).code == -signal.SIGKILL
+    diagnosis = diagnose_run(run)
+    assert diagnosis.verdict == "env-bound"
+    assert any("has not ended" in note for note in diagnosis.notes)
+    assert diagnosis.usage
+
+
+def test_folders_of_older_versions(flatout: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(flatout, run, *SLOW, "--steps", 320)
+    for name in ("spans.jsonl", "devices.jsonl"):
+        (run / name).unlink()
+    diagnosis = diagnose_run(run)
+    assert diagnosis.verdict == "env-bound"
+    assert any("spans.jsonl" in note for note in diagnosis.notes)
+    (run / "summary.json").unlink()
+    assert diagnose_run(run).verdict == "env-bound"
+    (run / "metrics.jsonl").unlink()
+    with pytest.raises(FlatoutError, match="nothing to explain"):
+        diagnose_run(run)
+
+
+def test_start_up_of_older_summaries_is_no_shorter_than_its_compiling() -> None:
+    """They said 8.1 s of start-up, of it 12.4 s compiling: what was compiled later, too."""
+    phases = dict.fromkeys(NAMES, 0.0) | {"compile": 0.4, "learn": 0.3, "other": 0.3}
+    summary = {"wall_s": 31.0, "startup_s": 8.1, "compile_s": 12.4, "steps_per_s": 9.0,
+               "steps": 200, "updates": 4, "iterations": 2, "phases": phases}  # fmt: skip
+    found = from_summary(summary, None)
+    assert found is not None
+    totals, apart, _ = found
+    assert sum(seconds for _, seconds in apart) == pytest.approx(8.1)
+    assert all(seconds >= 0 for _, seconds in apart)
+    assert sum(totals.main.values()) <= totals.seconds
+
+
+def test_what_is_no_run_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no folder"):
+        diagnose_run(tmp_path / "missing")
+    with pytest.raises(UsageError, match="not a run folder"):
+        diagnose_run(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="is a file"):
+        diagnose_run(tmp_path / "file")
+    (tmp_path / "config.json").write_text('{"settings": 3}')
+    with pytest.raises(CheckpointError, match="corrupt"):
+        diagnose_run(tmp_path)
+
+
+def test_saved_evidence_is_diagnosed_elsewhere(flatout: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(flatout, run, *TINY[:-1])
+    files = {name: tmp_path / name for name in ("d.json", "d.html", "e.json")}
+    done = flatout("explain", run, "--json", files["d.json"], "--html", files["d.html"],
+                   "--save", files["e.json"])  # fmt: skip
+    assert done.code == 0
+    shown = json.loads(files["d.json"].read_text())
+    assert f"VERDICT  {shown['verdict']}" in done.out
+    assert files["d.html"].stat().st_size > 1000
+    again = diagnose_evidence(Evidence.from_json(json.loads(files["e.json"].read_text())))
+    assert json.loads(json.dumps(again.as_json())) == shown
+    with pytest.raises(UsageError, match="no saved evidence"):
+        Evidence.from_json({"kind": "run"})
+
+
+def test_nothing_that_a_folder_names_is_called(flatout: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(flatout, run, *TINY[:-1])
+    config = json.loads((run / "config.json").read_text())
+    config["settings"]["env"] = "os:system"
+    (run / "config.json").write_text(json.dumps(config))
+    assert isinstance(diagnose_run(run), Diagnosis)
+
+
+def test_the_closing_report_has_the_verdict(flatout: Cli, tmp_path: Path) -> None:
+    result = flatout("train", "ppo", "--run-dir", tmp_path / "run", *SLOW, "--steps", 192)
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert any(line.startswith("VERDICT  env-bound: learner idle") for line in lines)
+    assert any(line.startswith("TRY      --placement") and "predicted" in line for line in lines)
+
+
+def test_samples_of_the_steady_state_are_the_ones_that_count() -> None:
+    config = resolve("ppo", {"env": "CartPole-v1", "placement": "cpu"})
+    lines = [as_line(stretch(0, first=True)), as_line(stretch(10)), as_line(stretch(11))]
+    from flatout.hardware.monitor import MonitorSample
+
+    busy = MonitorSample(t=0.9, seconds=1.0, cores=2, cpu=1.0)
+    calm = replace(busy, t=11.5, cpu=0.2)
+    diagnosis = diagnose_evidence(Evidence("x", config, "cpu", lines, [busy, calm]))
+    assert len(diagnosis.usage) == 2
+    assert mean_use([calm]).cpu == pytest.approx(0.2)
+    assert diagnosis.seconds == 2
+
+
+def test_reading_changes_nothing(flatout: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(flatout, run, *TINY[:-1])
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    read_run(run)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before

@@ -1,0 +1,609 @@
+"""The rules of `flatout explain -- program` are pure: evidence made up here, findings out."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flatout.explain.diagnosis import Diagnosis, Finding
+from flatout.explain.program.attach import blocking_flags
+from flatout.explain.program.capacity import together
+from flatout.explain.program.diagnose import diagnose
+from flatout.explain.program.evidence import build, load, rows_of, save
+from flatout.explain.program.tags import steps
+from flatout.explain.report import advice, gain_words
+from flatout.spans import PHASES
+from tests.conftest import Result
+
+STDLIB = "/usr/lib/python3.11"
+PIPE = (f"{STDLIB}/multiprocessing/connection.py", "Connection._recv", None)
+ENV = {"name": "Maze", "module": "maze", "bases": ["maze.Maze"], "has": ["step", "reset"]}
+ADAM = {"name": "Adam", "module": "torch.optim.adam", "bases": ["torch.Adam"],
+        "has": ["step", "zero_grad", "state_dict"]}  # fmt: skip
+BUFFER = {"name": "Buffer", "module": "store", "bases": ["store.Buffer"], "has": ["sample", "add"]}
+
+PLACES: dict[str, tuple[list[tuple[str, str, dict[str, Any] | None]], str]] = {
+    "learn": ([("/usr/lib/site-packages/torch/optim/adam.py", "Adam.step", ADAM),
+               ("/home/me/train.py", "improve", None)], "addcdiv_"),
+    "env": ([("/home/me/maze.py", "Maze.step", ENV)], "self.walls"),
+    "replay": ([("/home/me/store.py", "Buffer.sample", BUFFER)], "self.gather"),
+    "io": ([(f"{STDLIB}/json/__init__.py", "dump", None), ("/home/me/train.py", "log", None)],
+           "fp.write"),
+    "wait": ([PIPE, ("/home/me/train.py", "collect", None)], "read"),
+    "traced": ([("/usr/lib/site-packages/jax/_src/api.py", "vjp", None),
+                ("/home/me/train.py", "improve", None)], "trace"),
+    "named": ([("/home/me/train.py", "update_locals", None)], "self.locals.copy"),
+    "draw": ([], "rng.permutation"),
+    "import": ([("<frozen importlib._bootstrap>", "_find_and_load", None)], "import"),
+    "transfer": ([("/usr/lib/site-packages/torch/optim/adam.py", "Adam.step", ADAM),
+                  ("/home/me/train.py", "improve", None)], "loss.item"),
+    "sync": ([("/home/me/train.py", "improve", None)], "os.sync"),
+    "fsync": ([("/home/me/train.py", "improve", None)], "os.fsync"),
+    "average": ([("/usr/lib/site-packages/torch/distributed/distributed_c10d.py", "all_reduce",
+                  None), ("/home/me/train.py", "improve", None)], "work.wait"),
+    "open": ([("/home/me/train.py", "improve", None)], "open"),
+}  # fmt: skip
+"""What a thread can be at: the frames inside of ``main``, innermost first, and the call."""
+
+
+class Recorded:
+    """One process's rows, as the probe writes them; its clock runs while `spend` is called."""
+
+    def __init__(self, pid: int) -> None:
+        self.rows: list[dict[str, Any]] = [
+            {"k": "process", "pid": pid, "ppid": 1, "t": 100.0, "python": [3, 11, 7],
+             "argv": ["python", "train.py"], "stdlib": STDLIB},
+            {"k": "lane", "i": 0, "main": True, "name": "MainThread", "native": pid},
+        ]  # fmt: skip
+        self._codes: dict[str, int] = {}
+        self._stacks: dict[str, int] = {}
+        self._samples: list[tuple[float, float, int, int, int]] = []
+        self.clock = 0.0
+
+    def learns(self) -> Recorded:
+        """The program's own code takes gradients somewhere."""
+        for row in self.rows:
+            if row["k"] == "code" and row["file"] == "/home/me/train.py":
+                row["learns"] = True
+        return self
+
+    def _code(self, file: str, name: str, owner: dict[str, Any] | None) -> int:
+        index = self._codes.setdefault(file + name, len(self._codes))
+        self.rows.append(
+            {"k": "code", "i": index, "file": file, "name": name,
+             "plain": name.rpartition(".")[2], "line": 10}
+            | ({"self": owner} if owner else {})
+        )  # fmt: skip
+        return index
+
+    def _stack(self, place: str) -> int:
+        if place not in self._stacks:
+            frames, call = PLACES[place]
+            flat = []
+            for line, frame in enumerate([*frames, ("/home/me/train.py", "main", None)], 20):
+                flat += [self._code(*frame), line * 3]
+            at = 2 * len(self._stacks)
+            self._stacks[place] = len(self._stacks)
+            self.rows += [
+                {"k": "leaf", "c": flat[0], "l": 60, "at": at, "text": f"{call}()", "call": call},
+                {"k": "stack", "i": self._stacks[place], "at": at, "f": flat},
+            ]
+        return self._stacks[place]
+
+    def spend(self, seconds: float, place: str, compilation: int = 0) -> Recorded:
+        """Be at a place for a while, sampled every 10 ms."""
+        for _ in range(round(seconds / 0.01)):
+            self.clock = round(self.clock + 0.01, 5)
+            self._samples.append((self.clock, 0.01, 0, self._stack(place), compilation))
+        return self
+
+    def written(self) -> list[dict[str, Any]]:
+        """All rows."""
+        return [*self.rows, {"k": "samples", "d": self._samples}]
+
+
+def meta(seconds: float, cores: int = 4, busy: float = 1.0) -> dict[str, Any]:
+    rows = [
+        {"t": 100.0 + second, "seconds": 1.0, "cores": cores, "cpu": busy / cores}
+        for second in range(1, int(seconds) + 1)
+    ]
+    return {
+        "command": ["python", "train.py"], "began": 100.0, "ended": 100.0 + seconds,
+        "monitor": rows, "machine": {"cores": cores, "cpu": "a CPU", "gpus": []}, "notes": [],
+        "finished": False,
+    }  # fmt: skip
+
+
+def told(*processes: Recorded, **given: Any) -> Diagnosis:
+    """The diagnosis of some processes' rows."""
+    about = meta(max(one.clock for one in processes), **given)
+    return diagnose(build(about, [one.written() for one in processes]))
+
+
+# --- Whose time it is -------------------------------------------------------------------------
+
+
+def test_while_the_driver_waits_the_time_is_its_busy_workers() -> None:
+    driver, workers = Recorded(1), [Recorded(2), Recorded(3)]
+    for _ in range(40):
+        driver.spend(0.02, "learn").spend(0.08, "wait")
+        for worker in workers:
+            worker.spend(0.1, "env")
+    found = told(driver, *workers, busy=2.2)
+    assert found.verdict == "env-bound"
+    assert found.phases["env"] == pytest.approx(0.8, abs=0.05)
+    assert found.phases["learn"] == pytest.approx(0.2, abs=0.05)
+    assert "maze.py:60" in found.findings[0].evidence[0]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("cores", [2, 16])
+def test_processes_gain_what_the_cores_do_together(cores: int, share: float) -> None:
+    """Two cores that share their units are not two: no more is promised than was measured."""
+    driver = Recorded(1)
+    for _ in range(20):
+        driver.spend(0.02, "learn").spend(0.08, "env")
+    times = 1 + (cores - 1) * share
+    about = meta(driver.clock, cores=cores)
+    about["machine"]["together"] = times
+    found = diagnose(build(about, [driver.written()])).findings[0]
+    assert found.id == "env-bound"
+    if times < 1.2:
+        assert "make the step itself cheaper" in found.remedy
+    else:
+        assert "processes at once" in found.remedy
+        assert 1 < found.gain <= 1 / (1 - found.share * (1 - 1 / times))
+
+
+@pytest.mark.parametrize("cores", [1, 2, 40])
+def test_cores_do_together_at_least_what_one_does(cores: int) -> None:
+    assert 1.0 <= together(cores) <= cores
+
+
+@pytest.mark.parametrize("rounds", [1, 20], ids=["a fifth of the time", "a hundredth"])
+def test_one_straggler_of_four_is_waiting(rounds: int) -> None:
+    """However quick the others are."""
+    driver, workers = Recorded(1), [Recorded(pid) for pid in range(2, 6)]
+    for number in range(40):
+        driver.spend(0.01, "learn").spend(0.09, "wait")
+        workers[0].spend(0.1, "env")
+        for worker in workers[1:]:
+            busy = 0.02 if number % rounds == 0 else 0.0
+            worker.spend(busy, "env").spend(0.1 - busy, "wait")
+    found = told(driver, *workers)
+    assert found.verdict == "waiting"
+    assert found.phases["wait"] > 0.6
+    assert "cores are idle" in " ".join(found.findings[0].evidence)
+
+
+def test_a_helper_that_does_little_is_no_idle_worker() -> None:
+    """A manager or a logger beside the one process that steps."""
+    driver, worker, helper = Recorded(1), Recorded(2), Recorded(3)
+    for number in range(40):
+        driver.spend(0.01, "learn").spend(0.09, "wait")
+        worker.spend(0.1, "env")
+        busy = 0.01 if number % 10 == 0 else 0.0
+        helper.spend(busy, "io").spend(0.1 - busy, "wait")
+    assert told(driver, worker, helper).verdict == "env-bound"
+
+
+def test_without_workers_the_driver_is_to_blame() -> None:
+    driver = Recorded(1)
+    for _ in range(30):
+        driver.spend(0.02, "learn").spend(0.07, "replay").spend(0.01, "io")
+    found = told(driver)
+    assert [one.id for one in found.findings][:1] == ["replay-bound"]
+    assert found.findings[0].share == pytest.approx(0.7, abs=0.05)
+    assert {one.id for one in found.findings} >= {"replay-bound", "io-bound"}
+
+
+def test_the_first_compilation_stands_apart_and_others_are_the_cause() -> None:
+    driver = Recorded(1).spend(0.5, "env").spend(2.0, "learn", compilation=1)
+    for number in range(2, 12):
+        driver.spend(0.1, "learn").spend(0.3, "learn", compilation=number)
+    found = told(driver)
+    assert found.verdict == "compile-bound"
+    assert dict(found.apart)["first compilation"] == pytest.approx(2.0, abs=0.1)
+    assert found.findings[0].share == pytest.approx(0.75, abs=0.05)
+
+
+def test_learning_alone_is_healthy_and_gains_nothing() -> None:
+    driver = Recorded(1)
+    for _ in range(30):
+        driver.spend(0.1, "learn").spend(0.002, "env")
+    found = told(driver, busy=4.0)
+    assert {one.id for one in found.findings} <= {"compute-bound", "launch-bound"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    driver=st.lists(
+        st.tuples(st.sampled_from(sorted(PLACES)), st.integers(1, 40), st.integers(0, 3)),
+        max_size=30,
+    ),
+    workers=st.lists(
+        st.lists(st.tuples(st.sampled_from(sorted(PLACES)), st.integers(1, 60)), max_size=12),
+        max_size=4,
+    ),
+    busy=st.floats(0, 4),
+)
+def test_whatever_is_recorded_the_figures_make_sense(
+    driver: list[tuple[str, int, int]], workers: list[list[tuple[str, int]]], busy: float
+) -> None:
+    processes = [Recorded(pid) for pid in range(1, len(workers) + 2)]
+    for place, steps_, compilation in driver:
+        processes[0].spend(steps_ / 100, place, compilation)
+    for process, records in zip(processes[1:], workers, strict=True):
+        for place, steps_ in records:
+            process.spend(steps_ / 100, place)
+    found = told(*processes, busy=busy)
+    assert not found.phases or sum(found.phases.values()) == pytest.approx(1.0)
+    assert set(found.phases) <= set(PHASES)
+    assert all(share > 0 for share in found.phases.values())
+    for one in found.findings:
+        assert 0 < one.share <= 1
+        assert 1 <= one.low <= one.gain <= one.high
+        assert one.remedy
+        assert all(one.evidence)
+        assert one.kind in ("modelled", "assumed")
+    assert all(a.gain >= b.gain for a, b in pairwise(found.findings[1:]))
+    json.dumps(found.as_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("call", ["sync", "fsync", "open"])
+def test_writing_amid_learning_is_no_learning(call: str) -> None:
+    """A checkpoint is written and synced after each update, in the function that learns."""
+    driver = Recorded(1)
+    for _ in range(40):
+        driver.spend(0.04, "learn").spend(0.06, call)
+    found = told(driver)
+    assert found.verdict == "io-bound"
+    assert found.phases["io"] == pytest.approx(0.6, abs=0.03)
+
+
+def spread(*, busy: float = 1.0, **shares: float) -> Diagnosis:
+    """The diagnosis of a driver alone that spends its time so."""
+    driver = Recorded(1)
+    for _ in range(30):
+        for place, share in shares.items():
+            driver.spend(share, place)
+    return told(driver, busy=busy)
+
+
+def test_the_headline_is_what_gains_most() -> None:
+    """Not the largest part of the phase that is the largest."""
+    found = spread(learn=0.26, transfer=0.16, env=0.31, replay=0.27)
+    first = found.findings[0]
+    assert first.id == found.verdict == "replay-bound"
+    assert first.gain == max(one.gain for one in found.findings)
+    assert "no cause" not in found.headline
+
+
+def test_what_takes_half_of_the_time_is_the_headline_whatever_it_gains() -> None:
+    found = spread(learn=0.05, env=0.6, replay=0.35, busy=4.0)
+    assert found.verdict == "env-bound"
+    assert found.findings[0].gain < found.findings[1].gain
+
+
+def test_where_no_cause_holds_a_fifth_the_headline_says_so() -> None:
+    found = spread(learn=0.16, transfer=0.16, average=0.16, env=0.17, replay=0.17, io=0.18)
+    assert found.headline.startswith("no cause holds a fifth of the time")
+    assert max(found.findings, key=lambda one: one.gain).id == found.verdict
+    assert "no cause" not in spread(learn=0.5, env=0.3, replay=0.2).headline
+
+
+def test_a_gain_that_rests_on_an_assumption_is_told_from_a_prediction() -> None:
+    found = spread(learn=0.3, replay=0.4, io=0.3)
+    kinds = {one["id"]: one["kind"] for one in found.as_json()["findings"]}
+    assert kinds["replay-bound"] == "assumed"  # that a twelfth remains
+    assert kinds["io-bound"] == "modelled"  # a tenth is written
+    said = {one.id: gain_words(one).split()[0] for one in found.findings}
+    assert (said["replay-bound"], said["io-bound"]) == ("assumed", "predicted")
+    assert gain_words(Finding("io-bound", 0.5, (), "", 1.5, 1.4, 1.6)).startswith("predicted")
+
+
+def test_one_line_that_acts_and_learns_is_told_apart_by_its_caller() -> None:
+    """As in CleanRL's ppo.py: no function but the policy's, called for acting and for learning."""
+    rows: list[dict[str, Any]] = [
+        {"k": "process", "pid": 1, "ppid": 0, "t": 100.0, "python": [3, 11, 7],
+         "argv": ["python", "ppo.py"], "stdlib": STDLIB},
+        {"k": "lane", "i": 0, "main": True, "name": "MainThread", "native": 1},
+    ]  # fmt: skip
+    codes = [
+        ("/home/me/ppo.py", "<module>", None),
+        ("/home/me/ppo.py", "get_action_and_value", None),
+        ("/usr/lib/site-packages/torch/nn/modules/module.py", "_call_impl", None),
+        ("/home/me/maze.py", "step", ENV),
+        ("/usr/lib/site-packages/torch/optim/adam.py", "step", ADAM),
+    ]
+    for index, (file, name, owner) in enumerate(codes):
+        rows.append({"k": "code", "i": index, "file": file, "name": name, "plain": name, "line": 1}
+                    | ({"self": owner} if owner else {}))  # fmt: skip
+    acts, learns, steps_, applies = ([2, 5, 1, 30, 0, 200], [2, 5, 1, 30, 0, 260],
+                                     [3, 5, 0, 205], [4, 5, 0, 270])  # fmt: skip
+    for index, stack in enumerate((acts, learns, steps_, applies)):
+        rows.append({"k": "stack", "i": index, "at": index, "f": stack})
+    samples, clock = [], 0.0
+    for _ in range(40):
+        for stack, times in ((0, 6), (2, 1), (1, 2), (3, 1)):
+            for _ in range(times):
+                clock = round(clock + 0.01, 5)
+                samples.append((clock, 0.01, 0, stack, 0))
+    events, details = [[0, 0, 3, 205], [900, 1, 0, 0]], []
+    for line, call in (
+        (200, ["Sequential", 4, False, True]),
+        (260, ["Sequential", 128, True, True]),
+    ):
+        for _ in range(3 if line == 260 else 5):
+            events += [[900, 0, 1, line]]
+            details.append([len(events), "network", *call])
+            events += [[900, 0, 2, 30], [90_000, 1, 0, 0], [900, 1, 0, 0]]
+    rows += [
+        {"k": "window", "t": 2.0, "names": [], "stack": [0, 200], "cost": 0.0, "events": events,
+         "details": details},
+        {"k": "samples", "d": samples},
+    ]  # fmt: skip
+    found = diagnose(build(meta(clock), [rows]))
+    assert found.phases["act"] == pytest.approx(0.6, abs=0.03)
+    first = found.findings[0]
+    assert first.id == "acting-bound"
+    assert "batch 4, no gradients" in first.evidence[0]
+    assert "no_grad" not in first.remedy
+
+
+# --- Whole cycles -----------------------------------------------------------------------------
+
+
+def cycling(seconds: float, collect: float = 2.0, learn: float = 1.0) -> Recorded:
+    """A driver that collects and learns in turn, seen for so long, from its start on."""
+    driver = Recorded(1)
+    while driver.clock < seconds:
+        driver.spend(min(collect, seconds - driver.clock), "env")
+        driver.spend(max(0.0, min(learn, seconds - driver.clock)), "learn")
+    return driver.learns()
+
+
+@pytest.mark.parametrize("seconds", [6.4, 7.5, 8.6, 8.9, 9.4, 11.0, 12.4, 20.5])
+def test_wherever_the_window_ends_the_shares_are_of_whole_cycles(seconds: float) -> None:
+    found = told(cycling(seconds))
+    assert found.part == ""
+    assert found.phases["env"] == pytest.approx(2 / 3, abs=0.03)
+    assert found.verdict == "env-bound"
+    assert found.findings[0].gain > 1.1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "part"),
+    [(1.8, "no learning yet"), (2.9, "not one whole cycle of collecting and learning"),
+     (4.5, "only one whole cycle"), (5.7, "only one whole cycle")],
+)  # fmt: skip
+def test_less_than_two_cycles_are_a_part_and_nothing_is_predicted(
+    seconds: float, part: str
+) -> None:
+    found = told(cycling(seconds))
+    assert part in found.part
+    assert found.headline.startswith(f"only a part was seen, {found.part}")
+    assert advice(found) is None
+    assert all(one.high == 1.0 for one in found.findings)
+    assert "Raise --seconds" in " ".join(found.notes)
+    assert not any("warm-up" in what for what, _ in found.apart)
+    about = meta(seconds) | {"finished": True}  # then there is no more of it
+    assert diagnose(build(about, [cycling(seconds).written()])).part == ""
+
+
+def test_a_name_that_sounds_of_learning_is_no_learning_yet() -> None:
+    """As with Stable-Baselines3, which calls ``update_locals`` while it collects."""
+    driver = Recorded(1)
+    for _ in range(40):
+        driver.spend(0.19, "env").spend(0.01, "named")
+    assert told(driver.learns()).part == "no learning yet"
+
+
+def test_learning_too_short_to_be_met_was_seen_as_it_was_compiled() -> None:
+    """An update of a millisecond after a second of collecting: many cycles, and no sample of it."""
+    driver = Recorded(1).spend(0.5, "env").spend(0.3, "traced", compilation=1).spend(5.0, "env")
+    assert told(driver.learns()).part == ""
+
+
+def test_a_program_that_cannot_learn_is_seen_whole() -> None:
+    found = told(Recorded(1).spend(5.0, "env"))
+    assert (found.part, found.verdict) == ("", "env-bound")
+
+
+def test_learning_beside_collecting_needs_no_cycle() -> None:
+    """As with replay: some seconds of collecting at first are a warm-up, and not half a cycle."""
+    driver = Recorded(1).spend(0.3, "import").spend(3.0, "env")
+    for _ in range(50):
+        driver.spend(0.06, "env").spend(0.06, "learn")
+    found = told(driver.learns())
+    assert found.part == ""
+    assert found.phases["env"] == pytest.approx(0.5, abs=0.03)
+    assert dict(found.apart)["warm-up before steady learning"] == pytest.approx(3.1, abs=0.1)
+
+
+def test_a_step_amid_learning_that_only_a_window_sees_is_beside_it() -> None:
+    """Steps so short that no sample meets them."""
+    driver = Recorded(1).spend(2.0, "env").spend(6.0, "learn").learns()
+    assert "not one whole cycle" in told(driver).part
+    driver.rows.append(
+        {"k": "window", "t": 5.0, "names": [], "stack": [0, 60], "cost": 100.0,
+         "events": [[0, 0, 0, 61], [9000, 1, 0, 0]],
+         "details": [[0, "env", "Maze", None, None, False]]}
+    )  # fmt: skip
+    assert told(driver).part == ""
+
+
+def test_no_warm_up_is_told_where_no_learning_was_seen() -> None:
+    """What lies between two imports belongs to the start."""
+    driver = Recorded(1).spend(0.3, "import").spend(0.5, "env").spend(0.3, "import")
+    found = told(driver.spend(5.0, "env"))
+    assert [what for what, _ in found.apart] == ["imports and start"]
+    assert dict(found.apart)["imports and start"] == pytest.approx(1.1, abs=0.1)
+
+
+def test_a_permutation_for_each_batch_is_named_where_all_is_one_function() -> None:
+    """A script without functions: nothing but the call tells the choice of rows from learning."""
+    process = Recorded(1)
+    for _ in range(40):
+        process.spend(0.03, "draw").spend(0.05, "learn")
+    found = {one.id: one for one in told(process).findings}
+    assert found["input-bound"].share == pytest.approx(0.375, abs=0.02)
+    assert "integers(len(data), size=batch)" in found["input-bound"].remedy
+    assert found["input-bound"].gain == pytest.approx(1 / (1 - 0.375), rel=0.05)
+
+
+# --- What a step returns, what a command line says --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ("onbbo", True),  # observation, reward, terminated, truncated, info
+        ("onbo", True),  # the old four
+        ("Nnbo", True),  # a flat observation
+        ("nnbo", True),  # a discrete one
+        ("onb", True),
+        ("oNBBo", True),  # of a vector of environments
+        ("NNBo", True),
+        ("", False),
+        ("on", False),
+        ("oo", False),
+        ("nnn", False),  # three losses
+        ("ooooo", False),  # a batch of experience
+        ("oNNoB", False),
+        ("?nbo", False),
+        ("bnbo", False),
+        ("obno", False),
+    ],
+)
+def test_a_step_is_recognised_by_what_it_returns(kinds: str, expected: bool) -> None:
+    assert steps(kinds) is expected
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("python -I x.py", ["-I"]),
+        ("/usr/bin/python3.12 -uE x.py", ["-E"]),
+        ("pypy3 -S x.py", ["-S"]),
+        ("python -BsEO -S x.py", ["-E", "-S"]),
+        ("python -W error -S x.py", ["-S"]),
+        ("python -uW error -S x.py", ["-S"]),
+        ("python -X dev -I x.py", ["-I"]),
+        ("python -Ximporttime -I x.py", ["-I"]),
+        ("python -Wignore::ImportWarning:some.module -E x.py", ["-E"]),
+        ("python --check-hash-based-pycs never -I x.py", ["-I"]),
+        ("python x.py -I -E -S", []),
+        ("python -c -I", []),
+        ("python -m pkg -E", []),
+        ("python -ucprint -E", []),
+        ("python - -E", []),
+        ("python -s -B -Werror x.py", []),
+        ("python", []),
+        ("bash -E x", []),
+    ],
+)
+def test_flags_that_keep_the_probe_out_are_recognised(command: str, expected: list[str]) -> None:
+    assert blocking_flags(command.split()) == expected
+
+
+# --- Evidence that is not as it should be -----------------------------------------------------
+
+
+def recorded() -> Recorded:
+    """A process of every kind of row."""
+    found = Recorded(1)
+    for number in range(20):
+        found.spend(0.03, "env").spend(0.03, "learn").spend(0.02, "replay").spend(0.01, "io")
+        found.spend(0.01, "wait", compilation=number % 2)
+    found.rows += [
+        {"k": "returns", "c": 1, "kinds": "onbo"},
+        {"k": "library", "name": "torch", "version": "2.0", "t": 0.1},
+        {"k": "torch", "threads": 2},
+        {"k": "window", "t": 1.0, "names": ["matmul"], "stack": [0, 60, 1, 63], "cost": 100.0,
+         "events": [[0, 0, 2, 61], [9000, 2, 0, 61], [9000, 3, 0, 0], [9000, 1, 0, 0]],
+         "details": [[0, "env", "Maze", None, None, False]]},
+    ]  # fmt: skip
+    return found
+
+
+def test_rows_that_two_threads_wrote_out_of_order_tell_the_same() -> None:
+    rows = recorded().written()
+    straight = diagnose(build(meta(2.0), [rows]))
+    first, *rest = rows
+    for seed in range(5):
+        random.Random(seed).shuffle(rest)
+        again = diagnose(build(meta(2.0), [[first, *rest]]))
+        assert again.phases == straight.phases
+        assert again.findings == straight.findings
+
+
+def test_what_a_killed_process_left_is_read(tmp_path: Path) -> None:
+    """Every row may be the last, and half of the next may stand behind it."""
+    rows = recorded().written()
+    samples = rows.pop()
+    rows.insert(6, samples)  # what was sampled is known before what it refers to is written
+    lines = [json.dumps(row) for row in rows]
+    for kept in range(len(lines)):
+        (tmp_path / "1.jsonl").write_text("\n".join([*lines[:kept], lines[kept][:-7]]))
+        read = rows_of(tmp_path)
+        assert len(read) == (1 if kept else 0)
+        assert diagnose(build(meta(2.0), read)).subject == "python train.py"
+
+
+def test_a_lost_row_costs_no_more_than_that_row() -> None:
+    rows = recorded().written()
+    for lost in range(1, len(rows)):
+        diagnose(build(meta(2.0), [rows[:lost] + rows[lost + 1 :]]))
+
+
+def leaves(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of everything inside of a JSON value, long lists by their beginnings."""
+    inner = node.items() if isinstance(node, dict) else enumerate(node[:40])
+    found = []
+    for key, value in inner:
+        found.append((*path, key))
+        if isinstance(value, dict | list):
+            found += leaves(value, (*path, key))
+    return found
+
+
+def test_damaged_evidence_is_refused_in_a_sentence_or_read(
+    flatout: Callable[..., Result], tmp_path: Path
+) -> None:
+    file = tmp_path / "evidence.json"
+    save(file, meta(2.0), [recorded().written()])
+    whole = json.loads(file.read_text())
+    assert diagnose(load(file)).verdict == "env-bound"
+    dice = random.Random(0)
+    paths = leaves(whole)
+    refused = 0
+    for path in dice.sample(paths, 150):
+        damaged = copy.deepcopy(whole)
+        inside = damaged
+        for key in path[:-1]:
+            inside = inside[key]
+        if isinstance(inside, dict) and dice.random() < 0.5:
+            del inside[path[-1]]
+        else:
+            inside[path[-1]] = copy.copy(dice.choice([None, "x", {}, [], -1]))
+        file.write_text(json.dumps(damaged))
+        try:
+            result = flatout("explain", file)
+        except Exception as error:
+            error.add_note(f"damaged at {path}: {inside}"[:300])
+            raise
+        if result.code:
+            refused += 1
+            assert result.code == 1
+            assert str(file) in result.message
+    assert 0 < refused < 150

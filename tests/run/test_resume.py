@@ -1,0 +1,227 @@
+"""Nothing is lost on a kill: resumed runs end exactly as uninterrupted ones do."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flatout.envs.make import factory  # noqa: F401 - imported early: its time is not a test's
+from flatout.errors import Interrupt
+from flatout.run.interrupts import Interrupts
+from flatout.storage import checkpoint
+from tests.conftest import TINY, Result
+from tests.kills import assert_same, final_state, finish, kill_at_random_times, spawn, wait_for
+
+ROOT = Path(__file__).parents[2]
+COMMON = (
+    "train", "ppo", "--env", "CartPole-v1", "--envs", "2", "--n-steps", "32", "--batch-size", "32",
+    "--n-epochs", "2", "--checkpoint-every", "64", "--log-every", "64", "--no-tensorboard",
+    "--quiet",
+)  # fmt: skip
+VARIANTS = {
+    "plain": ("--steps", "12000"),
+    "normalised": ("--steps", "12000", "--normalize-observation", "--normalize-reward",
+                   "--log-every", "448"),
+    "evaluated": ("--steps", "9600", "--eval-every", "640", "--eval-episodes", "3"),
+    "episodes": ("--steps", "12000", "--rollout-episodes", "1", "--env-kwargs",
+                 "max_episode_steps=50", "--batch-size", "50"),
+}  # fmt: skip
+KILLS = {"plain": 4, "normalised": 3, "evaluated": 3, "episodes": 2}
+
+
+@pytest.mark.bits
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_killed_at_random_times_and_resumed_is_bit_equal(variant: str, tmp_path: Path) -> None:
+    flags = (*COMMON, *VARIANTS[variant], "--seed", "3")
+    kill_at_random_times(flags, KILLS[variant], random.Random(variant), tmp_path)
+
+
+@pytest.mark.bits
+def test_resume_in_the_same_process_is_bit_equal(
+    flatout: Callable[..., Result], tmp_path: Path
+) -> None:
+    """Stopping half way and going on to the same total equals one go (without schedules)."""
+    flags = ("train", "ppo", *TINY, "--seed", 5, "--steps", 1280)
+    assert flatout(*flags, "--run-dir", tmp_path / "a").code == 0
+    assert flatout(*flags, "--run-dir", tmp_path / "b", "--steps", 640).code == 0
+    assert flatout("train", "--resume", tmp_path / "b", "--steps", 1280, "--quiet").code == 0
+    one, other = final_state(tmp_path / "a"), final_state(tmp_path / "b")
+    # The first half's own end was a logged row and a checkpoint of its own; the state is one.
+    for part in ("step", "arrays", "params.safetensors"):
+        assert_same(one[part], other[part], part)
+
+
+def test_rows_after_the_checkpoint_are_cut_off(
+    flatout: Callable[..., Result], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    flags = ("train", "ppo", *TINY, "--log-every", 64, "--checkpoint-every", 128)
+    assert flatout(*flags, "--run-dir", run).code == 0
+    newest = checkpoint.checkpoints(run / "checkpoints")[-1]
+    for file in newest.iterdir():
+        file.unlink()
+    newest.rmdir()
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write('{"step": 999999, "half a li')
+    assert flatout("train", "--resume", run, "--quiet").code == 0
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [64, 128, 192, 256]
+
+
+SLOW = (
+    "train", "ppo", "--env", "tests.fault_envs:sleepy", "--envs", "2", "--n-steps", "16",
+    "--batch-size", "16", "--no-tensorboard", "--quiet", "--checkpoint-every", "0",
+    "--log-every", "1",
+)  # fmt: skip
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_the_last_boundary_and_ends(signum: int, tmp_path: Path) -> None:
+    """Within a slow trajectory: it is discarded, the boundary before it is saved, at once."""
+    run = tmp_path / "run"
+    process = spawn(*SLOW, "--steps", "640", "--run-dir", str(run))
+    rows = run / "metrics.jsonl"
+    wait_for(lambda: (run / "config.json").exists())
+    time.sleep(0.64 * 2.5)  # 16 steps of 2 environments take 0.64 s: inside a trajectory
+    began = time.monotonic()
+    process.send_signal(signum)
+    result = finish(process)
+    assert time.monotonic() - began < 3.0
+    assert result.code == 128 + signum
+    assert "--resume" in result.message
+    step, _ = checkpoint.load(checkpoint.latest(run))
+    assert step > 0
+    assert step % 32 == 0
+    assert rows.exists()
+    resumed = finish(spawn("train", "--resume", str(run), "--steps", "160", "--quiet"))
+    assert resumed.code == 0, resumed.err
+    whole = finish(spawn(*SLOW, "--steps", "160", "--run-dir", str(tmp_path / "whole")))
+    assert whole.code == 0, whole.err
+    assert_same(final_state(run)["arrays"], final_state(tmp_path / "whole")["arrays"])
+
+
+@pytest.mark.parametrize("delay", [0.05, 0.3, 0.6, 0.9])
+def test_a_signal_while_starting_ends_cleanly(delay: float, tmp_path: Path) -> None:
+    process = spawn(*SLOW, "--steps", "100000", "--run-dir", str(tmp_path / "run"))
+    wait_for(lambda: (tmp_path / "run" / ".lock").exists())
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    result = finish(process, 20)
+    assert result.code == 130
+    assert "Traceback" not in result.err
+
+
+def test_a_signal_while_garbage_is_collected_is_not_lost(capfd: pytest.CaptureFixture[str]) -> None:
+    """What is raised in a callback of the collector goes nowhere: the signal comes again."""
+
+    def callback(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and not sent:
+            sent.append(1)
+            signal.raise_signal(signal.SIGTERM)
+
+    sent: list[int] = []
+    with Interrupts() as interrupts, pytest.raises(Interrupt), interrupts.discardable():  # noqa: PT012
+        gc.callbacks.append(callback)
+        try:
+            gc.collect()
+        finally:
+            gc.callbacks.remove(callback)
+        assert sent
+        time.sleep(10)
+    assert interrupts.signum == signal.SIGTERM
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_second_signal_ends_an_environment_that_hangs(tmp_path: Path) -> None:
+    process = spawn(
+        *SLOW, "--steps", "640", "--env-kwargs", "seconds=600", "--run-dir", str(tmp_path / "run")
+    )
+    wait_for(lambda: (tmp_path / "run" / "config.json").exists())
+    process.send_signal(signal.SIGTERM)
+    result = finish(process, 20)
+    assert result.code == 143
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path) -> None:
+    """On a real file system of 400 KiB."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    mounted = tmp_path / "small"
+    mounted.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(mounted)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this container may not mount a small file system")
+    try:
+        run = mounted / "run"
+        flags = (*COMMON, "--steps", "20000", "--keep-checkpoints", "100")
+        result = finish(spawn(*flags, "--run-dir", str(run)))
+        assert result.code == 1
+        assert "No space left on device" in result.message
+        saved = checkpoint.checkpoints(run / "checkpoints")
+        assert saved
+        for path in saved:
+            checkpoint.load(path)  # every one is whole
+        for path in saved[: len(saved) // 2]:  # make room, as a user would
+            for file in path.iterdir():
+                file.unlink()
+            path.rmdir()
+        step = int(saved[-1].name.removeprefix("step_"))
+        resumed = finish(
+            spawn("train", "--resume", str(run), "--steps", str(step + 64), "--quiet",
+                  "--keep-checkpoints", "1")
+        )  # fmt: skip
+        assert resumed.code == 0, resumed.err
+    finally:
+        subprocess.run(["umount", "-l", str(mounted)], check=False)
+
+
+def test_state_is_never_unpickled() -> None:
+    """No module of ours imports pickle, or a loader that would; but for what a parent and its own
+    workers say to each other over a socket pair that nobody else holds."""
+    for path in (ROOT / "src").rglob("*.py"):
+        text = path.read_text()
+        for word in ("import pickle", "cloudpickle.load", "np.load(", "allow_pickle", "torch.load"):
+            between = word == "cloudpickle.load" and path.parent.name == "samplers"
+            assert between or word not in text, f"{path}: {word}"
+
+
+@pytest.mark.bits
+def test_a_run_killed_before_its_first_checkpoint_begins_again(
+    flatout: Callable[..., Result], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    process = spawn(*SLOW, "--steps", "96", "--run-dir", str(run))
+    wait_for(lambda: (run / "config.json").exists())
+    process.kill()
+    finish(process)
+    assert not (run / "checkpoints").exists()
+    assert flatout("train", "--resume", run, "--quiet").code == 0
+    assert flatout(*SLOW, "--steps", 96, "--run-dir", tmp_path / "whole").code == 0
+    assert_same(final_state(run), final_state(tmp_path / "whole"))
+
+
+@pytest.mark.bits
+def test_a_kill_while_a_checkpoint_is_replaced_loses_nothing(
+    flatout: Callable[..., Result], tmp_path: Path
+) -> None:
+    """Between the two renames the old one lies under another name: it is taken back."""
+    run = tmp_path / "run"
+    assert flatout("train", "ppo", *TINY, "--run-dir", run, "--keep-checkpoints", 1).code == 0
+    before = final_state(run)
+    newest = checkpoint.latest(run)
+    newest.rename(newest.with_name(f".{newest.name}.old"))
+    newest.with_name(f".{newest.name}.tmp").mkdir()
+    assert flatout("train", "--resume", run, "--quiet").code == 0
+    assert_same(final_state(run), before)
+    assert [path.name for path in (run / "checkpoints").iterdir()] == [newest.name]

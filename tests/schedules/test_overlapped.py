@@ -1,0 +1,261 @@
+"""The overlapped schedule: which parameters act where depends on numbers alone, never on time."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import jax
+import numpy as np
+import pytest
+
+from flatout import FlatoutError
+from flatout.config.settings import resolve
+from flatout.errors import EnvironmentFailure
+from flatout.run.build import assemble
+from flatout.run.components import Components
+from flatout.schedules.overlapped import OverlappedSchedule
+from flatout.spans import Spans
+from tests.fault_envs import Faulty
+from tests.kills import kill_at_random_times
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ppo": {"n_steps": 16, "batch_size": 32, "n_epochs": 2},
+    "dqn": {"train_freq": 16, "gradient_steps": 4, "learning_starts": 32, "buffer_size": 256},
+    "sac": {"env": "Pendulum-v1", "train_freq": 8, "gradient_steps": 2, "learning_starts": 16,
+            "buffer_size": 256, "hidden": [16]},
+}  # fmt: skip
+
+
+@contextmanager
+def parts(
+    algorithm: str, placement: str, source: Any = None, **settings: Any
+) -> Iterator[Components]:
+    own = {"env": "CartPole-v1", "envs": 4, "steps": 10_000, "placement": placement}
+    config = resolve(algorithm, own | SETTINGS[algorithm] | settings)
+    made = assemble(config, Spans(), source=source)
+    try:
+        made.schedule.start()
+        yield made
+    finally:
+        made.close()
+
+
+def learned(made: Components) -> Any:
+    return jax.tree.map(np.array, made.schedule._learner.host_state())
+
+
+def by_hand(algorithm: str, lag: int, iterations: int) -> Any:
+    """Trajectory k collected with version max(0, k - lag), in one thread, in a plain order."""
+    with parts(algorithm, "cpu") as made:
+        flow: Any = made.schedule
+        sampler, learner = flow._sampler, flow._learner
+        bundles = [jax.tree.map(np.array, learner.bundle)]
+        waiting: list[Any] = []
+        collected = 0
+        for iteration in range(iterations):
+            while collected <= iteration + lag:
+                version = max(0, collected - lag)
+                flow._publish(jax.device_put(bundles[version]), version)
+                waiting.append(jax.tree.map(np.array, sampler.collect()))
+                sampler.commit()
+                collected += 1
+            learner.update(waiting.pop(0))
+            bundles.append(jax.tree.map(np.array, learner.bundle))
+        return learned(made)
+
+
+class Dawdling(gym.Wrapper[Any, Any, Any, Any]):
+    """Takes its time, differently long at each step."""
+
+    def __init__(self, env: gym.Env[Any, Any], seed: int) -> None:
+        super().__init__(env)
+        self._random = random.Random(seed)
+
+    def step(self, action: Any) -> Any:
+        time.sleep(self._random.choice((0.0, 0.0, 0.0, 0.003)))
+        return super().step(action)
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize("algorithm", list(SETTINGS))
+@pytest.mark.parametrize("lag", [1, 2, 3])
+def test_timing_changes_nothing(algorithm: str, lag: int) -> None:
+    iterations = 12
+    expected = by_hand(algorithm, lag, iterations)
+    env = SETTINGS[algorithm].get("env", "CartPole-v1")
+    for slow_env, slow_learner in ((False, False), (True, False), (False, True), (True, True)):
+        source = (lambda **k: Dawdling(gym.make(env, **k), lag)) if slow_env else None
+        with parts(algorithm, f"schedule=overlapped lag={lag}", source) as made:
+            flow: Any = made.schedule
+            update, delays = flow._learner.update, random.Random(lag)
+
+            def dawdle(trajectory: Any) -> Any:
+                time.sleep(delays.choice((0.0, 0.02)))  # noqa: B023
+                return update(trajectory)  # noqa: B023
+
+            if slow_learner:
+                flow._learner.update = dawdle
+            history = flow.advance(iterations)
+            jax.tree.map(np.testing.assert_array_equal, expected, learned(made))
+        lags = [metrics.values["policy_lag"] for metrics in history if metrics.updates]
+        assert all(0 <= one <= lag for one in lags)
+        assert lags[-1] == lag
+
+
+@pytest.mark.bits
+def test_a_lag_of_zero_is_serial_and_overlap_needs_one(flatout: Any) -> None:
+    with parts("ppo", "cpu") as made:
+        made.schedule.advance(4)
+        serial = learned(made)
+    jax.tree.map(np.testing.assert_array_equal, serial, by_hand("ppo", 0, 4))
+    result = flatout(
+        "train", "ppo", "--env", "CartPole-v1", "--placement", "schedule=overlapped lag=0"
+    )
+    assert result.code == 2
+    assert "lag" in result.message
+
+
+def test_collecting_and_learning_happen_at_the_same_time() -> None:
+    """Each update meets the next trajectory's first step: one after the other would never end."""
+    meeting = threading.Barrier(2, timeout=60)
+    steps, meets = [0], [False]
+
+    class Meeting(gym.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            if meets[0] and steps[0] % 16 == 0:
+                meeting.wait()
+            steps[0] += 1
+            return super().step(action)
+
+    with parts("ppo", "schedule=overlapped", lambda **k: Meeting(gym.make("CartPole-v1", **k)),
+               envs=1, batch_size=16) as made:  # fmt: skip
+        flow: Any = made.schedule
+        update = flow._learner.update
+        flow.advance(1)
+        meets[0] = True
+
+        def meet(trajectory: Any) -> Any:
+            meeting.wait()
+            return update(trajectory)
+
+        flow._learner.update = meet
+        flow.advance(3)
+        meets[0] = False
+    assert steps[0] == 5 * 16
+
+
+def test_the_flow_says_who_waited_for_whom() -> None:
+    with parts("ppo", "schedule=overlapped") as made:
+        flow: Any = made.schedule
+        update = flow._learner.update
+
+        def slowly(trajectory: Any) -> Any:
+            time.sleep(0.3)
+            return update(trajectory)
+
+        flow._learner.update = slowly
+        flow.advance(4)
+        facts = flow.stats()
+    assert facts["policy_lag"] == 3 / 4  # the first trajectory's actions are of the version learned
+    assert facts["sampler_wait_s"] > 0.6 > facts["learner_wait_s"]
+    assert facts["environments_lost"] == 0
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize("lag", [1, 2])
+def test_a_snapshot_goes_on_as_if_nothing_had_been(lag: int) -> None:
+    placement = f"schedule=overlapped lag={lag}"
+    with parts("ppo", placement) as made:
+        made.schedule.advance(5)
+        saved = copy.deepcopy(made.schedule.snapshot())
+        made.schedule.advance(6)
+        expected = learned(made)
+    with parts("ppo", placement) as made:
+        made.schedule.restore(saved)
+        made.schedule.advance(6)
+        jax.tree.map(np.testing.assert_array_equal, expected, learned(made))
+    with parts("ppo", "cpu") as made:  # what waits is learned from first
+        made.schedule.restore(saved)
+        first = made.schedule.advance(3)
+        assert sum(metrics.steps for metrics in first) == 3 * 64
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("ppo", "--n-steps", "32", "--batch-size", "64", "--steps", "20000"),
+        ("dqn", "--train-freq", "32", "--gradient-steps", "4", "--steps", "7000",
+         "--learning-starts", "200", "--buffer-size", "600"),
+    ],
+    ids=["ppo", "dqn"],
+)  # fmt: skip
+def test_killed_at_random_times_and_resumed_is_bit_equal(
+    flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    common = (
+        "--env", "CartPole-v1", "--envs", "4", "--checkpoint-every", "256", "--no-tensorboard",
+        "--quiet", "--placement", "schedule=overlapped lag=2",
+    )  # fmt: skip
+    kill_at_random_times(("train", *flags, *common), 2, random.Random(flags[0]), tmp_path)
+
+
+@pytest.mark.fault
+def test_a_learner_that_raises_ends_the_run() -> None:
+    with parts("ppo", "schedule=overlapped") as made:
+        flow: Any = made.schedule
+        flow.advance(1)
+
+        def fail(trajectory: Any) -> Any:
+            raise FlatoutError("learning diverged")
+
+        flow._learner.update = fail
+        with pytest.raises(FlatoutError, match="diverged"):
+            flow.advance(2)
+
+
+@pytest.mark.bits
+@pytest.mark.fault
+def test_an_environment_that_fails_leaves_a_whole_boundary(tmp_path: Path) -> None:
+    """What was being learned from is booked first: the state is that of so many iterations."""
+    source = functools.partial(Faulty, "raise", 70, str(tmp_path), 50)
+    own: dict[str, Any] = {"envs": 1, "n_steps": 16, "batch_size": 16}
+    with parts("ppo", "schedule=overlapped", source, **own) as made:
+        steps = 0
+        with pytest.raises(EnvironmentFailure, match="exploded"):  # noqa: PT012 - in one of them
+            while True:
+                steps += sum(metrics.steps for metrics in made.schedule.advance(1))
+        failed = made.schedule.snapshot()
+    assert steps == 4 * 16 == 16 * failed.data["version"]  # the fifth trajectory failed
+    with parts("ppo", "schedule=overlapped", source, **own) as made:  # it fails only once
+        made.schedule.restore(failed)
+        made.schedule.advance(2)
+        resumed = learned(made)
+    with parts("ppo", "schedule=overlapped", source, **own) as made:
+        made.schedule.advance(6)
+        jax.tree.map(np.testing.assert_array_equal, learned(made), resumed)
+
+
+def test_a_resumed_run_does_not_count_the_time_between() -> None:
+    with parts("ppo", "schedule=overlapped") as made:
+        made.schedule.advance(2)
+        saved = made.schedule.snapshot()
+    with parts("ppo", "schedule=overlapped") as made:
+        made.schedule.restore(saved)
+        made.schedule.advance(1)
+        assert made.schedule.stats()["queue_s"] < 60  # not the machine's uptime
+
+
+def test_the_schedule_is_what_the_placement_says() -> None:
+    with parts("ppo", "schedule=overlapped lag=2") as made:
+        assert isinstance(made.schedule, OverlappedSchedule)
+        assert str(made.placement) == "act=cpu schedule=overlapped lag=2"

@@ -1,0 +1,55 @@
+"""Run folders damaged at random: refused in a sentence or read, and nothing outside happens."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TINY
+
+ROOT = Path(__file__).parents[2]
+DQN = ("--learning-starts", "32", "--batch-size", "8", "--buffer-size", "512", "--train-freq", "64")
+PPO = ("--batch-size", "64", "--n-epochs", "2", "--placement", "schedule=overlapped")
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A run with replay, and one whose trajectories wait; not to be changed."""
+    from flatout.__main__ import main
+
+    folder = tmp_path_factory.mktemp("bases")
+    flags = [flag for flag in TINY if flag not in ("--n-steps", "32")]
+    common = ("--checkpoint-every", "128", "--log-every", "64", "--run-dir")
+    assert main(["train", "dqn", *flags, *DQN, *common, str(folder / "dqn")]) == 0
+    assert main(["train", "ppo", *TINY, *PPO, *common, str(folder / "ppo")]) == 0
+    return [folder / "dqn", folder / "ppo"]
+
+
+def run_fuzz(bases: list[Path], place: Path, seed: int, count: int, how: str) -> None:
+    words = [sys.executable, "-W", "error", str(ROOT / "tests" / "fuzz_runs.py"), str(place)]
+    words += [str(seed), str(count), how, *map(str, bases)]
+    done = subprocess.run(words, cwd=place, capture_output=True, text=True, timeout=3000)
+    assert done.returncode == 0, done.stderr[-3000:]  # a hang ends it with a traceback
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["wrong"] == []
+    assert min(found["kinds"].values()) > 0
+    assert len(found["kinds"]) == 6
+    assert min(found["outcomes"].values()) > count // 10
+
+
+def test_200_mutations(bases: list[Path], tmp_path: Path) -> None:
+    run_fuzz(bases, tmp_path, 1, 200, "readers")
+
+
+@pytest.mark.slow
+def test_5000_mutations(bases: list[Path], tmp_path: Path) -> None:
+    run_fuzz(bases, tmp_path, 2, 5000, "readers")
+
+
+@pytest.mark.slow
+def test_100_mutations_through_the_command(bases: list[Path], tmp_path: Path) -> None:
+    run_fuzz(bases, tmp_path, 3, 100, "command")

@@ -1,0 +1,367 @@
+"""A run folder is data: what it names is not run because it says so, one's own runs go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flatout import PPO, CheckpointError
+from flatout.explain.own.runs import read_run
+from flatout.storage import signing, trust
+from flatout.storage.checkpoint import FORMAT
+from tests.cli.test_bad_input import Cli, sentence
+from tests.conftest import TINY, Result
+from tests.storage.test_bad_files import header, metadata, settings
+
+RUN = (*TINY, "--batch-size", "64", "--checkpoint-every", "64", "--log-every", "64")
+EVIL = 'import os\n\nos.close(os.open("{}", os.O_CREAT | os.O_WRONLY))\nimport gymnasium\n\n\n' + (
+    'def make(**kwargs):\n    return gymnasium.make("CartPole-v1", **kwargs)\n'
+)
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "resume": ("train", "--quiet", "--steps", "320", "--resume"),
+    "resume in processes": ("train", "--quiet", "--placement", "sampler=processes workers=2x1",
+                            "--steps", "320", "--resume"),
+    "eval": ("--episodes", "1", "eval"),
+    "eval final": ("--episodes", "1", "--checkpoint", "final", "eval"),
+    "watch": ("--episodes", "1", "watch"),
+    "watch gif": ("--gif", "out.gif", "watch"),
+    "explain --try": ("--try", "explain"),
+}  # fmt: skip
+
+
+def of(command: str, run: str) -> tuple[str, ...]:
+    """A command's words; the run comes first where the command needs it so."""
+    *flags, last = COMMANDS[command]
+    return (*flags, last, run) if last == "--resume" else (last, run, *flags)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run; not to be changed."""
+    from flatout.__main__ import main
+
+    path = tmp_path_factory.mktemp("made") / "run"
+    assert main(["train", "ppo", *RUN, "--run-dir", str(path)]) == 0
+    lines = [{"t": t, "d": 1.0, "lane": "main", "steps": 64, "updates": 10, "iterations": 1,
+              "spans": {"env": 0.9}} for t in (1.0, 2.0, 3.0)]  # fmt: skip
+    begin = {"begin": {"t": 0.5, "cores": 4, "envs": 2, "placement": "cpu"}}  # so that it can --try
+    rows = [json.dumps(line) for line in (begin, *lines)]
+    (path / "spans.jsonl").write_text("\n".join(rows) + "\n")
+    return path
+
+
+class Got:
+    """A stranger's run folder `got` with code in it, in the working folder."""
+
+    def __init__(self, made: Path, place: Path) -> None:
+        self.place, self.run, self.mark = place, place / "got", place / "pwned"
+        shutil.copytree(made, self.run)
+        for name in ("pwn.py", "evilmod.py", "numpy.py", "difflib.py", "tyro.py"):
+            (self.run / name).write_text(EVIL.format(self.mark))
+
+    def name(self, env: str, **kwargs: Any) -> None:
+        """Let everything in it name this environment."""
+        settings(env=env, env_kwargs=kwargs)(self.run)
+        change = metadata(lambda c: c["settings"].update(env=env, env_kwargs=kwargs))
+        for file in ("params.safetensors", "best.safetensors"):
+            path = self.run / file
+            if path.exists():
+                path.write_bytes(change(path.read_bytes()))
+
+    @property
+    def ran(self) -> bool:
+        """Whether code in it ran."""
+        return self.mark.exists()
+
+
+@pytest.fixture
+def got(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Got:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("got", "got.pwn", "pwn", "evilmod"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return Got(made, tmp_path)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_code_in_a_downloaded_folder_does_not_run(got: Got, flatout: Cli, command: str) -> None:
+    got.name("got.pwn:make")
+    result = flatout(*of(command, "got"))
+    assert not got.ran
+    words = "got.pwn:make|--trust|--env got.pwn:make|got/pwn.py"
+    assert result.code == 1, result.err
+    for word in words.split("|"):
+        assert word in result.message
+
+
+@pytest.mark.parametrize("command", ["resume", "eval"])
+@pytest.mark.parametrize(
+    "env",
+    [
+        "evilmod:x-v0", "this:foo-v1", "got.evilmod:a/b", "pwn:make-v", "got.pwn:", "got/pwn:make",
+        ":", "::", "..:x", "got..pwn:make", "got.pwn.:x", " :x", "ALE/pwn:X-v5", "os:system",
+        "flatout.envs.atari:cropped2", "gymnasium:CartPole-v1", "\x00:x", "a" * 900 + ":b",
+    ],
+)  # fmt: skip
+def test_every_way_to_name_a_module_is_refused(
+    got: Got, flatout: Cli, command: str, env: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(got.run))
+    before = set(sys.modules)
+    got.name(env)
+    message = flatout(*of(command, "got")).message
+    assert not got.ran
+    assert not {"this", "evilmod", "got", "pwn"} & (set(sys.modules) - before)
+    assert "names the environment" in message
+    assert len(message) < 1000
+
+
+@pytest.mark.parametrize("extra", [("--trust",), ("--env", "got.pwn:make")])
+def test_what_the_user_names_or_trusts_runs(got: Got, flatout: Cli, extra: tuple[str, ...]) -> None:
+    got.name("got.pwn:make")
+    result = flatout("eval", "got", "--episodes", "1", *extra)
+    assert (result.code, got.ran) == (0, True), result.err
+    result = flatout("train", "--resume", "got", "--steps", "320", "--quiet", *extra)
+    assert result.code == 0, result.err
+    # Signed by now, but what is signed is the name and not the code beside it.
+    del sys.modules["got.pwn"]
+    got.mark.unlink()
+    assert "lies beside" in flatout("train", "--resume", "got", "--steps", "384").message
+    assert not got.ran
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"env_kwargs": {"xml_file": "/etc/passwd"}},
+        {"env_kwargs": {"desc": ["SFFF", {"a": "pwn:make"}]}},
+        {"env_kwargs": {"/up": 1}},
+        {"env_kwargs": {"env_id": "pwn:Id-v0"}},
+        {"env_kwargs": {"file": "~root"}},
+        {"env_kwargs": {"file": ".hidden"}},
+        {"wandb": "anothers-project"},
+    ],
+)
+def test_other_settings_that_reach_outside(got: Got, flatout: Cli, changes: dict[str, Any]) -> None:
+    settings(**changes)(got.run)
+    (name,) = changes
+    result = flatout("train", "--resume", "got", "--quiet")
+    sentence(result, 1, f"--{name.replace('_', '-')}|--trust")
+
+
+def child(*words: str, cwd: Path, **variables: str) -> Result:
+    done = subprocess.run(
+        words, cwd=cwd, env={**os.environ, **variables}, capture_output=True, text=True, timeout=60
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+SCRIPT = str(Path(sys.executable).with_name("flatout"))
+
+
+@pytest.mark.parametrize("how", ["script", "-m", "PYTHONPATH"])
+def test_within_the_folder_itself(got: Got, how: str) -> None:
+    """Modules that shadow installed ones lie there, too."""
+    got.name("pwn:make")
+    start = (sys.executable, "-m", "flatout") if how == "-m" else (SCRIPT,)
+    path = {"PYTHONPATH": str(got.run)} if how == "PYTHONPATH" else {}
+    if how == "PYTHONPATH":  # Python itself imports from there before Flatout does anything
+        for name in ("numpy.py", "difflib.py", "tyro.py"):
+            (got.run / name).unlink()
+    result = child(*start, "train", "--resume", ".", "--quiet", cwd=got.run, **path)
+    assert not got.ran
+    assert "pwn:make" in result.message
+    assert "--trust" in result.message
+
+
+def test_a_plain_id_imports_nothing_from_the_folder(got: Got) -> None:
+    """In workers neither, and an unsigned folder that names no code goes on without a question."""
+    settings(env_kwargs={"sutton_barto_reward": False})(got.run)
+    (got.run / "sitecustomize.py").write_text("")
+    result = child(sys.executable, "-m", "flatout", *of("resume in processes", "."), cwd=got.run)
+    assert result.code == 0, result.err
+    assert not got.ran
+
+
+# One's own
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Path]:
+    """Makes a run of one's own environment, whose module lies in the working folder."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    (project / "mine.py").write_text(EVIL.format(tmp_path / "ran"))
+
+    def make() -> Path:
+        from flatout.__main__ import main
+
+        monkeypatch.delitem(sys.modules, "mine", raising=False)
+        flags = [*RUN, "--run-dir", "runs/one"]
+        assert main(["train", "ppo", *flags, "--env", "mine:make"]) == 0
+        monkeypatch.delitem(sys.modules, "mine")
+        return project / "runs" / "one"
+
+    return make
+
+
+def test_own_runs_go_on_without_asking_wherever_they_are(
+    mine: Callable[[], Path], flatout: Cli, tmp_path: Path
+) -> None:
+    run = mine()
+    key = tmp_path / "config" / "flatout" / "key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    moved = shutil.move(run, tmp_path / "elsewhere")
+    assert flatout("eval", moved, "--episodes", "1").code == 0
+    del sys.modules["mine"]
+    assert flatout("train", "--resume", moved, "--steps", "320", "--quiet").code == 0
+    del sys.modules["mine"]
+    assert flatout("train", "--resume", moved, "--steps", "384", "--quiet").code == 0
+
+
+@pytest.mark.parametrize("lost", ["key", "signature", "public key", "short key", "another's"])
+def test_without_key_or_hash_they_ask(
+    mine: Callable[[], Path], flatout: Cli, tmp_path: Path, lost: str
+) -> None:
+    run = mine()
+    key = tmp_path / "config" / "flatout" / "key"
+    if lost == "key":
+        key.unlink()
+    elif lost == "public key":
+        key.chmod(0o644)
+    elif lost == "short key":
+        key.write_bytes(key.read_bytes()[:8])
+    elif lost == "another's":
+        key.write_bytes(bytes(32))
+    else:
+        values = json.loads((run / "config.json").read_bytes())
+        del values["signature"]
+        (run / "config.json").write_text(json.dumps(values))
+        final = run / "params.safetensors"
+        final.write_bytes(header(lambda h: h["__metadata__"].pop("signature"))(final.read_bytes()))
+    for command in (("train", "--quiet", "--resume"), ("eval",)):
+        assert "--env mine:make" in flatout(*command, run).message
+    assert "mine" not in sys.modules
+    assert flatout("eval", run, "--episodes", "1", "--trust").code == 0
+
+
+@pytest.mark.parametrize("change", ["env_kwargs", "seed", "format", "placement", "hidden"])
+def test_the_hash_covers_all_of_it(mine: Callable[[], Path], flatout: Cli, change: str) -> None:
+    run = mine()
+    values = json.loads((run / "config.json").read_bytes())
+    new = {"env_kwargs": {"x": 1}, "seed": 1, "hidden": [64, 64, 64]}
+    if change in new:
+        values["settings"][change] = new[change]
+    else:
+        values[change] = {"format": float(FORMAT), "placement": "cpu+gpu"}[change]
+    (run / "config.json").write_text(json.dumps(values))
+    assert "mine:make" in flatout("train", "--resume", run).message
+    assert "mine" not in sys.modules
+
+
+def test_a_signed_name_is_not_the_code_that_came_back_with_it(
+    mine: Callable[[], Path], flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given away and returned with another `mine.py` inside."""
+    run = Path(shutil.move(mine(), tmp_path / "back"))
+    mark = tmp_path / "pwned"
+    (run / "mine.py").write_text(EVIL.format(mark))
+    (run / "gymnasium.py").write_text(EVIL.format(mark))
+    monkeypatch.chdir(run)
+    for command in (("train", "--resume"), ("eval",)):
+        assert "lies beside" in flatout(*command, ".").message
+    # In the folder, but with one's own module on the path: nothing else comes from the folder.
+    monkeypatch.syspath_prepend(str(tmp_path / "project"))
+    (run / "mine.py").unlink()
+    path = os.pathsep.join([".", str(tmp_path / "project")])
+    monkeypatch.setenv("PYTHONPATH", path)
+    (run / "gymnasium.py").unlink()
+    flags = ("--placement", "sampler=processes workers=1x2", "--steps", "320")
+    (run / "pickle.py").write_text(EVIL.format(mark))
+    (tmp_path / "project" / "mine.py").write_text("import helper\n" + EVIL.format(mark))
+    (run / "helper.py").write_text(EVIL.format(mark))
+    assert "helper" in flatout("train", "--resume", ".", "--quiet", *flags).message
+    assert not mark.exists()
+
+
+# In Python
+
+
+def test_loading_a_saved_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lab.py").write_text(EVIL.format(tmp_path / "ran"))
+    agent = PPO("lab:make", envs=2, n_steps=16, batch_size=32)
+    agent.learn(32)
+    (tmp_path / "agents").mkdir()
+    file = agent.save(tmp_path / "agents" / "own.safetensors")
+    again = PPO.load(file)  # one's own, the module imported already
+    assert again.config == agent.config
+    del sys.modules["lab"]
+    PPO.load(file)
+    file.write_bytes(metadata(lambda c: c["settings"].update(seed=5))(file.read_bytes()))
+    del sys.modules["lab"]
+    with pytest.raises(CheckpointError, match=r"lab:make.*env=.*trust=True"):
+        PPO.load(file)
+    assert "lab" not in sys.modules
+    assert PPO.load(file, env="lab:make").config.run.seed == 5
+    assert PPO.load(file, trust=True).config.run.seed == 5
+
+
+def test_a_settings_file_is_a_file(flatout: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('algorithm = "ppo"\nenv = "this:make"\n')
+    sentence(flatout("train", "--config", file), 2, "this:make|--trust|--env this:make")
+    assert "this" not in sys.modules
+    sentence(flatout("train", "--config", file, "--env", "CartPol-v1"), 2, "CartPol-v1")
+
+
+# Formats
+
+
+def test_older_formats(got: Got, flatout: Cli) -> None:
+    values = json.loads((got.run / "config.json").read_bytes())
+    del values["format"]
+    (got.run / "config.json").write_text(json.dumps(values))
+    sentence(flatout("train", "--resume", "got"), 1, "got/config.json|no format number|older")
+    final = got.run / "params.safetensors"
+    final.write_bytes(header(lambda h: h["__metadata__"].pop("format"))(final.read_bytes()))
+    sentence(flatout("eval", "got"), 1, "params.safetensors|no format number|older")
+    assert flatout("explain", "got").code == 0
+    assert read_run(got.run).summary is not None
+
+
+def test_a_shared_key_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    one = signing.signed(signing.RUN, {"a": (1, 2)})
+    assert signing.is_own(signing.RUN, json.loads(json.dumps(one)))
+    assert not signing.is_own(signing.AGENT, one)
+    assert not signing.is_own(signing.RUN, one | {"b": 1})
+    assert [path.name for path in (tmp_path / "flatout").iterdir()] == ["key"]
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/no/such")
+    assert signing.signed(signing.RUN, {"a": 1}) == {"a": 1}
+
+
+def test_what_lies_outside_stays_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, outside = tmp_path / "run" / "lib", tmp_path / "running"
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    paths = [str(inside), str(outside), str(tmp_path / "link"), "", sys.prefix]
+    monkeypatch.setattr(sys, "path", list(paths))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.chdir(outside.parent)
+    trust.keep_out(tmp_path / "run")
+    assert sys.path == [str(outside), "", sys.prefix]
+    assert os.environ["PYTHONPATH"].split(os.pathsep) == sys.path
