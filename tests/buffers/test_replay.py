@@ -190,7 +190,7 @@ def test_each_rows_priority_is_the_size_of_its_last_error(chunk: int | None) -> 
     with mock.patch.object(
         one.buffer,
         "update_priorities",
-        lambda fed: (seen.extend(map(np.asarray, fed)), refresh(fed)),
+        lambda fed: (seen.extend(map(np.asarray, fed)), update(fed)),
     ):
         for count in (0, 2, 5, 5, 5):
             seen.clear()
