@@ -62,7 +62,7 @@ def flatout_rates(args: argparse.Namespace) -> list[float]:
     from flatout.config.placement import CPU, Share
     from flatout.config.settings import resolve
     from flatout.envs.task import open_task
-    from flatout.samplers.make import Needs, start_workers
+    from flatout.samplers.make import RolloutSpec, start_workers
     from flatout.samplers.processes.env_group import WorkerEnvGroup
 
     source = functools.partial(Empty, args.obs)
@@ -71,11 +71,13 @@ def flatout_rates(args: argparse.Namespace) -> list[float]:
     each = args.envs // args.workers
     share = Share(CPU, tuple((worker * each, each) for worker in range(args.workers)))
     acting: Any = SimpleNamespace(ordered=[share])  # nothing acts
-    pool = start_workers(config, task, acting, Needs(ROWS, None, 1, False), print, source=source)
+    pool = start_workers(
+        config, task, acting, RolloutSpec(ROWS, None, 1, False), print, source=source
+    )
     try:
         pool.wait()
-        lanes = WorkerEnvGroup(pool, pool.workers, "empty")
-        lanes.reset_all()
+        group = WorkerEnvGroup(pool, pool.workers, "empty")
+        group.reset_all()
         actions = np.zeros(args.envs, np.int32)
         t = 0
 
@@ -84,8 +86,8 @@ def flatout_rates(args: argparse.Namespace) -> list[float]:
 
         def step() -> None:
             nonlocal t
-            lanes.send(0, t, actions, None)
-            lanes.receive(ended)
+            group.send(0, t, actions, None)
+            group.receive(ended)
             t = (t + 1) % ROWS
 
         return measure(step, args.envs, args.seconds)
