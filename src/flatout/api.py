@@ -12,7 +12,7 @@ import numpy as np
 
 from flatout.algorithms.parallel.packing import Bundle
 from flatout.algorithms.registry import build_algorithm
-from flatout.config.schema import TrainConfig, check_episodes
+from flatout.config.schema import EPISODES, SEEDS, TrainConfig
 from flatout.config.settings import resolve, with_run
 from flatout.envs.host import to_environment
 from flatout.envs.task import Task, open_task
@@ -202,10 +202,9 @@ class Agent:
             episodes: how many.
             seed: of the episodes; by default the agent's.
         """
-        check_episodes("episodes", episodes)
+        EPISODES("episodes", episodes)
         seed = self.config.run.seed if seed is None else seed
-        if not 0 <= seed < 2**32:
-            raise UsageError(f"seed = {seed} is impossible: it lies in 0 to 4294967295.")
+        SEEDS("seed", seed)
         task = open_task(self.config.env, self._source)
         device = self._start_backend(task)
         algorithm = build_algorithm(self.config, *task.spaces, self._network)
