@@ -212,7 +212,7 @@ class Agent:
         precision = self.config.run.precision
         evaluator = Evaluator(algorithm, task, episodes, seed, device, limit, precision)
         try:
-            evaluator.compile()
+            evaluator.policy.compile()
             return evaluator.run(self._packed(algorithm), 0)
         finally:
             evaluator.close()

@@ -14,13 +14,8 @@ from pathlib import Path
 
 import flatout
 from flatout.cli.arguments import parse, train_config
-from flatout.config.schema import (
-    ALGORITHMS,
-)
-from flatout.config.settings import (
-    presets,
-    with_run,
-)
+from flatout.config.schema import ALGORITHMS
+from flatout.config.settings import presets, with_run
 from flatout.errors import FlatoutError, UsageError, nearest
 from flatout.storage import durable
 
@@ -46,47 +41,6 @@ presets: {presets}
 
 flatout train ALGORITHM --help lists every setting; --version prints the version.
 """
-
-
-@dataclass(frozen=True)
-class EvalArguments:
-    """Play greedy episodes with a trained agent."""
-
-    episodes: int = 20
-    """How many."""
-    seed: int | None = None
-    """Seed of the episodes; by default the run's own evaluation episodes."""
-    video: str | None = None
-    """Also write one episode as an animated GIF."""
-    checkpoint: str = "best"
-    """best (by evaluation; the final parameters where none was made; else the newest checkpoint's)
-    or final."""
-    env: str | None = None
-    """The environment once more, where it is module:factory and the agent not of your making."""
-    trust: bool = False
-    """Run the code that the agent names, though it is not of your making."""
-    json: bool = False
-    """Print the result as JSON, alone on stdout."""
-
-
-@dataclass(frozen=True)
-class WatchArguments:
-    """See a trained agent play in the terminal."""
-
-    episodes: int = 3
-    """How many."""
-    fps: float | None = None
-    """Frames per second; by default the environment's own."""
-    seed: int | None = None
-    """Seed of the episodes; by default the run's own evaluation episodes."""
-    gif: str | None = None
-    """Write one episode as an animated GIF instead."""
-    checkpoint: str = "newest"
-    """newest (also of a run that goes on), best (by evaluation) or final."""
-    env: str | None = None
-    """The environment once more, where it is module:factory and the agent not of your making."""
-    trust: bool = False
-    """Run the code that the agent names, though it is not of your making."""
 
 
 @dataclass(frozen=True)
@@ -214,89 +168,17 @@ def _process_age() -> float:
 
 
 def _eval(argv: list[str]) -> int:
-    from flatout.output import printable
-
-    path = argv.pop(0) if argv and not argv[0].startswith("-") else None
-    arguments: EvalArguments = parse(EvalArguments, "flatout eval RUN_DIR", argv, EvalArguments())
-    if path is None:
-        raise UsageError("eval needs a run folder or a saved agent: flatout eval RUN_DIR.")
-    _need_gif("--video", arguments.video)
-    if arguments.checkpoint not in ("best", "final"):
-        raise UsageError(
-            f"--checkpoint {arguments.checkpoint} is neither best nor final."
-            f"{nearest(arguments.checkpoint, ['best', 'final'])}"
-        )
-    from flatout.storage.trust import keep_out
-
-    keep_out(Path(path))
-    from flatout.api import load_any
+    from flatout.cli.play import evaluate
 
     with _interruptible():
-        agent, file = load_any(Path(path), arguments.checkpoint, arguments.env, arguments.trust)
-        result = agent.evaluate(arguments.episodes, seed=arguments.seed)
-        if arguments.video is not None:
-            agent.record(Path(arguments.video), seed=arguments.seed)
-    shown = {
-        "agent": str(file),
-        "env": agent.config.env.env,
-        "episodes": arguments.episodes,
-        "return_mean": result.return_mean,
-        "return_std": result.return_std,
-        "return_min": min(result.returns),
-        "return_max": max(result.returns),
-        "length_mean": result.length_mean,
-        "returns": list(result.returns),
-        "video": arguments.video,
-    }
-    if arguments.json:
-        print(json.dumps(shown))
-        return 0
-    print(
-        f"{printable(shown['env'])}: return {result.return_mean:.2f} ± {result.return_std:.2f} "
-        f"over {arguments.episodes} greedy episodes (lowest {shown['return_min']:.2f}, highest "
-        f"{shown['return_max']:.2f}), mean length {result.length_mean:.1f}\n"
-        f"{printable(str(file))}"
-    )
-    if arguments.video is not None:
-        print(f"video: {arguments.video}")
-    return 0
+        return evaluate(argv)
 
 
 def _watch(argv: list[str]) -> int:
-    path = argv.pop(0) if argv and not argv[0].startswith("-") else None
-    chosen: WatchArguments = parse(WatchArguments, "flatout watch RUN_DIR", argv, WatchArguments())
-    if path is None:
-        raise UsageError("watch needs a run folder or a saved agent: flatout watch RUN_DIR.")
-    _need_gif("--gif", chosen.gif)
-    if chosen.episodes < 1:
-        raise UsageError(f"--episodes {chosen.episodes} is impossible: at least 1.")
-    if chosen.fps is not None and not 0 < chosen.fps <= 1000:
-        raise UsageError(f"--fps {chosen.fps:g} is impossible: it lies above 0 and up to 1000.")
-    if chosen.checkpoint not in ("newest", "best", "final"):
-        raise UsageError(
-            f"--checkpoint {chosen.checkpoint} is none of newest, best and final."
-            f"{nearest(chosen.checkpoint, ['newest', 'best', 'final'])}"
-        )
-    from flatout.storage.trust import keep_out
-
-    keep_out(Path(path))
-    from rich.console import Console
-
-    from flatout.api import Agent, load_any
-    from flatout.cli.watch import watch
-
-    def newest() -> tuple[Agent, Path]:
-        return load_any(Path(path), chosen.checkpoint, chosen.env, chosen.trust)
+    from flatout.cli.play import show
 
     with _interruptible():
-        if chosen.gif is not None:
-            total = newest()[0].record(Path(chosen.gif), seed=chosen.seed)
-            print(f"{chosen.gif}: one episode, return {total:g}")
-            return 0
-        returns = watch(newest, chosen.episodes, chosen.fps, chosen.seed, Console())
-    if len(returns) > 1:
-        print(f"mean return of {len(returns)} episodes: {sum(returns) / len(returns):g}")
-    return 0
+        return show(argv)
 
 
 def _explain(argv: list[str]) -> int:
@@ -323,11 +205,6 @@ def _interruptible() -> Iterator[None]:
         faulthandler.enable(file=2, all_threads=False)
     with Interrupts(leave) as interrupts, interrupts.discardable():
         yield
-
-
-def _need_gif(flag: str, path: str | None) -> None:
-    if path is not None and not path.lower().endswith(".gif"):
-        raise UsageError(f"{flag} {path}: videos are animated GIFs; name a .gif file.")
 
 
 def _devices(argv: list[str]) -> int:

@@ -117,10 +117,10 @@ class LiveDisplay:
         if progress.returns and progress.steps != self._curve_step:
             self._curve.append(mean)
             self._curve_step = progress.steps
-        plays = self._config.algorithm != "classify"
+        acts = self._config.hyper.acts
         figures = (
             f"episodes {progress.episodes:,}   return {mean:.1f} (last 10: {mean10:.1f})   "
-            if plays
+            if acts
             else f"loss {row['loss']:.4f}   accuracy {row['accuracy']:.1%}   "
         ) + f"{rate:,.0f} steps/s"
         machine = "" if load is None else load_words(load)
@@ -133,7 +133,7 @@ class LiveDisplay:
             return
         self._bar.update(self._task, completed=min(progress.steps, self._config.run.steps))
         grid = Table.grid(padding=(0, 3))
-        if plays:
+        if acts:
             grid.add_row("steps", f"{progress.steps:,}", "updates", f"{progress.updates:,}")
             grid.add_row("episodes", f"{progress.episodes:,}", "steps/s", f"{rate:,.0f}")
             grid.add_row("return, last 100", f"{mean:.1f}", "last 10", f"{mean10:.1f}")

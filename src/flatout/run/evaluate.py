@@ -18,7 +18,7 @@ from flatout.spans import Spans
 from flatout.types import Device, Episode
 
 MAX_EPISODE_STEPS = 108_000
-"""An evaluation episode that has not ended by then is cut (half an hour of Atari)."""
+"""An evaluation episode that has not ended by then is truncated (half an hour of Atari)."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,6 @@ class Evaluation:
 
     @property
     def return_mean(self) -> float:
-        """Mean return."""
         return float(np.mean(self.returns))
 
     @property
@@ -40,7 +39,6 @@ class Evaluation:
 
     @property
     def length_mean(self) -> float:
-        """Mean length in steps."""
         return float(np.mean(self.lengths))
 
     def words(self) -> str:
@@ -62,9 +60,6 @@ class Evaluator:
     """Plays the same numbered episodes greedily, so that evaluations compare.
 
     Args:
-        algorithm: acts.
-        task: the environment.
-        episodes: how many to play.
         seed: the run's seed; evaluation draws its own stream of episode seeds from it.
         device: where acting runs.
         max_envs: the most environments to play in together.
@@ -86,10 +81,6 @@ class Evaluator:
         count = min(episodes, max_envs)
         self.policy = Policy(algorithm, task.obs_spec, count, device, precision=precision)
         self._envs = task.open(count, seed, EVALUATION)
-
-    def compile(self) -> None:
-        """Compile greedy acting."""
-        self.policy.compile()
 
     def run(self, params: Any, version: int) -> Evaluation:
         """Play all episodes with packed parameters ``[P]``.
@@ -133,9 +124,6 @@ def record(policy: Policy, task: Task, seed: int, path: Path, max_frames: int = 
 
     Args:
         policy: a greedy policy for one environment, with its parameters.
-        task: the environment.
-        seed: of the run.
-        path: the GIF.
         max_frames: frames after which the picture ends.
 
     Raises:
