@@ -23,8 +23,8 @@ from flatout.config.schema import (
 from flatout.config.settings import (
     build,
     environments,
+    load_file,
     load_preset,
-    load_toml,
     parse_kwargs,
     parts_of,
     resolve,
@@ -191,7 +191,7 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
 
 def _file_settings(file: str, trust: bool) -> dict[str, Any]:
     """The settings of a ``--config`` file, whose environment's code may be run if `trust`."""
-    settings = load_toml(file)
+    settings = load_file(file)
     env = settings.get("env")
     if isinstance(env, str) and names_code(env) and not trust:
         raise UsageError(

@@ -99,7 +99,7 @@ def _run(path: Path, asked: ExplainArguments) -> int:
     show(diagnosis, console)
     write_files(diagnosis, asked.json, asked.html)
     if asked.try_:
-        outcome = try_first(path, diagnosis, console, said=Consent(trust=asked.trust))
+        outcome = try_first(path, diagnosis, console, consent=Consent(trust=asked.trust))
         show_trial(outcome, console)
         if asked.json is not None:
             _write(asked.json, diagnosis.as_json() | {"trial": outcome.as_json()})

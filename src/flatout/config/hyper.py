@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from flatout.config.values import (
@@ -70,19 +71,14 @@ def check_entropy(name: str, value: float | str) -> None:
     entropy_coefficient(value)
 
 
-def check_schedule(name: str, value: float | str) -> None:
-    """The rule that a schedule's values are finite and not negative."""
-    ok = all(math.isfinite(end) and end >= 0 for end in linear(name, value))
-    need(ok, name, value, "it must not be negative")
+def check_schedule(name: str, value: float | str, positive: bool = True) -> None:
+    """The rule that a schedule's values are finite and not negative, the first one above 0."""
+    start, end = linear(name, value)
+    ok = 0 <= start < math.inf and 0 <= end < math.inf and (start > 0 or not positive)
+    need(ok, name, value, "it must be above 0" if positive else "it must not be negative")
 
 
-def check_positive_schedule(name: str, value: float | str) -> None:
-    """The rule that a schedule starts above 0."""
-    check_schedule(name, value)
-    need(linear(name, value)[0] > 0, name, value, "it must be above 0")
-
-
-Schedule = Annotated[float | str, check_positive_schedule]
+Schedule = Annotated[float | str, check_schedule]
 
 
 @dataclass(frozen=True)
@@ -246,7 +242,7 @@ class ReplayConfig(Hyper):
     """Sample by the size of the last error (Schaul et al., 2016) instead of uniformly."""
     priority_alpha: Probability = 0.6
     """Exponent of the priorities; 0 would be uniform."""
-    priority_beta: Annotated[float | str, check_schedule] = "lin_0.4_1.0"
+    priority_beta: Annotated[float | str, partial(check_schedule, positive=False)] = "lin_0.4_1.0"
     """Exponent of the importance weights, by default rising to 1 over the run."""
     max_grad_norm: Positive | None = None
     """Largest norm of a gradient; None does not clip."""

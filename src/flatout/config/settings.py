@@ -109,19 +109,21 @@ def load_preset(name: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def load_toml(path: str) -> dict[str, Any]:
-    """The flat settings of a ``--config`` file.
+def load_file(path: str) -> dict[str, Any]:
+    """The flat settings of a ``--config`` file, TOML or JSON.
 
     Raises:
-        UsageError: the file cannot be read or is not TOML.
+        UsageError: the file cannot be read, or is neither.
     """
+    json_file = path.endswith(".json")
     try:
         with open(path, "rb") as file:
-            return tomllib.load(file)
+            return json.load(file) if json_file else tomllib.load(file)
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:  # TOML's own errors are ValueErrors
-        raise UsageError(f"--config {path} is not TOML: {error}.") from None
+    except (ValueError, RecursionError) as error:  # both formats' errors are ValueErrors
+        kind = "JSON" if json_file else "TOML"
+        raise UsageError(f"--config {path} is not {kind}: {error}.") from None
 
 
 def parse_kwargs(pairs: Iterable[str]) -> dict[str, Any]:
