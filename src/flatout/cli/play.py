@@ -80,7 +80,7 @@ def evaluate(argv: list[str]) -> int:
     """
     asked: EvalArguments = parse(EvalArguments, "flatout eval", argv, EvalArguments())
     path = _folder("eval", asked.path, "--video", asked.video)
-    from flatout.api import load_any
+    from flatout.api.load import load_any
 
     agent, file = load_any(path, asked.checkpoint, asked.env, asked.trust)
     result = agent.evaluate(asked.episodes, seed=asked.seed)
@@ -120,7 +120,7 @@ def show(argv: list[str]) -> int:
         raise UsageError(f"--fps {asked.fps:g} is impossible: it lies above 0 and up to 1000.")
     from rich.console import Console
 
-    from flatout.api import load_any
+    from flatout.api.load import load_any
     from flatout.cli.watch import watch
 
     def newest() -> tuple[Agent, Path]:

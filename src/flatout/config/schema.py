@@ -172,6 +172,12 @@ class RunConfig:
     json: bool = False
     """Print the summary as JSON, alone on stdout."""
 
+    @property
+    def goals(self) -> list[float]:
+        """The returns whose reaching is recorded, the lowest first."""
+        stop = () if self.stop_at_return is None else (self.stop_at_return,)
+        return sorted({*self.threshold, *stop})
+
 
 @dataclass(frozen=True)
 class TrainConfig:

@@ -56,9 +56,7 @@ def summarise(
         evaluated: the newest evaluation's mean.
         verdict: what the run waited for (`flatout.run.observe.closing_verdict`).
     """
-    goals = {*config.run.threshold, config.run.stop_at_return} - {None}
-    keys = sorted((str(float(goal)) for goal in goals if goal is not None), key=float)
-    reached = {key: progress.reached.get(key) for key in keys}
+    reached = {str(goal): progress.reached.get(str(goal)) for goal in config.run.goals}
     returns = list(progress.returns)
     learned: dict[str, Any] = {}
     if not config.hyper.acts:

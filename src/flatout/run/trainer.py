@@ -44,14 +44,11 @@ class Trainer:
     """One run from its settings to its summary.
 
     Args:
-        config: the settings.
         source: an environment object or factory instead of the configured id.
         network: a custom torso.
         folder: where the run is kept; None keeps nothing.
         resume: go on from the folder's last checkpoint.
         initial: learning state to start from, as named arrays.
-        callback: see `Callback`.
-        display: shows the run.
         started: `time.perf_counter_ns` at which the run's clock started (the process's start).
         interrupts: handles signals already; by default handlers of its own are installed.
     """
@@ -139,11 +136,9 @@ class Trainer:
     def _assemble(self, stack: ExitStack) -> Components:
         """Everything before the first step."""
         saved, path = None, Path()
-        if self._resume:
-            assert self._folder is not None
-            if not self._folder.has_saved:
-                self._resume = False
-                self._display.note("nothing was saved yet: the run begins again from its start")
+        if self._resume and self._folder is not None and not self._folder.has_saved:
+            self._resume = False
+            self._display.note("nothing was saved yet: the run begins again from its start")
         if self._resume:
             assert self._folder is not None
             path = checkpoint.latest(self._folder.path)
@@ -217,10 +212,9 @@ class Trainer:
         goal = self.config.run.stop_at_return
         if self.progress.steps >= self.config.run.steps:
             return "steps"
-        if goal is not None:
-            mean = self.progress.return_mean_100
-            if mean is not None and mean >= goal:
-                return "return"
+        mean = None if goal is None else self.progress.return_mean_100
+        if goal is not None and mean is not None and mean >= goal:
+            return "return"
         return "callback" if self._stopped else ""
 
     def _account(self, metrics: Metrics) -> Any:
@@ -231,18 +225,15 @@ class Trainer:
             with self._spans.span("log"):
                 episodes.log(metrics.episodes, progress)
         wall = self._wall()
-        goals = {*self.config.run.threshold, self.config.run.stop_at_return} - {None}
+        goals = self.config.run.goals
         mean = progress.return_mean_100 if goals else None
         for goal in goals:
-            key = str(float(goal))  # type: ignore[arg-type]
-            if mean is not None and mean >= goal and key not in progress.reached:  # type: ignore[operator]
-                progress.reached[key] = [progress.steps, wall]
+            if mean is not None and mean >= goal and str(goal) not in progress.reached:
+                progress.reached[str(goal)] = [progress.steps, wall]
         self._display.update(progress, metrics.values, wall)
         if self._callback is None:
             return None
-        return self._callback(
-            progress, {metric(name): value for name, value in metrics.values.items()}
-        )
+        return self._callback(progress, {metric(name): v for name, v in metrics.values.items()})
 
     def _evaluate(self, components: Components) -> None:
         assert components.evaluator is not None
@@ -258,12 +249,8 @@ class Trainer:
             if self._folder is not None:
                 self._folder.check()
                 with self._spans.span("checkpoint"):
-                    save_parameters(
-                        self._folder.best,
-                        self.config,
-                        components.schedule.snapshot().arrays,
-                        result.return_mean,
-                    )
+                    arrays = components.schedule.snapshot().arrays
+                    save_parameters(self._folder.best, self.config, arrays, result.return_mean)
         self._display.note(f"evaluation at step {progress.steps:,}: {result.words()}")
 
     def _log(self) -> None:
@@ -324,12 +311,8 @@ class Trainer:
             self._folder.check()
         if self._folder is not None and self.interrupted is None:
             with self._spans.span("checkpoint"):
-                save_parameters(
-                    self._folder.final,
-                    self.config,
-                    self.final.arrays,
-                    self.progress.return_mean_100,
-                )
+                mean, arrays = self.progress.return_mean_100, self.final.arrays
+                save_parameters(self._folder.final, self.config, arrays, mean)
         recording.close()
         if self._display.lost:
             components.notes.append(f"{self._display.lost}: the run went on without its display")
