@@ -343,11 +343,7 @@ def _continued(seed: int, learned: int) -> int:
 
 
 def _check_main_guard() -> None:
-    """Say what a script lacks that a spawned process imports again.
-
-    Raises:
-        UsageError: training started while a spawned process was importing the main script.
-    """
+    """Say what a script lacks that a spawned process imports again."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UsageError(
             "training started while a spawned process was importing this script: put the calls "

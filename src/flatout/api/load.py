@@ -48,11 +48,7 @@ def load_any(
 
 
 def _kind(algorithm: str, path: Path) -> type[Agent]:
-    """The agents of an algorithm.
-
-    Raises:
-        UsageError: it has none.
-    """
+    """The agents of an algorithm."""
     if algorithm not in AGENTS:
         raise UsageError(
             f"{path} holds no agent that plays, but a {algorithm} run; how well it does is in "

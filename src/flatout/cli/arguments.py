@@ -111,30 +111,22 @@ def _sentence(box: str) -> str:
 
 
 def take_all(argv: list[str], flag: str, each: float = math.inf) -> tuple[list[str], list[str]]:
-    """All values of a flag that may be repeated, and the arguments without it.
-
-    Args:
-        argv: the arguments.
-        flag: takes values up to the next flag.
-        each: the most that it takes each time.
-    """
+    """All values of a flag, which takes so many each time, and the arguments without it."""
     values, rest, room = list[str](), list[str](), 0.0
-    for argument in argv:
+    for argument in [*argv, "--"]:  # which ends what a flag takes
         name, separator, text = argument.partition("=")
+        if room == 1 and argument.startswith("--"):
+            raise UsageError(f"{flag} needs a value.")
         if name.replace("_", "-") == flag:
             room = each - bool(separator)
             values += [text] if separator else []
         elif room and not argument.startswith("--"):
             room -= 1
             values.append(argument)
-        elif room == 1:
-            raise UsageError(f"{flag} needs a value.")
         else:
             room = 0
             rest.append(argument)
-    if room == 1:
-        raise UsageError(f"{flag} needs a value.")
-    return values, rest
+    return values, rest[:-1]
 
 
 def take(argv: list[str], flag: str) -> tuple[str | None, list[str]]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import flatout
-from flatout.cli.arguments import parse, train_config
+from flatout.cli.arguments import train_config
 from flatout.config.schema import ALGORITHMS
 from flatout.config.settings import presets, with_run
 from flatout.errors import FlatoutError, UsageError, nearest
@@ -43,14 +43,6 @@ flatout train ALGORITHM --help lists every setting; --version prints the version
 """
 
 
-@dataclass(frozen=True)
-class DevicesArguments:
-    """What this machine has, who uses it, and what a run would use."""
-
-    json: bool = False
-    """Print it as JSON, alone on stdout."""
-
-
 def dispatch(argv: list[str]) -> int:
     """Run one command; returns the exit code.
 
@@ -58,9 +50,13 @@ def dispatch(argv: list[str]) -> int:
         FlatoutError: anything that the user can mend.
     """
     commands: dict[str, Callable[[list[str]], int]] = {
-        "train": _train, "eval": _eval, "watch": _watch, "explain": _explain, "scale": _scale,
-        "devices": _devices,
-    }  # fmt: skip
+        "train": _train,
+        "eval": _command("play", "evaluate"),
+        "watch": _command("play", "show"),
+        "explain": _command("explain", "explain"),
+        "scale": _command("scale", "scale"),
+        "devices": _command("devices", "devices"),
+    }
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(HELP.format(algorithms=", ".join(ALGORITHMS), presets=", ".join(presets())))
         return 0 if argv else 2
@@ -167,32 +163,14 @@ def _process_age() -> float:
         return 0.0
 
 
-def _eval(argv: list[str]) -> int:
-    from flatout.cli.play import evaluate
+def _command(module: str, name: str) -> Callable[[list[str]], int]:
+    """A command whose module is imported on use, and which a signal ends at once."""
 
-    with _interruptible():
-        return evaluate(argv)
+    def run(argv: list[str]) -> int:
+        with _interruptible():
+            return getattr(importlib.import_module(f"flatout.cli.{module}"), name)(argv)
 
-
-def _watch(argv: list[str]) -> int:
-    from flatout.cli.play import show
-
-    with _interruptible():
-        return show(argv)
-
-
-def _explain(argv: list[str]) -> int:
-    from flatout.cli.explain import explain
-
-    with _interruptible():
-        return explain(argv)
-
-
-def _scale(argv: list[str]) -> int:
-    from flatout.cli.scale import scale
-
-    with _interruptible():
-        return scale(argv)
+    return run
 
 
 @contextmanager
@@ -205,27 +183,3 @@ def _interruptible() -> Iterator[None]:
         faulthandler.enable(file=2, all_threads=False)
     with Interrupts(leave) as interrupts, interrupts.discardable():
         yield
-
-
-def _devices(argv: list[str]) -> int:
-    arguments: DevicesArguments = parse(
-        DevicesArguments, "flatout devices", argv, DevicesArguments()
-    )
-    from dataclasses import asdict
-
-    from flatout.hardware.inventory import inventory, resolve_placement
-
-    hardware = inventory()
-    would = {
-        kind: str(resolve_placement("auto", hardware, images=images)[0])
-        for kind, images in (("vectors", False), ("images", True))
-    }
-    if arguments.json:
-        print(json.dumps(asdict(hardware) | {"auto": would}))
-        return 0
-    from rich.console import Console
-
-    from flatout.cli.devices import show
-
-    show(hardware, would, Console())
-    return 0

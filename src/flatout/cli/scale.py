@@ -80,11 +80,7 @@ def scale(argv: list[str]) -> int:
 
 
 def _counts(text: str | None) -> list[int]:
-    """Numbers of devices, in order.
-
-    Raises:
-        UsageError: they are none.
-    """
+    """Numbers of devices, in order."""
     words = (text or "").split(",")
     if text is None or not all(re.fullmatch(r"[1-9]\d{0,2}", word) for word in words):
         raise UsageError(

@@ -138,11 +138,7 @@ def parse(text: str) -> Placement:
 
 
 def _value(key: str, text: str) -> Any:
-    """A key's value.
-
-    Raises:
-        UsageError: the text is none.
-    """
+    """A key's value."""
     if key in ("act", "learn"):
         return _devices(key, text)
     if key == "lag":

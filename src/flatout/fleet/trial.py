@@ -208,11 +208,7 @@ def _words(setting: Sequence[str]) -> str:
 
 
 def _train(place: Path, run: Path, setting: Sequence[str], limit_s: float) -> None:
-    """Make one run.
-
-    Raises:
-        FlatoutError: it failed, or took far longer than it should.
-    """
+    """Make one run."""
     run_module(
         f"a run of the trial ({_words(setting)})", "flatout", "train", "--trust",
         "--config", str(place / BASE), *setting, "--run-dir", str(run), limit_s=limit_s,
@@ -220,11 +216,7 @@ def _train(place: Path, run: Path, setting: Sequence[str], limit_s: float) -> No
 
 
 def _rate(run: Path) -> float:
-    """Steps per second of a run's steady state.
-
-    Raises:
-        FlatoutError: it made none.
-    """
+    """Steps per second of a run's steady state."""
     _, records = read_lines(json_lines(run / SPANS))
     totals, _ = steady(records)
     if totals is None or totals.seconds <= 0.0 or not totals.steps:

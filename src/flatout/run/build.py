@@ -72,11 +72,7 @@ def assemble(
 
 
 def _placed(config: TrainConfig, hardware: Hardware, images: bool) -> tuple[Placement, list[str]]:
-    """Where everything will be, JAX started there, and sentences for the user.
-
-    Raises:
-        UsageError: what cannot be done.
-    """
+    """Where everything will be, JAX started there, and sentences for the user."""
     placement, notes = resolve_placement(
         config.run.placement, hardware, images=images, soft=config.run.soft_placement,
         devices=config.run.devices,
