@@ -27,7 +27,7 @@ from flatout.storage.trust import Consent, refuse_foreign
 
 
 class Agent:
-    """What every algorithm's agent can do; use `PPO`, `A2C`, `DQN`, `DDPG`, `TD3` or `SAC`.
+    """An agent of any algorithm; use `PPO`, `A2C`, `DQN`, `DDPG`, `TD3` or `SAC`.
 
     Args:
         env: a Gymnasium id, ``"module:factory"``, an environment object (for one environment), or

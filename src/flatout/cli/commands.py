@@ -80,14 +80,14 @@ def _train(argv: list[str]) -> int:
 
     from flatout.output import leave, say, trouble
     from flatout.run.interrupts import Interrupts
-    from flatout.run.progress import Display, Silent
+    from flatout.run.progress import Display
     from flatout.storage.run_folder import RunFolder, default_folder
 
     path = Path(config.run.run_dir) if config.run.run_dir else default_folder(config)
     with Interrupts(leave) as interrupts:  # from here on a signal is never lost
         folder = RunFolder(path, resume, report=True)
         console = Console(stderr=config.run.json)
-        display: Display = Silent()
+        display = Display()
         if not config.run.quiet:
             from flatout.run.display import LiveDisplay
 

@@ -32,7 +32,7 @@ def check_widths(name: str, widths: tuple[int, ...]) -> None:
     need(len(widths) <= 64, name, f"{len(widths)} layers", "at most 64 layers")
     possible = all(1 <= width <= MAX_WIDTH for width in widths)
     need(possible, name, widths, f"every width lies in 1 to {MAX_WIDTH}")
-    weights = sum(one * two for one, two in itertools.pairwise(widths))
+    weights = sum(rows * columns for rows, columns in itertools.pairwise(widths))
     words = f"that is {weights:,} weights of {MAX_WEIGHTS:,}"
     need(weights <= MAX_WEIGHTS, name, widths, words)
 

@@ -46,15 +46,12 @@ class Range:
     def __call__(self, name: str, value: float) -> None:
         """Refuse a value outside of the range."""
         ok = self.low < value if self.above else self.low <= value
-        need(
-            ok and (value < self.high if self.below else value <= self.high), name, value, str(self)
-        )
-
-    def __str__(self) -> str:
-        if self.high == math.inf:
-            return f"it must be above {self.low}" if self.above else f"at least {self.low}"
+        ok = ok and (value < self.high if self.below else value <= self.high)
         start = f"above {self.low} and up" if self.above else f"in {self.low}"
-        return f"it lies {start} to {'below ' if self.below else ''}{self.high}"
+        what = f"it lies {start} to {'below ' if self.below else ''}{self.high}"
+        if self.high == math.inf:
+            what = f"it must be above {self.low}" if self.above else f"at least {self.low}"
+        need(ok, name, value, what)
 
 
 Count = Annotated[int, Range(1, 2**31 - 1)]

@@ -27,7 +27,7 @@ from flatout.explain.causes import HEALTHY
 from flatout.explain.diagnosis import Finding
 from flatout.explain.report import gain_words, percent, setting_words
 from flatout.output import printable, trouble
-from flatout.run.progress import Load, Progress
+from flatout.run.progress import Display, Load, Progress
 from flatout.run.summary import PHASE_WORDS, flow_words, next_step
 
 REDRAW_S = 0.25
@@ -41,8 +41,10 @@ SHOWN = (
 """The metrics that the live display shows, as far as the algorithm has them."""
 
 
-class LiveDisplay:
+class LiveDisplay(Display):
     """A progress bar with the figures that matter; plain lines where there is no terminal."""
+
+    shows = True
 
     def __init__(self, config: TrainConfig, console: Console) -> None:
         self._config = config
@@ -52,7 +54,6 @@ class LiveDisplay:
         self._curve_step = -1
         self._last: tuple[Progress, dict[str, float], float] | None = None
         self._load: Load | None = None
-        self.lost = ""
         self._live: Live | None = None
         self._bar = Bar(
             TextColumn("[bold]{task.description}"), BarColumn(bar_width=None),
@@ -84,7 +85,6 @@ class LiveDisplay:
         self._load = load
 
     def close(self) -> None:
-        """Leave the last picture and give the terminal back."""
         if self._live is not None:
             if self._last is not None:
                 self._draw(*self._last)

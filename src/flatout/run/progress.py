@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -134,41 +134,25 @@ class Load:
     share: float = 0.0
 
 
-class Display(Protocol):
-    """What shows a run while it lives.
+class Display:
+    """What shows a run while it lives; this base shows nothing.
 
     Attributes:
+        shows: whether it shows anything.
         lost: why nothing is seen of it any more, or an empty string.
     """
 
-    lost: str
+    shows = False
+    lost = ""
 
     def note(self, text: str) -> None:
         """Say one sentence."""
-        ...
 
     def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
         """An iteration has ended; called often, draws seldom."""
-        ...
 
     def load(self, load: Load) -> None:
         """What the machine does now; called about once a second."""
-        ...
 
     def close(self) -> None:
         """Give the terminal back."""
-        ...
-
-
-class Silent:
-    """Shows nothing."""
-
-    lost = ""
-
-    def note(self, text: str) -> None: ...
-
-    def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None: ...
-
-    def load(self, load: Load) -> None: ...
-
-    def close(self) -> None: ...

@@ -26,7 +26,7 @@ from flatout.run.evaluate import Evaluation
 from flatout.run.interrupts import Interrupts
 from flatout.run.loggers import RunLogs
 from flatout.run.observe import closing_verdict, current_load, start_recording
-from flatout.run.progress import Display, Progress, Silent
+from flatout.run.progress import Display, Progress
 from flatout.run.summary import summarise
 from flatout.spans import RunClock, Spans
 from flatout.storage import checkpoint
@@ -76,7 +76,7 @@ class Trainer:
         self._resume = resume
         self._initial = initial
         self._callback = callback
-        self._display = display or Silent()
+        self._display = display or Display()
         self._spans = Spans(trace=config.run.trace)
         self._clock = RunClock(self._spans, started)
         self._interrupts = Interrupts() if interrupts is None else interrupts
@@ -113,7 +113,7 @@ class Trainer:
             )  # fmt: skip
             recording = start_recording(
                 self.config, components, self.progress, self._spans, self._clock, self._wall,
-                self._path, self._path is not None or not isinstance(self._display, Silent),
+                self._path, self._path is not None or self._display.shows,
             )  # fmt: skip
             stack.callback(recording.close)
             try:
