@@ -123,15 +123,14 @@ def no_gpu() -> str:
     try:
         import pynvml
 
+        from flatout.hardware.inventory import inventory
+
+        machine = inventory()
         pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
-    except Exception as error:  # the package, the library or the driver
+    except Exception as error:  # a package, the library or the driver
         return f"no NVIDIA driver answers ({error})"
-    if not count or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        return "no GPU is visible"
-    plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
-    if not any(importlib.util.find_spec(name) for name in plugins):
-        return "there is a GPU, but JAX has no CUDA plugin: pip install 'jax[cuda13]'"
+    if not machine.usable_gpus:
+        return machine.unused_gpu_warning or machine.gpu_note or "no GPU is visible"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     with contextlib.suppress(pynvml.NVMLError):
         mode = pynvml.nvmlDeviceGetMigMode(pynvml.nvmlDeviceGetHandleByIndex(0))[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ os.environ.setdefault(
 os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent.parent / ".cache" / "config")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
+# What tests start must hear Ctrl-C also where these tests run behind `nohup` or `&`.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.hardware.test_inventory import install
+from tests.hardware.test_inventory import divide, install
 from tests.kills import ROOT
 
 GPU = ROOT / "benchmarks" / "gpu.py"
@@ -137,7 +137,8 @@ def test_a_driver_without_a_plugin_and_a_divided_card_are_named(
     assert gpu.no_gpu() == ""
     sys.modules["pynvml"].nvmlDeviceGetMigMode = lambda handle: (1, 1)
     assert "(MIG)" in gpu.no_gpu()
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1234")
+    divide(monkeypatch, "MIG-10")
+    sys.modules["pynvml"].nvmlDeviceGetMigMode = lambda handle: (1, 1)
     assert gpu.no_gpu() == ""
 
 

@@ -11,7 +11,6 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -231,16 +230,15 @@ def test_phases_of_nothing_are_all_other() -> None:
     assert sum(phases.values()) == 1.0
 
 
-def trace_of(spans: Spans, tmp_path: Path) -> list[dict[str, Any]]:
-    """The written trace's events, as JSON without its extensions reads them."""
-    path = tmp_path / "trace.json"
-    spans.write_trace(path)
-    written = json.loads(path.read_text(), parse_constant=lambda text: pytest.fail(text))
+def trace_of(spans: Spans) -> list[dict[str, Any]]:
+    """The trace's events, as JSON without its extensions reads them."""
+    text = json.dumps(spans.chrome_trace())
+    written = json.loads(text, parse_constant=lambda text: pytest.fail(text))
     assert isinstance(written["traceEvents"], list)
     return written["traceEvents"]
 
 
-def test_the_trace_is_what_viewers_read(clock: Clock, tmp_path: Path) -> None:
+def test_the_trace_is_what_viewers_read(clock: Clock) -> None:
     spans, generator = Spans(trace=True), random.Random(0)
     for _ in range(20):
         with spans.span("eval"):
@@ -250,7 +248,7 @@ def test_the_trace_is_what_viewers_read(clock: Clock, tmp_path: Path) -> None:
         begin = clock.now
         clock.spend(2500)
         spans.event("env", begin, clock.now)
-    events = trace_of(spans, tmp_path)
+    events = trace_of(spans)
     assert len(events) == 60
     for event in events:
         assert event["ph"] == "X"  # a complete event: it needs a start and a duration
@@ -269,17 +267,17 @@ def test_the_trace_is_what_viewers_read(clock: Clock, tmp_path: Path) -> None:
     assert all(math.isclose(e["dur"], 2.5) for e in events if e["name"] == "env")
 
 
-def test_without_trace_no_event_is_kept(clock: Clock, tmp_path: Path) -> None:
+def test_without_trace_no_event_is_kept(clock: Clock) -> None:
     spans = Spans()
     with spans.span("env"):
         clock.spend(5)
     spans.event("env", 0, 5)
-    assert trace_of(spans, tmp_path) == []
+    assert trace_of(spans) == []
     assert spans.dropped_events == 0
 
 
 def test_events_that_no_longer_fit_are_counted_and_said(
-    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_TRACE_EVENTS", 10)
     spans = Spans(trace=True)
@@ -288,7 +286,7 @@ def test_events_that_no_longer_fit_are_counted_and_said(
             clock.spend(5)
     assert spans.dropped_events == 3
     assert spans.totals == {"env": 65}  # sums go on
-    *kept, note = trace_of(spans, tmp_path)
+    *kept, note = trace_of(spans)
     assert len(kept) == 10
     assert note["name"] == "3 later events were not kept"
     assert note["ph"] in "iI"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ CORE = (
     "jax", "equinox", "optax", "gymnasium", "tyro", "rich", "safetensors", "psutil", "pynvml",
 )  # fmt: skip
 """What every row imports."""
+
+HOLDER = Path(__file__).parent / "programs" / "holder.py"
 
 DRY = {"gpu": "cpu:1", "gpu:0": "cpu:1", "gpu:1": "cpu:2"}
 """Virtual CPU devices that stand for GPUs in a dry run."""
@@ -215,6 +218,20 @@ def speed(result: Figures) -> Figures:
 def share(value: float | None) -> str:
     """As a table shows it."""
     return "-" if value is None else f"{value:.0%}"
+
+
+@contextlib.contextmanager
+def holder(bench: Bench, left_mb: int) -> Iterator[None]:
+    """Within it another process holds the card's memory but for so many MiB."""
+    ready = bench.folder / f"ready-{left_mb}"
+    words = [sys.executable, str(HOLDER), str(left_mb), str(ready)]
+    process = subprocess.Popen([*words, *(["--dry"] if bench.dry else [])])
+    try:
+        until(lambda: ready.exists() or process.poll() is not None, 60, "the holder")
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def until(condition: Callable[[], bool], seconds: float, what: str) -> None:

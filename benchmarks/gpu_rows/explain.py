@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 
-from gpu_rows.base import Bench, Figures, Row, share, until, usage_of
-from gpu_rows.hello import HOLDER
+from gpu_rows.base import Bench, Figures, Row, holder, share, usage_of
 
 PROGRAM = str(Path(__file__).parent / "programs" / "planted.py")
 W1 = str(Path(__file__).parent.parent / "peers" / "w1_dqn.py")
@@ -26,21 +25,12 @@ def verdict(planted: str, bench: Bench) -> list[Figures]:
         script = [W1, "--device", device, "--updates", "100000", "--filled", filled, "--memory",
                   "500000", "--played", str(bench.size(2_000, 500))]  # fmt: skip
     report, evidence = bench.folder / "report.json", bench.folder / "evidence.json"
-    holder = None
-    if planted == "memory-contended":
-        ready = bench.folder / "ready"
-        words = [sys.executable, str(HOLDER), "6000", str(ready)]
-        holder = subprocess.Popen([*words, *(["--dry"] if bench.dry else [])])
-        until(lambda: ready.exists() or holder.poll() is not None, 60, "the holder")
-    try:
+    contended = planted == "memory-contended"
+    with holder(bench, 6000) if contended else contextlib.nullcontext():
         bench.flatout(
             "explain", "--seconds", bench.size(15, 3), "--stop", "--json", report, "--save",
             evidence, "--", sys.executable, *script, timeout=110, check=False,
         )  # fmt: skip
-    finally:
-        if holder is not None:
-            holder.kill()
-            holder.wait()
     said = json.loads(report.read_text())
     samples = json.loads(evidence.read_text()).get("monitor", [])
     busy = usage_of(samples[2:])

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
-from gpu_rows.base import Bench, Figures, Row, share, until, usage
+from gpu_rows.base import Bench, Figures, Row, holder, share, usage
 from harness import BenchmarkError
 
 TRAINED = (
     "--env", "CartPole-v1", "--envs", "16", "--n-steps", "128", "--batch-size", "512",
     "--hidden", "256", "256",
 )  # fmt: skip
-HOLDER = Path(__file__).parent / "programs" / "holder.py"
 STEP_MB = 512
 LEFT_MB = (8_000, 100)
 """Memory that another program leaves: enough for a run, and not enough for a context."""
@@ -107,20 +102,12 @@ def beside(bench: Bench) -> list[Figures]:
     """A run beside another holder of the card's memory: it fits, or it says so in a sentence."""
     lines: list[Figures] = []
     for left in LEFT_MB:
-        ready = bench.folder / f"ready-{left}"
-        holder = subprocess.Popen(
-            [sys.executable, str(HOLDER), str(left), str(ready), *(["--dry"] if bench.dry else [])]
-        )
-        try:
-            until(lambda: ready.exists() or holder.poll() is not None, 60, "the holder")  # noqa: B023
+        with holder(bench, left):
             words = bench.train_words(
                 "ppo", *TRAINED, "--steps", bench.size(20_000, 4_096), placement="gpu",
                 name=f"left-{left}",
             )  # fmt: skip
             done = bench.flatout(*words, check=False)
-        finally:
-            holder.kill()
-            holder.wait()
         if done.returncode and "Traceback" in done.stderr:
             raise BenchmarkError(done.stderr)
         said = done.stderr.strip().splitlines()[-1] if done.returncode else "trained"

@@ -186,9 +186,11 @@ def test_each_rows_priority_is_the_size_of_its_last_error(chunk: int | None) -> 
     """After a trajectory's 0, 2 or 5 updates, of which several may have drawn the same row."""
     one = agent("several", chunk=chunk)
     seen: list[np.ndarray] = []
-    refresh = one.buffer.update_priorities
+    update = one.buffer.update_priorities
     with mock.patch.object(
-        one.buffer, "refresh", lambda fed: (seen.extend(map(np.asarray, fed)), refresh(fed))
+        one.buffer,
+        "update_priorities",
+        lambda fed: (seen.extend(map(np.asarray, fed)), update(fed)),
     ):
         for count in (0, 2, 5, 5, 5):
             seen.clear()

@@ -246,6 +246,33 @@ def fake_nvml(broken: str) -> SimpleNamespace:
     return fake
 
 
+def divide(patch: pytest.MonkeyPatch, visible: str) -> None:
+    """Divide the second of the fake's cards into two MIG instances, with a hole between them."""
+    install(patch, visible=visible)
+    fake = sys.modules["pynvml"]
+    fake.nvmlDeviceGetMaxMigDeviceCount = lambda handle: 3 * handle
+
+    def instance(card: int, number: int) -> int:
+        if number == 1:
+            raise NVMLError("Not Found")
+        return 10 * card + number
+
+    fake.nvmlDeviceGetMigDeviceHandleByIndex = instance
+    fake.nvmlDeviceGetUUID = lambda handle: f"MIG-{handle}" if handle > 1 else UUIDS[handle]
+    fake.nvmlDeviceGetName = lambda handle: f"card {handle}"
+    fake.nvmlDeviceGetComputeRunningProcesses = lambda handle: []
+
+
+@pytest.mark.parametrize(("visible", "names"), [("MIG-12", ["card 12"]), ("MIG-11", [])])
+def test_an_instance_of_a_divided_card_is_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, visible: str, names: list[str]
+) -> None:
+    divide(monkeypatch, visible)
+    gpus = inventory().gpus
+    assert [gpu.name for gpu in gpus] == names
+    assert [(gpu.index, gpu.physical_index) for gpu in gpus] == [(0, 1) for _ in names]
+
+
 def install(patch: pytest.MonkeyPatch, broken: str = "", visible: str | None = None) -> None:
     """Put the fake in NVML's place, with this ``CUDA_VISIBLE_DEVICES``."""
     patch.setitem(sys.modules, "pynvml", fake_nvml(broken))

@@ -6,13 +6,12 @@ worked (GPM, Hopper and newer). Nothing here opens a context on a GPU.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from flatout.hardware.inventory import MiB, visible_indices
+from flatout.hardware.inventory import MiB, visible_handles
 
 
 @dataclass(frozen=True)
@@ -70,10 +69,7 @@ class Gpus:
             return
         self._open = True
         try:
-            every = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-            uuids = [str(nvml.nvmlDeviceGetUUID(handle)) for handle in every]
-            visible = visible_indices(os.environ.get("CUDA_VISIBLE_DEVICES"), uuids)
-            self._handles = [every[index] for index in visible]
+            self._handles = [handle for _, handle in visible_handles(nvml)]
             self._names = [str(nvml.nvmlDeviceGetName(handle)) for handle in self._handles]
         except nvml.NVMLError as error:
             self.notes.append(f"The NVIDIA driver does not list its GPUs: {_words(error)}.")

@@ -9,8 +9,9 @@ import importlib.util
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from flatout.config.placement import CPU, DeviceName, Placement, parse, with_devices
 from flatout.errors import UsageError
@@ -173,7 +174,6 @@ def resolve_placement(
 
 def _soften(placement: Placement, there: set[DeviceName]) -> Placement:
     """Replace each missing device by the first of its kind, else by the CPU."""
-    from dataclasses import replace
 
     def substitute(devices: tuple[DeviceName, ...]) -> tuple[DeviceName, ...]:
         chosen: list[DeviceName] = []
@@ -241,15 +241,8 @@ def _gpus() -> tuple[tuple[Gpu, ...], str]:
         driver = Path("/proc/driver/nvidia/version").exists()
         return (), f"the NVIDIA driver does not answer ({error})" if driver else ""
     try:
-        handles = [
-            pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
-        ]
-        uuids = [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
         gpus: list[Gpu] = []
-        for number, physical in enumerate(
-            visible_indices(os.environ.get("CUDA_VISIBLE_DEVICES"), uuids)
-        ):
-            handle = handles[physical]
+        for number, (physical, handle) in enumerate(visible_handles(pynvml)):
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
             gpus.append(
                 Gpu(
@@ -286,6 +279,29 @@ def _gpu_processes(handle: object) -> tuple[GpuProcess, ...]:
         used = process.usedGpuMemory
         processes.append(GpuProcess(process.pid, name, None if used is None else used // MiB))
     return tuple(processes)
+
+
+def visible_handles(nvml: Any) -> list[tuple[int, Any]]:
+    """The physical index and NVML's handle of each visible GPU."""
+    handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    setting = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if setting is not None and setting.strip().startswith("MIG-"):
+        wanted = setting.split(",")[0].strip()  # CUDA opens one instance of a divided card
+        instances = [(i, one) for i, card in enumerate(handles) for one in _instances(nvml, card)]
+        uuids = [str(nvml.nvmlDeviceGetUUID(handle)) for _, handle in instances]
+        return [pair for pair, uuid in zip(instances, uuids, strict=True) if uuid == wanted]
+    uuids = [str(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    return [(index, handles[index]) for index in visible_indices(setting, uuids)]
+
+
+def _instances(nvml: Any, card: Any) -> list[Any]:
+    """The handles of a card's MIG instances; places may be empty."""
+    found: list[Any] = []
+    with suppress(nvml.NVMLError):
+        for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(card)):
+            with suppress(nvml.NVMLError):
+                found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, number))
+    return found
 
 
 def visible_indices(setting: str | None, uuids: list[str]) -> list[int]:

@@ -243,7 +243,7 @@ class Recorder:
         file = None
         if self._path is not None:
             with suppress(OSError):
-                file = os.fdopen(nofollow.open_file(self._path, nofollow.APPEND), "ab")
+                file = nofollow.open_stream(self._path, nofollow.APPEND)
         try:
             while not self._stopped.wait(self._monitor.interval_s):
                 self._take(file, time.monotonic() - began)

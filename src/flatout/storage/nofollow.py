@@ -16,6 +16,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 MOST = 1 << 40
 """Bytes beyond which no file is read, whatever the memory."""
@@ -82,6 +83,12 @@ def open_file(path: Path, how: int = READ, depth: int = 1) -> int:
         return open_below(path.name, how, parent)
 
 
+def open_stream(path: Path, how: int = READ, depth: int = 1) -> IO[bytes]:
+    """`open_file` as a binary file object."""
+    mode = {READ: "rb", CHANGE: "rb+"}.get(how, "ab" if how == APPEND else "wb")
+    return os.fdopen(open_file(path, how, depth), mode)
+
+
 def open_below(name: str, how: int, parent: int) -> int:
     """`open_file` of a name in an open folder."""
     flags = how | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not keep us waiting
@@ -99,7 +106,7 @@ def read(path: Path, depth: int = 1, limit: int | None = None) -> bytes:
     Raises:
         OSError: see `open_file`; also where it is larger.
     """
-    with os.fdopen(open_file(path, READ, depth), "rb") as file:
+    with open_stream(path, READ, depth) as file:
         size = os.fstat(file.fileno()).st_size
         if limit is None:
             import psutil

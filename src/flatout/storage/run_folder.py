@@ -66,7 +66,7 @@ class RunFolder:
         refuse_links(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.fdopen(nofollow.open_file(path / ".lock", nofollow.CHANGE), "rb+")
+            self._lock = nofollow.open_stream(path / ".lock", nofollow.CHANGE)
         except OSError as error:
             raise FlatoutError(f"cannot write the run folder {path}: {error.strerror}.") from error
         try:  # the kernel lets go of it when the process ends, however it ends

@@ -11,11 +11,12 @@ import hmac
 import json
 import os
 import secrets
-import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from flatout.storage import nofollow
 
 SIGNATURE = "signature"
 """What the keyed hash is called beside the values that it covers."""
@@ -88,13 +89,12 @@ def _key(make: bool) -> bytes | None:
 
 def _read(path: Path) -> bytes | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = nofollow.open_stream(path, nofollow.READ)
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        said = os.fstat(descriptor)
-        private = stat.S_ISREG(said.st_mode) and not said.st_mode & 0o077
-        if not private or said.st_uid != os.geteuid():
+    with file:
+        status = os.fstat(file.fileno())
+        if status.st_mode & 0o077 or status.st_uid != os.geteuid():
             return None
         content = file.read(_SIZE + 1)
     return content if len(content) == _SIZE else None
