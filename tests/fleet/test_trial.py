@@ -116,7 +116,7 @@ def test_a_run_without_spans_is_refused(flatout: Cli, tmp_path: Path) -> None:
 def test_nothing_is_left_of_a_run_that_takes_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[subprocess.Popen[str]] = []
     popen = subprocess.Popen
 
     def remember(*arguments: Any, **more: Any) -> Any:

@@ -36,14 +36,11 @@ class Placement:
     """Where acting, learning, replay and the environments live, and how they take turns.
 
     Attributes:
-        act: the acting devices.
-        learn: the learning devices.
         replay: where replayed experience is kept: ``cpu`` in host memory, ``device`` in the
             learning device's memory, ``gpu`` the same where that is a GPU.
-        sampler: ``inline`` (this process), ``processes`` or ``device``.
+        sampler: ``inline`` is in this process.
         workers: worker processes x environments each, or None.
-        inference: ``central`` or ``local`` acting.
-        schedule: ``serial``, ``overlapped`` or ``fused``.
+        inference: ``local`` acts in the workers.
         lag: how many versions behind acting may be.
         memory: fraction of each GPU's memory that the run may take; None takes what it needs.
         params: ``replicated`` or ``sharded`` over the learning devices.
@@ -109,10 +106,10 @@ def parse(text: str) -> Placement:
     for part in _WORDS.get(text, text).split():
         key, separator, value = part.partition("=")
         if not separator:
-            known = ", ".join([*_WORDS, "auto"])
+            words = [*_WORDS, "auto"]
             raise UsageError(
-                f"--placement: {part!r} is neither one of the words {known} nor KEY=VALUE "
-                f"(for example 'act=cpu learn=gpu:0').{nearest(part, [*_WORDS, 'auto'])}"
+                f"--placement: {part!r} is neither one of the words {', '.join(words)} nor "
+                f"KEY=VALUE (for example 'act=cpu learn=gpu:0').{nearest(part, words)}"
             )
         if key not in KEYS:
             raise UsageError(

@@ -55,16 +55,14 @@ def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
         UsageError: unknown names or wrong types.
     """
     classes = parts_of(algorithm)
-    known = [name for cls in classes for name in hints(cls)]
+    names = [name for cls in classes for name in hints(cls)]
     values: dict[str, Any] = {}
     for layer in (HYPER[algorithm].defaults, *layers):
         for name, value in layer.items():
-            if name == "algorithm":
-                if value != algorithm:
-                    raise UsageError(f"these settings are for {value}, not {algorithm}.")
-                continue
-            if name not in known:
-                raise UsageError(f"unknown setting {name[:200]!r}.{nearest(name[:200], known)}")
+            if name == "algorithm" and value != algorithm:
+                raise UsageError(f"these settings are for {value}, not {algorithm}.")
+            if name != "algorithm" and name not in names:
+                raise UsageError(f"unknown setting {name[:200]!r}.{nearest(name[:200], names)}")
             values[name] = value
         if "placement" in layer and "envs" not in layer:
             # workers=8x16 says how many environments there are.
@@ -100,10 +98,10 @@ def load_preset(name: str) -> dict[str, Any]:
     Raises:
         UsageError: an unknown name.
     """
-    known = presets()
-    if name not in known:
+    names = presets()
+    if name not in names:
         raise UsageError(
-            f"unknown preset {name!r}; there are {', '.join(known)}.{nearest(name, known)}"
+            f"unknown preset {name!r}; there are {', '.join(names)}.{nearest(name, names)}"
         )
     text = (resources.files("flatout.config") / "presets" / f"{name}.toml").read_text()
     return tomllib.loads(text)

@@ -71,7 +71,7 @@ def hints(part: type) -> dict[str, tuple[tuple[Any, ...], tuple[Rule, ...]]]:
 def _taken_apart(hint: Any) -> tuple[tuple[Any, ...], tuple[Rule, ...]]:
     if get_origin(hint) is Annotated:
         kinds, rules = _taken_apart(hint.__origin__)
-        return kinds, rules + tuple(rule for rule in hint.__metadata__ if callable(rule))
+        return kinds, rules + tuple(hint.__metadata__)
     if get_origin(hint) in (Union, types.UnionType):
         members = [_taken_apart(member) for member in get_args(hint)]
         return sum((kinds for kinds, _ in members), ()), sum((rules for _, rules in members), ())

@@ -27,7 +27,6 @@ class Row:
     """One number of devices.
 
     Attributes:
-        devices: how many.
         seconds: of training, after start-up.
         steps_per_s: environment steps (classify: gradient steps) per second.
         examples_per_s: rows that gradients were taken of, per second.
@@ -46,9 +45,8 @@ class Scaling:
     """The same work on several numbers of devices, the smallest first.
 
     Attributes:
-        rows: measured.
         cores: of the host.
-        virtual: whether the devices are a CPU's virtual ones.
+        virtual: whether the devices are virtual ones of the CPU.
     """
 
     rows: Sequence[Row]

@@ -265,10 +265,11 @@ def difference(was: list[dict[str, Any]], now: list[dict[str, Any]]) -> float | 
     if not all(rows):
         return None
     away = 0.0
-    for name in rows[0]:
-        values = [row.get(name) for row in rows]
-        if name.startswith("train/") and all(isinstance(value, int | float) for value in values):
-            gap = abs(values[0] - values[1]) / max(1.0, abs(values[0]))
+    for name, before in rows[0].items():
+        after = rows[1].get(name)
+        numbers = isinstance(before, int | float) and isinstance(after, int | float)
+        if name.startswith("train/") and numbers:
+            gap = abs(before - after) / max(1.0, abs(before))
             away = max(away, gap if math.isfinite(gap) else math.inf)
     return away
 

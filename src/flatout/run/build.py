@@ -40,8 +40,6 @@ def assemble(
     """Choose the placement, make the environments, and compile every program.
 
     Args:
-        config: the settings.
-        spans: where the time goes.
         source: an environment object or factory instead of ``config.env.env``.
         network: a custom torso.
         discardable: see `Interrupts.discardable`.

@@ -109,18 +109,14 @@ class LiveDisplay(Display):
             self._curve.append(mean)
             self._curve_step = progress.steps
         acts = self._config.hyper.acts
-        figures = (
-            f"episodes {progress.episodes:,}   return {mean:.1f} (last 10: {mean10:.1f})   "
-            if acts
-            else f"loss {row['loss']:.4f}   accuracy {row['accuracy']:.1%}   "
-        ) + f"{rate:,.0f} steps/s"
         machine = "" if load is None else load_words(load)
         if self._live is None:
-            together = "   ".join(part for part in (figures, machine) if part)
-            self._console.print(
-                f"step {progress.steps:,}/{self._config.run.steps:,}   {together}",
-                soft_wrap=not self._console.is_terminal,
-            )
+            figures = f"loss {row['loss']:.4f}   accuracy {row['accuracy']:.1%}" if not acts else (
+                f"episodes {progress.episodes:,}   return {mean:.1f} (last 10: {mean10:.1f})"
+            )  # fmt: skip
+            steps = f"step {progress.steps:,}/{self._config.run.steps:,}"
+            line = "   ".join(filter(None, (steps, figures, f"{rate:,.0f} steps/s", machine)))
+            self._console.print(line, soft_wrap=not self._console.is_terminal)
             return
         self._bar.update(self._task, completed=min(progress.steps, self._config.run.steps))
         grid = Table.grid(padding=(0, 3))

@@ -151,8 +151,7 @@ def flow_words(flow: dict[str, float]) -> list[str]:
 def next_step(summary: dict[str, Any]) -> str:
     """What to do next about what was achieved (about speed the verdict speaks), or nothing."""
     phases: dict[str, float] = summary["phases"]
-    goals: dict[str, Any] = summary["steps_to_return"]
-    missed = [goal for goal, steps in goals.items() if steps is None]
+    missed = [goal for goal, steps in summary["steps_to_return"].items() if steps is None]
     if summary["ended"] == "steps" and missed:
         return (
             f"the mean return did not reach {missed[0]}: go on with --resume "
