@@ -9,7 +9,7 @@ import re
 from dataclasses import field, fields, is_dataclass, make_dataclass, replace
 from itertools import dropwhile, takewhile
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, TypeVar
 
 from flatout.config.hyper import HYPER
 from flatout.config.schema import (
@@ -31,6 +31,8 @@ from flatout.config.settings import (
 )
 from flatout.errors import UsageError, nearest
 from flatout.storage.trust import Consent, keep_out, names_code
+
+T = TypeVar("T")
 
 
 def arguments_class(algorithm: str) -> type:
@@ -54,8 +56,8 @@ def arguments_class(algorithm: str) -> type:
     return made
 
 
-def parse(cls: type, prog: str, argv: list[str], default: Any) -> Any:
-    """Parse flags into a settings class; the parser's framed messages become one sentence.
+def parse(default: T, prog: str, argv: list[str]) -> T:
+    """The settings with what the flags change; the parser's framed messages become a sentence.
 
     Raises:
         UsageError: an unknown flag, or a value that it cannot take.
@@ -67,7 +69,7 @@ def parse(cls: type, prog: str, argv: list[str], default: Any) -> Any:
     try:
         with contextlib.redirect_stderr(stderr):
             parsed, unknown = tyro.cli(
-                cls, prog=prog, args=argv, default=default, return_unknown_args=True,
+                type(default), prog=prog, args=argv, default=default, return_unknown_args=True,
                 config=(tyro.conf.OmitArgPrefixes,),
             )  # fmt: skip
     except SystemExit as stop:
@@ -77,7 +79,7 @@ def parse(cls: type, prog: str, argv: list[str], default: Any) -> Any:
             f"{_sentence(stderr.getvalue())} ({prog} --help lists every setting)."
         ) from None
     if unknown:
-        names = [f"--{name.replace('_', '-')}" for name in _names(cls)]
+        names = [f"--{name.replace('_', '-')}" for name in _names(default)]
         raise UsageError(
             f"{prog} does not know {unknown[0]!r}.{nearest(unknown[0].partition('=')[0], names)}"
         )
@@ -93,13 +95,12 @@ def _whole(argument: str) -> str:
     return argument
 
 
-def _names(cls: type) -> list[str]:
+def _names(settings: Any) -> list[str]:
     """Every setting's name, those of nested parts included."""
-    hints, names = get_type_hints(cls), list[str]()
-    for spec in fields(cls):
-        part = hints[spec.name]
-        nested = isinstance(part, type) and is_dataclass(part)
-        names += _names(part) if nested else [spec.name]
+    names = list[str]()
+    for spec in fields(settings):
+        value = getattr(settings, spec.name)
+        names += _names(value) if is_dataclass(value) else [spec.name]
     return names
 
 
@@ -224,7 +225,7 @@ def _with_flags(base: TrainConfig, argv: list[str], pairs: list[str]) -> TrainCo
     }  # fmt: skip
     names = [spec.name for spec in fields(cls)]
     default = cls(**{name: parts[name] for name in names})
-    parsed = parse(cls, f"flatout train {base.algorithm}", argv, default)
+    parsed = parse(default, f"flatout train {base.algorithm}", argv)
     parts |= {name: getattr(parsed, name) for name in names}
     if pairs and not base.hyper.acts:
         raise UsageError(f"--env-kwargs: {base.algorithm} has no environment.")

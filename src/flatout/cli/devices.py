@@ -24,7 +24,7 @@ class DevicesArguments:
 
 def devices(argv: list[str]) -> int:
     """Run the command; returns the exit code."""
-    asked: DevicesArguments = parse(DevicesArguments, "flatout devices", argv, DevicesArguments())
+    asked = parse(DevicesArguments(), "flatout devices", argv)
     hardware = inventory()
     would = {
         kind: str(resolve_placement("auto", hardware, images=images)[0])

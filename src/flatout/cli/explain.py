@@ -61,7 +61,7 @@ def explain(argv: list[str]) -> int:
         argv, command = argv[:at], argv[at + 1 :]
         if not command:
             raise UsageError("nothing follows --: flatout explain -- python script.py ARGUMENTS.")
-    asked: ExplainArguments = parse(ExplainArguments, "flatout explain", argv, ExplainArguments())
+    asked = parse(ExplainArguments(), "flatout explain", argv)
     path = None if asked.path is None else Path(asked.path)
     _check(asked, path, command)
     if command:

@@ -78,7 +78,7 @@ def evaluate(argv: list[str]) -> int:
     Raises:
         FlatoutError: anything that the user can mend.
     """
-    asked: EvalArguments = parse(EvalArguments, "flatout eval", argv, EvalArguments())
+    asked = parse(EvalArguments(), "flatout eval", argv)
     path = _folder("eval", asked.path, "--video", asked.video)
     from flatout.api.load import load_any
 
@@ -112,7 +112,7 @@ def show(argv: list[str]) -> int:
     Raises:
         FlatoutError: anything that the user can mend.
     """
-    asked: WatchArguments = parse(WatchArguments, "flatout watch", argv, WatchArguments())
+    asked = parse(WatchArguments(), "flatout watch", argv)
     path = _folder("watch", asked.path, "--gif", asked.gif)
     if asked.episodes < 1:
         raise UsageError(f"--episodes {asked.episodes} is impossible: at least 1.")

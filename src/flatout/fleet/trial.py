@@ -267,8 +267,9 @@ def difference(was: list[dict[str, Any]], now: list[dict[str, Any]]) -> float | 
     away = 0.0
     for name, before in rows[0].items():
         after = rows[1].get(name)
-        numbers = isinstance(before, int | float) and isinstance(after, int | float)
-        if name.startswith("train/") and numbers:
+        if not (isinstance(before, int | float) and isinstance(after, int | float)):
+            continue
+        if name.startswith("train/"):
             gap = abs(before - after) / max(1.0, abs(before))
             away = max(away, gap if math.isfinite(gap) else math.inf)
     return away

@@ -15,9 +15,9 @@ from flatout.errors import Interrupt
 
 
 class Interrupts:
-    """Turns signals into `Interrupt`, raised only inside `discardable` stretches.
+    """Turns signals into `Interrupt`, raised only inside `discardable` sections.
 
-    Outside of them (learning, publishing, saving) a signal waits for the next such stretch. A
+    Outside of them (learning, publishing, saving) a signal waits for the next such section. A
     second signal ends the process without waiting; what was saved stays saved. SIGHUP is nobody's
     impatience: a terminal that goes away sends several, and they count as one. A signal that is
     ignored (``nohup``, a shell's background job) stays so. Handlers are installed only in the main
@@ -57,7 +57,7 @@ class Interrupts:
 
     @contextmanager
     def discardable(self) -> Iterator[None]:
-        """A stretch that may be interrupted at any bytecode and thrown away."""
+        """A section that may be interrupted at any bytecode and thrown away."""
         self._inside += 1
         try:
             self.check()
