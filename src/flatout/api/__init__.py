@@ -231,7 +231,6 @@ class Agent:
         """An agent from what `save` wrote, or from a run folder.
 
         Args:
-            path: the file or the folder.
             env: an environment to use instead of the saved one's id.
             network: the custom torso that the agent was made with.
             trust: run the code that the file names as ``module:factory`` though another user made
@@ -269,11 +268,7 @@ class Agent:
 
 
 class PPO(Agent):
-    """Proximal policy optimisation (Schulman et al., 2017); Stable-Baselines3's defaults.
-
-    Example:
-        >>> agent = PPO("CartPole-v1", seed=1, envs=8).learn(100_000)  # doctest: +SKIP
-    """
+    """Proximal policy optimisation (Schulman et al., 2017); Stable-Baselines3's defaults."""
 
     algorithm = "ppo"
 

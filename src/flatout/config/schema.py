@@ -125,16 +125,16 @@ class RunConfig:
     virtual_devices: Annotated[int, Range(1, 64)] | None = None
     """Show so many CPU devices, to try on one CPU what is meant for several devices."""
     shards: AtLeast1 = 1
-    """Parts that each update is made of, each with its own environments and rows; as many devices
+    """Shards that each update is made of, each with its own environments and rows; as many devices
     as divide this may carry them, with the same results."""
     reduce: Literal["fastest", "ordered"] = "fastest"
-    """How the parts' gradients are added up: fastest (equal to 1e-5 on any number of devices) or
+    """How the shards' gradients are added up: fastest (equal to 1e-5 on any number of devices) or
     ordered (bit for bit)."""
     sync: Annotated[str, check_sync] = "every-step"
-    """When parts agree: every-step averages gradients, every:K parameters after K updates of each
-    part by itself (and at the end of each iteration)."""
+    """When shards agree: every-step averages gradients, every:K parameters after K updates of each
+    shard by itself (and at the end of each iteration)."""
     micro_batch: AtLeast1 | None = None
-    """Compute gradients of so many rows of a part at a time and add them up: less memory, the
+    """Compute gradients of so many rows of a shard at a time and add them up: less memory, the
     same update (not for genetic)."""
     precision: Literal["highest", "default"] = "highest"
     """Products on a GPU: highest keeps all of float32, so that a GPU learns what a CPU does;

@@ -239,9 +239,8 @@ class Trainer:
         assert components.evaluator is not None
         progress = self.progress
         with self._interrupts.discardable(), self._spans.span("eval"):
-            result: Evaluation = components.evaluator.run(
-                components.schedule.params, progress.iterations
-            )
+            params = components.schedule.params
+            result: Evaluation = components.evaluator.run(params, progress.iterations)
         progress.last_eval = result.row()
         self._evaluated = result.return_mean
         if progress.best_return is None or result.return_mean > progress.best_return:
@@ -263,9 +262,8 @@ class Trainer:
     def _row(self) -> dict[str, float]:
         """The metrics since the last row; docs/metrics.md describes every key."""
         progress = self.progress
-        wall = self._wall()
         row: dict[str, float] = {
-            "time/wall_s": wall,
+            "time/wall_s": self._wall(),
             "time/steps_per_s": self._rate(),
             "time/iterations": progress.iterations,
             "rollout/episodes": progress.episodes,
@@ -309,25 +307,23 @@ class Trainer:
         self.final = components.schedule.snapshot()
         if self._folder is not None:
             self._folder.check()
-        if self._folder is not None and self.interrupted is None:
-            with self._spans.span("checkpoint"):
-                mean, arrays = self.progress.return_mean_100, self.final.arrays
-                save_parameters(self._folder.final, self.config, arrays, mean)
+            if self.interrupted is None:
+                with self._spans.span("checkpoint"):
+                    mean, arrays = self.progress.return_mean_100, self.final.arrays
+                    save_parameters(self._folder.final, self.config, arrays, mean)
         recording.close()
         if self._display.lost:
             components.notes.append(f"{self._display.lost}: the run went on without its display")
+        times = self._clock.times()
         summary = summarise(
-            self.config,
-            self.progress,
-            components,
-            self._clock.times(),
+            self.config, self.progress, components, times,
             steps_per_s=self._rate(),
             last=self._last_values,
             run_dir=None if self._path is None else str(self._path),
             ended="signal" if self.interrupted is not None else self._done(),
             evaluated=self._evaluated,
             verdict=closing_verdict(recording, self.config, components, self._path),
-        )
+        )  # fmt: skip
         if self._folder is not None:
             self._folder.write_json("summary.json", summary)
             if self._spans.trace:
