@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout.cli.arguments import take, train_config
 from flatout.config.hyper import OnPolicyConfig
-from flatout.config.schema import TrainConfig
+from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.config.settings import resolve, with_run
 from flatout.errors import UsageError, one_line
 from flatout.fleet.child import run_module
@@ -240,13 +240,8 @@ def compared(folders: Sequence[Path]) -> Scaling:
 
 def work_of(config: TrainConfig, summary: dict[str, Any]) -> dict[str, Any]:
     """What a run did, as far as its speed depends on it."""
-    flat = config.flat()
-    ignored = {
-        "devices", "virtual_devices", "placement", "soft_placement", "run_dir", "seed", "quiet",
-        "json", "tensorboard", "wandb", "trace", "checkpoint_every", "keep_checkpoints",
-        "log_every", "threshold", "stop_at_return", "steps", "reduce", "worker_timeout",
-    }  # fmt: skip
-    settings = {name: value for name, value in flat.items() if name not in ignored}
+    ignored = RESUMABLE | {"seed"}
+    settings = {name: value for name, value in config.flat().items() if name not in ignored}
     return {
         "examples": examples(config, summary),
         "steps": summary["steps"], "updates": summary["updates"], **settings,
