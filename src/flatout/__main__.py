@@ -41,10 +41,12 @@ def _end_within(seconds: float, code: int) -> None:
     import threading
 
     def end() -> None:
-        alive = [one for one in threading.enumerate() if one is not threading.main_thread()]
-        names = ", ".join(one.name for one in alive if not one.daemon)
-        said = f"flatout: ended {seconds:g} s after its work ({names or 'a handler of exits'} hung)"
-        os.write(2, f"{said}\n".encode(errors="replace"))
+        main = threading.main_thread()
+        alive = [thread for thread in threading.enumerate() if thread is not main]
+        names = ", ".join(thread.name for thread in alive if not thread.daemon)
+        hung = f"({names or 'a handler of exits'} hung)"
+        line = f"flatout: ended {seconds:g} s after its work {hung}\n"
+        os.write(2, line.encode(errors="replace"))
         os._exit(code)
 
     timer = threading.Timer(seconds, end)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flatout.cli.arguments import train_config
 from flatout.config.hyper import PPOConfig
-from flatout.config.settings import load_preset, load_toml, parse_kwargs, presets, resolve
+from flatout.config.settings import load_file, load_preset, parse_kwargs, presets, resolve
 from flatout.errors import UsageError
 
 
@@ -184,7 +184,7 @@ def test_every_preset_is_possible(name: str) -> None:
 def test_a_file_is_read_as_toml_and_wins_over_the_preset(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('gamma = 0.5\nmax_grad_norm = "none"\nhidden = [8, 8]\nthreshold = 475\n')
-    config = resolve("ppo", load_preset("pendulum-ppo"), load_toml(str(file)))
+    config = resolve("ppo", load_preset("pendulum-ppo"), load_file(str(file)))
     assert config.env.env == "Pendulum-v1"
     assert (config.hyper.gamma, config.hyper.max_grad_norm) == (0.5, None)
     assert (config.network.hidden, config.run.threshold) == ((8, 8), (475.0,))
@@ -196,7 +196,7 @@ def test_an_unreadable_file_is_refused_by_name(tmp_path: Path, content: bytes | 
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(UsageError, match=r"--config .*bad\.toml"):
-        load_toml(str(file))
+        load_file(str(file))
 
 
 @pytest.mark.parametrize(

@@ -4,43 +4,34 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
-from flatout.config.settings import resolve
-from flatout.errors import FlatoutError
+from flatout.config.settings import load_file, resolve
+from flatout.errors import FlatoutError, UsageError
 from flatout.explain.diagnosis import Diagnosis, Finding
 from flatout.explain.own.runs import diagnose_run
-from flatout.fleet import trial
-from flatout.fleet.trial import Outcome, as_toml, difference, effect, show, try_first
+from flatout.fleet import child, trial
+from flatout.fleet.trial import Outcome, difference, effect, show, try_first
 from tests.conftest import TINY, Result
 
 Cli = Callable[..., Result]
 PPO = resolve("ppo", {"env": "CartPole-v1", "envs": 4, "n_steps": 64, "placement": "cpu"}).flat()
 
-simple = st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8) | st.floats(-9, 9)
-values = st.dictionaries(
-    st.text("abcdefgh_", min_size=1), simple | st.lists(simple, max_size=3), max_size=5
-)
-
-
-@given(values, values)
-def test_settings_survive_their_file(flat: dict[str, Any], table: dict[str, Any]) -> None:
-    assert tomllib.loads(as_toml({"env_kwargs": table} | flat)) == {"env_kwargs": table} | flat
-
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c", "dqn", "ddpg", "td3", "sac", "genetic"])
-def test_every_algorithms_settings_survive(algorithm: str) -> None:
+def test_every_algorithms_settings_survive_their_file(algorithm: str, tmp_path: Path) -> None:
     config = resolve(algorithm, {"env": "X-v0", "env_kwargs": {"size": 3, "name": 'a"b'}})
-    again = resolve(algorithm, tomllib.loads(as_toml(config.flat())))
-    assert again == config
+    file = tmp_path / "base.json"
+    file.write_text(json.dumps(config.flat()))
+    assert resolve(algorithm, load_file(str(file))) == config
+    file.write_text("{")
+    with pytest.raises(UsageError, match=r"base\.json is not JSON"):
+        load_file(str(file))
 
 
 @pytest.mark.parametrize(
@@ -125,15 +116,15 @@ def test_a_run_without_spans_is_refused(flatout: Cli, tmp_path: Path) -> None:
 def test_nothing_is_left_of_a_run_that_takes_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[subprocess.Popen[str]] = []
     popen = subprocess.Popen
 
     def remember(*arguments: Any, **more: Any) -> Any:
         started.append(popen(*arguments, **more))
         return started[-1]
 
-    monkeypatch.setattr(trial.subprocess, "Popen", remember)
-    (tmp_path / "base.toml").write_text(as_toml(PPO | {"steps": 10**8}))
+    monkeypatch.setattr(child.subprocess, "Popen", remember)
+    (tmp_path / trial.BASE).write_text(json.dumps(PPO | {"steps": 10**8}))
     with pytest.raises(FlatoutError, match="did not end within"):
         trial._train(tmp_path, tmp_path / "run", (), 0.5)
     assert [process.poll() is not None for process in started] == [True]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import re
 from dataclasses import field, fields, is_dataclass, make_dataclass, replace
+from itertools import dropwhile, takewhile
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, TypeVar
 
 from flatout.config.hyper import HYPER
 from flatout.config.schema import (
@@ -21,8 +23,8 @@ from flatout.config.schema import (
 from flatout.config.settings import (
     build,
     environments,
+    load_file,
     load_preset,
-    load_toml,
     parse_kwargs,
     parts_of,
     resolve,
@@ -30,16 +32,18 @@ from flatout.config.settings import (
 from flatout.errors import UsageError, nearest
 from flatout.storage.trust import Consent, keep_out, names_code
 
+T = TypeVar("T")
+
 
 def arguments_class(algorithm: str) -> type:
     """The settings of one algorithm as one class, whose docstring heads its help."""
     hyper = HYPER[algorithm]
-    parts: list[tuple[str, type]] = [("hyper", hyper), ("run", RunConfig)]
-    if algorithm != "classify":  # which has images instead, and networks of its own
-        parts = [("environment", EnvConfig), ("network", NetworkConfig), *parts]
+    parts: dict[str, type] = {"hyper": hyper, "run": RunConfig}
+    if hyper.acts:  # what learns from a dataset has networks for that
+        parts = {"environment": EnvConfig, "network": NetworkConfig} | parts
     made = make_dataclass(
         f"{algorithm.upper()}Arguments",
-        [(name, part, field(default_factory=part)) for name, part in parts],
+        [(name, part, field(default_factory=part)) for name, part in parts.items()],
         frozen=True,
     )
     title = (hyper.__doc__ or "").split("; ")[0]
@@ -52,8 +56,8 @@ def arguments_class(algorithm: str) -> type:
     return made
 
 
-def parse(cls: type, prog: str, argv: list[str], default: Any) -> Any:
-    """Parse flags into a settings class; the parser's framed messages become one sentence.
+def parse(default: T, prog: str, argv: list[str]) -> T:
+    """The settings with what the flags change; the parser's framed messages become a sentence.
 
     Raises:
         UsageError: an unknown flag, or a value that it cannot take.
@@ -61,21 +65,21 @@ def parse(cls: type, prog: str, argv: list[str], default: Any) -> Any:
     import tyro
 
     argv = [_whole(argument) for argument in argv]
-    said = io.StringIO()
+    stderr = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(stderr):
             parsed, unknown = tyro.cli(
-                cls, prog=prog, args=argv, default=default, return_unknown_args=True,
+                type(default), prog=prog, args=argv, default=default, return_unknown_args=True,
                 config=(tyro.conf.OmitArgPrefixes,),
             )  # fmt: skip
     except SystemExit as stop:
         if not stop.code:
             raise
         raise UsageError(
-            f"{_plain(said.getvalue())} ({prog} --help lists every setting)."
+            f"{_sentence(stderr.getvalue())} ({prog} --help lists every setting)."
         ) from None
     if unknown:
-        names = [f"--{name.replace('_', '-')}" for name in _names(cls)]
+        names = [f"--{name.replace('_', '-')}" for name in _names(default)]
         raise UsageError(
             f"{prog} does not know {unknown[0]!r}.{nearest(unknown[0].partition('=')[0], names)}"
         )
@@ -91,28 +95,39 @@ def _whole(argument: str) -> str:
     return argument
 
 
-def _names(cls: type) -> list[str]:
+def _names(settings: Any) -> list[str]:
     """Every setting's name, those of nested parts included."""
-    hints, names = get_type_hints(cls), list[str]()
-    for spec in fields(cls):
-        part = hints[spec.name]
-        nested = isinstance(part, type) and is_dataclass(part)
-        names += _names(part) if nested else [spec.name]
+    names = list[str]()
+    for spec in fields(settings):
+        value = getattr(settings, spec.name)
+        names += _names(value) if is_dataclass(value) else [spec.name]
     return names
 
 
-def _plain(box: str) -> str:
-    """The sentence inside the parser's framed message."""
-    lines = [line.strip(" │╭╰╮╯─-") for line in box.splitlines()]
-    rest = lines[1:]  # below the title
-    while rest and not rest[0]:
-        rest.pop(0)
-    message = list[str]()
-    for line in rest:
-        if not line:
-            break
-        message.append(line)
+def _sentence(box: str) -> str:
+    """The sentence inside the parser's framed message: what stands below the title, to the rule."""
+    lines = [line.strip(" │╭╰╮╯─-") for line in box.splitlines()[1:]]
+    message = takewhile(bool, dropwhile(lambda line: not line, lines))
     return " ".join(message).rstrip(".")
+
+
+def take_all(argv: list[str], flag: str, each: float = math.inf) -> tuple[list[str], list[str]]:
+    """All values of a flag, which takes so many each time, and the arguments without it."""
+    values, rest, room = list[str](), list[str](), 0.0
+    for argument in [*argv, "--"]:  # which ends what a flag takes
+        name, separator, text = argument.partition("=")
+        if room == 1 and argument.startswith("--"):
+            raise UsageError(f"{flag} needs a value.")
+        if name.replace("_", "-") == flag:
+            room = each - bool(separator)
+            values += [text] if separator else []
+        elif room and not argument.startswith("--"):
+            room -= 1
+            values.append(argument)
+        else:
+            room = 0
+            rest.append(argument)
+    return values, rest[:-1]
 
 
 def take(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
@@ -121,38 +136,8 @@ def take(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
     Raises:
         UsageError: the flag without a value.
     """
-    value, rest, i = None, list[str](), 0
-    while i < len(argv):
-        name, separator, text = argv[i].partition("=")
-        if name.replace("_", "-") != flag:
-            rest.append(argv[i])
-        elif separator:
-            value = text
-        elif i + 1 < len(argv) and not argv[i + 1].startswith("--"):
-            i += 1
-            value = argv[i]
-        else:
-            raise UsageError(f"{flag} needs a value.")
-        i += 1
-    return value, rest
-
-
-def _take_list(argv: list[str], flag: str) -> tuple[list[str], list[str]]:
-    """All values of a flag that takes several and may be repeated, and the arguments without."""
-    values, rest, taking = list[str](), list[str](), False
-    for argument in argv:
-        name, separator, text = argument.partition("=")
-        if name.replace("_", "-") == flag:
-            taking = True
-            values += [text] if separator else []
-        elif argument.startswith("--"):
-            taking = False
-            rest.append(argument)
-        elif taking:
-            values.append(argument)
-        else:
-            rest.append(argument)
-    return values, rest
+    values, rest = take_all(argv, flag, 1)
+    return values[-1] if values else None, rest
 
 
 def _typed(argv: list[str], pairs: list[str]) -> dict[str, Any]:
@@ -172,76 +157,93 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
     resumed, argv = take(argv, "--resume")
     preset, argv = take(argv, "--preset")
     file, argv = take(argv, "--config")
-    pairs, argv = _take_list(argv, "--env-kwargs")
-    thresholds, argv = _take_list(argv, "--threshold")
+    pairs, argv = take_all(argv, "--env-kwargs")
+    thresholds, argv = take_all(argv, "--threshold")
     if thresholds:
         argv = [*argv, "--threshold", *thresholds]
+    typed = _typed(argv, pairs)
     named = argv.pop(0) if argv and not argv[0].startswith("-") else None
-    layers: list[dict[str, Any]] = []
-    if resumed is not None:
-        from flatout.storage.run_folder import load_config
-
-        keep_out(Path(resumed))
+    if resumed is None:
+        layers = [] if preset is None else [load_preset(preset)]
+        layers += [] if file is None else [_file_settings(file, trust or "env" in typed)]
+        algorithm = _algorithm(named, layers, argv)
+    else:
         for flag, value in (("--preset", preset), ("--config", file)):
             if value is not None:
                 raise UsageError(f"{flag} cannot change what --resume goes on with.")
-        saved = load_config(Path(resumed), Consent(_typed(argv, pairs), trust))
-        layers.append(saved.flat() | {"run_dir": resumed})
-        # How the run reports is asked anew each time.
-        layers.append({"quiet": False, "json": False, "trace": False})
-        algorithm = named or saved.algorithm
-        if algorithm != saved.algorithm:
-            raise UsageError(f"{resumed} was trained with {saved.algorithm}, not {algorithm}.")
-    else:
-        if preset is not None:
-            layers.append(load_preset(preset))
-        if file is not None:
-            layers.append(load_toml(file))
-            env = layers[-1].get("env")
-            typed = trust or "env" in _typed(argv, pairs)
-            if isinstance(env, str) and names_code(env) and not typed:
-                raise UsageError(
-                    f"--config {file} names the environment {env[:200]}, whose code is not run "
-                    f"because a file says so; say --env {env[:200]} as well, or --trust."
-                )
-        chosen = [str(layer["algorithm"]) for layer in layers if "algorithm" in layer]
-        algorithm = named or (chosen[-1] if chosen else "")
-        if not algorithm and any(word in argv for word in ("-h", "--help")):
-            algorithm = "ppo"
-        if not algorithm:
-            raise UsageError(f"train needs an algorithm: {', '.join(ALGORITHMS)}.")
-        parts_of(algorithm)  # refuse an unknown one before its flags
-        if named and chosen and chosen[-1] != named:
-            raise UsageError(f"the preset or file is for {chosen[-1]}, not {named}.")
-    base = build(algorithm, *layers)
-    arguments = arguments_class(algorithm)
-    given = {"environment": base.env, "network": base.network}
-    known = {spec.name for spec in fields(arguments)}
-    given = {name: part for name, part in given.items() if name in known}
-    default = arguments(**given, hyper=base.hyper, run=base.run)
-    parsed = parse(arguments, f"flatout train {algorithm}", argv, default)
-    if pairs and not given:
-        raise UsageError(f"--env-kwargs: {algorithm} has no environment.")
-    kwargs = {**base.env.env_kwargs, **parse_kwargs(pairs)}
-    own = replace(getattr(parsed, "environment", base.env), env_kwargs=kwargs)
-    if not any(argument.partition("=")[0] == "--envs" for argument in argv):
-        own = replace(own, **environments(parsed.run.placement))
-    built = TrainConfig(
-        algorithm,
-        own,
-        getattr(parsed, "network", base.network),
-        parsed.hyper,
-        parsed.run,
-    )
+        layers = [_resumed_settings(resumed, Consent(typed, trust))]
+        algorithm = layers[0]["algorithm"]
+        if named not in (None, algorithm):
+            raise UsageError(f"{resumed} was trained with {algorithm}, not {named}.")
+    before = build(algorithm, *layers)
+    config = _with_flags(before, argv, pairs)
     if resumed is not None:
-        before = base.flat()
-        for name, value in built.flat().items():
-            if name not in RESUMABLE and value != before[name]:
-                raise UsageError(
-                    f"--resume cannot change {name} (from {before[name]} to {value}); only "
-                    "placement, steps, logging and stopping may change."
-                )
-        if built.run.run_dir != resumed:
-            raise UsageError("--resume names the run folder; --run-dir cannot change it.")
-    config = resolve(algorithm, built.flat())
-    return config, resumed is not None
+        _refuse_changes(before, config, resumed)
+    return resolve(algorithm, config.flat()), resumed is not None
+
+
+def _file_settings(file: str, trust: bool) -> dict[str, Any]:
+    """The settings of a ``--config`` file, whose environment's code may be run if `trust`."""
+    settings = load_file(file)
+    env = settings.get("env")
+    if isinstance(env, str) and names_code(env) and not trust:
+        raise UsageError(
+            f"--config {file} names the environment {env[:200]}, whose code is not run "
+            f"because a file says so; say --env {env[:200]} as well, or --trust."
+        )
+    return settings
+
+
+def _algorithm(named: str | None, layers: list[dict[str, Any]], argv: list[str]) -> str:
+    """The algorithm that the command line names, else the preset or file."""
+    chosen = [str(layer["algorithm"]) for layer in layers if "algorithm" in layer]
+    algorithm = named or (chosen[-1] if chosen else "")
+    if not algorithm and any(word in argv for word in ("-h", "--help")):
+        algorithm = "ppo"
+    if not algorithm:
+        raise UsageError(f"train needs an algorithm: {', '.join(ALGORITHMS)}.")
+    parts_of(algorithm)  # refuse an unknown one before its flags
+    if named and chosen and chosen[-1] != named:
+        raise UsageError(f"the preset or file is for {chosen[-1]}, not {named}.")
+    return algorithm
+
+
+def _resumed_settings(folder: str, consent: Consent) -> dict[str, Any]:
+    """The settings of a run; how it reports is asked anew each time."""
+    from flatout.storage.run_folder import load_config
+
+    keep_out(Path(folder))
+    asked_anew = {"quiet": False, "json": False, "trace": False}
+    return load_config(Path(folder), consent).flat() | asked_anew | {"run_dir": folder}
+
+
+def _with_flags(base: TrainConfig, argv: list[str], pairs: list[str]) -> TrainConfig:
+    """The settings that the flags leave or change."""
+    cls = arguments_class(base.algorithm)
+    parts = {
+        "environment": base.env, "network": base.network, "hyper": base.hyper, "run": base.run,
+    }  # fmt: skip
+    names = [spec.name for spec in fields(cls)]
+    default = cls(**{name: parts[name] for name in names})
+    parsed = parse(default, f"flatout train {base.algorithm}", argv)
+    parts |= {name: getattr(parsed, name) for name in names}
+    if pairs and not base.hyper.acts:
+        raise UsageError(f"--env-kwargs: {base.algorithm} has no environment.")
+    changes: dict[str, Any] = {"env_kwargs": {**base.env.env_kwargs, **parse_kwargs(pairs)}}
+    if not any(argument.partition("=")[0] == "--envs" for argument in argv):
+        changes |= environments(parts["run"].placement)
+    env = replace(parts["environment"], **changes)
+    return TrainConfig(base.algorithm, env, parts["network"], parts["hyper"], parts["run"])
+
+
+def _refuse_changes(before: TrainConfig, config: TrainConfig, run_dir: str) -> None:
+    """Refuse flags that would change what a resumed run learns."""
+    saved = before.flat()
+    for name, value in config.flat().items():
+        if name not in RESUMABLE and value != saved[name]:
+            raise UsageError(
+                f"--resume cannot change {name} (from {saved[name]} to {value}); only "
+                "placement, steps, logging and stopping may change."
+            )
+    if config.run.run_dir != run_dir:
+        raise UsageError("--resume names the run folder; --run-dir cannot change it.")

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import flatout
-from flatout.cli.arguments import parse, train_config
-from flatout.config.schema import (
-    ALGORITHMS,
-)
-from flatout.config.settings import (
-    presets,
-    with_run,
-)
+from flatout.cli.arguments import train_config
+from flatout.config.schema import ALGORITHMS
+from flatout.config.settings import presets, with_run
 from flatout.errors import FlatoutError, UsageError, nearest
 from flatout.storage import durable
 
@@ -48,55 +43,6 @@ flatout train ALGORITHM --help lists every setting; --version prints the version
 """
 
 
-@dataclass(frozen=True)
-class EvalArguments:
-    """Play greedy episodes with a trained agent."""
-
-    episodes: int = 20
-    """How many."""
-    seed: int | None = None
-    """Seed of the episodes; by default the run's own evaluation episodes."""
-    video: str | None = None
-    """Also write one episode as an animated GIF."""
-    checkpoint: str = "best"
-    """best (by evaluation; the final parameters where none was made; else the newest checkpoint's)
-    or final."""
-    env: str | None = None
-    """The environment once more, where it is module:factory and the agent not of your making."""
-    trust: bool = False
-    """Run the code that the agent names, though it is not of your making."""
-    json: bool = False
-    """Print the result as JSON, alone on stdout."""
-
-
-@dataclass(frozen=True)
-class WatchArguments:
-    """See a trained agent play in the terminal."""
-
-    episodes: int = 3
-    """How many."""
-    fps: float | None = None
-    """Frames per second; by default the environment's own."""
-    seed: int | None = None
-    """Seed of the episodes; by default the run's own evaluation episodes."""
-    gif: str | None = None
-    """Write one episode as an animated GIF instead."""
-    checkpoint: str = "newest"
-    """newest (also of a run that goes on), best (by evaluation) or final."""
-    env: str | None = None
-    """The environment once more, where it is module:factory and the agent not of your making."""
-    trust: bool = False
-    """Run the code that the agent names, though it is not of your making."""
-
-
-@dataclass(frozen=True)
-class DevicesArguments:
-    """What this machine has, who uses it, and what a run would use."""
-
-    json: bool = False
-    """Print it as JSON, alone on stdout."""
-
-
 def dispatch(argv: list[str]) -> int:
     """Run one command; returns the exit code.
 
@@ -104,9 +50,13 @@ def dispatch(argv: list[str]) -> int:
         FlatoutError: anything that the user can mend.
     """
     commands: dict[str, Callable[[list[str]], int]] = {
-        "train": _train, "eval": _eval, "watch": _watch, "explain": _explain, "scale": _scale,
-        "devices": _devices,
-    }  # fmt: skip
+        "train": _train,
+        "eval": _command("play", "evaluate"),
+        "watch": _command("play", "show"),
+        "explain": _command("explain", "explain"),
+        "scale": _command("scale", "scale"),
+        "devices": _command("devices", "devices"),
+    }
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(HELP.format(algorithms=", ".join(ALGORITHMS), presets=", ".join(presets())))
         return 0 if argv else 2
@@ -130,14 +80,14 @@ def _train(argv: list[str]) -> int:
 
     from flatout.output import leave, say, trouble
     from flatout.run.interrupts import Interrupts
-    from flatout.run.progress import Display, Silent
+    from flatout.run.progress import Display
     from flatout.storage.run_folder import RunFolder, default_folder
 
     path = Path(config.run.run_dir) if config.run.run_dir else default_folder(config)
     with Interrupts(leave) as interrupts:  # from here on a signal is never lost
         folder = RunFolder(path, resume, report=True)
         console = Console(stderr=config.run.json)
-        display: Display = Silent()
+        display = Display()
         if not config.run.quiet:
             from flatout.run.display import LiveDisplay
 
@@ -213,104 +163,14 @@ def _process_age() -> float:
         return 0.0
 
 
-def _eval(argv: list[str]) -> int:
-    from flatout.output import printable
+def _command(module: str, name: str) -> Callable[[list[str]], int]:
+    """A command whose module is imported on use, and which a signal ends at once."""
 
-    path = argv.pop(0) if argv and not argv[0].startswith("-") else None
-    arguments: EvalArguments = parse(EvalArguments, "flatout eval RUN_DIR", argv, EvalArguments())
-    if path is None:
-        raise UsageError("eval needs a run folder or a saved agent: flatout eval RUN_DIR.")
-    _need_gif("--video", arguments.video)
-    if arguments.checkpoint not in ("best", "final"):
-        raise UsageError(
-            f"--checkpoint {arguments.checkpoint} is neither best nor final."
-            f"{nearest(arguments.checkpoint, ['best', 'final'])}"
-        )
-    from flatout.storage.trust import keep_out
+    def run(argv: list[str]) -> int:
+        with _interruptible():
+            return getattr(importlib.import_module(f"flatout.cli.{module}"), name)(argv)
 
-    keep_out(Path(path))
-    from flatout.api import load_any
-
-    with _interruptible():
-        agent, file = load_any(Path(path), arguments.checkpoint, arguments.env, arguments.trust)
-        result = agent.evaluate(arguments.episodes, seed=arguments.seed)
-        if arguments.video is not None:
-            agent.record(Path(arguments.video), seed=arguments.seed)
-    shown = {
-        "agent": str(file),
-        "env": agent.config.env.env,
-        "episodes": arguments.episodes,
-        "return_mean": result.return_mean,
-        "return_std": result.return_std,
-        "return_min": min(result.returns),
-        "return_max": max(result.returns),
-        "length_mean": result.length_mean,
-        "returns": list(result.returns),
-        "video": arguments.video,
-    }
-    if arguments.json:
-        print(json.dumps(shown))
-        return 0
-    print(
-        f"{printable(shown['env'])}: return {result.return_mean:.2f} ± {result.return_std:.2f} "
-        f"over {arguments.episodes} greedy episodes (lowest {shown['return_min']:.2f}, highest "
-        f"{shown['return_max']:.2f}), mean length {result.length_mean:.1f}\n"
-        f"{printable(str(file))}"
-    )
-    if arguments.video is not None:
-        print(f"video: {arguments.video}")
-    return 0
-
-
-def _watch(argv: list[str]) -> int:
-    path = argv.pop(0) if argv and not argv[0].startswith("-") else None
-    chosen: WatchArguments = parse(WatchArguments, "flatout watch RUN_DIR", argv, WatchArguments())
-    if path is None:
-        raise UsageError("watch needs a run folder or a saved agent: flatout watch RUN_DIR.")
-    _need_gif("--gif", chosen.gif)
-    if chosen.episodes < 1:
-        raise UsageError(f"--episodes {chosen.episodes} is impossible: at least 1.")
-    if chosen.fps is not None and not 0 < chosen.fps <= 1000:
-        raise UsageError(f"--fps {chosen.fps:g} is impossible: it lies above 0 and up to 1000.")
-    if chosen.checkpoint not in ("newest", "best", "final"):
-        raise UsageError(
-            f"--checkpoint {chosen.checkpoint} is none of newest, best and final."
-            f"{nearest(chosen.checkpoint, ['newest', 'best', 'final'])}"
-        )
-    from flatout.storage.trust import keep_out
-
-    keep_out(Path(path))
-    from rich.console import Console
-
-    from flatout.api import Agent, load_any
-    from flatout.cli.watch import watch
-
-    def newest() -> tuple[Agent, Path]:
-        return load_any(Path(path), chosen.checkpoint, chosen.env, chosen.trust)
-
-    with _interruptible():
-        if chosen.gif is not None:
-            total = newest()[0].record(Path(chosen.gif), seed=chosen.seed)
-            print(f"{chosen.gif}: one episode, return {total:g}")
-            return 0
-        returns = watch(newest, chosen.episodes, chosen.fps, chosen.seed, Console())
-    if len(returns) > 1:
-        print(f"mean return of {len(returns)} episodes: {sum(returns) / len(returns):g}")
-    return 0
-
-
-def _explain(argv: list[str]) -> int:
-    from flatout.cli.explain import explain
-
-    with _interruptible():
-        return explain(argv)
-
-
-def _scale(argv: list[str]) -> int:
-    from flatout.cli.scale import scale
-
-    with _interruptible():
-        return scale(argv)
+    return run
 
 
 @contextmanager
@@ -323,32 +183,3 @@ def _interruptible() -> Iterator[None]:
         faulthandler.enable(file=2, all_threads=False)
     with Interrupts(leave) as interrupts, interrupts.discardable():
         yield
-
-
-def _need_gif(flag: str, path: str | None) -> None:
-    if path is not None and not path.lower().endswith(".gif"):
-        raise UsageError(f"{flag} {path}: videos are animated GIFs; name a .gif file.")
-
-
-def _devices(argv: list[str]) -> int:
-    arguments: DevicesArguments = parse(
-        DevicesArguments, "flatout devices", argv, DevicesArguments()
-    )
-    from dataclasses import asdict
-
-    from flatout.hardware.inventory import inventory, resolve_placement
-
-    hardware = inventory()
-    would = {
-        kind: str(resolve_placement("auto", hardware, images=images)[0])
-        for kind, images in (("vectors", False), ("images", True))
-    }
-    if arguments.json:
-        print(json.dumps(asdict(hardware) | {"auto": would}))
-        return 0
-    from rich.console import Console
-
-    from flatout.cli.devices import show
-
-    show(hardware, would, Console())
-    return 0

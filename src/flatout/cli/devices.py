@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, dataclass
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flatout.hardware.inventory import Hardware
+from flatout.cli.arguments import parse
+from flatout.hardware.inventory import Hardware, inventory, resolve_placement
 from flatout.output import printable
+
+
+@dataclass(frozen=True)
+class DevicesArguments:
+    """What this machine has, who uses it, and what a run would use."""
+
+    json: bool = False
+    """Print it as JSON, alone on stdout."""
+
+
+def devices(argv: list[str]) -> int:
+    """Run the command; returns the exit code."""
+    asked = parse(DevicesArguments(), "flatout devices", argv)
+    hardware = inventory()
+    would = {
+        kind: str(resolve_placement("auto", hardware, images=images)[0])
+        for kind, images in (("vectors", False), ("images", True))
+    }
+    if asked.json:
+        print(json.dumps(asdict(hardware) | {"auto": would}))
+    else:
+        show(hardware, would, Console())
+    return 0
 
 
 def show(hardware: Hardware, would: dict[str, str], console: Console) -> None:
     """Print devices, memory free and used and by whom, and what a run would use.
 
     Args:
-        hardware: the machine.
         would: what placement ``auto`` means, by kind of observation.
-        console: where to print.
     """
     table = Table(box=None, padding=(0, 2), pad_edge=False)
     for heading, side in (("device", "left"), ("what", "left"), ("memory free", "right"),

@@ -50,10 +50,7 @@ class ExplainArguments:
 
 
 def explain(argv: list[str]) -> int:
-    """Run the command.
-
-    Args:
-        argv: the command line after ``explain``.
+    """Run ``flatout explain`` with what follows on the command line; returns the exit code.
 
     Raises:
         FlatoutError: anything that the user can mend.
@@ -64,69 +61,58 @@ def explain(argv: list[str]) -> int:
         argv, command = argv[:at], argv[at + 1 :]
         if not command:
             raise UsageError("nothing follows --: flatout explain -- python script.py ARGUMENTS.")
-    asked: ExplainArguments = parse(ExplainArguments, "flatout explain", argv, ExplainArguments())
-    path = asked.path
+    asked = parse(ExplainArguments(), "flatout explain", argv)
+    path = None if asked.path is None else Path(asked.path)
     _check(asked, path, command)
     if command:
         return _program(command, asked)
     if asked.pid is not None:
         from flatout.explain.program.spy import record_pid
 
-        _report(_diagnosed(record_pid(asked.pid, asked.seconds), asked), asked)
-        return 0
-    assert path is not None
-    if Path(path).is_file():
-        _report(_saved(Path(path)), asked)
-        return 0
-    return _run(Path(path), asked)
+        _report(_diagnosed(record_pid(asked.pid, asked.seconds), asked), asked, stderr=True)
+    elif path is not None and path.is_file():
+        _report(_saved(path), asked, stderr=True)
+    elif path is not None:
+        _run(path, asked)
+    return 0
 
 
-def _run(path: Path, asked: ExplainArguments) -> int:
+def _run(path: Path, asked: ExplainArguments) -> None:
     """Explain a run's folder on stdout and in the files that were asked for."""
     from rich.console import Console
 
     from flatout.explain.own.runs import diagnose_evidence, read_run
-    from flatout.explain.report import show
-    from flatout.fleet.trial import show as show_trial
-    from flatout.fleet.trial import try_first
+    from flatout.fleet.trial import show, try_first
     from flatout.storage.trust import Consent, keep_out
 
     keep_out(path)
-    evidence, console = read_run(path), Console()
+    evidence = read_run(path)
     diagnosis = diagnose_evidence(evidence)
     if asked.save is not None:
         _write(asked.save, evidence.as_json())
-    show(diagnosis, console)
-    write_files(diagnosis, asked.json, asked.html)
+    _report(diagnosis, asked)
     if asked.try_:
-        outcome = try_first(path, diagnosis, console, said=Consent(trust=asked.trust))
-        show_trial(outcome, console)
+        console = Console()
+        outcome = try_first(path, diagnosis, console, consent=Consent(trust=asked.trust))
+        show(outcome, console)
         if asked.json is not None:
             _write(asked.json, diagnosis.as_json() | {"trial": outcome.as_json()})
-    return 0
-
-
-def _files(asked: ExplainArguments) -> dict[str, str | None]:
-    return {"json": asked.json, "html": asked.html, "save": asked.save}
 
 
 def _saved(path: Path) -> Diagnosis:
-    """Diagnose evidence that was saved: of a program or of a run.
-
-    Raises:
-        FlatoutError: the file is no evidence, or damaged so that the rules cannot read it.
-    """
+    """Diagnose evidence that was saved: of a program or of a run."""
     from flatout.explain.own import runs
     from flatout.explain.program import diagnose, evidence
 
     try:
-        kind = json.loads(path.read_text()).get("kind")
+        values = json.loads(path.read_text())
+        kind = values.get("kind")
     except (OSError, ValueError, AttributeError):
-        kind = None
+        values, kind = {}, None
     try:
         if kind != "run":
             return diagnose.diagnose(evidence.load(path))
-        return runs.diagnose_evidence(runs.Evidence.from_json(json.loads(path.read_text())))
+        return runs.diagnose_evidence(runs.Evidence.from_json(values))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise FlatoutError(
             f"{path} is damaged evidence ({type(error).__name__}: {one_line(error)}); "
@@ -134,7 +120,7 @@ def _saved(path: Path) -> Diagnosis:
         ) from None
 
 
-def _check(asked: ExplainArguments, path: str | None, command: Sequence[str]) -> None:
+def _check(asked: ExplainArguments, path: Path | None, command: Sequence[str]) -> None:
     """Refuse what makes no sense before anything is started."""
     if sum((path is not None, bool(command), asked.pid is not None)) != 1:
         raise UsageError(f"explain needs one thing to explain: {USAGE}.")
@@ -142,21 +128,18 @@ def _check(asked: ExplainArguments, path: str | None, command: Sequence[str]) ->
         raise UsageError(
             f"--seconds {asked.seconds:g} is impossible: it lies between 0.5 and 86400."
         )
-    if asked.try_ and (path is None or Path(path).is_file()):
+    if asked.try_ and (path is None or path.is_file()):
         raise UsageError("--try is for run folders: flatout explain RUN_DIR --try.")
     if asked.stop and not command:
         raise UsageError(
             "--stop is for programs that explain starts: flatout explain --stop -- ..."
         )
-    if asked.save and path is not None and Path(path).is_file():
+    if asked.save and path is not None and path.is_file():
         raise UsageError(f"--save: {path} is saved evidence already.")
-    for flag, file in _files(asked).items():
-        if file is None:
-            continue
-        parent = Path(file).resolve().parent
-        if not parent.is_dir():
+    for flag, file in (("json", asked.json), ("html", asked.html), ("save", asked.save)):
+        if file is not None and not (parent := Path(file).resolve().parent).is_dir():
             raise UsageError(f"--{flag} {file}: the folder {parent} does not exist.")
-        if Path(file).is_dir():
+        if file is not None and Path(file).is_dir():
             raise UsageError(f"--{flag} {file} is a folder; name a file.")
 
 
@@ -166,7 +149,7 @@ def _program(command: Sequence[str], asked: ExplainArguments) -> int:
 
     def observed(recording: Recording) -> None:
         try:
-            _report(_diagnosed(recording, asked), asked)
+            _report(_diagnosed(recording, asked), asked, stderr=True)
         except FlatoutError as error:
             say(error)
 
@@ -185,32 +168,19 @@ def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:
     return diagnose(build(dict(recording.meta), recording.rows))
 
 
-def _report(diagnosis: Diagnosis, asked: ExplainArguments) -> None:
-    """Say it on stderr, and write the files that were asked for.
-
-    Raises:
-        FlatoutError: a file cannot be written.
-    """
+def _report(diagnosis: Diagnosis, asked: ExplainArguments, stderr: bool = False) -> None:
+    """Print the diagnosis, and write the files that were asked for."""
     from rich.console import Console
 
     from flatout.explain.report import show
 
-    show(diagnosis, Console(stderr=True))
-    write_files(diagnosis, asked.json, asked.html)
-
-
-def write_files(diagnosis: Diagnosis, json_file: str | None, html_file: str | None) -> None:
-    """Write the JSON and the HTML file that were asked for.
-
-    Raises:
-        FlatoutError: one cannot be written.
-    """
-    if html_file is not None:
+    show(diagnosis, Console(stderr=stderr))
+    if asked.html is not None:
         from flatout.explain.html import write
 
-        write(diagnosis, Path(html_file))
-    if json_file is not None:
-        _write(json_file, diagnosis.as_json())
+        write(diagnosis, Path(asked.html))
+    if asked.json is not None:
+        _write(asked.json, diagnosis.as_json())
 
 
 def _write(file: str, values: dict[str, Any]) -> None:

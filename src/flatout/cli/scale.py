@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatout.cli.arguments import take, train_config
-from flatout.config.schema import TrainConfig
-from flatout.config.settings import resolve
-from flatout.errors import FlatoutError, UsageError, one_line
+from flatout.config.hyper import OnPolicyConfig
+from flatout.config.schema import RESUMABLE, TrainConfig
+from flatout.config.settings import resolve, with_run
+from flatout.errors import UsageError, one_line
+from flatout.fleet.child import run_module
 from flatout.fleet.measure import examples
 from flatout.fleet.scaling import Row, Scaling, refuse_unequal, split, training_s
 from flatout.storage import nofollow
@@ -67,25 +66,21 @@ def scale(argv: list[str]) -> int:
     if argv and Path(argv[0]).is_dir():
         if counts is not None:
             raise UsageError("--devices is for new runs, not for folders of runs.")
-        scaling, found = compared([Path(word) for word in argv]), None
+        scaling, larger = compared([Path(word) for word in argv]), None
     else:
-        scaling, found = _new(argv, _counts(counts), search, console)
+        scaling, larger = _new(argv, _counts(counts), search, console)
     if as_json:
-        print(json.dumps(scaling.as_json() | {"crossover": found}))
+        print(json.dumps(scaling.as_json() | {"crossover": larger}))
     from flatout.fleet.report import draw, show
 
-    show(scaling, found, console)
+    show(scaling, larger, console)
     if plot is not None:
         draw(scaling, Path(plot))
     return 0
 
 
 def _counts(text: str | None) -> list[int]:
-    """Numbers of devices, in order.
-
-    Raises:
-        UsageError: they are none.
-    """
+    """Numbers of devices, in order."""
     words = (text or "").split(",")
     if text is None or not all(re.fullmatch(r"[1-9]\d{0,2}", word) for word in words):
         raise UsageError(
@@ -103,9 +98,6 @@ def _need_matplotlib(plot: str) -> None:
         raise UsageError("--plot needs its package: pip install 'flatout[plot]'.")
 
 
-# --- New runs -----------------------------------------------------------------------------------
-
-
 def _new(
     argv: list[str], counts: list[int], search: bool, console: Console
 ) -> tuple[Scaling, dict[str, Any] | None]:
@@ -113,8 +105,8 @@ def _new(
     from flatout.hardware.inventory import inventory
 
     shards, rest = take(argv, "--shards")
-    wanted = shards or str(math.lcm(*counts))
-    config, resumed = train_config([*rest, "--shards", wanted, "--quiet"])
+    shards = shards or str(math.lcm(*counts))
+    config, resumed = train_config([*rest, "--shards", shards, "--quiet"])
     if resumed:
         raise UsageError("scale makes new runs; --resume is for train.")
     for count in counts:  # before anything runs
@@ -126,21 +118,21 @@ def _new(
         raise UsageError(
             f"--devices {max(counts)}: this machine has {len(hardware.usable_gpus)} usable GPUs."
         )
-    config = replace(config, run=replace(config.run, checkpoint_every=0, tensorboard=False))
+    config = with_run(config, checkpoint_every=0, tensorboard=False)
 
     def run(config: TrainConfig, count: int) -> Row:
         console.print(f"[dim]· {_count(count)} ...[/dim]")
         settings: dict[str, Any] = {"devices": count}
         if virtual:
             settings |= {"virtual_devices": max(counts), "placement": "cpu"}
-        return row(count, measured(config, settings))
+        return row(count, **measured(config, settings))
 
     rows = [run(config, count) for count in counts]
     scaling = Scaling(rows, hardware.cores, virtual)
-    found = None
+    larger = None
     if search and len(rows) > 1 and scaling.speed_up(rows[-1]) < 1:
-        found = crossover(config, run, counts[0], counts[-1])
-    return scaling, found
+        larger = crossover(config, run, counts[0], counts[-1])
+    return scaling, larger
 
 
 def _count(count: int) -> str:
@@ -151,32 +143,21 @@ def measured(config: TrainConfig, settings: dict[str, Any]) -> dict[str, Any]:
     """One run in a process of its own, with some settings of `RunConfig` changed.
 
     Raises:
-        FlatoutError: it failed; with its own sentence.
+        FlatoutError: it failed.
     """
-    changed = replace(config, run=replace(config.run, **settings))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "settings.json"
-        file.write_text(json.dumps(changed.flat()))
-        child = subprocess.run(
-            [sys.executable, "-m", "flatout.fleet.measure", str(file)],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-    if child.returncode:
-        last = (child.stderr.strip().splitlines() or ["no output"])[-1]
-        raise FlatoutError(
-            f"the run with {_count(settings['devices'])} failed: {last.removeprefix('flatout: ')}"
-        )
-    return json.loads(child.stdout.splitlines()[-1])
+        file.write_text(json.dumps(with_run(config, **settings).flat()))
+        what = f"the run with {_count(settings['devices'])}"
+        out = run_module(what, "flatout.fleet.measure", str(file))
+    return json.loads(out.splitlines()[-1])
 
 
-def row(devices: int, found: dict[str, Any]) -> Row:
-    """What was measured with so many devices."""
-    summary = found["summary"]
+def row(devices: int, summary: dict[str, Any], costs: dict[str, float], examples: int) -> Row:
+    """A run's summary as a row."""
     seconds = training_s(summary)
-    return Row(
-        devices, seconds, summary["steps_per_s"], found["examples"] / seconds,
-        split(summary, found["costs"]),
-    )  # fmt: skip
+    parts = split(summary, costs)
+    return Row(devices, seconds, summary["steps_per_s"], examples / seconds, parts)
 
 
 def crossover(config: TrainConfig, run: Any, fewest: int, most: int) -> dict[str, Any]:
@@ -190,36 +171,34 @@ def crossover(config: TrainConfig, run: Any, fewest: int, most: int) -> dict[str
         larger = enlarged(config, factor)
         if larger is None:
             break
-        one, several = run(larger, fewest), run(larger, most)
+        few, many = run(larger, fewest), run(larger, most)
         batch = int(getattr(larger.hyper, "batch_size", 0)) or larger.hyper.n_steps
-        tried.append((batch, one.examples_per_s, several.examples_per_s))
-        if several.examples_per_s > one.examples_per_s:
+        tried.append((batch, few.examples_per_s, many.examples_per_s))
+        if many.examples_per_s > few.examples_per_s:
             return {"batch": batch, "tried": tried}
     return {"batch": None, "tried": tried}
 
 
 def enlarged(config: TrainConfig, factor: int) -> TrainConfig | None:
     """The same with larger batches and about as many examples; None where it has no batch."""
-    flat, algorithm = config.flat(), config.algorithm
-    if algorithm == "genetic":
+    flat, hyper = config.flat(), config.hyper
+    if not hyper.differentiates:
         return None
-    if algorithm in ("ppo", "a2c"):
+    on_policy = isinstance(hyper, OnPolicyConfig)
+    if on_policy:
         flat["n_steps"] *= factor
         rollout = flat["n_steps"] * flat["envs"]
         flat["steps"] = max(flat["steps"] // rollout, 1) * rollout
     if "batch_size" in flat:
         flat["batch_size"] *= factor
-    if algorithm == "classify":
+    if not hyper.acts:
         flat["steps"] = max(flat["steps"] // factor, 20)
-    elif algorithm not in ("ppo", "a2c"):
+    elif not on_policy:
         flat["buffer_size"] = max(flat["buffer_size"], flat["batch_size"])
     try:
-        return resolve(algorithm, flat)
+        return resolve(config.algorithm, flat)
     except UsageError:
         return None
-
-
-# --- Runs that are there ------------------------------------------------------------------------
 
 
 def compared(folders: Sequence[Path]) -> Scaling:
@@ -244,31 +223,25 @@ def compared(folders: Sequence[Path]) -> Scaling:
         # What averaging and dispatching cost was not measured beside these.
         costs = {"average_s": 0.0, "dispatch_s": 0.0, "averages": 0.0, "dispatches": 0.0}
         try:
-            own = work_of(config, summary)
-            found = {"summary": summary, "costs": costs, "examples": own["examples"]}
-            rows.append(row(len(placement.learn), found))
+            work[str(folder)] = work_of(config, summary)
+            count = examples(config, summary)
+            rows.append(row(len(placement.learn), summary, costs, count))
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise UsageError(
                 f"{folder / 'summary.json'} is damaged ({type(error).__name__}: "
                 f"{one_line(error)[:200]})."
             ) from error
-        work[str(folder)] = own
         virtual |= placement.learn[0].kind == "cpu" and len(placement.learn) > 1
     refuse_unequal(work)
     from flatout.hardware.inventory import inventory
 
-    return Scaling(sorted(rows, key=lambda one: one.devices), inventory().cores, virtual)
+    return Scaling(sorted(rows, key=lambda row: row.devices), inventory().cores, virtual)
 
 
 def work_of(config: TrainConfig, summary: dict[str, Any]) -> dict[str, Any]:
     """What a run did, as far as its speed depends on it."""
-    flat = config.flat()
-    ignored = {
-        "devices", "virtual_devices", "placement", "soft_placement", "run_dir", "seed", "quiet",
-        "json", "tensorboard", "wandb", "trace", "checkpoint_every", "keep_checkpoints",
-        "log_every", "threshold", "stop_at_return", "steps", "reduce", "worker_timeout",
-    }  # fmt: skip
-    settings = {name: value for name, value in flat.items() if name not in ignored}
+    ignored = RESUMABLE | {"seed"}
+    settings = {name: value for name, value in config.flat().items() if name not in ignored}
     return {
         "examples": examples(config, summary),
         "steps": summary["steps"], "updates": summary["updates"], **settings,

@@ -14,10 +14,8 @@ from rich.live import Live
 from rich.text import Text
 
 from flatout.api import Agent
-from flatout.envs.host import EVALUATION
-from flatout.errors import UsageError
 from flatout.output import printable
-from flatout.run.evaluate import rendered
+from flatout.run.evaluate import greedy_episode
 
 STYLES = {"@": "bold yellow", "o": "green", "*": "bold red", "·": "bright_black"}
 """Colours of single characters, in lines that are a board's."""
@@ -38,11 +36,10 @@ def watch(
     """Play greedy episodes where one can see them.
 
     Args:
-        newest: the agent as it is now; asked before each episode, for a run may go on learning.
-        episodes: how many.
-        fps: frames per second; by default the environment's own.
+        newest: gives the agent as it is now, before each episode: a run may go on learning.
+        fps: frames per second; by default the environment's.
         seed: of the episodes; by default the agent's.
-        console: shows them. Where it is no terminal, only each episode's last frame.
+        console: where it is no terminal, it gets only each episode's last frame.
 
     Returns:
         The episodes' returns.
@@ -56,10 +53,10 @@ def watch(
         with Live(console=console, auto_refresh=False, transient=False) as live:
             last, pause = time.perf_counter(), 0.0
             for frame, rate, total, steps in play(agent, number, seed):
-                pause = 1.0 / (fps or rate)
-                said = f"episode {number + 1} of {episodes}   step {steps}   return {total:g}"
+                pause = 1.0 / (fps or rate or DEFAULT_FPS)
+                words = f"episode {number + 1} of {episodes}   step {steps}   return {total:g}"
                 shown = Group(
-                    picture(frame, console), Text(said), Text(printable(str(file)), "bright_black")
+                    picture(frame, console), Text(words), Text(printable(str(file)), "bright_black")
                 )
                 live.update(shown, refresh=console.is_terminal)
                 if console.is_terminal:
@@ -70,52 +67,9 @@ def watch(
 
 
 def play(agent: Agent, episode: int, seed: int | None) -> Iterator[tuple[Any, float, float, int]]:
-    """One greedy episode: after each step its frame, frames per second, return and steps so far.
-
-    Raises:
-        UsageError: nothing to see.
-    """
-    task, policy = agent.task, agent.policy
-    env = None
-    for mode in ("ansi", "rgb_array"):
-        try:
-            env = task.make(render_mode=mode)
-        except Exception:  # what an environment says to a mode that it has not, varies
-            continue
-        if mode in env.metadata.get("render_modes", (mode,)):
-            break
-        env.close()
-        env = None
-    if env is None:
-        raise UsageError(f"{task.name} renders neither text (ansi) nor pictures (rgb_array).")
+    """See `greedy_episode`."""
     seed = agent.config.run.seed if seed is None else seed
-    envs = task.host([env], seed, EVALUATION)
-    obs = np.zeros((1, *task.obs_spec.shape), task.obs_spec.dtype)
-    over: list[tuple[float, int]] = []
-
-    def ended(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
-        over.append((envs.returns[0], envs.lengths[0]))
-
-    try:
-        rate = float(env.metadata.get("render_fps") or DEFAULT_FPS)
-        envs.reset(0, obs, episode)
-        frame = _frame(env, task.name)
-        yield frame, rate, 0.0, 0
-        while not over:
-            envs.step(policy.layout.action(policy.greedy(obs)), obs, np.zeros(1), ended)
-            if not over:  # else it shows the next episode's beginning
-                frame = _frame(env, task.name)
-            total, steps = over[0] if over else (envs.returns[0], envs.lengths[0])
-            yield frame, rate, float(total), steps
-    finally:
-        envs.close()
-
-
-def _frame(env: Any, name: str) -> Any:
-    frame = rendered(env, name)
-    if isinstance(frame, str) or (isinstance(frame, np.ndarray) and frame.ndim == 3):
-        return frame
-    raise UsageError(f"{name} renders {type(frame).__name__}, neither text nor a picture.")
+    return greedy_episode(agent.task, agent.policy, seed, ("ansi", "rgb_array"), episode)
 
 
 def _colour(pixel: list[int]) -> str:

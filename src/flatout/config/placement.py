@@ -1,4 +1,4 @@
-"""A placement: where each part of a run lives, as plain data with a one-line text form.
+"""A placement: where each component of a run lives, as plain data with a one-line text form.
 
 cpu · gpu · cpu+gpu (act on CPU, learn on GPU) · auto
 act=cpu learn=gpu:0 replay=cpu sampler=inline schedule=serial memory=0.5
@@ -7,25 +7,14 @@ act=cpu learn=gpu:0 replay=cpu sampler=inline schedule=serial memory=0.5
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from typing import Literal, cast
+from typing import Any, Literal, cast, get_args, get_type_hints
 
 from flatout.errors import UsageError, nearest
 
-KEYS = (
-    "act", "learn", "replay", "sampler", "workers", "inference",
-    "schedule", "lag", "memory", "params",
-)  # fmt: skip
-
 _WORDS = {"cpu": "act=cpu", "gpu": "act=gpu:0", "cpu+gpu": "act=cpu learn=gpu:0"}
 _DEVICE = re.compile(r"(cpu|gpu)(?::(\d{1,4}))?")
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "replay": ("cpu", "gpu", "device"),
-    "sampler": ("inline", "processes", "device"),
-    "inference": ("central", "local"),
-    "schedule": ("serial", "overlapped", "fused"),
-    "params": ("replicated", "sharded"),
-}
 
 
 @dataclass(frozen=True, order=True)
@@ -47,14 +36,11 @@ class Placement:
     """Where acting, learning, replay and the environments live, and how they take turns.
 
     Attributes:
-        act: the acting devices.
-        learn: the learning devices.
         replay: where replayed experience is kept: ``cpu`` in host memory, ``device`` in the
             learning device's memory, ``gpu`` the same where that is a GPU.
-        sampler: ``inline`` (this process), ``processes`` or ``device``.
+        sampler: ``inline`` is in this process.
         workers: worker processes x environments each, or None.
-        inference: ``central`` or ``local`` acting.
-        schedule: ``serial``, ``overlapped`` or ``fused``.
+        inference: ``local`` acts in the workers.
         lag: how many versions behind acting may be.
         memory: fraction of each GPU's memory that the run may take; None takes what it needs.
         params: ``replicated`` or ``sharded`` over the learning devices.
@@ -102,6 +88,9 @@ class Placement:
         return next((word for word, meaning in _WORDS.items() if meaning == text), text)
 
 
+KEYS = tuple(spec.name for spec in fields(Placement))
+
+
 def _join(devices: tuple[DeviceName, ...]) -> str:
     return ",".join(str(device) for device in devices)
 
@@ -117,10 +106,10 @@ def parse(text: str) -> Placement:
     for part in _WORDS.get(text, text).split():
         key, separator, value = part.partition("=")
         if not separator:
-            known = ", ".join([*_WORDS, "auto"])
+            words = [*_WORDS, "auto"]
             raise UsageError(
-                f"--placement: {part!r} is neither one of the words {known} nor KEY=VALUE "
-                f"(for example 'act=cpu learn=gpu:0').{nearest(part, [*_WORDS, 'auto'])}"
+                f"--placement: {part!r} is neither one of the words {', '.join(words)} nor "
+                f"KEY=VALUE (for example 'act=cpu learn=gpu:0').{nearest(part, words)}"
             )
         if key not in KEYS:
             raise UsageError(
@@ -132,36 +121,47 @@ def parse(text: str) -> Placement:
         pairs[key] = value
     if not pairs:
         raise UsageError("--placement is empty; give cpu, gpu, cpu+gpu, auto or KEY=VALUE pairs.")
-    act = _devices("act", pairs["act"]) if "act" in pairs else (CPU,)
-    learn = _devices("learn", pairs["learn"]) if "learn" in pairs else act
-    for key, choices in _CHOICES.items():
-        if key in pairs and pairs[key] not in choices:
-            raise UsageError(
-                f"--placement: {key}={pairs[key]} is not one of {', '.join(choices)}."
-                f"{nearest(pairs[key], choices)}"
-            )
-    schedule = pairs.get("schedule", "serial")
-    lag = _integer("lag", pairs["lag"]) if "lag" in pairs else int(schedule == "overlapped")
-    if schedule == "overlapped" and lag < 1:
+    pairs.setdefault("learn", pairs.get("act", "cpu"))
+    placement = Placement(**{key: _value(key, value) for key, value in pairs.items()})
+    if placement.schedule == "overlapped" and "lag" not in pairs:
+        placement = replace(placement, lag=1)
+    if placement.schedule == "overlapped" and placement.lag < 1:
         raise UsageError("--placement: schedule=overlapped needs lag of at least 1.")
-    if schedule != "overlapped" and lag:
-        raise UsageError(f"--placement: lag={lag} needs schedule=overlapped.")
-    workers = _workers(pairs["workers"]) if "workers" in pairs else None
-    sampler = pairs.get("sampler", "inline")
-    if workers and sampler != "processes":
+    if placement.schedule != "overlapped" and placement.lag:
+        raise UsageError(f"--placement: lag={placement.lag} needs schedule=overlapped.")
+    if placement.workers and placement.sampler != "processes":
         raise UsageError(f"--placement: workers={pairs['workers']} needs sampler=processes.")
-    return Placement(
-        act=act,
-        learn=learn,
-        replay=cast(Literal["cpu", "gpu", "device"], pairs.get("replay", "cpu")),
-        sampler=cast(Literal["inline", "processes", "device"], sampler),
-        workers=workers,
-        inference=cast(Literal["central", "local"], pairs.get("inference", "central")),
-        schedule=cast(Literal["serial", "overlapped", "fused"], schedule),
-        lag=lag,
-        memory=_fraction(pairs["memory"]) if "memory" in pairs else None,
-        params=cast(Literal["replicated", "sharded"], pairs.get("params", "replicated")),
-    )
+    return placement
+
+
+def _value(key: str, text: str) -> Any:
+    """A key's value."""
+    if key in ("act", "learn"):
+        return _devices(key, text)
+    if key == "lag":
+        if re.fullmatch(r"\d{1,9}", text):
+            return int(text)
+        raise UsageError(f"--placement: lag={text} is not a whole number of 0 or more.")
+    if key == "workers":
+        match = re.fullmatch(r"(\d{1,6})x(\d{1,6})", text)
+        if match and int(match[1]) and int(match[2]):
+            return int(match[1]), int(match[2])
+        raise UsageError(
+            f"--placement: workers={text} is not WORKERSxENVIRONMENTS, for example workers=8x16."
+        )
+    if key == "memory":
+        with suppress(ValueError):
+            if 0.0 < float(text) <= 1.0:
+                return float(text)
+        raise UsageError(
+            f"--placement: memory={text} is not a fraction of the GPU's memory above 0 and up to 1."
+        )
+    choices = get_args(get_type_hints(Placement)[key])
+    if text not in choices:
+        raise UsageError(
+            f"--placement: {key}={text} is not one of {', '.join(choices)}.{nearest(text, choices)}"
+        )
+    return text
 
 
 HALVES = 2
@@ -225,16 +225,15 @@ def shares(placement: Placement, num_envs: int) -> list[list[Share]]:
         return [[Share(devices[0], ((0, num_envs),))]]
     workers, each = placement.workers
     if placement.inference == "local":
-        own = [Share(CPU, ((worker * each, each),)) for worker in range(workers)]
-        return [own]
+        return [[Share(CPU, ((worker * each, each),)) for worker in range(workers)]]
     groups = min(workers, HALVES * len(devices))
     rounds: list[list[Share]] = []
     for group in range(groups):
         if group % len(devices) == 0:
             rounds.append([])
         first, end = group * workers // groups, (group + 1) * workers // groups
-        mine = tuple((worker * each, each) for worker in range(first, end))
-        rounds[-1].append(Share(devices[group % len(devices)], mine))
+        slices = tuple((worker * each, each) for worker in range(first, end))
+        rounds[-1].append(Share(devices[group % len(devices)], slices))
     return rounds
 
 
@@ -292,7 +291,7 @@ def with_devices(
 
 
 def refuse_shards(placement: Placement, shards: int) -> None:
-    """Refuse devices that cannot each carry as many parts.
+    """Refuse devices that cannot each carry as many shards.
 
     Raises:
         UsageError: with the number of shards that would do.
@@ -325,30 +324,3 @@ def _devices(key: str, text: str) -> tuple[DeviceName, ...]:
             raise UsageError(f"--placement: {key}={text} names {device} twice.")
         devices.append(device)
     return tuple(devices)
-
-
-def _integer(key: str, text: str) -> int:
-    if not re.fullmatch(r"\d{1,9}", text):
-        raise UsageError(f"--placement: {key}={text} is not a whole number of 0 or more.")
-    return int(text)
-
-
-def _workers(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,6})x(\d{1,6})", text)
-    if not match or not int(match[1]) or not int(match[2]):
-        raise UsageError(
-            f"--placement: workers={text} is not WORKERSxENVIRONMENTS, for example workers=8x16."
-        )
-    return int(match[1]), int(match[2])
-
-
-def _fraction(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not 0.0 < value <= 1.0:
-        raise UsageError(
-            f"--placement: memory={text} is not a fraction of the GPU's memory above 0 and up to 1."
-        )
-    return value

@@ -7,11 +7,11 @@ field is its help on the command line.
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from flatout.config.hyper import HYPER, check, need
+from flatout.config.hyper import HYPER
+from flatout.config.values import Count, Probability, Range, check, need
 from flatout.errors import UsageError
 
 ALGORITHMS = tuple(HYPER)
@@ -20,32 +20,69 @@ MAX_WIDTH = 65_536
 """Units of a hidden layer: beyond, shapes alone take minutes, long before memory is asked for."""
 MAX_WEIGHTS = 1 << 30
 """Weights between hidden layers, 4 GiB."""
-MAX_EPISODES = 1_000_000
-"""Episodes of an evaluation."""
+
+Episodes = Annotated[int, EPISODES := Range(1, 1_000_000)]
+Seed = Annotated[int, SEEDS := Range(0, 2**32 - 1)]
+AtLeast1 = Annotated[int, Range(1)]
+AtLeast0 = Annotated[int, Range(0)]
+
+
+def check_widths(name: str, widths: tuple[int, ...]) -> None:
+    """The rule for hidden layers: not too many, none too wide."""
+    need(len(widths) <= 64, name, f"{len(widths)} layers", "at most 64 layers")
+    possible = all(1 <= width <= MAX_WIDTH for width in widths)
+    need(possible, name, widths, f"every width lies in 1 to {MAX_WIDTH}")
+    weights = sum(rows * columns for rows, columns in itertools.pairwise(widths))
+    words = f"that is {weights:,} weights of {MAX_WEIGHTS:,}"
+    need(weights <= MAX_WEIGHTS, name, widths, words)
+
+
+def check_length(name: str, text: str) -> None:
+    """The rule for an environment's name."""
+    need(len(text) <= 1000, name, f"{text[:20]}...", "at most 1000 characters")
+
+
+def check_sync(name: str, text: str) -> None:
+    """The rule that `sync_every` can read a text."""
+    sync_every(text)
+
+
+def sync_every(text: str) -> int:
+    """K of ``every:K``, 1 of ``every-step``.
+
+    Raises:
+        UsageError: neither.
+    """
+    if text == "every-step":
+        return 1
+    word, _, number = text.partition(":")
+    if word != "every" or not number.isdecimal() or not 1 <= int(number) < 2**31:
+        raise UsageError(f"sync = {text!r} is neither every-step nor every:K, such as every:8.")
+    return int(number)
 
 
 @dataclass(frozen=True)
 class EnvConfig:
     """The environment and how its observations are prepared."""
 
-    env: str = ""
+    env: Annotated[str, check_length] = ""
     """Gymnasium id (CartPole-v1), or module:factory for a function that makes an environment."""
-    envs: int = 1
+    envs: Annotated[int, Range(1, 100_000)] = 1
     """Environments stepped together."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """KEY=VALUE ... passed to the environment; values as in TOML (size=12 flag=true name="x")."""
     grayscale: bool = False
     """Turn RGB image observations into gray ones."""
-    resize: int | None = None
+    resize: Annotated[int, Range(1, 4096)] | None = None
     """Scale image observations to this many rows and columns."""
-    frame_stack: int | None = None
+    frame_stack: Annotated[int, Range(1, 256)] | None = None
     """Stack this many last observations (images: as channels; vectors: one after another); by
     default 4 for ALE/ ids and 1 for everything else."""
-    frame_skip: int = 4
+    frame_skip: Annotated[int, Range(1, 1000)] = 4
     """ALE/ ids only: frames per step; the action is repeated."""
-    sticky_actions: float = 0.25
+    sticky_actions: Probability = 0.25
     """ALE/ ids only: probability that a frame repeats the previous frame's action."""
-    noop_max: int = 30
+    noop_max: Annotated[int, Range(0, 10_000)] = 30
     """ALE/ ids only: fewer than this many no-ops, drawn from its seed, start an episode."""
     terminal_on_life_loss: bool = False
     """ALE/ ids only: learning sees a lost life as a terminal; the episode itself goes on."""
@@ -66,7 +103,7 @@ class NetworkConfig:
     grid (one-hot cells, convolutions), wide_grid (an image, conv 100@4x4 and 200@3x3, dense 200),
     onehot (dense layers, much cheaper on a CPU) or centred (onehot, the board shifted so that the
     cell of value 1, Snake's head, is in the middle)."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Annotated[tuple[int, ...], check_widths] = (64, 64)
     """Widths of the hidden layers of actor and critic."""
     activation: Literal["tanh", "relu", "silu", "gelu", "elu"] = "tanh"
     """Between the hidden layers."""
@@ -76,28 +113,28 @@ class NetworkConfig:
 class RunConfig:
     """The run: how long, where, and what is kept."""
 
-    steps: int = 100_000
+    steps: Count = 100_000
     """Environment steps in all, summed over environments."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of every random number of the run."""
     placement: str = "auto"
     """cpu, gpu, cpu+gpu, auto, or KEY=VALUE pairs such as 'act=cpu learn=gpu:0 memory=0.5'."""
-    devices: int | None = None
+    devices: AtLeast1 | None = None
     """Learn on the first so many GPUs (on CPU devices where there is no GPU): short for
     --placement 'learn=gpu:0,gpu:1,...'."""
-    virtual_devices: int | None = None
+    virtual_devices: Annotated[int, Range(1, 64)] | None = None
     """Show so many CPU devices, to try on one CPU what is meant for several devices."""
-    shards: int = 1
-    """Parts that each update is made of, each with its own environments and rows; as many devices
+    shards: AtLeast1 = 1
+    """Shards that each update is made of, each with its own environments and rows; as many devices
     as divide this may carry them, with the same results."""
     reduce: Literal["fastest", "ordered"] = "fastest"
-    """How the parts' gradients are added up: fastest (equal to 1e-5 on any number of devices) or
+    """How the shards' gradients are added up: fastest (equal to 1e-5 on any number of devices) or
     ordered (bit for bit)."""
-    sync: str = "every-step"
-    """When parts agree: every-step averages gradients, every:K parameters after K updates of each
-    part by itself (and at the end of each iteration)."""
-    micro_batch: int | None = None
-    """Compute gradients of so many rows of a part at a time and add them up: less memory, the
+    sync: Annotated[str, check_sync] = "every-step"
+    """When shards agree: every-step averages gradients, every:K parameters after K updates of each
+    shard by itself (and at the end of each iteration)."""
+    micro_batch: AtLeast1 | None = None
+    """Compute gradients of so many rows of a shard at a time and add them up: less memory, the
     same update (not for genetic)."""
     precision: Literal["highest", "default"] = "highest"
     """Products on a GPU: highest keeps all of float32, so that a GPU learns what a CPU does;
@@ -106,23 +143,23 @@ class RunConfig:
     compute in float32."""
     soft_placement: bool = False
     """Where a named device is missing, run on what is there and say so."""
-    worker_timeout: float = 60.0
+    worker_timeout: Annotated[float, Range(0, 1_000_000, above=True)] = 60.0
     """Seconds after which an actor process that has not finished a step is restarted."""
     run_dir: str | None = None
     """Folder of the run; by default runs/ALGORITHM-ENV-SEED-TIME."""
-    checkpoint_every: int | None = None
+    checkpoint_every: AtLeast0 | None = None
     """Steps between checkpoints; by default a tenth of the run. 0 saves only at the end."""
-    keep_checkpoints: int = 3
+    keep_checkpoints: AtLeast1 = 3
     """How many of the newest checkpoints stay."""
-    eval_every: int = 0
+    eval_every: AtLeast0 = 0
     """Steps between evaluations; the best parameters by them are kept. 0 never evaluates."""
-    eval_episodes: int = 10
+    eval_episodes: Episodes = 10
     """Episodes per evaluation."""
     stop_at_return: float | None = None
     """Stop once the mean return of the last 100 training episodes reaches this."""
     threshold: tuple[float, ...] = ()
     """Record when the mean return of the last 100 episodes reaches this; repeatable."""
-    log_every: int = 2048
+    log_every: AtLeast1 = 2048
     """Steps between rows of metrics (at least one iteration)."""
     tensorboard: bool = True
     """Write TensorBoard events into the run folder."""
@@ -134,6 +171,12 @@ class RunConfig:
     """No live display and no report."""
     json: bool = False
     """Print the summary as JSON, alone on stdout."""
+
+    @property
+    def goals(self) -> list[float]:
+        """The returns whose reaching is recorded, the lowest first."""
+        stop = () if self.stop_at_return is None else (self.stop_at_return,)
+        return sorted({*self.threshold, *stop})
 
 
 @dataclass(frozen=True)
@@ -164,93 +207,26 @@ RESUMABLE = frozenset(
 """The settings that a resumed run may change: placement, steps, logging and stopping."""
 
 
-def sync_every(text: str) -> int:
-    """K of ``every:K``, 1 of ``every-step``.
-
-    Raises:
-        UsageError: neither.
-    """
-    if text == "every-step":
-        return 1
-    word, _, number = text.partition(":")
-    if word != "every" or not number.isdecimal() or not 1 <= int(number) < 2**31:
-        raise UsageError(f"sync = {text!r} is neither every-step nor every:K, such as every:8.")
-    return int(number)
-
-
-def check_episodes(name: str, episodes: int) -> None:
-    """Refuse an impossible number of evaluation episodes.
-
-    Raises:
-        UsageError: it is one.
-    """
-    need(1 <= episodes <= MAX_EPISODES, name, episodes, f"it lies in 1 to {MAX_EPISODES}")
-
-
 def validate(config: TrainConfig) -> None:
     """Refuse impossible values, each with its name and what is possible.
 
     Raises:
         UsageError: the first impossible value found.
     """
-    hyper, env, run = config.hyper, config.env, config.run
-    for part in (hyper, env, run, config.network):
-        for spec in fields(part):
-            value = getattr(part, spec.name)
-            for number in value if isinstance(value, tuple) else (value,):
-                if isinstance(number, float):
-                    need(math.isfinite(number), spec.name, value, "it must be a finite number")
-    need(1 <= env.envs <= 100_000, "envs", env.envs, "it lies in 1 to 100000 environments")
-    need(len(env.env) <= 1000, "env", f"{env.env[:20]}...", "at most 1000 characters")
-    stack = env.frame_stack
-    need(stack is None or 1 <= stack <= 256, "frame_stack", stack, "it lies in 1 to 256")
+    hyper, envs, run = config.hyper, config.env.envs, config.run
+    for part in (hyper, config.env, config.network, run):
+        check(part)
+    hyper.check_together(envs)
     need(
-        env.resize is None or 1 <= env.resize <= 4096, "resize", env.resize, "it lies in 1 to 4096"
-    )
-    need(1 <= env.frame_skip <= 1000, "frame_skip", env.frame_skip, "it lies in 1 to 1000")
-    need(0 <= env.sticky_actions <= 1, "sticky_actions", env.sticky_actions, "it lies in 0 to 1")
-    need(0 <= env.noop_max <= 10_000, "noop_max", env.noop_max, "it lies in 0 to 10000")
-    check(hyper, env.envs)
-    widths = config.network.hidden
-    need(len(widths) <= 64, "hidden", f"{len(widths)} layers", "at most 64 layers")
-    possible = all(1 <= width <= MAX_WIDTH for width in widths)
-    need(possible, "hidden", widths, f"every width lies in 1 to {MAX_WIDTH}")
-    weights = sum(one * two for one, two in itertools.pairwise(widths))
-    need(
-        weights <= MAX_WEIGHTS, "hidden", widths, f"that is {weights:,} weights of {MAX_WEIGHTS:,}"
-    )
-    need(run.shards >= 1, "shards", run.shards, "at least 1")
-    need(
-        config.algorithm == "classify" or env.envs % run.shards == 0, "shards", run.shards,
-        f"it must divide envs = {env.envs}: each part has as many environments",
+        not hyper.acts or envs % run.shards == 0, "shards", run.shards,
+        f"it must divide envs = {envs}: each shard has as many environments",
     )  # fmt: skip
     batch = getattr(hyper, "batch_size", run.shards)
     need(
         batch % run.shards == 0, "shards", run.shards,
-        f"it must divide batch_size = {batch}: each part has as many of its rows",
+        f"it must divide batch_size = {batch}: each shard has as many of its rows",
     )  # fmt: skip
-    sync_every(run.sync)
-    micro = run.micro_batch
-    need(micro is None or micro >= 1, "micro_batch", micro, "at least 1")
     need(
-        micro is None or config.algorithm != "genetic", "micro_batch", micro,
-        "genetic computes no gradients; leave it out",
+        run.micro_batch is None or hyper.differentiates, "micro_batch", run.micro_batch,
+        f"{config.algorithm} computes no gradients; leave it out",
     )  # fmt: skip
-    need(run.devices is None or run.devices >= 1, "devices", run.devices, "at least 1")
-    virtual = run.virtual_devices
-    need(virtual is None or 1 <= virtual <= 64, "virtual_devices", virtual, "it lies in 1 to 64")
-    need(run.steps >= 1, "steps", run.steps, "at least 1")
-    need(run.steps < 2**31, "steps", run.steps, "below 2147483648")
-    need(0 <= run.seed < 2**32, "seed", run.seed, "it lies in 0 to 4294967295")
-    need(
-        run.checkpoint_every is None or run.checkpoint_every >= 0,
-        "checkpoint_every", run.checkpoint_every, "0 or more",
-    )  # fmt: skip
-    need(run.keep_checkpoints >= 1, "keep_checkpoints", run.keep_checkpoints, "at least 1")
-    need(
-        0 < run.worker_timeout <= 1e6, "worker_timeout", run.worker_timeout,
-        "it lies above 0 and up to 1000000",
-    )  # fmt: skip
-    need(run.eval_every >= 0, "eval_every", run.eval_every, "0 or more")
-    check_episodes("eval_episodes", run.eval_episodes)
-    need(run.log_every >= 1, "log_every", run.log_every, "at least 1")

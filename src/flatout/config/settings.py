@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib import resources
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-from flatout.config.hyper import DEFAULTS, HYPER
+from flatout.config.hyper import HYPER
 from flatout.config.placement import parse
 from flatout.config.schema import (
     ALGORITHMS,
@@ -21,6 +19,7 @@ from flatout.config.schema import (
     TrainConfig,
     validate,
 )
+from flatout.config.values import convert, hints
 from flatout.errors import UsageError, nearest
 
 
@@ -56,27 +55,22 @@ def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
         UsageError: unknown names or wrong types.
     """
     classes = parts_of(algorithm)
-    known = [spec.name for cls in classes for spec in fields(cls)]
+    names = [name for cls in classes for name in hints(cls)]
     values: dict[str, Any] = {}
-    for layer in (DEFAULTS[algorithm], *layers):
+    for layer in (HYPER[algorithm].defaults, *layers):
         for name, value in layer.items():
-            if name == "algorithm":
-                if value != algorithm:
-                    raise UsageError(f"these settings are for {value}, not {algorithm}.")
-                continue
-            if name not in known:
-                raise UsageError(f"unknown setting {name[:200]!r}.{nearest(name[:200], known)}")
+            if name == "algorithm" and value != algorithm:
+                raise UsageError(f"these settings are for {value}, not {algorithm}.")
+            if name != "algorithm" and name not in names:
+                raise UsageError(f"unknown setting {name[:200]!r}.{nearest(name[:200], names)}")
             values[name] = value
         if "placement" in layer and "envs" not in layer:
             # workers=8x16 says how many environments there are.
             values |= environments(layer["placement"])
-    built: list[Any] = []
-    for cls in classes:
-        chosen: dict[str, Any] = {}
-        for spec in fields(cls):
-            if spec.name in values:
-                chosen[spec.name] = _coerce(spec.name, str(spec.type), values[spec.name])
-        built.append(cls(**chosen))
+    built: list[Any] = [
+        cls(**{name: convert(cls, name, values[name]) for name in hints(cls) if name in values})
+        for cls in classes
+    ]
     return TrainConfig(algorithm, *built)
 
 
@@ -86,76 +80,6 @@ def environments(placement: Any) -> dict[str, int]:
         return {}
     workers = parse(placement).workers
     return {} if workers is None else {"envs": workers[0] * workers[1]}
-
-
-def _coerce(name: str, kind: str, value: Any) -> Any:
-    """Check a layer's value (from TOML, JSON or Python) against the field's annotation."""
-    refused = UsageError(f"{name} = {repr(value)[:200]} is not {_words(kind)}.")
-    if value is None or (value == "none" and "None" in kind):  # TOML has no null
-        if "None" in kind:
-            return None
-        raise refused
-    if kind.startswith("tuple"):
-        item = float if "float" in kind else int
-        items = value if isinstance(value, list | tuple) else [value]
-        if not all(_is_number(entry, item) for entry in items):
-            raise refused
-        return tuple(item(entry) for entry in items)
-    if kind.startswith("Literal"):
-        choices = get_args(eval(kind, {"Literal": Literal}))  # our own annotation, not input
-        if str(value).lower() in ("lstm", "gru", "rnn", "recurrent"):
-            raise UsageError(
-                f"{name} = {value!r}: recurrent policies are not available in this version; stack "
-                "observations with frame_stack instead."
-            )
-        if value not in choices:
-            raise UsageError(
-                f"{name} = {repr(value)[:200]} is not one of {', '.join(choices)}."
-                f"{nearest(str(value)[:200], choices)}"
-            )
-        return value
-    if kind.startswith("dict"):
-        if not isinstance(value, Mapping):
-            raise refused
-        return dict(value)
-    if kind.startswith("bool"):
-        if not isinstance(value, bool):
-            raise refused
-        return value
-    if kind.startswith("int"):
-        if not _is_number(value, int):
-            raise refused
-        return int(value)
-    if kind.startswith("float"):
-        if _is_number(value, float):
-            return float(value)
-        if "str" in kind and isinstance(value, str):
-            return value
-        raise refused
-    if not isinstance(value, str | Path):
-        raise refused
-    return str(value)
-
-
-def _is_number(value: Any, kind: type) -> bool:
-    if isinstance(value, bool) or not hasattr(value, "__float__") or isinstance(value, str):
-        return False
-    try:
-        number = float(value)
-    except (OverflowError, ValueError, TypeError):
-        return False
-    return kind is float or (math.isfinite(number) and number == int(value))
-
-
-def _words(kind: str) -> str:
-    for start, words in (
-        ("tuple[float", "a number or a list of numbers"), ("tuple", "a list of whole numbers"),
-        ("bool", "true or false"), ("int", "a whole number"), ("float", "a number"),
-        ("dict", "a table of names and values"),
-    ):  # fmt: skip
-        if kind.startswith(start):
-            return words
-    return "text"
 
 
 def presets() -> list[str]:
@@ -174,28 +98,30 @@ def load_preset(name: str) -> dict[str, Any]:
     Raises:
         UsageError: an unknown name.
     """
-    known = presets()
-    if name not in known:
+    names = presets()
+    if name not in names:
         raise UsageError(
-            f"unknown preset {name!r}; there are {', '.join(known)}.{nearest(name, known)}"
+            f"unknown preset {name!r}; there are {', '.join(names)}.{nearest(name, names)}"
         )
     text = (resources.files("flatout.config") / "presets" / f"{name}.toml").read_text()
     return tomllib.loads(text)
 
 
-def load_toml(path: str) -> dict[str, Any]:
-    """The flat settings of a ``--config`` file.
+def load_file(path: str) -> dict[str, Any]:
+    """The flat settings of a ``--config`` file, TOML or JSON.
 
     Raises:
-        UsageError: the file cannot be read or is not TOML.
+        UsageError: the file cannot be read, or is neither.
     """
+    json_file = path.endswith(".json")
     try:
         with open(path, "rb") as file:
-            return tomllib.load(file)
+            return json.load(file) if json_file else tomllib.load(file)
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:  # TOML's own errors are ValueErrors
-        raise UsageError(f"--config {path} is not TOML: {error}.") from None
+    except (ValueError, RecursionError) as error:  # both formats' errors are ValueErrors
+        kind = "JSON" if json_file else "TOML"
+        raise UsageError(f"--config {path} is not {kind}: {error}.") from None
 
 
 def parse_kwargs(pairs: Iterable[str]) -> dict[str, Any]:

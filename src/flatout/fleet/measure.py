@@ -21,20 +21,16 @@ if TYPE_CHECKING:
     from flatout.learner.mesh import Mesh
 
 IN_A_ROW = 50
-"""Averages in one program, whose time is one's times this."""
+"""Averages in one program, so that its start does not count."""
 
 ROUNDS = 9
 
 
 def measured(config: TrainConfig) -> dict[str, Any]:
-    """Train, and say how long it took and what averaging and dispatching cost beside.
-
-    Returns:
-        `summary` (as summary.json), and `costs` as `verdict.split` takes them.
-    """
+    """Train, then measure; gives `summary` (as summary.json), `examples`, and `costs` as
+    `flatout.fleet.scaling.split` takes them."""
     from flatout.config.placement import parse
-    from flatout.hardware import backend
-    from flatout.learner.mesh import Mesh
+    from flatout.run.components import learning_mesh
     from flatout.run.trainer import Trainer
     from flatout.storage.checkpoint import PREFIX
 
@@ -47,8 +43,7 @@ def measured(config: TrainConfig) -> dict[str, Any]:
         if name.startswith(PREFIX) and array.dtype.kind == "f" and "optimiser" not in name
     )
     placement = parse(summary["placement"])
-    learning = [backend.device(name) for name in placement.learn]
-    mesh = Mesh(learning, config.run.shards, placement.params == "sharded")
+    mesh = learning_mesh(config, placement)
     every = sync_every(config.run.sync)
     copies = 1 if every == 1 else 3  # parameters and the optimiser's two moments
     return {
@@ -70,7 +65,7 @@ def examples(config: TrainConfig, summary: dict[str, Any]) -> int:
 
 
 def average_s(mesh: Mesh, config: TrainConfig, placement: Placement, floats: int) -> float:
-    """Seconds to average so many floats over the parts, within a program."""
+    """Seconds to average so many floats over the shards, within a program."""
     if mesh.shards == 1:
         return 0.0
     import jax
@@ -79,29 +74,29 @@ def average_s(mesh: Mesh, config: TrainConfig, placement: Placement, floats: int
 
     shards = shards_of(config, placement)
 
-    def averaged(x: jax.Array, own: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def averaged(x: jax.Array, each: jax.Array) -> tuple[jax.Array, jax.Array]:
         # Each average has to wait for the one before.
         def body(_: Any, x: jax.Array) -> jax.Array:
-            return shards.mean(x + own)
+            return shards.mean(x + each)
 
-        return jax.lax.fori_loop(0, IN_A_ROW, body, x), own
+        return jax.lax.fori_loop(0, IN_A_ROW, body, x), each
 
-    x, own = np.zeros(floats, np.float32), np.ones((mesh.shards, 1), np.float32)
-    return _timed(mesh, averaged, x, own) / IN_A_ROW
+    x, each = np.zeros(floats, np.float32), np.ones((mesh.shards, 1), np.float32)
+    return _timed(mesh, averaged, x, each) / IN_A_ROW
 
 
 def dispatch_s(mesh: Mesh) -> float:
     """Seconds to start a program that does nothing, and to wait for it."""
-    own = np.ones((mesh.shards, 1) if mesh.shards > 1 else (1,), np.float32)
-    return _timed(mesh, lambda x, own: (x, own), np.zeros(1, np.float32), own)
+    each = np.ones((mesh.shards, 1) if mesh.shards > 1 else (1,), np.float32)
+    return _timed(mesh, lambda x, each: (x, each), np.zeros(1, np.float32), each)
 
 
-def _timed(mesh: Mesh, function: Any, x: np.ndarray, own: np.ndarray) -> float:
-    """The median of some calls of a function of (shared, own)."""
+def _timed(mesh: Mesh, function: Any, x: np.ndarray, each: np.ndarray) -> float:
+    """The median of some calls of a function of what all shards share and what each has."""
     import jax
 
     program = mesh.program(function, (None, 0), (None, 0))
-    given = mesh.put(x, None), mesh.put(own, 0)
+    given = mesh.put(x, None), mesh.put(each, 0)
     compiled = program.lower(*given).compile()
     seconds: list[float] = []
     for _ in range(ROUNDS):
@@ -115,9 +110,9 @@ def main() -> None:
     """Read the settings, run, and print."""
     from flatout.errors import FlatoutError
 
-    said = json.loads(Path(sys.argv[1]).read_text())
+    settings = json.loads(Path(sys.argv[1]).read_text())
     try:
-        print(json.dumps(measured(resolve(said["algorithm"], said))))
+        print(json.dumps(measured(resolve(settings["algorithm"], settings))))
     except FlatoutError as error:
         print(f"flatout: {error}", file=sys.stderr)
         sys.exit(1)

@@ -37,8 +37,8 @@ def show(scaling: Scaling, crossover: dict[str, Any] | None, console: Console) -
         console.print(f"{row.devices:>4}  [cyan]{bar}[/cyan] {gained:.2f}x")
     cause, words = scaling.verdict()
     style = "bold green" if cause == HEALTHY else "bold yellow"
-    said = Text("VERDICT  ", style=style).append(f"{cause}: {words}", style="not bold")
-    console.print(said, soft_wrap=not console.is_terminal)
+    verdict = Text("VERDICT  ", style=style).append(f"{cause}: {words}", style="not bold")
+    console.print(verdict, soft_wrap=not console.is_terminal)
     if scaling.virtual:
         console.print(
             f"[dim]Virtual devices share the same {scaling.cores} cores: the arithmetic cannot "
@@ -62,8 +62,8 @@ def crossover_words(crossover: dict[str, Any] | None) -> list[str]:
     if crossover is None:
         return []
     lines = [
-        f"batch {batch:,}: {one:,.0f} examples/s on the fewest, {several:,.0f} on the most"
-        for batch, one, several in crossover["tried"]
+        f"batch {batch:,}: {few:,.0f} examples/s on the fewest, {many:,.0f} on the most"
+        for batch, few, many in crossover["tried"]
     ]
     batch = crossover["batch"]
     if batch is not None:

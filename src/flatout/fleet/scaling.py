@@ -27,7 +27,6 @@ class Row:
     """One number of devices.
 
     Attributes:
-        devices: how many.
         seconds: of training, after start-up.
         steps_per_s: environment steps (classify: gradient steps) per second.
         examples_per_s: rows that gradients were taken of, per second.
@@ -46,9 +45,8 @@ class Scaling:
     """The same work on several numbers of devices, the smallest first.
 
     Attributes:
-        rows: measured.
         cores: of the host.
-        virtual: whether the devices are a CPU's virtual ones.
+        virtual: whether the devices are virtual ones of the CPU.
     """
 
     rows: Sequence[Row]
@@ -78,34 +76,30 @@ class Scaling:
     def verdict(self) -> tuple[str, str]:
         """A cause (or ``healthy``) and its sentence, about the largest number of devices."""
         first, last = self.rows[0], self.rows[-1]
-        gained = self.speed_up(last)
-        many = f"{last.devices} devices"
         if len(self.rows) < 2:
             return "healthy", "there is nothing to compare with"
-        if gained >= WINS:
-            share = f"{gained:.2f} times as fast, {self.efficiency(last):.0%} of {last.devices}"
-            eaten, more = self._eaten(first, last)
-            if self.efficiency(last) > 0.8 or more <= 0:
-                return "healthy", f"{many} are {share} times"
-            if self.virtual and eaten == "compute":
-                return "oversubscribed", f"{many} are {share} times; {self._shared()}"
-            return CAUSES.get(eaten, ("compute-bound", ""))[0], (
-                f"{many} are {share} times; most of the rest goes into {_words(eaten)}"
-            )
+        gained, efficiency = self.speed_up(last), self.efficiency(last)
         eaten, more = self._eaten(first, last)
-        slower = "no faster" if gained > 1 / WINS else f"{1 / gained:.2f} times slower"
-        if self.virtual and eaten == "compute":
-            return "oversubscribed", (
-                f"{many} are {slower} than {_count(first.devices)}: {self._shared()}"
+        faster = gained >= WINS
+        many, few = f"{last.devices} devices", _count(first.devices)
+        if faster:
+            words = (
+                f"{many} are {gained:.2f} times as fast, {efficiency:.0%} of {last.devices} times"
             )
-        cause = CAUSES.get(eaten, ("launch-bound", ""))[0]
-        return cause, (
-            f"{many} are {slower} than {_count(first.devices)}: {more:.2f} s more than {many} "
-            f"should take go into {_words(eaten)}"
-        )  # fmt: skip
-
-    def _shared(self) -> str:
-        return f"they are virtual, and share the same {self.cores} cores"
+        else:
+            slower = "no faster" if gained > 1 / WINS else f"{1 / gained:.2f} times slower"
+            words = f"{many} are {slower} than {few}"
+        if faster and (efficiency > 0.8 or more <= 0):
+            return "healthy", words
+        join = "; " if faster else ": "
+        if self.virtual and eaten == "compute":
+            shared = f"they are virtual, and share the same {self.cores} cores"
+            return "oversubscribed", f"{words}{join}{shared}"
+        cause = CAUSES.get(eaten, ("compute-bound" if faster else "launch-bound", ""))[0]
+        lost = (
+            "most of the rest goes" if faster else f"{more:.2f} s more than {many} should take go"
+        )
+        return cause, f"{words}{join}{lost} into {_words(eaten)}"
 
     def _eaten(self, first: Row, last: Row) -> tuple[str, float]:
         """The part that exceeds most what so many devices should need, and by how many seconds."""
@@ -168,13 +162,13 @@ def refuse_unequal(work: Mapping[str, Mapping[str, Any]]) -> None:
         UsageError: naming what differs.
     """
     names = list(work)
-    keys = {key for one in work.values() for key in one}
+    keys = {key for done in work.values() for key in done}
     for key in sorted(keys):
         values = {name: work[name].get(key) for name in names}
         if len({repr(value) for value in values.values()}) > 1:
-            said = ", ".join(f"{name} {_shown(value)}" for name, value in values.items())
+            shown = ", ".join(f"{name} {_shown(value)}" for name, value in values.items())
             raise UsageError(
-                f"these runs did unequal work, so their times do not compare: {key} is {said}."
+                f"these runs did unequal work, so their times do not compare: {key} is {shown}."
             )
 
 

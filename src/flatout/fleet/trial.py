@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import math
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,13 +21,16 @@ from flatout.errors import FlatoutError
 from flatout.explain.diagnosis import Diagnosis, Finding
 from flatout.explain.own.settings import named
 from flatout.explain.report import gain_words, setting_words
+from flatout.fleet.child import run_module
 from flatout.storage.run_folder import load_config
 from flatout.storage.span_records import SPANS, json_lines, read_lines, steady
-from flatout.storage.trust import NO_CONSENT, Consent, add_here, child_variables
+from flatout.storage.trust import NO_CONSENT, Consent, add_here
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+BASE = "base.json"
+"""The file with the settings of the trial's runs."""
 PAIRS = 2
 SECONDS = 5.0
 """How long each run of a pair lasts after its start-up, as the explained run was fast."""
@@ -48,7 +49,7 @@ WITHOUT_EFFECT = {"checkpoint_every", "log_every", "eval_every", "eval_episodes"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the trial found.
+    """The trial's result.
 
     Attributes:
         finding: whose setting was tried; None where no remedy is a setting.
@@ -87,25 +88,23 @@ def try_first(
     *,
     pairs: int = PAIRS,
     seconds: float = SECONDS,
-    said: Consent = NO_CONSENT,
+    consent: Consent = NO_CONSENT,
 ) -> Outcome:
     """Try the first finding's setting that there is.
 
     Args:
         path: the run's folder.
-        diagnosis: of it.
-        console: told what is being done.
         pairs: how often the two are run in turn.
         seconds: how long each lasts after starting up.
-        said: what the user said about what the folder names.
+        consent: to run what the folder names.
 
     Raises:
         FlatoutError: the run cannot be made again, or one of the two fails.
     """
-    finding = next((one for one in diagnosis.findings if one.setting), None)
+    finding = next((each for each in diagnosis.findings if each.setting), None)
     if finding is None:
         return Outcome(None, learning="None of the remedies is a setting: there is nothing to try.")
-    config = load_config(path, said)  # its environment will be called
+    config = load_config(path, consent)  # its environment will be called
     _, records = read_lines(json_lines(path / SPANS))
     totals, _ = steady(records)
     if totals is None or not totals.steps:
@@ -123,22 +122,23 @@ def try_first(
     was, now = list[float](), list[float]()
     with tempfile.TemporaryDirectory(prefix="flatout-trial-") as folder:
         place = Path(folder)
-        (place / "base.toml").write_text(as_toml(base))
+        (place / BASE).write_text(json.dumps(base))
         limit = PATIENCE_S + 20 * max(seconds, steps / rate)
         for pair in range(pairs):
             # Each goes first as often as the other: a machine that warms up favours neither.
             for changed in (False, True) if pair % 2 == 0 else (True, False):
-                words = setting_words(finding.setting) if changed else "as it was"
-                console.print(f"trial {pair + 1} of {pairs}: {words}", style="dim", markup=False)
+                setting = finding.setting if changed else ()
+                words = f"trial {pair + 1} of {pairs}: {_words(setting)}"
+                console.print(words, style="dim", markup=False)
                 run = place / f"{pair}-{changed}"
-                _train(place, run, finding.setting if changed else (), limit)
+                _train(place, run, setting, limit)
                 (now if changed else was).append(_rate(run))
         learning = _compare(place, settings, finding.setting, size, limit)
     return Outcome(finding, tuple(was), tuple(now), learning)
 
 
 def show(outcome: Outcome, console: Console) -> None:
-    """Print what the trial found."""
+    """Print the trial's result."""
 
     def say(label: str, text: str) -> None:
         console.print(f"{label:<9}{text}", markup=False, highlight=False, soft_wrap=True)
@@ -159,25 +159,8 @@ def show(outcome: Outcome, console: Console) -> None:
     say("LEARNING", outcome.learning)
 
 
-def as_toml(values: Mapping[str, Any]) -> str:
-    """Flat settings as a ``--config`` file; tables come last."""
-    lines, tables = list[str](), list[str]()
-    for name, value in values.items():
-        if isinstance(value, dict):
-            tables.append(f"[{name}]")
-            tables += [f"{_value(str(key))} = {_value(one)}" for key, one in value.items()]
-        else:
-            lines.append(f"{name} = {_value(value)}")
-    return "\n".join([*lines, *tables]) + "\n"
-
-
 def effect(settings: Mapping[str, Any], setting: Sequence[str], cores: int) -> tuple[bool, str]:
     """What a setting may change of what is learned. Pure.
-
-    Args:
-        settings: the run's.
-        setting: the flags.
-        cores: that the run may use.
 
     Returns:
         Whether the same must be learned (to the last bit or, in other acting groups, closely in
@@ -206,9 +189,6 @@ def effect(settings: Mapping[str, Any], setting: Sequence[str], cores: int) -> t
     return True, "Placement never changes what is learned."
 
 
-# --- Inside -------------------------------------------------------------------------------------
-
-
 def _base(settings: Mapping[str, Any], steps: int, size: int) -> dict[str, Any]:
     """The run's settings for so many steps, without what ends or reports it."""
     base = dict(settings)
@@ -223,54 +203,20 @@ def _base(settings: Mapping[str, Any], steps: int, size: int) -> dict[str, Any]:
     return base
 
 
-def _train(place: Path, run: Path, flags: Sequence[str], limit_s: float) -> None:
-    """Make one run.
-
-    Raises:
-        FlatoutError: it failed, or took far longer than it should.
-    """
-    algorithm = _algorithm(place)
-    command = [
-        sys.executable, "-P", "-m", "flatout", "train", algorithm, "--trust",
-        "--config", str(place / "base.toml"), *flags, "--run-dir", str(run),
-    ]  # fmt: skip
-    nowhere = subprocess.DEVNULL
-    with subprocess.Popen(
-        command, stdin=nowhere, stdout=nowhere, stderr=subprocess.PIPE, env=child_variables()
-    ) as process:
-        try:
-            _, said = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            raise FlatoutError(
-                f"a run of the trial did not end within {limit_s:.0f} s: "
-                f"{setting_words(flags) or 'as it was'}."
-            ) from None
-        finally:
-            if process.poll() is None:  # also where the trial itself was interrupted
-                process.terminate()
-                try:
-                    process.wait(10)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-    if process.returncode:
-        lines = said.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
-        raise FlatoutError(
-            f"a run of the trial failed ({setting_words(flags) or 'as it was'}): {lines[-1]}"
-        )
+def _words(setting: Sequence[str]) -> str:
+    return setting_words(setting) or "as it was"
 
 
-def _algorithm(place: Path) -> str:
-    import tomllib
-
-    return str(tomllib.loads((place / "base.toml").read_text())["algorithm"])
+def _train(place: Path, run: Path, setting: Sequence[str], limit_s: float) -> None:
+    """Make one run."""
+    run_module(
+        f"a run of the trial ({_words(setting)})", "flatout", "train", "--trust",
+        "--config", str(place / BASE), *setting, "--run-dir", str(run), limit_s=limit_s,
+    )  # fmt: skip
 
 
 def _rate(run: Path) -> float:
-    """Steps per second of a run's steady state.
-
-    Raises:
-        FlatoutError: it made none.
-    """
+    """Steps per second of a run's steady state."""
     _, records = read_lines(json_lines(run / SPANS))
     totals, _ = steady(records)
     if totals is None or totals.seconds <= 0.0 or not totals.steps:
@@ -290,45 +236,42 @@ def _compare(
     base = _base(settings, COMPARED * size, size)
     # Whatever is tried about these, both runs must say what they learned after each iteration.
     rare = {"log_every": 1, "eval_every": 0, "checkpoint_every": 0, "tensorboard": False}
-    (place / "base.toml").write_text(as_toml(base | rare))
-    kept = list(setting) if named(tuple(setting)) == {"placement"} else []
-    one, other = place / "learned-was", place / "learned-now"
-    _train(place, one, (), limit_s)
-    _train(place, other, kept, limit_s)
-    if _parameters(one) == _parameters(other):
+    (place / BASE).write_text(json.dumps(base | rare))
+    kept = setting if named(tuple(setting)) == {"placement"} else ()
+    was, now = place / "learned-was", place / "learned-now"
+    _train(place, was, (), limit_s)
+    _train(place, now, kept, limit_s)
+    if _parameters(was) == _parameters(now):
         return f"{why} Checked: the same parameters to the last bit after {COMPARED} iterations."
-    away = difference(json_lines(one / "metrics.jsonl"), json_lines(other / "metrics.jsonl"))
+    away = difference(json_lines(was / "metrics.jsonl"), json_lines(now / "metrics.jsonl"))
     if away is None:
         return f"{why} No update was made in {COMPARED} iterations: this was not checked."
     if away <= CLOSE:
-        said = f"agree to {away:.0e}" if away else "are equal"
-        return f"{why} Checked: the first update's metrics {said}."
+        words = f"agree to {away:.0e}" if away else "are equal"
+        return f"{why} Checked: the first update's metrics {words}."
     return (
         f"{why} The first update's metrics differ by {away:.1e}, more than the last bits explain "
         "by themselves: an action differed, so compare returns."
     )
 
 
-def difference(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> float | None:
+def difference(was: list[dict[str, Any]], now: list[dict[str, Any]]) -> float | None:
     """The largest difference of the first update's metrics, relative where they are above 1.
 
     Returns:
         None where either made no update.
     """
-    rows: list[dict[str, Any]] = []
-    for table in (one, other):
-        first = next((row for row in table if row.get("train/updates")), None)
-        if first is None:
-            return None
-        rows.append(first)
-    names = [name for name in rows[0] if name.startswith("train/") and name in rows[1]]
+    rows = [next((row for row in table if row.get("train/updates")), {}) for table in (was, now)]
+    if not all(rows):
+        return None
     away = 0.0
-    for name in names:
-        values = [row[name] for row in rows]
-        if any(not isinstance(value, int | float) for value in values):
+    for name, before in rows[0].items():
+        after = rows[1].get(name)
+        if not (isinstance(before, int | float) and isinstance(after, int | float)):
             continue
-        gap = abs(values[0] - values[1]) / max(1.0, abs(values[0]))
-        away = max(away, gap if math.isfinite(gap) else math.inf)
+        if name.startswith("train/"):
+            gap = abs(before - after) / max(1.0, abs(before))
+            away = max(away, gap if math.isfinite(gap) else math.inf)
     return away
 
 
@@ -350,17 +293,3 @@ def _placement(text: str, settings: Mapping[str, Any], cores: int) -> Placement:
 def _groups(placement: Placement, envs: int) -> list[int]:
     """How many environments each group that acts together has."""
     return [share.count for groups in shares(placement, envs) for share in groups]
-
-
-def _value(value: Any) -> str:
-    """One value in TOML; there is no null, which the settings read as none."""
-    if value is None:
-        return '"none"'
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_value(one) for one in value)}]"
-    # As in JSON, but TOML writes every letter itself and takes no raw delete.
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,9 +1,8 @@
-"""From settings to the parts of a run: environments, algorithm, policy, learner, schedule."""
+"""From settings to the components of a run: environments, algorithm, policy, learner, schedule."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from flatout.envs.task import Task, open_task
 from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware, inventory, resolve_placement
-from flatout.run.components import Components
+from flatout.run.components import Components, Job, compile_all, learning_mesh
 from flatout.spans import Spans
 
 if TYPE_CHECKING:
@@ -41,8 +40,6 @@ def assemble(
     """Choose the placement, make the environments, and compile every program.
 
     Args:
-        config: the settings.
-        spans: where the time goes.
         source: an environment object or factory instead of ``config.env.env``.
         network: a custom torso.
         discardable: see `Interrupts.discardable`.
@@ -53,43 +50,35 @@ def assemble(
     """
     backend.show_virtual_devices(config.run.virtual_devices)
     hardware = inventory()
-    if config.algorithm == "classify":
+
+    def job(images: bool) -> Job:
+        placement, notes = _placed(config, hardware, images)
+        for note in notes:
+            announce(note)
+        return Job(config, placement, hardware, notes, spans, discardable, announce)
+
+    if not config.hyper.acts:
         from flatout.run.classifier import assemble_classifier
 
-        placement, notes = _placed(config, hardware, True, announce)
-        return assemble_classifier(
-            config, placement, hardware, notes, spans, discardable, announce
-        )  # fmt: skip
+        return assemble_classifier(job(True))
     task = open_task(config.env, source)
     try:
-        placement, notes = _placed(config, hardware, task.obs_spec.is_image, announce)
-        return _compile(
-            config, task, placement, hardware, notes, spans, source, network, discardable, announce
-        )
+        return _compile(job(task.obs_spec.is_image), task, source, network)
     except BaseException:
         task.close()
         raise
 
 
-def _placed(
-    config: TrainConfig, hardware: Hardware, images: bool, announce: Callable[[str], None]
-) -> tuple[Placement, list[str]]:
-    """Where everything will be, JAX started there, and sentences that the user was told.
-
-    Raises:
-        UsageError: what cannot be done.
-    """
+def _placed(config: TrainConfig, hardware: Hardware, images: bool) -> tuple[Placement, list[str]]:
+    """Where everything will be, JAX started there, and sentences for the user."""
     placement, notes = resolve_placement(
         config.run.placement, hardware, images=images, soft=config.run.soft_placement,
         devices=config.run.devices,
     )  # fmt: skip
     refuse_unavailable(placement)
     refuse_shards(placement, config.run.shards)
-    if config.algorithm == "genetic" and placement.schedule != "serial":
-        raise UsageError(
-            "genetic needs schedule=serial: it selects among the members that played, which a "
-            "schedule that learns meanwhile has already replaced."
-        )
+    if config.hyper.only_serial and placement.schedule != "serial":
+        raise UsageError(f"{config.algorithm} needs schedule=serial: {config.hyper.only_serial}.")
     placement = with_workers(placement, config.env.envs, hardware.cores)
     if hardware.unused_gpu_warning:
         notes.append(hardware.unused_gpu_warning)
@@ -100,38 +89,25 @@ def _placed(
             f"nothing will be learned: learning_starts is {starts:,}, and the run has only "
             f"{config.run.steps:,} steps"
         )
-    for note in notes:
-        announce(note)
     return placement, notes
 
 
-def _compile(
-    config: TrainConfig,
-    task: Task,
-    placement: Placement,
-    hardware: Hardware,
-    notes: list[str],
-    spans: Spans,
-    source: Any,
-    network: Network | None,
-    discardable: Callable[[], AbstractContextManager[Any]],
-    announce: Callable[[str], None],
-) -> Components:
+def _compile(job: Job, task: Task, source: Any, network: Network | None) -> Components:
     from flatout.algorithms.base import ACT, INIT, LEARN, raw_key
     from flatout.algorithms.registry import build_algorithm
     from flatout.buffers.make import build_buffer
     from flatout.buffers.rollout import final_chunks, trajectory_shapes
     from flatout.learner.learner import Learner
     from flatout.learner.memory import Expectation, learned_mb, size_mb
-    from flatout.learner.mesh import Mesh
     from flatout.run.evaluate import Evaluator
     from flatout.samplers.make import ActingPolicies, RolloutSpec, make_sampler, start_workers
     from flatout.schedules.overlapped import OverlappedSchedule
     from flatout.schedules.serial import SerialSchedule
 
+    config, placement, hardware, notes = job.config, job.placement, job.hardware, job.notes
+    spans, announce = job.spans, job.announce
     seed, count, precision = config.run.seed, config.env.envs, config.run.precision
-    learning = [backend.device(name) for name in placement.learn]
-    mesh = Mesh(learning, config.run.shards, placement.params == "sharded")
+    mesh = learning_mesh(config, placement)
     algorithm = build_algorithm(config, *task.spaces, network, placement)
     acting = ActingPolicies(
         shares(placement, count), algorithm, task, raw_key(seed, ACT), backend.device, precision
@@ -179,23 +155,17 @@ def _compile(
                 algorithm, task, config.run.eval_episodes, seed, device, precision=precision
             )  # fmt: skip
             undo.callback(evaluator.close)
-        compiled = [] if pool is not None and pool.local else acting.policies  # else in workers
-        with spans.span("compile"), ThreadPoolExecutor(3) as executor:
-            jobs = [executor.submit(learner.compile_update, shapes)]
-            jobs += [executor.submit(policy.compile) for policy in compiled]
-            if evaluator is not None:
-                jobs.append(executor.submit(evaluator.policy.compile))
-            program, *_ = [job.result() for job in jobs]
-        workspace = program.memory_analysis()
-        temporary = 0.0 if workspace is None else workspace.temp_size_in_bytes / 2**20
-        expectation = replace(expectation, workspace=temporary)
+        jobs = [] if pool is not None and pool.local else [p.compile for p in acting.policies]
+        if evaluator is not None:
+            jobs.append(evaluator.policy.compile)
+        expectation = replace(expectation, workspace=compile_all(learner, shapes, jobs, spans))
         announce(expectation.check(placement, hardware))
         sampler = make_sampler(config, task, acting, rollout, spans, pool)
         undo.callback(sampler.close)
         publishers: list[Publisher] = list(acting.policies)
         if pool is not None and pool.local:
             publishers = [acting.remote(pool)]
-        flow = (sampler, publishers, learner, spans, discardable, algorithm.advanced)
+        flow = (sampler, publishers, learner, spans, job.discardable, algorithm.advanced)
         if placement.schedule == "overlapped":
             schedule: Schedule = OverlappedSchedule(*flow, lag=placement.lag)
         else:

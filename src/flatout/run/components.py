@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from flatout.config.placement import DeviceName, Placement
+from flatout.config.schema import TrainConfig
+from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware
+from flatout.spans import Spans
 
 if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
+    from flatout.learner.learner import Learner
+    from flatout.learner.mesh import Mesh
     from flatout.run.classifier import Tester
     from flatout.run.evaluate import Evaluator
     from flatout.schedules.base import Schedule
@@ -20,11 +29,6 @@ class Components:
     """What a run is made of, compiled and ready to start.
 
     Attributes:
-        placement: where they live.
-        hardware: the machine.
-        algorithm: the pure functions.
-        schedule: the data flow.
-        evaluator: plays evaluation episodes, or None.
         memory_mb: expected memory by device and what takes it, MiB.
         notes: sentences for the user.
     """
@@ -42,3 +46,41 @@ class Components:
         self.schedule.close()
         if self.evaluator is not None:
             self.evaluator.close()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run whose placement is chosen and whose devices are started.
+
+    Attributes:
+        notes: sentences for the user, more of which may come.
+        discardable: see `Interrupts.discardable`.
+        announce: receives sentences for the user as they become known.
+    """
+
+    config: TrainConfig
+    placement: Placement
+    hardware: Hardware
+    notes: list[str]
+    spans: Spans
+    discardable: Callable[[], AbstractContextManager[Any]]
+    announce: Callable[[str], None]
+
+
+def learning_mesh(config: TrainConfig, placement: Placement) -> Mesh:
+    """The learning devices, with the run's shards on them."""
+    from flatout.learner.mesh import Mesh
+
+    devices = [backend.device(name) for name in placement.learn]
+    return Mesh(devices, config.run.shards, placement.params == "sharded")
+
+
+def compile_all(
+    learner: Learner, shapes: Any, others: list[Callable[[], Any]], spans: Spans
+) -> float:
+    """Compile the update and all else side by side; returns the update's workspace in MiB."""
+    with spans.span("compile"), ThreadPoolExecutor(3) as executor:
+        jobs = [executor.submit(job) for job in (partial(learner.compile_update, shapes), *others)]
+        program, *_ = [job.result() for job in jobs]
+    workspace = program.memory_analysis()
+    return 0.0 if workspace is None else workspace.temp_size_in_bytes / 2**20

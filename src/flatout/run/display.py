@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from flatout.explain.causes import HEALTHY
 from flatout.explain.diagnosis import Finding
 from flatout.explain.report import gain_words, percent, setting_words
 from flatout.output import printable, trouble
-from flatout.run.progress import Load, Progress
+from flatout.run.progress import Display, Load, Progress
 from flatout.run.summary import PHASE_WORDS, flow_words, next_step
 
 REDRAW_S = 0.25
@@ -40,13 +41,10 @@ SHOWN = (
 """The metrics that the live display shows, as far as the algorithm has them."""
 
 
-class LiveDisplay:
-    """A progress bar with the figures that matter; plain lines where there is no terminal.
+class LiveDisplay(Display):
+    """A progress bar with the figures that matter; plain lines where there is no terminal."""
 
-    Args:
-        config: the run's settings.
-        console: where to draw.
-    """
+    shows = True
 
     def __init__(self, config: TrainConfig, console: Console) -> None:
         self._config = config
@@ -56,7 +54,6 @@ class LiveDisplay:
         self._curve_step = -1
         self._last: tuple[Progress, dict[str, float], float] | None = None
         self._load: Load | None = None
-        self.lost = ""
         self._live: Live | None = None
         self._bar = Bar(
             TextColumn("[bold]{task.description}"), BarColumn(bar_width=None),
@@ -70,13 +67,11 @@ class LiveDisplay:
             self._live.start()
 
     def note(self, text: str) -> None:
-        """Say one sentence above the bar."""
         shown = Text(f"· {printable(text)}", style="dim")
         self._console.print(shown, soft_wrap=not self._console.is_terminal)
         self._look()
 
     def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
-        """Redraw a few times a second."""
         self._last = (progress, row, wall_s)
         now = time.time()
         if now - self._drawn < (REDRAW_S if self._live else PLAIN_S):
@@ -87,11 +82,9 @@ class LiveDisplay:
             self._look()
 
     def load(self, load: Load) -> None:
-        """Keep what the machine does, for the next drawing."""
         self._load = load
 
     def close(self) -> None:
-        """Leave the last picture and give the terminal back."""
         if self._live is not None:
             if self._last is not None:
                 self._draw(*self._last)
@@ -101,9 +94,7 @@ class LiveDisplay:
 
     def _look(self) -> None:
         """See whether anything can still be shown, and say so once where not."""
-        if (
-            self._live is not None and not self._console.is_terminal
-        ):  # it hung up: what writing says
+        if self._live is not None and not self._console.is_terminal:  # it hung up: writing says why
             self._console.file.write("\n")
             self._console.file.flush()
         self.lost = trouble(self._console.file, "the run goes on without its display")
@@ -117,40 +108,34 @@ class LiveDisplay:
         if progress.returns and progress.steps != self._curve_step:
             self._curve.append(mean)
             self._curve_step = progress.steps
-        plays = self._config.algorithm != "classify"
-        figures = (
-            f"episodes {progress.episodes:,}   return {mean:.1f} (last 10: {mean10:.1f})   "
-            if plays
-            else f"loss {row['loss']:.4f}   accuracy {row['accuracy']:.1%}   "
-        ) + f"{rate:,.0f} steps/s"
+        acts = self._config.hyper.acts
         machine = "" if load is None else load_words(load)
         if self._live is None:
-            together = "   ".join(part for part in (figures, machine) if part)
-            self._console.print(
-                f"step {progress.steps:,}/{self._config.run.steps:,}   {together}",
-                soft_wrap=not self._console.is_terminal,
-            )
+            figures = f"loss {row['loss']:.4f}   accuracy {row['accuracy']:.1%}" if not acts else (
+                f"episodes {progress.episodes:,}   return {mean:.1f} (last 10: {mean10:.1f})"
+            )  # fmt: skip
+            steps = f"step {progress.steps:,}/{self._config.run.steps:,}"
+            line = "   ".join(filter(None, (steps, figures, f"{rate:,.0f} steps/s", machine)))
+            self._console.print(line, soft_wrap=not self._console.is_terminal)
             return
         self._bar.update(self._task, completed=min(progress.steps, self._config.run.steps))
         grid = Table.grid(padding=(0, 3))
-        if plays:
+        if acts:
             grid.add_row("steps", f"{progress.steps:,}", "updates", f"{progress.updates:,}")
             grid.add_row("episodes", f"{progress.episodes:,}", "steps/s", f"{rate:,.0f}")
             grid.add_row("return, last 100", f"{mean:.1f}", "last 10", f"{mean10:.1f}")
         else:
             images = rate * self._config.hyper.batch_size
             grid.add_row("steps", f"{progress.steps:,}", "images/s", f"{images:,.0f}")
-        shown = [(name, row[name]) for name in SHOWN if name in row]
-        for left, right in zip(shown[::2], [*shown[1::2], ("", math.nan)], strict=False):
-            cells = (left[0].replace("_", " "), f"{left[1]:.4g}")
-            more = (right[0].replace("_", " "), f"{right[1]:.4g}" if right[0] else "")
-            grid.add_row(*cells, *more)
-        parts: list[Any] = [self._bar, grid]
+        cells = [(name.replace("_", " "), f"{row[name]:.4g}") for name in SHOWN if name in row]
+        for left, right in zip_longest(cells[::2], cells[1::2], fillvalue=("", "")):
+            grid.add_row(*left, *right)
+        lines: list[Any] = [self._bar, grid]
         if machine:
-            parts.append(Text(machine, no_wrap=True, overflow="ellipsis"))
+            lines.append(Text(machine, no_wrap=True, overflow="ellipsis"))
         if len(self._curve) > 1:
-            parts.append(Text(sparkline(self._curve, 60), style="cyan"))
-        self._live.update(Group(*parts), refresh=True)
+            lines.append(Text(sparkline(self._curve, 60), style="cyan"))
+        self._live.update(Group(*lines), refresh=True)
 
 
 def load_words(load: Load) -> str:
@@ -178,73 +163,67 @@ def sparkline(values: list[float], width: int) -> str:
 
 def report(summary: dict[str, Any], console: Console) -> None:
     """What was achieved, where the time went, and what to try next."""
-    mean = summary["return_mean_100"]
-    shown = summary["return_mean_last"] if mean is None else mean
-    goals = [
-        f"return {goal} reached after {summary['steps_to_return'][goal]:,} steps, {seconds:.1f} s"
-        if seconds is not None
-        else f"return {goal} not reached"
-        for goal, seconds in summary["time_to_return_s"].items()
-    ]
+
+    def say(label: str, words: str, style: str = "bold") -> None:
+        line = Text(f"{label:<9}", style=style).append(words, style="not bold")
+        console.print(line, soft_wrap=not console.is_terminal)
+
+    goals, missed = [], False
+    for goal, seconds in summary["time_to_return_s"].items():
+        if seconds is None:
+            missed = missed or not goals
+            goals.append(f"return {goal} not reached")
+        else:
+            steps = summary["steps_to_return"][goal]
+            goals.append(f"return {goal} reached after {steps:,} steps, {seconds:.1f} s")
     console.print()
-    headline = Text(
-        "ACHIEVED  ", style="bold green" if not goals or "not" not in goals[0] else "bold yellow"
-    )
-    said = "no episode ended" if shown is None else f"mean return {shown:.1f}" + (
-        " (last 100 episodes)" if mean is not None else " (fewer than 100 episodes)"
-    )  # fmt: skip
-    ended = f"{summary['episodes']:,} episodes"
-    if "examples_per_s" in summary:
-        said = f"test accuracy {summary['test_accuracy'] or math.nan:.2%}"
-        ended = f"{summary['examples_per_s']:,.0f} images/s"
-    headline.append("; ".join([said, *goals]), style="not bold")
-    console.print(headline, soft_wrap=not console.is_terminal)
+    achieved, ended = _achieved(summary)
+    say("ACHIEVED", "; ".join([achieved, *goals]), "bold yellow" if missed else "bold green")
     later = summary["compile_later_s"]
     later_words = f", {later:.1f} s compiling later" if later >= 0.05 else ""
-    console.print(
-        f"          {summary['steps']:,} steps, {ended}, "
-        f"{summary['updates']:,} updates in {summary['wall_s']:.1f} s "
-        f"({summary['startup_s']:.1f} s start-up, of it {summary['compile_s']:.1f} s compiling"
-        f"{later_words}); "
+    say(
+        "",
+        f"{summary['steps']:,} steps, {ended}, {summary['updates']:,} updates in "
+        f"{summary['wall_s']:.1f} s ({summary['startup_s']:.1f} s start-up, of it "
+        f"{summary['compile_s']:.1f} s compiling{later_words}); "
         f"{summary['steps_per_s']:,.0f} steps/s after it, on {summary['placement']}",
-        soft_wrap=not console.is_terminal,
     )
     console.print(Text("TIME", style="bold"))
-    phases = sorted(summary["phases"].items(), key=lambda item: -item[1])
-    for name, share in phases:
+    for name, share in sorted(summary["phases"].items(), key=lambda item: -item[1]):
         if share >= 0.005:
             bar = "█" * max(1, round(share * 40))
             console.print(f"  {share:6.1%}  {PHASE_WORDS[name]:34} [cyan]{bar}[/cyan]")
     for words in flow_words(summary["flow"]):
         console.print(f"  {words}", soft_wrap=not console.is_terminal)
-    if summary["verdict"]:
-        style = "bold green" if summary["verdict"] == HEALTHY else "bold yellow"
-        said = Text("VERDICT  ", style=style).append(verdict_words(summary), style="not bold")
-        console.print(said, soft_wrap=not console.is_terminal)
+    if verdict := summary["verdict"]:
+        style = "bold green" if verdict == HEALTHY else "bold yellow"
+        say("VERDICT", f"{verdict}: {summary['headline']}", style)
     if summary["try"]:
-        console.print(
-            Text("TRY      ", style="bold").append(try_words(summary), style="not bold"),
-            soft_wrap=not console.is_terminal,
-        )
+        say("TRY", try_words(summary))
     if words := next_step(summary):
-        console.print(
-            Text("NEXT     ", style="bold").append(printable(words), style="not bold"),
-            soft_wrap=not console.is_terminal,
-        )
+        say("NEXT", printable(words))
     if summary["run_dir"]:
         where = Text(printable(summary["run_dir"]), style="dim")
         console.print(where, soft_wrap=not console.is_terminal)
 
 
-def verdict_words(summary: dict[str, Any]) -> str:
-    """What the run waited for: the cause and its sentence."""
-    return f"{summary['verdict']}: {summary['headline']}"
+def _achieved(summary: dict[str, Any]) -> tuple[str, str]:
+    """What was learned, and what was gone through for it."""
+    if "examples_per_s" in summary:
+        accuracy = f"test accuracy {summary['test_accuracy'] or math.nan:.2%}"
+        return accuracy, f"{summary['examples_per_s']:,.0f} images/s"
+    mean, last = summary["return_mean_100"], summary["return_mean_last"]
+    words = "no episode ended"
+    if mean is not None:
+        words = f"mean return {mean:.1f} (last 100 episodes)"
+    elif last is not None:
+        words = f"mean return {last:.1f} (fewer than 100 episodes)"
+    return words, f"{summary['episodes']:,} episodes"
 
 
 def try_words(summary: dict[str, Any]) -> str:
     """The one thing to try, as flags where it is a setting, and what it is predicted to gain."""
-    found = summary["try"]
-    lists = {name: tuple(found[name]) for name in ("evidence", "setting")}
-    finding = Finding(**{**found, **lists})
+    lists = {name: tuple(summary["try"][name]) for name in ("evidence", "setting")}
+    finding = Finding(**summary["try"] | lists)
     action = setting_words(finding.setting) if finding.setting else finding.remedy
     return f"{action}   {gain_words(finding)}"

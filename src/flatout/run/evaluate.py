@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from flatout.spans import Spans
 from flatout.types import Device, Episode
 
 MAX_EPISODE_STEPS = 108_000
-"""An evaluation episode that has not ended by then is cut (half an hour of Atari)."""
+"""An evaluation episode that has not ended by then is truncated (half an hour of Atari)."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,6 @@ class Evaluation:
 
     @property
     def return_mean(self) -> float:
-        """Mean return."""
         return float(np.mean(self.returns))
 
     @property
@@ -40,7 +42,6 @@ class Evaluation:
 
     @property
     def length_mean(self) -> float:
-        """Mean length in steps."""
         return float(np.mean(self.lengths))
 
     def words(self) -> str:
@@ -62,9 +63,6 @@ class Evaluator:
     """Plays the same numbered episodes greedily, so that evaluations compare.
 
     Args:
-        algorithm: acts.
-        task: the environment.
-        episodes: how many to play.
         seed: the run's seed; evaluation draws its own stream of episode seeds from it.
         device: where acting runs.
         max_envs: the most environments to play in together.
@@ -86,10 +84,6 @@ class Evaluator:
         count = min(episodes, max_envs)
         self.policy = Policy(algorithm, task.obs_spec, count, device, precision=precision)
         self._envs = task.open(count, seed, EVALUATION)
-
-    def compile(self) -> None:
-        """Compile greedy acting."""
-        self.policy.compile()
 
     def run(self, params: Any, version: int) -> Evaluation:
         """Play all episodes with packed parameters ``[P]``.
@@ -131,13 +125,6 @@ class Evaluator:
 def record(policy: Policy, task: Task, seed: int, path: Path, max_frames: int = 2000) -> float:
     """Play one greedy episode and write it as an animated GIF; returns its return.
 
-    Args:
-        policy: a greedy policy for one environment, with its parameters.
-        task: the environment.
-        seed: of the run.
-        path: the GIF.
-        max_frames: frames after which the picture ends.
-
     Raises:
         UsageError: the environment renders no pictures, or a package for it is missing.
     """
@@ -145,46 +132,78 @@ def record(policy: Policy, task: Task, seed: int, path: Path, max_frames: int = 
         from PIL import Image
     except ImportError:
         raise UsageError("--video needs its packages: pip install 'flatout[video]'.") from None
-    env = task.make(render_mode="rgb_array")
-    envs = task.host([env], seed, EVALUATION)
-    obs = np.zeros((1, *task.obs_spec.shape), task.obs_spec.dtype)
-    frames: list[Any] = []
-    total: list[float] = []
-
-    def ended(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
-        total.append(envs.returns[env])
-
+    with closing(greedy_episode(task, policy, seed, ("rgb_array",))) as episode:
+        seen = list(islice(episode, max_frames + 1))
+    frames = [Image.fromarray(frame.astype(np.uint8)) for frame, *_ in seen[:-1]]
+    _, rate, total, _ = seen[-1]
     try:
-        envs.reset(0, obs)
-        while not total and len(frames) < max_frames:
-            frames.append(Image.fromarray(_picture(env, task.name)))
-            envs.step(policy.layout.action(policy.greedy(obs)), obs, np.zeros(1), ended)
-        rate = float(env.metadata.get("render_fps") or 30)
         frames[0].save(
             path, save_all=True, append_images=frames[1:], loop=0, optimize=True,
-            duration=max(20, round(1000 / rate)),
+            duration=max(20, round(1000 / (rate or 30))),
         )  # fmt: skip
     except OSError as error:
         raise FlatoutError(f"cannot write {path}: {error.strerror or error}.") from error
-    finally:
-        envs.close()
-    return total[0] if total else float(envs.returns[0])
+    return total
 
 
-def rendered(env: gym.Env[Any, Any], name: str) -> Any:
-    """What an environment renders.
+def greedy_episode(
+    task: Task, policy: Policy, seed: int, modes: Sequence[str], episode: int = 0
+) -> Generator[tuple[Any, float, float, int], None, None]:
+    """One episode: its frame, frames per second (or 0), return and steps, first and at each step.
+
+    Args:
+        policy: greedy, for one environment, with its parameters.
+        modes: of rendering; the first one that there is.
 
     Raises:
-        UsageError: it needs a package that is not there.
+        UsageError: there is nothing to see, or a package for it is missing.
     """
+    env = _rendering(task, modes)
+    envs = task.host([env], seed, EVALUATION)
+    obs = np.zeros((1, *task.obs_spec.shape), task.obs_spec.dtype)
+    over: list[tuple[float, int]] = []
+
+    def ended(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
+        over.append((float(envs.returns[0]), envs.lengths[0]))
+
     try:
-        return env.render()
+        rate = float(env.metadata.get("render_fps") or 0.0)
+        envs.reset(0, obs, episode)
+        frame = _frame(env, task.name, modes)
+        yield frame, rate, 0.0, 0
+        while not over:
+            envs.step(policy.layout.action(policy.greedy(obs)), obs, np.zeros(1), ended)
+            if not over:  # else it shows the next episode's beginning
+                frame = _frame(env, task.name, modes)
+            yield frame, rate, *(over[0] if over else (float(envs.returns[0]), envs.lengths[0]))
+    finally:
+        envs.close()
+
+
+def _rendering(task: Task, modes: Sequence[str]) -> gym.Env[Any, Any]:
+    for mode in modes:
+        try:
+            env = task.make(render_mode=mode)
+        except Exception:  # what an environment says to a mode that it has not, varies
+            continue
+        if mode in env.metadata.get("render_modes", (mode,)):
+            return env
+        env.close()
+    raise UsageError(f"{task.name} renders {_sights(modes)}.")
+
+
+def _sights(modes: Sequence[str]) -> str:
+    text = "neither text (ansi) nor " if "ansi" in modes else "no "
+    return f"{text}pictures (rgb_array)"
+
+
+def _frame(env: gym.Env[Any, Any], name: str, modes: Sequence[str]) -> Any:
+    try:
+        frame = env.render()
     except gym.error.DependencyNotInstalled as error:
         raise UsageError(f"rendering {name} needs a package: {error}") from error
-
-
-def _picture(env: gym.Env[Any, Any], name: str) -> np.ndarray:
-    frame = rendered(env, name)
-    if not isinstance(frame, np.ndarray) or frame.ndim != 3:
-        raise UsageError(f"{name} renders no rgb_array pictures.")
-    return frame.astype(np.uint8)
+    if isinstance(frame, str) and "ansi" in modes:
+        return frame
+    if isinstance(frame, np.ndarray) and frame.ndim == 3:
+        return frame
+    raise UsageError(f"{name} renders {type(frame).__name__}, {_sights(modes)}.")

@@ -8,16 +8,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from flatout.errors import Interrupt
 
 
 class Interrupts:
-    """Turns signals into `Interrupt`, raised only inside `discardable` stretches.
+    """Turns signals into `Interrupt`, raised only inside `discardable` sections.
 
-    Outside of them (learning, publishing, saving) a signal waits for the next such stretch. A
+    Outside of them (learning, publishing, saving) a signal waits for the next such section. A
     second signal ends the process without waiting; what was saved stays saved. SIGHUP is nobody's
     impatience: a terminal that goes away sends several, and they count as one. A signal that is
     ignored (``nohup``, a shell's background job) stays so. Handlers are installed only in the main
@@ -48,12 +48,7 @@ class Interrupts:
             sys.unraisablehook = self._swallowed
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for signum, handler in self._previous.items():
             signal.signal(signum, handler)
         if self._previous:
@@ -62,7 +57,7 @@ class Interrupts:
 
     @contextmanager
     def discardable(self) -> Iterator[None]:
-        """A stretch that may be interrupted at any bytecode and thrown away."""
+        """A section that may be interrupted at any bytecode and thrown away."""
         self._inside += 1
         try:
             self.check()

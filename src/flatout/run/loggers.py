@@ -8,10 +8,11 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from flatout.config.schema import TrainConfig
 from flatout.errors import FlatoutError, UsageError
 from flatout.run.progress import Progress
 from flatout.storage import nofollow
@@ -25,7 +26,7 @@ EPISODE_MEANS = ("loss", "actor_loss", "critic_loss", "epsilon", "replay_fill", 
 
 
 class Logger(Protocol):
-    """Receives rows of scalars."""
+    """Receives rows of scalars; where they cannot be written it raises `FlatoutError`."""
 
     def log(self, row: dict[str, float], step: int) -> None:
         """Take one row; `step` counts environment steps."""
@@ -42,9 +43,6 @@ class JsonLines:
     Args:
         path: the file.
         offset: bytes to keep; a resumed run cuts off what lies after its checkpoint.
-
-    Raises:
-        FlatoutError: the file cannot be written.
     """
 
     def __init__(self, path: Path, offset: int = 0) -> None:
@@ -54,11 +52,6 @@ class JsonLines:
             self._file.truncate(min(max(offset, 0), os.fstat(self._file.fileno()).st_size))
 
     def log(self, row: dict[str, float], step: int) -> None:
-        """Append one row.
-
-        Raises:
-            FlatoutError: the disk is full.
-        """
         clean = {name: value if math.isfinite(value) else None for name, value in row.items()}
         line = json.dumps({"step": step} | clean).encode() + b"\n"
         with _writing(self._path):
@@ -73,7 +66,6 @@ class JsonLines:
         return self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
-        """Flush and close."""
         with _writing(self._path):
             self._file.close()
 
@@ -87,9 +79,6 @@ class TensorBoard:
     Args:
         folder: of the run.
         purge_step: events of this step and later ones, of an earlier file, do not count.
-
-    Raises:
-        FlatoutError: the file cannot be written.
     """
 
     def __init__(self, folder: Path, purge_step: int | None = None) -> None:
@@ -110,17 +99,11 @@ class TensorBoard:
             self._write(step=purge_step, session_log=started)
 
     def log(self, row: dict[str, float], step: int) -> None:
-        """Write one event that holds the whole row.
-
-        Raises:
-            FlatoutError: the disk is full.
-        """
         value = self._summary.Summary.Value
         values = [value(tag=name, simple_value=number) for name, number in row.items()]
         self._write(step=step, summary=self._summary.Summary(value=values))
 
     def close(self) -> None:
-        """Flush and close."""
         with _writing(self._folder):
             self._writer.close()
 
@@ -145,43 +128,26 @@ class EpisodeLog:
 
     Losses are means over the updates since an episode last ended (with one environment: over the
     episode's own), the rest is of the episode's end.
-
-    Args:
-        folder: of the run.
-        progress: the run's books, which say where a resumed run's file is cut off.
-        board: also gets the rows, or None.
     """
 
     def __init__(self, folder: Path, progress: Progress, board: TensorBoard | None) -> None:
-        self._lines = JsonLines(folder / "episodes.jsonl", progress.episodes_bytes)
+        self.lines = JsonLines(folder / "episodes.jsonl", progress.episodes_bytes)
         self._board = board
 
     def log(self, episodes: list[Episode], progress: Progress) -> None:
         """Write the episodes that an iteration ended."""
         means = {name: total / count for name, (total, count) in progress.since_episode.items()}
         progress.since_episode.clear()
-        number = progress.episodes - len(episodes)
-        for episode in episodes:
+        for number, episode in enumerate(episodes, progress.episodes - len(episodes)):
             row: dict[str, float] = {
                 "return": episode.episode_return, "length": episode.length, "env": episode.env,
                 "q_max": episode.q_max,
             }  # fmt: skip
-            for name in EPISODE_MEANS:
-                if name in means:
-                    row[name] = means[name]
-            self._lines.log({"episode": number} | row, progress.steps)
-            number += 1
+            row |= {name: means[name] for name in EPISODE_MEANS if name in means}
+            self.lines.log({"episode": number} | row, progress.steps)
             if self._board is not None:
                 shown = {f"episode/{name}": value for name, value in row.items() if name != "env"}
                 self._board.log(shown, progress.steps)
-
-    def sync(self) -> int:
-        """Bring every row to disk; returns the file's length in bytes."""
-        return self._lines.sync()
-
-    def close(self) -> None:
-        """Flush and close."""
-        self._lines.close()
 
 
 class Wandb:
@@ -199,9 +165,56 @@ class Wandb:
         self._run = wandb.init(project=project, name=name, config=config, resume="allow")
 
     def log(self, row: dict[str, float], step: int) -> None:
-        """Send one row."""
         self._run.log(row, step=step)
 
     def close(self) -> None:
-        """Finish the run."""
         self._run.finish()
+
+
+class RunLogs:
+    """Everything that a run logs to.
+
+    Args:
+        folder: of the run, or None.
+        resumed: whether the run went on from `progress`.
+        episodes: whether every training episode gets a row.
+        stack: closes the files.
+    """
+
+    def __init__(
+        self, config: TrainConfig, folder: Path | None, progress: Progress, resumed: bool,
+        episodes: bool, stack: ExitStack,
+    ) -> None:  # fmt: skip
+        run = config.run
+        self._rows: JsonLines | None = None
+        self.episodes: EpisodeLog | None = None
+        self._loggers: list[Logger] = []
+        if folder is not None:
+            self._rows = JsonLines(folder / "metrics.jsonl", progress.metrics_bytes)
+            self._add(self._rows, stack)
+            board = None
+            if run.tensorboard:
+                board = TensorBoard(folder, progress.steps + 1 if resumed else None)
+                self._add(board, stack)
+            if episodes:
+                self.episodes = EpisodeLog(folder, progress, board)
+                stack.callback(self.episodes.lines.close)
+        if run.wandb:
+            name = config.env.env if folder is None else folder.name
+            self._add(Wandb(run.wandb, name, config.flat()), stack)
+
+    def _add(self, logger: Logger, stack: ExitStack) -> None:
+        self._loggers.append(logger)
+        stack.callback(logger.close)
+
+    def log(self, row: dict[str, float], step: int) -> None:
+        """Give one row to each."""
+        for logger in self._loggers:
+            logger.log(row, step)
+
+    def sync(self, progress: Progress) -> None:
+        """Bring every row to disk, and keep the files' lengths for a resumed run."""
+        if self._rows is not None:
+            progress.metrics_bytes = self._rows.sync()
+        if self.episodes is not None:
+            progress.episodes_bytes = self.episodes.lines.sync()

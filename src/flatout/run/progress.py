@@ -1,4 +1,4 @@
-"""The books of a run, and what shows them."""
+"""The counters of a run, and what shows them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import dataclasses
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+
+from flatout.types import Metrics
 
 WINDOW = 100
 """Episodes over which training returns are averaged."""
@@ -16,7 +18,7 @@ WINDOW = 100
 
 @dataclass
 class Progress:
-    """The books of a run: what a checkpoint keeps beside the schedule's state.
+    """The counters of a run: what a checkpoint keeps beside the schedule's state.
 
     Attributes:
         steps, updates, episodes, iterations: counted since the run's start.
@@ -57,16 +59,26 @@ class Progress:
         """Mean raw return of the last 100 training episodes, once 100 have ended."""
         return float(np.mean(self.returns)) if len(self.returns) == WINDOW else None
 
-    def add(self, values: dict[str, float], episodes: bool) -> None:
-        """Add an iteration's scalars to the sums; `episodes` keeps those of episodes too."""
-        for sums in (self.pending, self.since_episode) if episodes else (self.pending,):
-            for name, value in values.items():
-                known = sums.get(name)
-                if known is None:
-                    sums[name] = [value, 1.0]
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Steps, updates and iterations."""
+        return self.steps, self.updates, self.iterations
+
+    def add(self, metrics: Metrics, by_episode: bool) -> None:
+        """Count one iteration; `by_episode` keeps sums between ends of episodes, too."""
+        self.steps += metrics.steps
+        self.updates += metrics.updates
+        self.iterations += 1
+        self.episodes += len(metrics.episodes)
+        self.returns.extend(episode.episode_return for episode in metrics.episodes)
+        self.lengths.extend(episode.length for episode in metrics.episodes)
+        for sums in (self.pending, self.since_episode) if by_episode else (self.pending,):
+            for name, value in metrics.values.items():
+                if name in sums:
+                    sums[name][0] += value
+                    sums[name][1] += 1.0
                 else:
-                    known[0] += value
-                    known[1] += 1.0
+                    sums[name] = [value, 1.0]
         self.pending_count += 1
 
     def to_json(self) -> dict[str, Any]:
@@ -76,28 +88,28 @@ class Progress:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Progress:
-        """What `to_json` gave."""
-        known = {spec.name: values[spec.name] for spec in dataclasses.fields(cls)}
+        """What `to_json` gave.
+
+        Raises:
+            LookupError, TypeError, ValueError: the values are damaged.
+        """
+        kept = {spec.name: values[spec.name] for spec in dataclasses.fields(cls)}
         for spec in dataclasses.fields(cls):
-            value = known[spec.name]
+            value = kept[spec.name]
             if spec.type == "int" and (type(value) is not int or not 0 <= value < 2**53):
                 raise TypeError(f"{spec.name} = {str(value)[:40]} is no count")
-        known["wall_s"] = float(known["wall_s"])
-        if not 0 <= known["wall_s"] < math.inf:
-            raise ValueError(f"wall_s = {known['wall_s']} are no seconds of a run")
-        known["reached"] = {str(k): [float(x) for x in v] for k, v in known["reached"].items()}
-        for name in ("pending", "since_episode"):
-            known[name] = {str(k): [float(x) for x in v] for k, v in known[name].items()}
-        if isinstance(known["last_eval"], list):  # as it was saved by earlier versions
-            names = ("eval/return_mean", "eval/return_std", "eval/length_mean")
-            known["last_eval"] = dict(zip(names, known["last_eval"], strict=True))
-        known["returns"] = deque(map(float, known["returns"]), maxlen=WINDOW)
-        known["lengths"] = deque(map(int, known["lengths"]), maxlen=WINDOW)
-        if known["best_return"] is not None:
-            known["best_return"] = float(known["best_return"])
-        if known["last_eval"] is not None:
-            known["last_eval"] = {str(k): float(v) for k, v in known["last_eval"].items()}
-        return cls(**known)
+        for name in ("reached", "pending", "since_episode"):
+            kept[name] = {str(k): [float(x) for x in v] for k, v in kept[name].items()}
+        kept["wall_s"] = float(kept["wall_s"])
+        if not 0 <= kept["wall_s"] < math.inf:
+            raise ValueError(f"wall_s = {kept['wall_s']} are no seconds of a run")
+        kept["returns"] = deque(map(float, kept["returns"]), maxlen=WINDOW)
+        kept["lengths"] = deque(map(int, kept["lengths"]), maxlen=WINDOW)
+        if kept["best_return"] is not None:
+            kept["best_return"] = float(kept["best_return"])
+        if kept["last_eval"] is not None:
+            kept["last_eval"] = {str(k): float(v) for k, v in kept["last_eval"].items()}
+        return cls(**kept)
 
 
 @dataclass(frozen=True)
@@ -122,41 +134,25 @@ class Load:
     share: float = 0.0
 
 
-class Display(Protocol):
-    """What shows a run while it lives.
+class Display:
+    """What shows a run while it lives; this base shows nothing.
 
     Attributes:
+        shows: whether it shows anything.
         lost: why nothing is seen of it any more, or an empty string.
     """
 
-    lost: str
+    shows = False
+    lost = ""
 
     def note(self, text: str) -> None:
         """Say one sentence."""
-        ...
 
     def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
         """An iteration has ended; called often, draws seldom."""
-        ...
 
     def load(self, load: Load) -> None:
         """What the machine does now; called about once a second."""
-        ...
 
     def close(self) -> None:
         """Give the terminal back."""
-        ...
-
-
-class Silent:
-    """Shows nothing."""
-
-    lost = ""
-
-    def note(self, text: str) -> None: ...
-
-    def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None: ...
-
-    def load(self, load: Load) -> None: ...
-
-    def close(self) -> None: ...

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import resource
 import sys
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,28 +18,15 @@ if TYPE_CHECKING:
     from flatout.run.progress import Progress
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What the trainer knows of the end. `last` are the newest means of metrics,
-    `verdict` what the run waited for (`flatout.explain.own.runs.closing`)."""
-
-    steps_per_s: float
-    last: dict[str, float]
-    run_dir: str | None
-    ended: str
-    evaluated: float | None
-    verdict: dict[str, Any]
-
-
 def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
-    found = {"python": platform.python_version(), "flatout": flatout.__version__}
+    installed = {"python": platform.python_version(), "flatout": flatout.__version__}
     for name in ("jax", "equinox", "optax", "gymnasium", "numpy"):
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "unknown"
-    return found
+            installed[name] = "unknown"
+    return installed
 
 
 def peak_rss_mb() -> float:
@@ -50,19 +36,34 @@ def peak_rss_mb() -> float:
 
 
 def summarise(
-    config: TrainConfig, progress: Progress, components: Components, times: Times, facts: Facts
+    config: TrainConfig,
+    progress: Progress,
+    components: Components,
+    times: Times,
+    *,
+    steps_per_s: float,
+    last: dict[str, float],
+    run_dir: str | None,
+    ended: str,
+    evaluated: float | None,
+    verdict: dict[str, Any],
 ) -> dict[str, Any]:
-    """The summary; docs/metrics.md describes every key."""
-    goals = {*config.run.threshold, config.run.stop_at_return} - {None}
-    keys = sorted((str(float(goal)) for goal in goals if goal is not None), key=float)
-    reached = {key: progress.reached.get(key) for key in keys}
-    last = list(progress.returns)
-    own: dict[str, Any] = {}
-    if config.algorithm == "classify":
+    """The summary; docs/metrics.md describes every key.
+
+    Args:
+        last: the newest means of the algorithm's scalars.
+        ended: why the run did.
+        evaluated: the newest evaluation's mean.
+        verdict: what the run waited for (`flatout.run.observe.closing_verdict`).
+    """
+    reached = {str(goal): progress.reached.get(str(goal)) for goal in config.run.goals}
+    returns = list(progress.returns)
+    learned: dict[str, Any] = {}
+    if not config.hyper.acts:
         if config.hyper.data is not None:
-            own["env"] = Path(config.hyper.data).name or config.hyper.data
-        own["test_accuracy"] = facts.evaluated
-        own["examples_per_s"] = facts.steps_per_s * config.hyper.batch_size
+            learned["env"] = Path(config.hyper.data).name or config.hyper.data
+        learned["test_accuracy"] = evaluated
+        learned["examples_per_s"] = steps_per_s * config.hyper.batch_size
     return {
         "algorithm": config.algorithm,
         "env": config.env.env,
@@ -72,18 +73,18 @@ def summarise(
         "updates": progress.updates,
         "iterations": progress.iterations,
         "episodes": progress.episodes,
-        "ended": facts.ended,
+        "ended": ended,
         "wall_s": progress.wall_s + times.wall_s,
         "startup_s": times.startup_s,
         "compile_s": times.compile_s,
         "compile_later_s": times.compile_later_s,
-        "steps_per_s": facts.steps_per_s,
+        "steps_per_s": steps_per_s,
         "placement": str(components.placement),
         "return_mean_100": progress.return_mean_100,
-        "return_mean_last": sum(last) / len(last) if last else None,
+        "return_mean_last": sum(returns) / len(returns) if returns else None,
         "best_eval_return": progress.best_return,
-        **own,
-        "last": facts.last,
+        **learned,
+        "last": last,
         "time_to_return_s": {key: at and at[1] for key, at in reached.items()},
         "steps_to_return": {key: at and int(at[0]) for key, at in reached.items()},
         "phases": times.phases,
@@ -95,8 +96,8 @@ def summarise(
         },
         "memory_mb": memory(components),
         "notes": components.notes,
-        **facts.verdict,
-        "run_dir": facts.run_dir,
+        **verdict,
+        "run_dir": run_dir,
         "versions": versions(),
     }
 
@@ -133,23 +134,24 @@ PHASE_WORDS = {
 
 def flow_words(flow: dict[str, float]) -> list[str]:
     """Sentences about who waited for whom, and what was lost."""
-    said: list[str] = []
+    sentences: list[str] = []
     if "policy_lag" in flow:
-        said.append(
+        sentences.append(
             f"collecting waited {flow['sampler_wait_s']:.1f} s for learning, learning "
             f"{flow['learner_wait_s']:.1f} s for collecting; a trajectory waited "
             f"{flow['queue_s']:.3f} s; policy lag {flow['policy_lag']:.2f}"
         )
     if lost := int(flow["environments_lost"]):
-        said.append(f"{lost} environments were lost with their processes and began new episodes")
-    return said
+        sentences.append(
+            f"{lost} environments were lost with their processes and began new episodes"
+        )
+    return sentences
 
 
 def next_step(summary: dict[str, Any]) -> str:
     """What to do next about what was achieved (about speed the verdict speaks), or nothing."""
     phases: dict[str, float] = summary["phases"]
-    goals: dict[str, Any] = summary["steps_to_return"]
-    missed = [goal for goal, steps in goals.items() if steps is None]
+    missed = [goal for goal, steps in summary["steps_to_return"].items() if steps is None]
     if summary["ended"] == "steps" and missed:
         return (
             f"the mean return did not reach {missed[0]}: go on with --resume "

@@ -1,36 +1,33 @@
-"""The Python face: agents that learn, predict, are saved and loaded."""
+"""The Python interface: agents that learn, predict, are saved and loaded."""
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import sys
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from flatout.algorithms.parallel.packing import Bundle
-from flatout.algorithms.registry import build_algorithm
-from flatout.config.schema import TrainConfig, check_episodes
-from flatout.config.settings import resolve, with_run
+from flatout.config.schema import EPISODES, SEEDS, TrainConfig
+from flatout.config.settings import load_preset, resolve, with_run
 from flatout.envs.host import to_environment
-from flatout.envs.task import Task, open_task
+from flatout.envs.task import Task
 from flatout.errors import CheckpointError, FlatoutError, UsageError, nearest, short
 from flatout.learner.policy import Policy
 from flatout.networks.torsos import Network
-from flatout.run.evaluate import Evaluation, Evaluator, record
+from flatout.run.acting import Acting
+from flatout.run.evaluate import Evaluation, record
 from flatout.run.trainer import Callback, Trainer
-from flatout.spans import Spans
 from flatout.storage import checkpoint, signing
-from flatout.storage.agent_file import AGENT_FILES, FINAL, find_agent, save_parameters, saved_config
+from flatout.storage.agent_file import find_agent, save_parameters, saved_config
 from flatout.storage.checkpoint import PREFIX
-from flatout.storage.run_folder import RunFolder, load_config
+from flatout.storage.run_folder import RunFolder
 from flatout.storage.trust import Consent, refuse_foreign
 
 
 class Agent:
-    """What every algorithm's agent can do; use `PPO`, `A2C`, `DQN`, `DDPG`, `TD3` or `SAC`.
+    """An agent of any algorithm; use `PPO`, `A2C`, `DQN`, `DDPG`, `TD3` or `SAC`.
 
     Args:
         env: a Gymnasium id, ``"module:factory"``, an environment object (for one environment), or
@@ -57,8 +54,6 @@ class Agent:
             network = None
         preset = settings.pop("preset", None)
         if preset is not None:
-            from flatout.config.settings import load_preset
-
             layers.append(load_preset(preset))
             if layers[0].get("algorithm") != self.algorithm:
                 raise UsageError(f"preset {preset!r} is for {layers[0].get('algorithm')}.")
@@ -69,10 +64,7 @@ class Agent:
             raise UsageError("no environment: pass an id, a factory or an environment object.")
         self._source = source
         self._network = network
-        self._arrays: dict[str, np.ndarray] | None = None
-        self._acting: dict[tuple[int, bool], Policy] = {}
-        self._task: Task | None = None
-        self._device: Any = None
+        self._acting = Acting(self.config, source, network)
         self._predicted = 0
         self._learned = 0
         self.summary: dict[str, Any] = {}
@@ -90,8 +82,8 @@ class Agent:
                 f"agent.{name} = {short(value)} would change nothing: settings are chosen when an "
                 f"agent is made, by {kind.__name__}(env{given})."
             )
-        own = name in ("config", "summary") or hasattr(kind, name)
-        if not own and kind.__module__ == __name__:
+        there = name in ("config", "summary") or hasattr(kind, name)
+        if not there and kind.__module__ == __name__:
             raise UsageError(
                 f"agent.{name} = {short(value)} would change nothing: {kind.__name__} has no such "
                 f"attribute; settings are given to {kind.__name__}(env, ...)."
@@ -142,20 +134,21 @@ class Agent:
         try:
             trainer = Trainer(
                 config, source=self._source, network=self._network, folder=folder,
-                initial=self._arrays, callback=callback, display=display,
+                initial=self._acting.arrays, callback=callback, display=display,
             )  # fmt: skip
             self.summary = trainer.run()
         finally:
             if folder is not None:
                 folder.close()
         if trainer.final is not None:
-            self._arrays = {
-                name: np.array(array)
-                for name, array in trainer.final.arrays.items()
-                if name.startswith(PREFIX)
-            }
+            self._acting.learned(
+                {
+                    name: np.array(array)
+                    for name, array in trainer.final.arrays.items()
+                    if name.startswith(PREFIX)
+                }
+            )
             self._learned += 1
-            self._acting.clear()
         if trainer.signalled is not None:
             raise KeyboardInterrupt
         return self
@@ -167,13 +160,10 @@ class Agent:
             observation: raw, as the environment returns it.
             deterministic: the distribution's mode; else a draw.
 
-        Returns:
-            An action (int or array), or a batch of them.
-
         Raises:
             UsageError: nothing was learned or loaded yet, or a wrong shape.
         """
-        task = self._task_specs()
+        task = self.task
         shape = task.obs_spec.shape
         try:
             obs = np.asarray(observation)
@@ -186,7 +176,7 @@ class Agent:
                 f"{obs.dtype}{list(obs.shape)}."
             )
         batch = (obs[None] if single else obs).astype(task.obs_spec.dtype)
-        policy = self._policy(len(batch), deterministic)
+        policy = self._acting.policy(len(batch), deterministic)
         if deterministic:
             row = policy.greedy(batch)
         else:
@@ -196,44 +186,26 @@ class Agent:
         return actions[0] if single else actions
 
     def evaluate(self, episodes: int = 20, *, seed: int | None = None) -> Evaluation:
-        """Play greedy episodes.
-
-        Args:
-            episodes: how many.
-            seed: of the episodes; by default the agent's.
-        """
-        check_episodes("episodes", episodes)
+        """Play greedy episodes; their seeds come from `seed`, by default the agent's."""
+        EPISODES("episodes", episodes)
         seed = self.config.run.seed if seed is None else seed
-        if not 0 <= seed < 2**32:
-            raise UsageError(f"seed = {seed} is impossible: it lies in 0 to 4294967295.")
-        task = open_task(self.config.env, self._source)
-        device = self._start_backend(task)
-        algorithm = build_algorithm(self.config, *task.spaces, self._network)
-        limit = 1 if task.single else 16
-        precision = self.config.run.precision
-        evaluator = Evaluator(algorithm, task, episodes, seed, device, limit, precision)
-        try:
-            evaluator.compile()
-            return evaluator.run(self._packed(algorithm), 0)
-        finally:
-            evaluator.close()
+        SEEDS("seed", seed)
+        return self._acting.evaluate(episodes, seed)
 
     def record(self, path: Path, *, seed: int | None = None) -> float:
         """Write one greedy episode as an animated GIF; returns its return."""
-        task = self._task_specs()
-        policy = self._policy(1, True)
         seed = self.config.run.seed if seed is None else seed
-        return record(policy, task, seed, path)
+        return record(self.policy, self.task, seed, path)
 
     @property
     def task(self) -> Task:
         """The environment's spaces, and how to make it."""
-        return self._task_specs()
+        return self._acting.task
 
     @property
     def policy(self) -> Policy:
         """Greedy acting for one environment."""
-        return self._policy(1, True)
+        return self._acting.policy()
 
     def save(self, path: str | Path) -> Path:
         """Write the agent, its optimiser included, as one safetensors file.
@@ -241,14 +213,14 @@ class Agent:
         Raises:
             UsageError: nothing was learned or loaded yet.
         """
-        if self._arrays is None:
+        if self._acting.arrays is None:
             raise UsageError("there is nothing to save yet: call learn first.")
         path = Path(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FlatoutError(f"cannot write {path}: {error.strerror}.") from error
-        save_parameters(path, self.config, self._arrays, None, True, self._learned)
+        save_parameters(path, self.config, self._acting.arrays, None, True, self._learned)
         return path
 
     @classmethod
@@ -259,7 +231,6 @@ class Agent:
         """An agent from what `save` wrote, or from a run folder.
 
         Args:
-            path: the file or the folder.
             env: an environment to use instead of the saved one's id.
             network: the custom torso that the agent was made with.
             trust: run the code that the file names as ``module:factory`` though another user made
@@ -271,8 +242,7 @@ class Agent:
         """
         file = find_agent(Path(path))
         arrays, metadata = checkpoint.load_agent(file)
-        config, own = saved_config(metadata, file), signing.is_own(signing.AGENT, metadata)
-        refuse_foreign(config, file, own, _said(env, trust))
+        config = trusted_config(metadata, file, env, trust)
         return cls._restored(arrays, metadata, config, Path(path), env, network)
 
     @classmethod
@@ -286,66 +256,19 @@ class Agent:
         saved_env, built_in = settings.pop("env"), settings.pop("network")
         settings.pop("algorithm")
         agent = cls(saved_env if env is None else env, network=network or built_in, **settings)
-        agent._arrays = arrays
+        agent._acting.learned(arrays)
         learned = metadata.get("learned")
         agent._learned = learned if isinstance(learned, int) and learned >= 0 else 1
         try:  # check it now
-            agent._packed(build_algorithm(agent.config, *agent._task_specs().spaces, network))
+            agent._acting.check()
         except CheckpointError as error:
             hint = "" if network else " An agent with a network of its own is loaded with network=."
             raise CheckpointError(f"{path} does not fit its settings: {error}{hint}") from error
         return agent
 
-    def _task_specs(self) -> Task:
-        """The task without an environment, for what needs only its spaces."""
-        if self._task is None:
-            self._task = open_task(self.config.env, self._source)
-            self._task.close()
-            self._device = self._start_backend(self._task)
-        return self._task
-
-    def _start_backend(self, task: Task) -> Any:
-        """Start JAX for the settings' placement; returns the acting device."""
-        from flatout.hardware import backend
-        from flatout.hardware.inventory import inventory, resolve_placement
-
-        hardware = inventory()
-        placement, _ = resolve_placement(
-            self.config.run.placement, hardware, images=task.obs_spec.is_image, soft=True
-        )
-        backend.start(placement)
-        return backend.device(placement.act[0])
-
-    def _packed(self, algorithm: Any) -> tuple[np.ndarray, ...]:
-        """The actor's parameters, bundled."""
-        if self._arrays is None:
-            raise UsageError("this agent has learned nothing yet: call learn or load.")
-        shapes = algorithm.actor(algorithm.shapes)
-        # `actor` only selects, so that it selects names as well as arrays.
-        names = algorithm.actor(checkpoint.leaf_names(algorithm.shapes, PREFIX))
-        return Bundle(shapes).pack_host(checkpoint.rebuild(names, shapes, self._arrays))
-
-    def _policy(self, count: int, deterministic: bool) -> Policy:
-        from flatout.algorithms.base import ACT, raw_key
-
-        if (count, deterministic) not in self._acting:
-            task = self._task_specs()
-            algorithm = build_algorithm(self.config, *task.spaces, self._network)
-            key = None if deterministic else raw_key(self.config.run.seed, ACT)
-            precision = self.config.run.precision
-            policy = Policy(algorithm, task.obs_spec, count, self._device, key, precision)
-            policy.compile()
-            policy.publish(self._packed(algorithm), 0, Spans())
-            self._acting[(count, deterministic)] = policy
-        return self._acting[(count, deterministic)]
-
 
 class PPO(Agent):
-    """Proximal policy optimisation (Schulman et al., 2017); Stable-Baselines3's defaults.
-
-    Example:
-        >>> agent = PPO("CartPole-v1", seed=1, envs=8).learn(100_000)  # doctest: +SKIP
-    """
+    """Proximal policy optimisation (Schulman et al., 2017); Stable-Baselines3's defaults."""
 
     algorithm = "ppo"
 
@@ -386,59 +309,16 @@ class SAC(Agent):
     algorithm = "sac"
 
 
-AGENTS: dict[str, type[Agent]] = {
-    agent.algorithm: agent for agent in (PPO, A2C, DQN, DDPG, TD3, SAC, Genetic)
-}
-
-
-def load_any(
-    path: Path, prefer: str = "best", env: str | None = None, trust: bool = False
-) -> tuple[Agent, Path]:
-    """An agent of whatever algorithm, and the file that it came from.
-
-    Args:
-        path: a saved agent or a run folder.
-        prefer: ``best``, ``final``, or ``newest``, which may be a checkpoint's of a run that goes
-            on. A run that has neither of the others yet gives that, too.
-        env: the environment, where the saved one's module is not to be trusted by itself.
-        trust: whatever the file names may be used.
-
-    Raises:
-        UsageError, CheckpointError: there is none, or it is corrupt.
-    """
-    saved = checkpoint.checkpoints(path / "checkpoints") if path.is_dir() else []
-    there = [name for name in AGENT_FILES if os.path.lexists(path / name)]
-    if saved and (not there or (prefer == "newest" and FINAL not in there)):
-        _, snapshot = checkpoint.load(saved[-1])
-        config = load_config(path, _said(env, trust))
-        kind = _kind(config.algorithm, path)
-        return kind._restored(snapshot.arrays, {}, config, saved[-1], env, None), saved[-1]
-    file = find_agent(path)
-    if prefer != "best" and FINAL in there:
-        file = path / FINAL
-    arrays, metadata = checkpoint.load_agent(file)
-    config, own = saved_config(metadata, file), signing.is_own(signing.AGENT, metadata)
-    kind = _kind(config.algorithm, file)
-    refuse_foreign(config, file, own, _said(env, trust))
-    return kind._restored(arrays, metadata, config, file, env, None), file
-
-
-def _said(env: Any, trust: bool) -> Consent:
+def consent(env: Any, trust: bool) -> Consent:
     return Consent({} if env is None else {"env": env}, trust)
 
 
-def _kind(algorithm: str, path: Path) -> type[Agent]:
-    """The agents of an algorithm.
-
-    Raises:
-        UsageError: it has none.
-    """
-    if algorithm not in AGENTS:
-        raise UsageError(
-            f"{path} holds no agent that plays, but a {algorithm} run; how well it does is in "
-            "its summary.json (test_accuracy)."
-        )
-    return AGENTS[algorithm]
+def trusted_config(metadata: dict[str, Any], file: Path, env: Any, trust: bool) -> TrainConfig:
+    """The settings of a saved agent, whose environment's code may be run."""
+    config = saved_config(metadata, file)
+    own = signing.is_own(signing.AGENT, metadata)
+    refuse_foreign(config, file, own, consent(env, trust))
+    return config
 
 
 def _name(env: Any) -> tuple[str | None, Any]:
@@ -458,11 +338,7 @@ def _continued(seed: int, learned: int) -> int:
 
 
 def _check_main_guard() -> None:
-    """Say what a script lacks that a spawned process imports again.
-
-    Raises:
-        UsageError: training started while a spawned process was importing the main script.
-    """
+    """Say what a script lacks that a spawned process imports again."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UsageError(
             "training started while a spawned process was importing this script: put the calls "

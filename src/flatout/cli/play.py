@@ -1,0 +1,136 @@
+"""`flatout eval` and `flatout watch`: a trained agent plays greedy episodes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from flatout.cli.arguments import parse
+from flatout.errors import UsageError
+from flatout.output import printable
+from flatout.storage.trust import keep_out
+
+if TYPE_CHECKING:
+    from flatout.api import Agent
+
+
+@dataclass(frozen=True)
+class PlayArguments:
+    """What both commands take."""
+
+    path: Annotated[Positional[str | None], arg(metavar="RUN_DIR")] = None
+    """A run folder or a saved agent."""
+    episodes: int = 20
+    """How many."""
+    seed: int | None = None
+    """Seed of the episodes; by default the run's own evaluation episodes."""
+    env: str | None = None
+    """The environment once more, where it is module:factory and the agent not of your making."""
+    trust: bool = False
+    """Run the code that the agent names, though it is not of your making."""
+
+
+@dataclass(frozen=True)
+class EvalArguments(PlayArguments):
+    """Play greedy episodes with a trained agent."""
+
+    video: str | None = None
+    """Also write one episode as an animated GIF."""
+    checkpoint: Literal["best", "final"] = "best"
+    """best (by evaluation; the final parameters where none was made; else the newest checkpoint's)
+    or final."""
+    json: bool = False
+    """Print the result as JSON, alone on stdout."""
+
+
+@dataclass(frozen=True)
+class WatchArguments(PlayArguments):
+    """See a trained agent play in the terminal."""
+
+    episodes: int = 3
+    fps: float | None = None
+    """Frames per second; by default the environment's own."""
+    gif: str | None = None
+    """Write one episode as an animated GIF instead."""
+    checkpoint: Literal["newest", "best", "final"] = "newest"
+    """newest (also of a run that goes on), best (by evaluation) or final."""
+
+
+def _folder(command: str, path: str | None, flag: str, gif: str | None) -> Path:
+    """The run folder, refused before anything is loaded."""
+    if path is None:
+        raise UsageError(
+            f"{command} needs a run folder or a saved agent: flatout {command} RUN_DIR."
+        )
+    if gif is not None and not gif.lower().endswith(".gif"):
+        raise UsageError(f"{flag} {gif}: videos are animated GIFs; name a .gif file.")
+    keep_out(Path(path))
+    return Path(path)
+
+
+def evaluate(argv: list[str]) -> int:
+    """Run ``flatout eval``; returns the exit code.
+
+    Raises:
+        FlatoutError: anything that the user can mend.
+    """
+    asked = parse(EvalArguments(), "flatout eval", argv)
+    path = _folder("eval", asked.path, "--video", asked.video)
+    from flatout.api.load import load_any
+
+    agent, file = load_any(path, asked.checkpoint, asked.env, asked.trust)
+    result = agent.evaluate(asked.episodes, seed=asked.seed)
+    if asked.video is not None:
+        agent.record(Path(asked.video), seed=asked.seed)
+    low, high = min(result.returns), max(result.returns)
+    if asked.json:
+        shown = {
+            "agent": str(file), "env": agent.config.env.env, "episodes": asked.episodes,
+            "return_mean": result.return_mean, "return_std": result.return_std, "return_min": low,
+            "return_max": high, "length_mean": result.length_mean,
+            "returns": list(result.returns), "video": asked.video,
+        }  # fmt: skip
+        print(json.dumps(shown))
+        return 0
+    print(
+        f"{printable(agent.config.env.env)}: return {result.return_mean:.2f} ± "
+        f"{result.return_std:.2f} over {asked.episodes} greedy episodes (lowest {low:.2f}, highest "
+        f"{high:.2f}), mean length {result.length_mean:.1f}\n{printable(str(file))}"
+    )
+    if asked.video is not None:
+        print(f"video: {asked.video}")
+    return 0
+
+
+def show(argv: list[str]) -> int:
+    """Run ``flatout watch``; returns the exit code.
+
+    Raises:
+        FlatoutError: anything that the user can mend.
+    """
+    asked = parse(WatchArguments(), "flatout watch", argv)
+    path = _folder("watch", asked.path, "--gif", asked.gif)
+    if asked.episodes < 1:
+        raise UsageError(f"--episodes {asked.episodes} is impossible: at least 1.")
+    if asked.fps is not None and not 0 < asked.fps <= 1000:
+        raise UsageError(f"--fps {asked.fps:g} is impossible: it lies above 0 and up to 1000.")
+    from rich.console import Console
+
+    from flatout.api.load import load_any
+    from flatout.cli.watch import watch
+
+    def newest() -> tuple[Agent, Path]:
+        return load_any(path, asked.checkpoint, asked.env, asked.trust)
+
+    if asked.gif is not None:
+        total = newest()[0].record(Path(asked.gif), seed=asked.seed)
+        print(f"{asked.gif}: one episode, return {total:g}")
+        return 0
+    returns = watch(newest, asked.episodes, asked.fps, asked.seed, Console())
+    if len(returns) > 1:
+        print(f"mean return of {len(returns)} episodes: {sum(returns) / len(returns):g}")
+    return 0

@@ -1,0 +1,139 @@
+"""Which values a setting may have: its annotation gives its types and, in ``Annotated``, rules."""
+
+from __future__ import annotations
+
+import functools
+import math
+import types
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from flatout.errors import UsageError, nearest
+
+Rule = Callable[[str, Any], None]
+"""Refuses an impossible value, given the setting's name and the value."""
+
+_WORDS: dict[Any, str] = {
+    tuple[float, ...]: "a number or a list of numbers",
+    tuple[int, ...]: "a list of whole numbers",
+    dict[str, Any]: "a table of names and values",
+    bool: "true or false", int: "a whole number", float: "a number", str: "text",
+}  # fmt: skip
+
+
+def need(ok: bool, name: str, value: Any, what: str) -> None:
+    """Refuse an impossible value with its name and what is possible.
+
+    Raises:
+        UsageError: where it is not `ok`.
+    """
+    if not ok:
+        raise UsageError(f"{name} = {str(value)[:200]} is impossible: {what}.")
+
+
+@dataclass(frozen=True)
+class Range:
+    """The rule that a value lies between `low` and `high`; `above` and `below` exclude these."""
+
+    low: float
+    high: float = math.inf
+    above: bool = False
+    below: bool = False
+
+    def __call__(self, name: str, value: float) -> None:
+        """Refuse a value outside of the range."""
+        ok = self.low < value if self.above else self.low <= value
+        ok = ok and (value < self.high if self.below else value <= self.high)
+        start = f"above {self.low} and up" if self.above else f"in {self.low}"
+        what = f"it lies {start} to {'below ' if self.below else ''}{self.high}"
+        if self.high == math.inf:
+            what = f"it must be above {self.low}" if self.above else f"at least {self.low}"
+        need(ok, name, value, what)
+
+
+Count = Annotated[int, Range(1, 2**31 - 1)]
+CountOrZero = Annotated[int, Range(0, 2**31 - 1)]
+Probability = Annotated[float, Range(0, 1)]
+Positive = Annotated[float, Range(0, above=True)]
+NotNegative = Annotated[float, Range(0)]
+
+
+@functools.cache
+def hints(part: type) -> dict[str, tuple[tuple[Any, ...], tuple[Rule, ...]]]:
+    """Of each setting of a config class: the types that it may have, and its rules."""
+    annotated = get_type_hints(part, include_extras=True)
+    return {spec.name: _taken_apart(annotated[spec.name]) for spec in fields(part)}
+
+
+def _taken_apart(hint: Any) -> tuple[tuple[Any, ...], tuple[Rule, ...]]:
+    if get_origin(hint) is Annotated:
+        kinds, rules = _taken_apart(hint.__origin__)
+        return kinds, rules + tuple(hint.__metadata__)
+    if get_origin(hint) in (Union, types.UnionType):
+        members = [_taken_apart(member) for member in get_args(hint)]
+        return sum((kinds for kinds, _ in members), ()), sum((rules for _, rules in members), ())
+    return (hint,), ()
+
+
+def convert(part: type, name: str, value: Any) -> Any:
+    """A layer's value (from TOML, JSON or Python) in the type of its field.
+
+    Raises:
+        UsageError: it is of another type.
+    """
+    kinds, _ = hints(part)[name]
+    if type(None) in kinds and (value is None or value == "none"):  # TOML has no null
+        return None
+    for kind in kinds:
+        with suppress(OverflowError, TypeError, ValueError):
+            return _read(kind, value)
+    if str(value).lower() in ("lstm", "gru", "rnn", "recurrent"):
+        raise UsageError(
+            f"{name} = {value!r}: recurrent policies are not available in this version; stack "
+            "observations with frame_stack instead."
+        )
+    words, hint = _WORDS.get(kinds[0]), ""
+    if words is None:
+        choices = get_args(kinds[0])
+        words, hint = f"one of {', '.join(choices)}", nearest(str(value)[:200], choices)
+    raise UsageError(f"{name} = {repr(value)[:200]} is not {words}.{hint}")
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """A value as that type, where nothing is lost by it; else some exception."""
+    if get_origin(kind) is tuple:
+        items = value if isinstance(value, list | tuple) else [value]
+        return tuple(_read(get_args(kind)[0], item) for item in items)
+    if get_origin(kind) is dict and isinstance(value, Mapping):
+        return dict(value)
+    if kind in (int, float) and hasattr(value, "__float__") and not isinstance(value, bool | str):
+        number = float(value)
+        if kind is float:
+            return number
+        if number == int(value):
+            return int(value)
+    if (kind is bool and isinstance(value, bool)) or (
+        get_origin(kind) is Literal and value in get_args(kind)
+    ):
+        return value
+    if kind is str and isinstance(value, str | Path):
+        return str(value)
+    raise TypeError
+
+
+def check(part: Any) -> None:
+    """Refuse what the rules of a config's fields forbid, and numbers that are not finite.
+
+    Raises:
+        UsageError: the first impossible value.
+    """
+    for name, (_, rules) in hints(type(part)).items():
+        value = getattr(part, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float):
+                need(math.isfinite(number), name, value, "it must be a finite number")
+        for rule in rules if value is not None else ():
+            rule(name, value)

@@ -1,0 +1,107 @@
+"""Acting with an agent's parameters: on one observation, on a batch, in whole episodes."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from flatout.algorithms.base import ACT, Algorithm, raw_key
+from flatout.algorithms.parallel.packing import Bundle
+from flatout.algorithms.registry import build_algorithm
+from flatout.config.schema import TrainConfig
+from flatout.envs.task import Task, open_task
+from flatout.errors import UsageError
+from flatout.hardware import backend
+from flatout.hardware.inventory import inventory, resolve_placement
+from flatout.learner.policy import Policy
+from flatout.networks.torsos import Network
+from flatout.run.evaluate import Evaluation, Evaluator
+from flatout.spans import Spans
+from flatout.storage import checkpoint
+from flatout.types import Device
+
+
+class Acting:
+    """An agent's parameters, and what acts with them, made on first use.
+
+    Attributes:
+        arrays: the learning state by name, or None before anything was learned.
+    """
+
+    def __init__(self, config: TrainConfig, source: Any, network: Network | None) -> None:
+        self._config = config
+        self._source = source
+        self._network = network
+        self.arrays: dict[str, np.ndarray] | None = None
+        self._policies: dict[tuple[int, bool], Policy] = {}
+
+    @cached_property
+    def task(self) -> Task:
+        """The environment's spaces and how to make it, without one that is open."""
+        task = open_task(self._config.env, self._source)
+        task.close()
+        self._device = self._start_backend(task)
+        return task
+
+    def learned(self, arrays: dict[str, np.ndarray]) -> None:
+        """Act with other parameters from now on."""
+        self.arrays = arrays
+        self._policies.clear()
+
+    def check(self) -> None:
+        """Refuse parameters that do not fit the settings.
+
+        Raises:
+            CheckpointError: they do not.
+        """
+        self._packed(build_algorithm(self._config, *self.task.spaces, self._network))
+
+    def policy(self, count: int = 1, deterministic: bool = True) -> Policy:
+        """A compiled policy for so many environments.
+
+        Raises:
+            UsageError: nothing was learned yet.
+        """
+        if (count, deterministic) not in self._policies:
+            algorithm = build_algorithm(self._config, *self.task.spaces, self._network)
+            run = self._config.run
+            key = None if deterministic else raw_key(run.seed, ACT)
+            spec = self.task.obs_spec
+            policy = Policy(algorithm, spec, count, self._device, key, run.precision)
+            policy.compile()
+            policy.publish(self._packed(algorithm), 0, Spans())
+            self._policies[(count, deterministic)] = policy
+        return self._policies[(count, deterministic)]
+
+    def evaluate(self, episodes: int, seed: int) -> Evaluation:
+        """Play greedy episodes in environments of their own."""
+        task = open_task(self._config.env, self._source)
+        device = self._start_backend(task)
+        algorithm = build_algorithm(self._config, *task.spaces, self._network)
+        limit = 1 if task.single else 16
+        precision = self._config.run.precision
+        evaluator = Evaluator(algorithm, task, episodes, seed, device, limit, precision)
+        try:
+            evaluator.policy.compile()
+            return evaluator.run(self._packed(algorithm), 0)
+        finally:
+            evaluator.close()
+
+    def _start_backend(self, task: Task) -> Device:
+        """Start JAX for the settings' placement; returns the acting device."""
+        placement, _ = resolve_placement(
+            self._config.run.placement, inventory(), images=task.obs_spec.is_image, soft=True
+        )
+        backend.start(placement)
+        return backend.device(placement.act[0])
+
+    def _packed(self, algorithm: Algorithm) -> tuple[np.ndarray, ...]:
+        """The actor's parameters, bundled."""
+        if self.arrays is None:
+            raise UsageError("this agent has learned nothing yet: call learn or load.")
+        shapes = algorithm.actor(algorithm.shapes)
+        # `actor` only selects, so that it selects names as well as arrays.
+        names = algorithm.actor(checkpoint.leaf_names(algorithm.shapes, checkpoint.PREFIX))
+        return Bundle(shapes).pack_host(checkpoint.rebuild(names, shapes, self.arrays))

@@ -1,0 +1,88 @@
+"""Where a run's time goes: its recording, what the machine does now, and the closing verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flatout.config.schema import TrainConfig
+from flatout.errors import FlatoutError
+from flatout.explain.own.recording import RunRecording
+from flatout.explain.own.rules import bottleneck
+from flatout.explain.own.runs import Evidence, closing, diagnose_evidence, recent_phases
+from flatout.planning.facts import shows_images
+from flatout.run.components import Components
+from flatout.run.progress import Load, Progress
+from flatout.spans import RunClock, Spans
+from flatout.storage.span_records import Begin
+
+
+def start_recording(
+    config: TrainConfig,
+    components: Components,
+    progress: Progress,
+    spans: Spans,
+    clock: RunClock,
+    wall: Callable[[], float],
+    folder: Path | None,
+    sample_devices: bool,
+) -> RunRecording:
+    """Keep where the time goes from now on; `wall` gives the run's seconds so far."""
+    schedule, hardware = components.schedule, components.hardware
+    waits = "sampler_wait_s" in schedule.stats()
+    recording = RunRecording(
+        spans,
+        lanes=schedule.lanes,
+        waited=lambda: schedule.stats()["sampler_wait_s"] if waits else 0.0,
+        wall=wall,
+        folder=folder,
+        kept_s=progress.wall_s,
+        cores=hardware.cores,
+        devices=sample_devices,
+    )
+    cards = ", ".join(gpu.name for gpu in hardware.gpus) or "no GPU"
+    times = clock.times()
+    begin = Begin(
+        t=round(wall(), 3),
+        startup_s=round(times.startup_s, 3),
+        compile_s=round(times.compile_s, 3),
+        cores=hardware.cores,
+        envs=config.env.envs,
+        placement=str(components.placement),
+        machine=f"{hardware.cpu_name}, {hardware.cores} cores, {cards}",
+        gpus=tuple(gpu.name for gpu in hardware.usable_gpus),
+        images=shows_images(config.flat()),
+    )
+    recording.begin(begin, progress.counts)
+    return recording
+
+
+def current_load(recording: RunRecording, components: Components) -> Load:
+    """What the run did with the machine in the last seconds."""
+    recent, sample = recording.recent, recording.sample
+    mains = [record for record in recent if record.lane == "main"]
+    seconds = sum(record.d for record in mains)
+    cause, share = bottleneck(recent_phases(recent, components.placement))
+    return Load(
+        sum(record.steps for record in mains) / max(seconds, 1e-9),
+        components.hardware.cores,
+        None if sample is None else sample.cpu,
+        () if sample is None else tuple((gpu.busy, gpu.full) for gpu in sample.gpus),
+        cause,
+        share,
+    )
+
+
+def closing_verdict(
+    recording: RunRecording, config: TrainConfig, components: Components, folder: Path | None
+) -> dict[str, Any]:
+    """What the run waited for, as the summary says it."""
+    evidence = Evidence(
+        "this run" if folder is None else str(folder), config, str(components.placement),
+        recording.lines(), recording.samples(), {},
+    )  # fmt: skip
+    try:
+        return closing(diagnose_evidence(evidence))
+    except FlatoutError:  # no iteration was made
+        return closing(None)
