@@ -61,6 +61,19 @@ def test_resume_in_the_same_process_is_bit_equal(
         assert_same(one[part], other[part], part)
 
 
+def test_a_run_killed_after_its_last_row_ends_the_same(
+    flatout: Callable[..., Result], tmp_path: Path
+) -> None:
+    """It evaluates once more, for its summary, and nothing else of it changes."""
+    run = tmp_path / "run"
+    flags = (*TINY, "--eval-every", 64, "--eval-episodes", 1, "--checkpoint-every", 128)
+    assert flatout("train", "ppo", *flags, "--run-dir", run).code == 0
+    ended = final_state(run)
+    (run / "summary.json").unlink()
+    assert flatout("train", "--resume", run, "--quiet").code == 0
+    assert_same(final_state(run), ended)
+
+
 def test_rows_after_the_checkpoint_are_cut_off(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:

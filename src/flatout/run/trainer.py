@@ -196,6 +196,8 @@ class Trainer:
             if progress.pending_count and (progress.steps >= progress.next_log or self._done()):
                 self._log()
                 progress.next_log = _next(progress.steps, run.log_every)
+            elif self._done():  # killed after its last row, a run evaluates again, for its summary
+                progress.last_eval = None
             if every and progress.steps >= progress.next_checkpoint and progress.steps:
                 progress.next_checkpoint = _next(progress.steps, every)
                 self._save(components)
