@@ -383,8 +383,8 @@ class Trainer:
         """What the run waited for, as the summary says it."""
         path = None if self._folder is None else self._folder.path
         evidence = Evidence(
-            "this run" if path is None else str(path), self.config, str(components.placement),
-            recording.lines(), recording.samples(), {},
+            "this run" if path is None else str(path), self.config, recording.lines(),
+            recording.samples(), ended=True,
         )  # fmt: skip
         try:
             return closing(diagnose_evidence(evidence))

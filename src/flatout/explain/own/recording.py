@@ -1,6 +1,6 @@
-"""Keeps where a run's time goes while it runs: spans.jsonl, devices.jsonl, and the newest figures.
+"""Records where a run's time goes while it runs: spans.jsonl, devices.jsonl, the last seconds.
 
-A line is written about once a second at an iteration's boundary; in a long run they become rarer,
+A span record is written about once a second at an iteration's boundary; in a long run more rarely,
 so that the files stay small. Nothing here waits, and nothing that is learned depends on it.
 """
 
@@ -151,7 +151,7 @@ class RunRecording:
     def _cut(
         self, counts: tuple[int, int, int], *, first: bool = False, closing: bool = False
     ) -> None:
-        """End a stretch of every lane, and begin the next."""
+        """End every lane's record, and begin the next."""
         now, end = time.perf_counter(), self._wall()
         duration = max(now - self._at, 0.0)
         main, others, waited = dict(self._spans.totals), dict(self._lanes()), self._waited()
@@ -175,8 +175,8 @@ class RunRecording:
             spent = {name: s - before.seconds.get(name, 0.0) for name, s in work.seconds.items()}
             turns, square = work.turns - before.turns, max(work.square - before.square, 0.0)
             records.append(SpanRecord(**common, lane=lane, spans=spent, turns=turns, square=square))
-        for stretch in records:
-            self._write(as_line(stretch))
+        for record in records:
+            self._write(as_line(record))
         self._recent += records
         while self._recent and self._recent[0].end < end - RECENT_S and not closing:
             self._recent.popleft()

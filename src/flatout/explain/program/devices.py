@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from flatout.explain.diagnosis import Finding
 from flatout.explain.program.evidence import Evidence
-from flatout.hardware.monitor import MonitorSample
 from flatout.planning.predict import ASSUMED
 
 IDLE = 0.02
@@ -31,8 +30,7 @@ def findings(evidence: Evidence, learn: float) -> list[Finding]:
         evidence: what was recorded.
         learn: share of the time spent learning.
     """
-    samples = [MonitorSample.from_json(row) for row in evidence.monitor]
-    samples = [sample for sample in samples if sample.gpus][2:]
+    samples = [sample for sample in evidence.monitor if sample.gpus][2:]
     if not samples:
         return []
     count = min(len(sample.gpus) for sample in samples)

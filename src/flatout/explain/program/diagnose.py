@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flatout.explain.causes import CAUSES, HEALTHY, UNKNOWN
+from flatout.explain.causes import CAUSE_OF, CAUSES, HEALTHY, UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Finding, Lane, Usage
 from flatout.explain.program import devices, remedies
 from flatout.explain.program.blame import Blame, blame
@@ -19,17 +19,11 @@ from flatout.explain.program.mechanism import Learning, learning
 from flatout.explain.program.places import program_of
 from flatout.explain.program.timeline import LEARNING, Timeline, timeline
 from flatout.explain.report import WORTHWHILE, percent
-from flatout.hardware.monitor import MonitorSample
 from flatout.planning.predict import MODELLED
 from flatout.spans import PHASES
 
 LEAST_SHARE = 0.04
 """Findings below this share are not worth a sentence."""
-
-CAUSE_OF = {
-    "env": "env-bound", "act": "acting-bound", "replay": "replay-bound", "input": "input-bound",
-    "ipc": "ipc-bound", "io": "io-bound", "compile": "compile-bound", "wait": "waiting",
-}  # fmt: skip
 
 MOST = 0.5
 """What takes so much of the time is the answer, whatever can be gained there."""
@@ -87,13 +81,10 @@ def facts(evidence: Evidence) -> Facts:
     if driver is None:
         return Facts(evidence, line, blamed, Counted(), Learning(None))
     process = evidence.processes[driver.process]
-
-    def within(t: float) -> bool:
-        return line.begin < t <= line.end
-
+    places, moments = line.places[driver.process], line.steady(driver)
     return Facts(
-        evidence, line, blamed, counted(process, program_of(process), within),
-        learning(process, line.places[driver.process], line.steady(driver), within),
+        evidence, line, blamed, counted(line.windows, program_of(process)),
+        learning(process, places, moments, line.windows),
     )  # fmt: skip
 
 
@@ -115,7 +106,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         apart=tuple(known.line.apart),
         phases={p: known.blame.shares[p] for p in PHASES if known.blame.shares.get(p)},
         lanes=_lanes(evidence, known.line),
-        usage=_usage(evidence),
+        usage=tuple(Usage.of(sample, evidence.began) for sample in evidence.monitor),
         cores=known.cores,
         machine=_machine(evidence),
         notes=tuple(evidence.notes) + tuple(_notes(known)),
@@ -128,7 +119,7 @@ def findings(known: Facts) -> list[Finding]:
         return []
     learn = known.share(*LEARNING)
     found = [
-        (known.share(phase), remedies.REMEDIES[cause](known, known.share(phase)))
+        (known.share(phase), remedies.finding(cause, known, known.share(phase)))
         for phase, cause in CAUSE_OF.items()
         if known.share(phase) >= LEAST_SHARE
     ]
@@ -165,7 +156,7 @@ def _mechanisms(known: Facts, learn: float) -> list[Finding]:
     }  # fmt: skip
     order = sorted(parts, key=lambda cause: -parts[cause])
     return [
-        remedies.REMEDIES[cause](known, parts[cause])
+        remedies.finding(cause, known, parts[cause])
         for cause in order
         if parts[cause] >= LEAST_SHARE
     ]
@@ -235,24 +226,3 @@ def _lanes(evidence: Evidence, line: Timeline) -> tuple[Lane, ...]:
         if track is line.driver or any(phase != "wait" for _, _, phase in spans):
             lanes.append(Lane(track.name, tuple(spans)))
     return tuple(lanes)
-
-
-def _usage(evidence: Evidence) -> tuple[Usage, ...]:
-    found = []
-    for row in evidence.monitor:
-        sample = MonitorSample.from_json(row)
-        found.append(
-            Usage(
-                sample.t - evidence.began, sample.cpu, sample.cpu_all,
-                tuple(gpu.busy or 0.0 for gpu in sample.gpus),
-                tuple(gpu.full for gpu in sample.gpus),
-                tuple(
-                    gpu.used_mb / gpu.total_mb
-                    if gpu.total_mb
-                    else 0.0
-                    for gpu in sample.gpus
-                ),
-                sample.rss_mb,
-            )
-        )  # fmt: skip
-    return tuple(found)

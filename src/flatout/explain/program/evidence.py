@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.errors import FlatoutError, one_line
+from flatout.hardware.monitor import MonitorSample
 
 VERSION = 1
 
@@ -149,7 +150,7 @@ class Evidence:
             ``together``: how many times the work of one core alone they all do at once.
         began, ended: on the monotonic clock: the start, and the end of observation.
         processes: in order of their start.
-        monitor: samples of the hardware, as `flatout.hardware.monitor` writes them.
+        monitor: samples of the hardware.
         notes: what could not be seen.
         finished: whether the program had ended.
     """
@@ -159,7 +160,7 @@ class Evidence:
     began: float
     ended: float
     processes: list[Process]
-    monitor: list[dict[str, Any]]
+    monitor: list[MonitorSample]
     notes: list[str]
     finished: bool = True
 
@@ -259,8 +260,9 @@ def save(path: Path, meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any
 
 def build(meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any]]]) -> Evidence:
     """Evidence from what was recorded."""
-    processes = sorted((process(one) for one in rows), key=lambda one: one.started)
-    return Evidence(processes=processes, **meta)
+    processes = sorted(map(process, rows), key=lambda process: process.started)
+    monitor = [MonitorSample.from_json(row) for row in meta["monitor"]]
+    return Evidence(**{**meta, "monitor": monitor}, processes=processes)
 
 
 def load(path: Path) -> Evidence:
