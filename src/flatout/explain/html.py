@@ -46,8 +46,6 @@ SEGMENTS = 60_000
 SAMPLES = 600
 """Points of a curve of utilisation: more samples are averaged."""
 
-METER_COLOURS = {"busy": "used", "full": "full", "memory": "memory"}
-
 
 def write(diagnosis: Diagnosis, path: Path | str) -> None:
     """Write the page to a file.
@@ -127,16 +125,16 @@ def curve(
     bins: dict[int, tuple[list[float], list[float]]] = {}
     for time, value in sorted(zip(times, values, strict=True), key=lambda sample: sample[0]):
         if 0.0 <= time <= end:
-            at, known = bins.setdefault(min(int(time / end * SAMPLES), SAMPLES - 1), ([], []))
+            at, found = bins.setdefault(min(int(time / end * SAMPLES), SAMPLES - 1), ([], []))
             at.append(time)
-            known.extend([] if value is None else [value])
+            found.extend([] if value is None else [value])
     centres = [sum(at) / len(at) for at, _ in bins.values()]
     middles = [(a + b) / 2 for a, b in pairwise(centres)]
     if not middles:
         edges = [0.0, end] if centres else []
     else:
         edges = [2 * centres[0] - middles[0], *middles, 2 * centres[-1] - middles[-1]]
-    means = [sum(known) / len(known) if known else None for _, known in bins.values()]
+    means = [sum(found) / len(found) if found else None for _, found in bins.values()]
     return [
         (max(a, 0.0), min(b, end), value)
         for (a, b), value in zip(pairwise(edges), means, strict=True)
@@ -219,7 +217,7 @@ def _bars(phases: dict[str, float]) -> list[str]:
 
 
 def _meaning(phase: str) -> str:
-    words = PHASES.get(phase, "")
+    words = PHASES.get(phase, phase)
     return "" if words == phase else words
 
 
@@ -249,7 +247,7 @@ def _timeline(lanes: Sequence[Lane], begin: float, end: float) -> list[str]:
 
 
 def _lane(lane: Lane, begin: float, end: float, pixels: int) -> str:
-    """A row of strokes, one path per phase, on a canvas 2 high that is stretched to its place."""
+    """A row of strokes, one path per phase, on a canvas 2 high."""
     spans = [span for span in lane.spans if all(map(math.isfinite, span[:2]))]
     shares: dict[str, float] = {}
     for start, stop, phase in spans:
@@ -288,13 +286,16 @@ def _utilisation(diagnosis: Diagnosis, begin: float, end: float) -> list[str]:
 
 
 def _meter(meter: Meter, times: Sequence[float], begin: float, end: float) -> str:
-    layers = [(METER_COLOURS[meter.kind], curve(times, meter.values, end), 100, "used")]
+    used = curve(times, meter.values, end)
+    layers = [(meter.kind, used, 100, "used")]
     if meter.kind == "busy":
         both = zip(meter.values, meter.others, strict=True)
-        known = ([value for value in pair if value is not None] for pair in both)
-        total = curve(times, [max(values, default=None) for values in known], end)
-        layers.insert(0, ("others", total, 100, "used by all programs"))
-        layers.insert(0, ("idle", total, 0, "idle"))
+        measured = ([value for value in pair if value is not None] for pair in both)
+        total = curve(times, [max(values, default=None) for values in measured], end)
+        layers = [
+            ("idle", total, 0, "idle"), ("others", total, 100, "used by all programs"),
+            ("used", used, 100, "used"),
+        ]  # fmt: skip
     words = " ".join(mean_words(meter))
     paths = "".join(
         f'<path fill="var(--{colour})" d="{_area(steps, end, base)}">'
@@ -306,7 +307,7 @@ def _meter(meter: Meter, times: Sequence[float], begin: float, end: float) -> st
 
 
 def _drawing(kind: str, size: tuple[int, int], early: float, label: str, paths: str) -> str:
-    """A stretched canvas; the share of it before the explained time is made faint."""
+    """A canvas that fills its place; its share before the explained time is made faint."""
     width, height = size
     veil = f'<path class="early" d="M0 0h{round(width * early)}v{height}H0z"></path>'
     return (

@@ -35,7 +35,7 @@ class Interval:
     @property
     def leaf(self) -> Leaf:
         """The built-in function as what the innermost frame executes."""
-        return leaf_of(self.name)
+        return Leaf(text=self.name, call=self.name)
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,3 @@ def network_sites(
         )
         for chain, calls in seen.items()
     }
-
-
-def leaf_of(name: str) -> Leaf:
-    """A built-in function's name as what a frame executes."""
-    return Leaf(text=name, call=name)

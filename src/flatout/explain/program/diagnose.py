@@ -7,17 +7,14 @@ rules, and the formula of each gain with the cost that it leaves, are in docs/ex
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from flatout.explain.causes import CAUSE_OF, CAUSES, HEALTHY, UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Finding, Lane, Usage
 from flatout.explain.program import devices, remedies
-from flatout.explain.program.blame import Blame, blame
-from flatout.explain.program.calls import Counted, counted
 from flatout.explain.program.evidence import Evidence
-from flatout.explain.program.mechanism import Learning, learning
-from flatout.explain.program.places import program_of
-from flatout.explain.program.timeline import LEARNING, Timeline, timeline
+from flatout.explain.program.facts import Facts, facts
+from flatout.explain.program.timeline import LEARNING, Timeline
 from flatout.explain.report import WORTHWHILE, percent
 from flatout.planning.predict import MODELLED
 from flatout.spans import PHASES
@@ -32,60 +29,6 @@ FEW = 0.2
 """Where nothing takes so much of the time it is spread too thin for one cause."""
 
 SHORTEST_S = 0.5
-
-
-@dataclass(frozen=True)
-class Facts:
-    """All that the rules read.
-
-    Attributes:
-        evidence, line, blame: what was recorded, and whose time it was.
-        counted: exact counts of the driver's process.
-        learning: how coarse its learning's operations are.
-    """
-
-    evidence: Evidence
-    line: Timeline
-    blame: Blame
-    counted: Counted
-    learning: Learning
-
-    @property
-    def cores(self) -> int:
-        """Cores that the program may use."""
-        return int(self.evidence.machine["cores"])
-
-    @property
-    def capacity(self) -> float:
-        """How many times the work of one core alone they do together (measured beforehand)."""
-        return float(min(self.evidence.machine.get("together") or self.cores, self.cores))
-
-    def share(self, *phases: str) -> float:
-        """Share of the explained time of some phases."""
-        return sum(self.blame.shares.get(phase, 0.0) for phase in phases)
-
-    def place(self, where: tuple[int, tuple[int, int] | None, str]) -> str:
-        """A place for a reader: ``file.py:88``."""
-        process, site, _ = where
-        if site is None:
-            return ""
-        code = self.evidence.processes[process].codes[site[0]]
-        return f"{code.file.replace(chr(92), '/').rpartition('/')[2]}:{site[1]}"
-
-
-def facts(evidence: Evidence) -> Facts:
-    """Read the evidence."""
-    line = timeline(evidence)
-    blamed = blame(evidence, line)
-    driver = line.driver
-    if driver is None:
-        return Facts(evidence, line, blamed, Counted(), Learning(None))
-    process = evidence.processes[driver.process]
-    places, moments = line.places[driver.process], line.steady(driver)
-    return Facts(
-        evidence, line, blamed, counted(line.windows, program_of(process)),
-        learning(process, places, moments, line.windows),
-    )  # fmt: skip
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
@@ -215,8 +158,7 @@ def _lanes(evidence: Evidence, line: Timeline) -> tuple[Lane, ...]:
         spans: list[tuple[float, float, str]] = []
         for moment in track.moments:
             phase = "wait" if moment.mark.waits else moment.mark.phase
-            if phase in ("import", "first compilation"):
-                phase = "compile" if phase == "first compilation" else "other"
+            phase = {"import": "other", "first compilation": "compile"}.get(phase, phase)
             begin = moment.t - moment.dt - evidence.began
             end = moment.t - evidence.began
             if spans and spans[-1][2] == phase and begin - spans[-1][1] < 0.02:

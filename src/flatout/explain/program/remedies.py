@@ -7,23 +7,15 @@ remains after the remedy. What r is made of stands at each rule.
 from __future__ import annotations
 
 import re
-import statistics
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
 
 from flatout.explain.diagnosis import Finding
 from flatout.explain.program import tags
-from flatout.explain.program.calls import Call, leaf_of
+from flatout.explain.program.facts import Facts
 from flatout.explain.report import percent
 from flatout.planning.predict import ASSUMED, MODELLED
-
-if TYPE_CHECKING:
-    from flatout.explain.program.blame import Where
-    from flatout.explain.program.diagnose import Facts
-
-Key = TypeVar("Key", bound=Hashable)
 
 SPREAD = 0.3
 """Half the interval of a prediction: of the time that it saves, and of the time that it leaves."""
@@ -74,7 +66,7 @@ def finding(cause: str, known: Facts, share: float) -> Finding:
     """The finding of a cause that takes a share of the time."""
     phase, rule = REMEDIES[cause]
     remedy = rule(known, share)
-    evidence = _places(known, phase, share) if remedy.evidence is None else remedy.evidence
+    evidence = known.heaviest(phase, share) if remedy.evidence is None else remedy.evidence
     gains = gain_of(share, remedy.remains)
     return Finding(cause, share, tuple(evidence), remedy.words, *gains, kind=remedy.kind)
 
@@ -85,11 +77,11 @@ def finding(cause: str, known: Facts, share: float) -> Finding:
 def env(known: Facts, share: float) -> Remedy:
     """Environments. Remains: its part for W processes at once, as far as the cores do more together
     than one alone, and what a process costs."""
-    evidence = _places(known, "env", share)
+    evidence = known.heaviest("env", share)
     steps = known.counted.rate(sum(call.kind == "env" for call in known.counted.calls))
     if steps:
         evidence.append(f"about {steps:,.0f} environment steps per second")
-    spare, cores = _spare(known), known.cores
+    spare, cores = known.spare, known.cores
     now = max(1.0, min(known.blame.workers, known.capacity))
     remains = (1 + PROCESS_COST) * now / known.capacity
     if spare >= 0.25 and remains <= 0.95:
@@ -111,8 +103,8 @@ def env(known: Facts, share: float) -> Remedy:
 def acting(known: Facts, share: float) -> Remedy:
     """Actions. Remains: one call instead of n, a hundredth of it dearer for each of the n. They are
     those that are made now between two steps, or as many as there could be environments."""
-    evidence = _places(known, "act", share)
-    acts = [call for call in known.counted.calls if call.kind == "network" and _acts(known, call)]
+    evidence = known.heaviest("act", share)
+    acts = [call for call in known.counted.calls if known.acts(call)]
     grads = 2 * sum(bool(call.grad) for call in acts) > len(acts)
     if acts:
         name, batch = Counter((call.owner, call.batch) for call in acts).most_common(1)[0][0]
@@ -120,9 +112,9 @@ def acting(known: Facts, share: float) -> Remedy:
             0,
             f"{name} is called about {known.counted.rate(len(acts)):,.0f} times/s with batch "
             f"{batch}, {'gradients on' if grads else 'no gradients'}: {percent(share)} of the time"
-            f"{_at(known, 'act')}",
+            f"{known.at('act')}",
         )
-    now = _in_a_row(known)
+    now = known.acts_in_a_row
     together = max(ENVIRONMENTS, now)
     return Remedy(
         f"Choose actions for {together} environments in one call (stack their observations) "
@@ -136,7 +128,7 @@ def acting(known: Facts, share: float) -> Remedy:
 def replay(known: Facts, share: float) -> Remedy:
     """Replay. Remains: the gather, without the drawing of a permutation; from arrays instead of
     objects a twelfth of it."""
-    drawn, where = _drawn(known, "replay"), _at(known, "replay")
+    drawn, where = _drawn(known, "replay"), known.at("replay")
     if drawn > PERMUTED:
         return Remedy(
             f"Draw only the indices that a batch needs{where}: np.random.randint(len(buffer), "
@@ -156,12 +148,12 @@ def inputs(known: Facts, share: float) -> Remedy:
     drawn = _drawn(known, "input")
     if drawn > PERMUTED:
         return Remedy(
-            f"Draw only the indices that a batch needs{_at(known, 'input')}: "
+            f"Draw only the indices that a batch needs{known.at('input')}: "
             "rng.integers(len(data), size=batch) instead of a permutation of all examples; or one "
             "permutation for a whole epoch.",
             1 - drawn, MODELLED,
         )  # fmt: skip
-    workers = max(1, round(_spare(known)) + (0 if known.blame.workers else 1))
+    workers = max(1, round(known.spare) + (0 if known.blame.workers else 1))
     rest = 1 - share
     after = max(rest, share / workers, 1 / known.capacity) * 1.05
     return Remedy(
@@ -183,14 +175,14 @@ def ipc(known: Facts, share: float) -> Remedy:
 
 def io(known: Facts, share: float) -> Remedy:
     """Files. Remains: the tenth that is still written."""
-    words = f"Write {RARER} times less often{_at(known, 'io')}, without a flush each time."
+    words = f"Write {RARER} times less often{known.at('io')}, without a flush each time."
     return Remedy(words, 1 / RARER, MODELLED)
 
 
 def compiling(known: Facts, share: float) -> Remedy:
     """Compilation again and again. Remains: running what is compiled once, not counted here."""
     return Remedy(
-        f"Compile once{_at(known, 'compile')}: create jitted functions outside of the loop, pad "
+        f"Compile once{known.at('compile')}: create jitted functions outside of the loop, pad "
         "arguments to a few fixed shapes, and pass changing numbers as arrays, not as static "
         "arguments.",
         0.03, MODELLED,
@@ -199,13 +191,13 @@ def compiling(known: Facts, share: float) -> Remedy:
 
 def waiting(known: Facts, share: float) -> Remedy:
     """A lockstep. Remains: the work, if it were spread evenly over all that wait now."""
-    words = _words(known, "wait")
+    words = known.by_call("wait")
     asleep = words["sleep"] / (sum(words.values()) or 1.0)
-    evidence = _places(known, "wait", share)
-    evidence.append(f"{_spare(known):.1f} of {known.cores} cores are idle meanwhile")
+    evidence = known.heaviest("wait", share)
+    evidence.append(f"{known.spare:.1f} of {known.cores} cores are idle meanwhile")
     if asleep > 0.5 and known.blame.balance > 0.99:
         return Remedy(
-            f"Do not sleep in the loop{_at(known, 'wait')}: block on the queue or pipe until "
+            f"Do not sleep in the loop{known.at('wait')}: block on the queue or pipe until "
             "there is work.",
             0.03, MODELLED, evidence,
         )  # fmt: skip
@@ -228,7 +220,7 @@ COARSER = {
 
 def launch(known: Facts, share: float) -> Remedy:
     """Tiny operations. Remains: a tenth, when one compiled program does them all."""
-    evidence = _places(known, "learn", known.share("learn"))
+    evidence = known.heaviest("learn", known.share("learn"))
     if known.learning.exact:
         evidence.insert(
             0,
@@ -238,7 +230,7 @@ def launch(known: Facts, share: float) -> Remedy:
     libraries = known.evidence.processes[known.line.driver.process].libraries  # type: ignore[union-attr]
     how = next((COARSER[name] for name in COARSER if name in libraries), None)
     how = how or "whole arrays instead of loops over elements"
-    words = f"Do more in each operation{_at(known, 'learn')}: {how}."
+    words = f"Do more in each operation{known.at('learn')}: {how}."
     return Remedy(words, 0.15, ASSUMED, evidence)
 
 
@@ -250,9 +242,9 @@ def transfer(known: Facts, share: float) -> Remedy:
         for name, number in counts.most_common(2)
     ]
     return Remedy(
-        f"Move data once, not piece by piece{_at(known, 'transfer')}: keep losses and parameters "
+        f"Move data once, not piece by piece{known.at('transfer')}: keep losses and parameters "
         "on the device, and fetch one array every so many updates.",
-        0.05, ASSUMED, [*_places(known, "transfer", share), *rates],
+        0.05, ASSUMED, [*known.heaviest("transfer", share), *rates],
     )  # fmt: skip
 
 
@@ -260,7 +252,7 @@ def communication(known: Facts, share: float) -> Remedy:
     """Averaging. Remains: the bytes, half of it, when all gradients travel as one piece; where each
     average is so short that starting it is its time, one of many, a sixteenth."""
     calls = sum(c for (_, n), c in known.counted.names.items() if COLLECTIVE.search(n))
-    evidence, remains = _places(known, "communicate", share), 0.5
+    evidence, remains = known.heaviest("communicate", share), 0.5
     if calls:
         each = share * known.counted.seconds / calls
         evidence.append(
@@ -268,7 +260,7 @@ def communication(known: Facts, share: float) -> Remedy:
         )
         remains = 1 / 16 if each < SHORT_AVERAGE_S else remains
     return Remedy(
-        f"Average all gradients in one flat piece{_at(known, 'communicate')} (or "
+        f"Average all gradients in one flat piece{known.at('communicate')} (or "
         "DistributedDataParallel's buckets), less often, or with a larger batch per process.",
         remains, ASSUMED, evidence,
     )  # fmt: skip
@@ -276,7 +268,7 @@ def communication(known: Facts, share: float) -> Remedy:
 
 def compute(known: Facts, share: float) -> Remedy:
     """Arithmetic: healthy. Nothing is predicted to be gained on this hardware."""
-    evidence = _places(known, "learn", share)
+    evidence = known.heaviest("learn", share)
     busy = known.blame.busy_cores
     if busy is not None:
         evidence.append(f"{busy:.1f} of {known.cores} cores are busy on average")
@@ -285,6 +277,12 @@ def compute(known: Facts, share: float) -> Remedy:
         "updates per step would be next.",
         1.0, MODELLED, evidence,
     )  # fmt: skip
+
+
+def _drawn(known: Facts, phase: str) -> float:
+    """The share of a phase in which all rows are put in a random order."""
+    words = known.by_call(phase)
+    return (words["permutation"] + words["shuffle"]) / (sum(words.values()) or 1.0)
 
 
 REMEDIES: dict[str, tuple[str, Callable[[Facts, float], Remedy]]] = {
@@ -327,71 +325,3 @@ def oversubscribed(known: Facts) -> Finding | None:
     )
     gains = gain_of(share, 0.4)
     return Finding("oversubscribed", share, tuple(evidence), words, *gains, kind=ASSUMED)
-
-
-# --- What the sentences are made of -----------------------------------------------------------
-
-
-def _places(known: Facts, phase: str, share: float) -> list[str]:
-    """The two heaviest places of a phase, each with its share of the whole time."""
-    by_place = _summed(known, phase, lambda where: (known.place(where), where[2]))
-    found = []
-    for (place, call), seconds in sorted(by_place.items(), key=lambda item: -item[1])[:2]:
-        part = seconds / known.blame.seconds
-        if place and part >= 0.02:
-            found.append(f"{place} `{call}`: {percent(part)} of the time")
-    return found or [f"{percent(share)} of the time"]
-
-
-def _at(known: Facts, phase: str) -> str:
-    """`` (at file.py:88)`` for the heaviest line of a phase."""
-    by_line = _summed(known, phase, known.place)
-    best = max(by_line, key=lambda line: by_line[line], default="")
-    return f" (at {best})" if best else ""
-
-
-def _drawn(known: Facts, phase: str) -> float:
-    """The share of a phase in which all rows are put in a random order."""
-    words = _words(known, phase)
-    return (words["permutation"] + words["shuffle"]) / (sum(words.values()) or 1.0)
-
-
-def _words(known: Facts, phase: str) -> dict[str, float]:
-    """Seconds of a phase by what is called; zero for what is not."""
-    return _summed(known, phase, lambda where: where[2])
-
-
-def _summed(known: Facts, phase: str, key: Callable[[Where], Key]) -> dict[Key, float]:
-    found: defaultdict[Key, float] = defaultdict(float)
-    for where, seconds in known.blame.where.get(phase, {}).items():
-        found[key(where)] += seconds
-    return found
-
-
-def _spare(known: Facts) -> float:
-    """Cores that nobody of the program uses."""
-    busy = known.blame.busy_cores
-    return 0.0 if busy is None else max(0.0, known.cores - busy)
-
-
-def _in_a_row(known: Facts) -> int:
-    """How many calls choose actions, usually, before an environment steps; 0 where unknown."""
-    runs, length = list[int](), 0
-    for call in known.counted.calls:
-        if call.kind == "env" and length:
-            runs.append(length)
-            length = 0
-        elif call.kind == "network" and _acts(known, call):
-            length += 1
-    return round(statistics.median(runs)) if runs else 0
-
-
-def _acts(known: Facts, call: Call) -> bool:
-    """Whether a call of a network chooses actions."""
-    if known.line.driver is None or not call.frames:
-        return False
-    places = known.line.places[known.line.driver.process]
-    return (
-        places.mark(call.frames, leaf_of("")).phase == "act"
-        and places.role(call.batch, call.grad) == "act"
-    )
