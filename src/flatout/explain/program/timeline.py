@@ -151,21 +151,18 @@ def _places(process: Process) -> Places:
 def _tracks(index: int, process: Process, places: Places) -> list[Track]:
     tracks: dict[int, Track] = {}
     first: dict[Site | None, int] = {}
-    marks: dict[int, Mark] = {}
     for sample in process.samples:
         stack = process.stacks.get(sample.stack)
         if stack is None or not stack.frames:
             continue
-        mark = marks.get(sample.stack)
-        if mark is None:
-            mark = marks[sample.stack] = places.mark(stack.frames, process.leaf(stack))
+        mark = places.mark(stack.frames, process.leaf(stack))
         if sample.compilation and mark.phase != "import":
             number = first.setdefault(mark.site, sample.compilation)
             phase = "first compilation" if number == sample.compilation else "compile"
             mark = Mark(phase, False, mark.site, mark.call)
-        track = tracks.get(sample.lane)
-        if track is None:
-            track = tracks[sample.lane] = Track(index, _name(process, sample.lane))
+        if sample.lane not in tracks:
+            tracks[sample.lane] = Track(index, _name(process, sample.lane))
+        track = tracks[sample.lane]
         track.moments.append(Moment(sample.t, sample.dt, mark, sample.stack))
         track.times.append(sample.t)
     return list(tracks.values())
@@ -182,9 +179,7 @@ def _driver(tracks: Sequence[Track]) -> Track | None:
     if not tracks:
         return None
     best = max(tracks, key=lambda track: track.seconds(LEARNING))
-    if best.seconds(LEARNING) >= 0.1:
-        return best
-    return tracks[0]
+    return best if best.seconds(LEARNING) >= 0.1 else tracks[0]
 
 
 def _fades(driver: Track, begin: float, end: float) -> bool:
