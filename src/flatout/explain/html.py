@@ -237,10 +237,9 @@ def _timeline(lanes: Sequence[Lane], begin: float, end: float) -> list[str]:
     if not lanes:
         return []
     pixels = max(min(PIXELS, SEGMENTS // len(lanes)), 100)
-    present = in_order(phase for lane in lanes for _, _, phase in lane.spans)
     legend = [
-        (f'class="{_class(phase)}"', _text(f"{phase}: {words}" if words else phase))
-        for phase, words in ((phase, _meaning(phase)) for phase in present)
+        (f'class="{_class(phase)}"', _text(f"{phase}: {_meaning(phase)}".removesuffix(": ")))
+        for phase in in_order(phase for lane in lanes for _, _, phase in lane.spans)
     ]
     rows = [_lane(lane, begin, end, pixels) for lane in lanes]
     return [*rows, _axis(end), _legend(legend, begin)]
@@ -320,7 +319,7 @@ def _area(steps: Sequence[tuple[float, float, float | None]], end: float, base: 
     """The area between a curve and the bottom (`base` 100) or the top (0) of a canvas 100 high."""
     drawn: list[str] = []
     before = None
-    for start, stop, value in steps:
+    for start, stop, value in [*steps, (end, end, None)]:
         left, right = round(PIXELS * start / end), round(PIXELS * stop / end)
         if value is not None:
             begin = f"M{left} {base}" if before is None else ""
@@ -328,8 +327,6 @@ def _area(steps: Sequence[tuple[float, float, float | None]], end: float, base: 
         elif before is not None:
             drawn.append(f"V{base}z")
         before = value
-    if before is not None:
-        drawn.append(f"V{base}z")
     return "".join(drawn)
 
 
@@ -338,11 +335,10 @@ def _axis(end: float) -> str:
     end = max(end, 1e-9)  # of a program that was hardly seen
     power = 10.0 ** math.floor(math.log10(end / 5))
     step = next(power * factor for factor in (1, 2, 5, 10) if end / (power * factor) <= 7)
-    ticks = (number * step for number in range(int(end / step) + 1))
     spans = "".join(
         f'<span style="left:{100 * tick / end:.2f}%">{tick:g} s</span>'
-        for tick in ticks
-        if tick <= 0.94 * end
+        for number in range(int(end / step) + 1)
+        if (tick := number * step) <= 0.94 * end
     )
     return f'<div class="row ticks"><div class="name"></div><div class="axis">{spans}</div></div>\n'
 

@@ -58,7 +58,7 @@ class SpanRecord:
     Attributes:
         t, d: begin, seconds since the run's start, and duration.
         lane: whose.
-        spans: seconds by span; what is missing to `d` is something else, or rest.
+        spans: seconds by span; the rest of `d` is something else, or idle.
         steps, updates, iterations: made in it (the main process's lane).
         turns: how often an actor process was asked for something and answered.
         square: the sum of the squares of how long these answers took, in s².

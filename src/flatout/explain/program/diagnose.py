@@ -13,7 +13,7 @@ from flatout.explain.causes import CAUSE_OF, CAUSES, HEALTHY, UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Finding, Lane, Usage
 from flatout.explain.program import devices, remedies
 from flatout.explain.program.evidence import Evidence
-from flatout.explain.program.facts import Facts, facts
+from flatout.explain.program.facts import Facts, facts_of
 from flatout.explain.program.timeline import LEARNING, Timeline
 from flatout.explain.report import WORTHWHILE, percent
 from flatout.planning.predict import MODELLED
@@ -33,45 +33,45 @@ SHORTEST_S = 0.5
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     """The verdict and its findings."""
-    known = facts(evidence)
-    found = findings(known)
-    if known.line.part:  # what gains where it is seen may gain nothing in the rest
-        found = [replace(one, gain=1.0, low=1.0, high=1.0, kind=MODELLED) for one in found]
+    facts = facts_of(evidence)
+    found = findings(facts)
+    if facts.line.part:  # what gains where it is seen may gain nothing in the rest
+        found = [replace(finding, gain=1.0, low=1.0, high=1.0, kind=MODELLED) for finding in found]
     first = found[0].id if found else UNKNOWN
     verdict = HEALTHY if first == "compute-bound" else first
     return Diagnosis(
         subject=" ".join(evidence.command),
         verdict=verdict,
-        headline=_headline(known, found),
-        part=known.line.part,
+        headline=_headline(facts, found),
+        part=facts.line.part,
         findings=tuple(found),
-        seconds=known.blame.seconds,
-        apart=tuple(known.line.apart),
-        phases={p: known.blame.shares[p] for p in PHASES if known.blame.shares.get(p)},
-        lanes=_lanes(evidence, known.line),
+        seconds=facts.blame.seconds,
+        apart=tuple(facts.line.apart),
+        phases={p: facts.blame.shares[p] for p in PHASES if facts.blame.shares.get(p)},
+        lanes=_lanes(evidence, facts.line),
         usage=tuple(Usage.of(sample, evidence.began) for sample in evidence.monitor),
-        cores=known.cores,
+        cores=facts.cores,
         machine=_machine(evidence),
-        notes=tuple(evidence.notes) + tuple(_notes(known)),
+        notes=tuple(evidence.notes) + tuple(_notes(facts)),
     )
 
 
-def findings(known: Facts) -> list[Finding]:
+def findings(facts: Facts) -> list[Finding]:
     """All findings, best first."""
-    if known.blame.seconds < SHORTEST_S:
+    if facts.blame.seconds < SHORTEST_S:
         return []
-    learn = known.share(*LEARNING)
+    learn = facts.share(*LEARNING)
     found = [
-        (known.share(phase), remedies.finding(cause, known, known.share(phase)))
+        (facts.share(phase), remedies.finding(cause, facts, facts.share(phase)))
         for phase, cause in CAUSE_OF.items()
-        if known.share(phase) >= LEAST_SHARE
+        if facts.share(phase) >= LEAST_SHARE
     ]
     if learn >= LEAST_SHARE:
-        found += [(learn, one) for one in _mechanisms(known, learn)]
-    crowd = remedies.oversubscribed(known)
+        found += [(learn, finding) for finding in _mechanisms(facts, learn)]
+    crowd = remedies.oversubscribed(facts)
     if crowd is not None:
         found.append((2.0, crowd))  # it is why everything else is slow
-    return devices.ranked(_ranked(found), devices.findings(known.evidence, learn))
+    return devices.ranked(_ranked(found), devices.findings(facts.evidence, learn))
 
 
 def _ranked(found: Sequence[tuple[float, Finding]]) -> list[Finding]:
@@ -81,25 +81,25 @@ def _ranked(found: Sequence[tuple[float, Finding]]) -> list[Finding]:
         found: findings, each with the share of the phase that it is in.
     """
     by_share = sorted(found, key=lambda pair: (-pair[0], -pair[1].share))
-    ranked = [one for _, one in sorted(by_share, key=lambda pair: -pair[1].gain)]
+    ranked = [finding for _, finding in sorted(by_share, key=lambda pair: -pair[1].gain)]
     if by_share and (by_share[0][0] >= MOST or ranked[0].gain <= WORTHWHILE):
         first = by_share[0][1]
-        ranked = [first, *(one for one in ranked if one is not first)]
+        ranked = [first, *(finding for finding in ranked if finding is not first)]
     return ranked
 
 
-def _mechanisms(known: Facts, learn: float) -> list[Finding]:
+def _mechanisms(facts: Facts, learn: float) -> list[Finding]:
     """Inside learning: its mechanisms, the largest first; small ones are left out."""
-    transfer, communicate = known.share("transfer"), known.share("communicate")
+    transfer, communicate = facts.share("transfer"), facts.share("communicate")
     rest = max(0.0, learn - transfer - communicate)
-    launch = rest * (known.learning.launch or 0.0)
+    launch = rest * (facts.learning.launch or 0.0)
     parts = {
         "transfer-bound": transfer, "communication-bound": communicate,
         "launch-bound": launch, "compute-bound": rest - launch,
     }  # fmt: skip
     order = sorted(parts, key=lambda cause: -parts[cause])
     return [
-        remedies.finding(cause, known, parts[cause])
+        remedies.finding(cause, facts, parts[cause])
         for cause in order
         if parts[cause] >= LEAST_SHARE
     ]
@@ -108,46 +108,48 @@ def _mechanisms(known: Facts, learn: float) -> list[Finding]:
 # --- Around the findings ----------------------------------------------------------------------
 
 
-def _headline(known: Facts, found: Sequence[Finding]) -> str:
+def _headline(facts: Facts, found: Sequence[Finding]) -> str:
     if not found:
         return "too little was seen to say what the time goes to"
     first = found[0]
     said = f"{CAUSES[first.id]} ({percent(first.share)})"
-    if known.line.part:
-        return f"only a part was seen, {known.line.part}; in it {said}"
-    causes = [one.share for one in found if one.id != "compute-bound"]
+    if facts.line.part:
+        return f"only a part was seen, {facts.line.part}; in it {said}"
+    causes = [finding.share for finding in found if finding.id != "compute-bound"]
     if first.id != "compute-bound" and max(causes) < FEW:
         return f"no cause holds a fifth of the time; what gains most: {said}"
     return said
 
 
-def _notes(known: Facts) -> list[str]:
+def _notes(facts: Facts) -> list[str]:
     notes = []
-    if known.blame.seconds < SHORTEST_S:
+    if facts.blame.seconds < SHORTEST_S:
         notes.append(
-            f"Only {known.blame.seconds:.1f} s could be explained: run it longer, or raise "
+            f"Only {facts.blame.seconds:.1f} s could be explained: run it longer, or raise "
             "--seconds."
         )
-    elif known.line.part:
+    elif facts.line.part:
         notes.append(
-            f"Nothing is predicted: {known.line.part} was seen in {known.blame.seconds:.0f} s. "
+            f"Nothing is predicted: {facts.line.part} was seen in {facts.blame.seconds:.0f} s. "
             "Raise --seconds."
         )
-    failed = [process for process in known.evidence.processes if process.failure]
-    notes += [f"The probe of process {one.pid} ended early ({one.failure})." for one in failed]
-    notes += [
-        f"Process {one.pid} was sampled by a second thread ({one.by_thread}): small pieces of its "
-        "own Python code seem to cost less than they do."
-        for one in known.evidence.processes
-        if one.by_thread
-    ]
+    for process in facts.evidence.processes:
+        if process.failure:
+            notes.append(f"The probe of process {process.pid} ended early ({process.failure}).")
+    for process in facts.evidence.processes:
+        if process.by_thread:
+            notes.append(
+                f"Process {process.pid} was sampled by a second thread ({process.by_thread}): "
+                "small pieces of its own Python code seem to cost less than they do."
+            )
     return notes
 
 
 def _machine(evidence: Evidence) -> str:
-    facts = evidence.machine
-    gpus = f", {len(facts['gpus'])} x {facts['gpus'][0]}" if facts["gpus"] else ", no GPU"
-    return f"{facts['cpu']}, {facts['cores']} cores{gpus}"
+    machine = evidence.machine
+    gpus = machine["gpus"]
+    cards = f"{len(gpus)} x {gpus[0]}" if gpus else "no GPU"
+    return f"{machine['cpu']}, {machine['cores']} cores, {cards}"
 
 
 def _lanes(evidence: Evidence, line: Timeline) -> tuple[Lane, ...]:

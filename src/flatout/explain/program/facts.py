@@ -113,7 +113,7 @@ class Facts:
         return round(statistics.median(runs)) if runs else 0
 
 
-def facts(evidence: Evidence) -> Facts:
+def facts_of(evidence: Evidence) -> Facts:
     """Read the evidence."""
     line = timeline(evidence)
     blamed = blame(evidence, line)

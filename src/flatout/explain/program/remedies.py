@@ -62,11 +62,11 @@ def gain_of(share: float, remains: float) -> tuple[float, float, float]:
     return 1 / after, 1 / (after + SPREAD * saved), 1 / (after - SPREAD * min(saved, after))
 
 
-def finding(cause: str, known: Facts, share: float) -> Finding:
+def finding(cause: str, facts: Facts, share: float) -> Finding:
     """The finding of a cause that takes a share of the time."""
     phase, rule = REMEDIES[cause]
-    remedy = rule(known, share)
-    evidence = known.heaviest(phase, share) if remedy.evidence is None else remedy.evidence
+    remedy = rule(facts, share)
+    evidence = facts.heaviest(phase, share) if remedy.evidence is None else remedy.evidence
     gains = gain_of(share, remedy.remains)
     return Finding(cause, share, tuple(evidence), remedy.words, *gains, kind=remedy.kind)
 
@@ -74,16 +74,16 @@ def finding(cause: str, known: Facts, share: float) -> Finding:
 # --- Phases -----------------------------------------------------------------------------------
 
 
-def env(known: Facts, share: float) -> Remedy:
+def env(facts: Facts, share: float) -> Remedy:
     """Environments. Remains: its part for W processes at once, as far as the cores do more together
     than one alone, and what a process costs."""
-    evidence = known.heaviest("env", share)
-    steps = known.counted.rate(sum(call.kind == "env" for call in known.counted.calls))
+    evidence = facts.heaviest("env", share)
+    steps = facts.counted.rate(sum(call.kind == "env" for call in facts.counted.calls))
     if steps:
         evidence.append(f"about {steps:,.0f} environment steps per second")
-    spare, cores = known.spare, known.cores
-    now = max(1.0, min(known.blame.workers, known.capacity))
-    remains = (1 + PROCESS_COST) * now / known.capacity
+    spare, cores = facts.spare, facts.cores
+    now = max(1.0, min(facts.blame.workers, facts.capacity))
+    remains = (1 + PROCESS_COST) * now / facts.capacity
     if spare >= 0.25 and remains <= 0.95:
         return Remedy(
             f"Step environments in {max(2, cores)} processes at once ({spare:.1f} of {cores} cores "
@@ -93,28 +93,28 @@ def env(known: Facts, share: float) -> Remedy:
     why = "All cores are busy already"
     if spare >= 0.25:
         why = (
-            f"Processes would gain little: together the {cores} cores do {known.capacity:.1f} "
+            f"Processes would gain little: together the {cores} cores do {facts.capacity:.1f} "
             "times what one does"
         )
     words = f"{why}: make the step itself cheaper, beginning with the line above."
     return Remedy(words, 0.8, ASSUMED, evidence)
 
 
-def acting(known: Facts, share: float) -> Remedy:
+def acting(facts: Facts, share: float) -> Remedy:
     """Actions. Remains: one call instead of n, a hundredth of it dearer for each of the n. They are
     those that are made now between two steps, or as many as there could be environments."""
-    evidence = known.heaviest("act", share)
-    acts = [call for call in known.counted.calls if known.acts(call)]
+    evidence = facts.heaviest("act", share)
+    acts = [call for call in facts.counted.calls if facts.acts(call)]
     grads = 2 * sum(bool(call.grad) for call in acts) > len(acts)
     if acts:
         name, batch = Counter((call.owner, call.batch) for call in acts).most_common(1)[0][0]
         evidence.insert(
             0,
-            f"{name} is called about {known.counted.rate(len(acts)):,.0f} times/s with batch "
+            f"{name} is called about {facts.counted.rate(len(acts)):,.0f} times/s with batch "
             f"{batch}, {'gradients on' if grads else 'no gradients'}: {percent(share)} of the time"
-            f"{known.at('act')}",
+            f"{facts.at('act')}",
         )
-    now = known.acts_in_a_row
+    now = facts.acts_in_a_row
     together = max(ENVIRONMENTS, now)
     return Remedy(
         f"Choose actions for {together} environments in one call (stack their observations) "
@@ -125,10 +125,10 @@ def acting(known: Facts, share: float) -> Remedy:
     )
 
 
-def replay(known: Facts, share: float) -> Remedy:
+def replay(facts: Facts, share: float) -> Remedy:
     """Replay. Remains: the gather, without the drawing of a permutation; from arrays instead of
     objects a twelfth of it."""
-    drawn, where = _drawn(known, "replay"), known.at("replay")
+    drawn, where = _drawn(facts, "replay"), facts.at("replay")
     if drawn > PERMUTED:
         return Remedy(
             f"Draw only the indices that a batch needs{where}: np.random.randint(len(buffer), "
@@ -142,20 +142,20 @@ def replay(known: Facts, share: float) -> Remedy:
     )
 
 
-def inputs(known: Facts, share: float) -> Remedy:
+def inputs(facts: Facts, share: float) -> Remedy:
     """A data set. Remains: the gather, without the drawing of a permutation; else what W workers on
     the idle cores cannot hide behind learning, as far as the cores do more together than one."""
-    drawn = _drawn(known, "input")
+    drawn = _drawn(facts, "input")
     if drawn > PERMUTED:
         return Remedy(
-            f"Draw only the indices that a batch needs{known.at('input')}: "
+            f"Draw only the indices that a batch needs{facts.at('input')}: "
             "rng.integers(len(data), size=batch) instead of a permutation of all examples; or one "
             "permutation for a whole epoch.",
             1 - drawn, MODELLED,
         )  # fmt: skip
-    workers = max(1, round(known.spare) + (0 if known.blame.workers else 1))
+    workers = max(1, round(facts.spare) + (0 if facts.blame.workers else 1))
     rest = 1 - share
-    after = max(rest, share / workers, 1 / known.capacity) * 1.05
+    after = max(rest, share / workers, 1 / facts.capacity) * 1.05
     return Remedy(
         f"Load and augment in {max(workers, 2)} background processes "
         "(DataLoader(num_workers=..., persistent_workers=True), tf.data .map(...).prefetch), and "
@@ -164,7 +164,7 @@ def inputs(known: Facts, share: float) -> Remedy:
     )  # fmt: skip
 
 
-def ipc(known: Facts, share: float) -> Remedy:
+def ipc(facts: Facts, share: float) -> Remedy:
     """Pipes. Remains: what shared memory still costs, a fifth."""
     return Remedy(
         "Move arrays through multiprocessing.shared_memory (write in place, send only an index), "
@@ -173,38 +173,38 @@ def ipc(known: Facts, share: float) -> Remedy:
     )
 
 
-def io(known: Facts, share: float) -> Remedy:
+def io(facts: Facts, share: float) -> Remedy:
     """Files. Remains: the tenth that is still written."""
-    words = f"Write {RARER} times less often{known.at('io')}, without a flush each time."
+    words = f"Write {RARER} times less often{facts.at('io')}, without a flush each time."
     return Remedy(words, 1 / RARER, MODELLED)
 
 
-def compiling(known: Facts, share: float) -> Remedy:
+def compiling(facts: Facts, share: float) -> Remedy:
     """Compilation again and again. Remains: running what is compiled once, not counted here."""
     return Remedy(
-        f"Compile once{known.at('compile')}: create jitted functions outside of the loop, pad "
+        f"Compile once{facts.at('compile')}: create jitted functions outside of the loop, pad "
         "arguments to a few fixed shapes, and pass changing numbers as arrays, not as static "
         "arguments.",
         0.03, MODELLED,
     )  # fmt: skip
 
 
-def waiting(known: Facts, share: float) -> Remedy:
+def waiting(facts: Facts, share: float) -> Remedy:
     """A lockstep. Remains: the work, if it were spread evenly over all that wait now."""
-    words = known.by_call("wait")
+    words = facts.by_call("wait")
     asleep = words["sleep"] / (sum(words.values()) or 1.0)
-    evidence = known.heaviest("wait", share)
-    evidence.append(f"{known.spare:.1f} of {known.cores} cores are idle meanwhile")
-    if asleep > 0.5 and known.blame.balance > 0.99:
+    evidence = facts.heaviest("wait", share)
+    evidence.append(f"{facts.spare:.1f} of {facts.cores} cores are idle meanwhile")
+    if asleep > 0.5 and facts.blame.balance > 0.99:
         return Remedy(
-            f"Do not sleep in the loop{known.at('wait')}: block on the queue or pipe until "
+            f"Do not sleep in the loop{facts.at('wait')}: block on the queue or pipe until "
             "there is work.",
             0.03, MODELLED, evidence,
         )  # fmt: skip
     return Remedy(
         "Do not wait for the slowest each time: take results as they come (gather whichever "
         "workers are ready), or give the slow one less to do.",
-        min(0.9, known.blame.balance), MODELLED, evidence,
+        min(0.9, facts.blame.balance), MODELLED, evidence,
     )  # fmt: skip
 
 
@@ -218,60 +218,60 @@ COARSER = {
 """How to do more in each operation, by library."""
 
 
-def launch(known: Facts, share: float) -> Remedy:
+def launch(facts: Facts, share: float) -> Remedy:
     """Tiny operations. Remains: a tenth, when one compiled program does them all."""
-    evidence = known.heaviest("learn", known.share("learn"))
-    if known.learning.exact:
+    evidence = facts.heaviest("learn", facts.share("learn"))
+    if facts.learning.exact:
         evidence.insert(
             0,
-            f"learning makes about {known.learning.operations:,.0f} operations per second; those "
-            f"under 0.06 ms take {percent(known.learning.launch or 0)} of its time",
+            f"learning makes about {facts.learning.operations:,.0f} operations per second; those "
+            f"under 0.06 ms take {percent(facts.learning.launch or 0)} of its time",
         )
-    libraries = known.evidence.processes[known.line.driver.process].libraries  # type: ignore[union-attr]
+    libraries = facts.evidence.processes[facts.line.driver.process].libraries  # type: ignore[union-attr]
     how = next((COARSER[name] for name in COARSER if name in libraries), None)
     how = how or "whole arrays instead of loops over elements"
-    words = f"Do more in each operation{known.at('learn')}: {how}."
+    words = f"Do more in each operation{facts.at('learn')}: {how}."
     return Remedy(words, 0.15, ASSUMED, evidence)
 
 
-def transfer(known: Facts, share: float) -> Remedy:
+def transfer(facts: Facts, share: float) -> Remedy:
     """Copies and syncs. Remains: one of very many, a twentieth."""
-    counts = Counter({n: c for (_, n), c in known.counted.names.items() if n in tags.TRANSFERS})
+    counts = Counter({n: c for (_, n), c in facts.counted.names.items() if n in tags.TRANSFERS})
     rates = [
-        f"`{name}` about {known.counted.rate(number):,.0f} times per second"
+        f"`{name}` about {facts.counted.rate(number):,.0f} times per second"
         for name, number in counts.most_common(2)
     ]
     return Remedy(
-        f"Move data once, not piece by piece{known.at('transfer')}: keep losses and parameters "
+        f"Move data once, not piece by piece{facts.at('transfer')}: keep losses and parameters "
         "on the device, and fetch one array every so many updates.",
-        0.05, ASSUMED, [*known.heaviest("transfer", share), *rates],
+        0.05, ASSUMED, [*facts.heaviest("transfer", share), *rates],
     )  # fmt: skip
 
 
-def communication(known: Facts, share: float) -> Remedy:
+def communication(facts: Facts, share: float) -> Remedy:
     """Averaging. Remains: the bytes, half of it, when all gradients travel as one piece; where each
     average is so short that starting it is its time, one of many, a sixteenth."""
-    calls = sum(c for (_, n), c in known.counted.names.items() if COLLECTIVE.search(n))
-    evidence, remains = known.heaviest("communicate", share), 0.5
+    calls = sum(c for (_, n), c in facts.counted.names.items() if COLLECTIVE.search(n))
+    evidence, remains = facts.heaviest("communicate", share), 0.5
     if calls:
-        each = share * known.counted.seconds / calls
+        each = share * facts.counted.seconds / calls
         evidence.append(
-            f"about {known.counted.rate(calls):,.0f} averages per second, {each * 1e3:.2g} ms each"
+            f"about {facts.counted.rate(calls):,.0f} averages per second, {each * 1e3:.2g} ms each"
         )
         remains = 1 / 16 if each < SHORT_AVERAGE_S else remains
     return Remedy(
-        f"Average all gradients in one flat piece{known.at('communicate')} (or "
+        f"Average all gradients in one flat piece{facts.at('communicate')} (or "
         "DistributedDataParallel's buckets), less often, or with a larger batch per process.",
         remains, ASSUMED, evidence,
     )  # fmt: skip
 
 
-def compute(known: Facts, share: float) -> Remedy:
+def compute(facts: Facts, share: float) -> Remedy:
     """Arithmetic: healthy. Nothing is predicted to be gained on this hardware."""
-    evidence = known.heaviest("learn", share)
-    busy = known.blame.busy_cores
+    evidence = facts.heaviest("learn", share)
+    busy = facts.blame.busy_cores
     if busy is not None:
-        evidence.append(f"{busy:.1f} of {known.cores} cores are busy on average")
+        evidence.append(f"{busy:.1f} of {facts.cores} cores are busy on average")
     return Remedy(
         "The time goes to the arithmetic itself: a faster device, a smaller network or fewer "
         "updates per step would be next.",
@@ -279,9 +279,9 @@ def compute(known: Facts, share: float) -> Remedy:
     )  # fmt: skip
 
 
-def _drawn(known: Facts, phase: str) -> float:
+def _drawn(facts: Facts, phase: str) -> float:
     """The share of a phase in which all rows are put in a random order."""
-    words = known.by_call(phase)
+    words = facts.by_call(phase)
     return (words["permutation"] + words["shuffle"]) / (sum(words.values()) or 1.0)
 
 
@@ -295,30 +295,30 @@ REMEDIES: dict[str, tuple[str, Callable[[Facts, float], Remedy]]] = {
 """Each cause's phase, whose heaviest places are the evidence, and its rule."""
 
 
-def oversubscribed(known: Facts) -> Finding | None:
+def oversubscribed(facts: Facts) -> Finding | None:
     """More threads than cores. Remains: the same work by as many threads as there are cores; the
     switching, the spinning and the stragglers at each barrier go."""
-    begin, end = known.line.begin, known.line.end
-    samples = [s for s in known.evidence.monitor if begin <= s.t <= end + 1]
+    begin, end = facts.line.begin, facts.line.end
+    samples = [s for s in facts.evidence.monitor if begin <= s.t <= end + 1]
     counts = [sample.runnable for sample in samples if sample.runnable is not None]
     if not counts:
         return None
     runnable = sum(counts) / len(counts)
     python = sum(
         track.seconds(("learn", "act", "env", "replay", "input", "other"), begin, end)
-        for track in known.line.tracks
+        for track in facts.line.tracks
     ) / max(end - begin, 1e-9)
     native = runnable - max(python, 1.0)
-    pools = [p.torch_threads or 0 for p in known.evidence.processes]
+    pools = [p.torch_threads or 0 for p in facts.evidence.processes]
     threads = max(pools, default=0)
-    crowded = threads > 1 and sum(count > 1 for count in pools) > 1 and sum(pools) > 2 * known.cores
-    if runnable < 1.6 * known.cores or (native < 0.4 * runnable and not crowded):
+    crowded = threads > 1 and sum(count > 1 for count in pools) > 1 and sum(pools) > 2 * facts.cores
+    if runnable < 1.6 * facts.cores or (native < 0.4 * runnable and not crowded):
         return None
-    evidence = [f"{runnable:.1f} threads want to run at once on {known.cores} cores"]
+    evidence = [f"{runnable:.1f} threads want to run at once on {facts.cores} cores"]
     if threads:
         evidence.append(f"torch uses {threads} threads in each process")
-    each = max(1, known.cores // max(1, known.blame.workers + 1))
-    share = min(0.9, 1 - known.cores / runnable)
+    each = max(1, facts.cores // max(1, facts.blame.workers + 1))
+    share = min(0.9, 1 - facts.cores / runnable)
     words = (
         f"Give each process its part of the cores: torch.set_num_threads({each}) (or "
         f"OMP_NUM_THREADS={each})."
