@@ -20,7 +20,6 @@ from flatout.config.settings import resolve
 from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.explain.causes import CAUSES, HEALTHY
 from flatout.explain.diagnosis import Diagnosis
-from flatout.explain.own.older import from_summary
 from flatout.explain.own.rules import bottleneck, findings, headline, verdict
 from flatout.explain.own.runs import (
     Evidence,
@@ -303,7 +302,8 @@ def test_settings_that_cannot_be_are_not_proposed() -> None:
     split = more_envs(PPO | {"placement": "sampler=processes workers=2x4"}, 2, 4)
     assert split is not None
     assert "workers=2x8" in split["placement"]
-    assert placed(Placement(), schedule="overlapped") == "schedule=overlapped"
+    overlapped = placed(Placement(), schedule="overlapped")
+    assert overlapped == {"placement": "schedule=overlapped"}
     assert flags({"log_every": 5, "tensorboard": False}) == ("--log-every", "5", "--no-tensorboard")
 
 
@@ -319,14 +319,14 @@ def test_the_live_line() -> None:
 # --- The files ----------------------------------------------------------------------------------
 
 
-def stretch(t: float, d: float = 1.0, **more: Any) -> SpanRecord:
+def record(t: float, d: float = 1.0, **more: Any) -> SpanRecord:
     return SpanRecord(t, d, **({"spans": {"env": d / 2}, "iterations": 1, "steps": 10} | more))
 
 
 def test_the_steady_state_leaves_out_what_comes_before_and_after() -> None:
     lines = [
-        stretch(0, 3, first=True, updates=5), stretch(3, updates=5), stretch(4, updates=5),
-        stretch(5, 2, closing=True, iterations=0),
+        record(0, 3, first=True, updates=5), record(3, updates=5), record(4, updates=5),
+        record(5, 2, closing=True, iterations=0),
     ]  # fmt: skip
     totals, apart = steady(lines)
     assert totals is not None
@@ -336,7 +336,7 @@ def test_the_steady_state_leaves_out_what_comes_before_and_after() -> None:
 
 
 def test_time_before_the_first_update_is_not_the_steady_state() -> None:
-    lines = [stretch(0, first=True), stretch(1), stretch(2, updates=1), stretch(3, updates=9)]
+    lines = [record(0, first=True), record(1), record(2, updates=1), record(3, updates=9)]
     totals, apart = steady(lines)
     assert totals is not None
     assert (totals.seconds, totals.updates) == (1, 9)
@@ -344,14 +344,14 @@ def test_time_before_the_first_update_is_not_the_steady_state() -> None:
 
 
 def test_a_run_of_one_iteration_is_explained_with_a_note() -> None:
-    totals, _ = steady([stretch(0, 3, first=True)])
+    totals, _ = steady([record(0, 3, first=True)])
     assert totals is not None
     assert totals.notes
     assert steady([])[0] is None
 
 
 def test_lines_survive_and_rubbish_is_skipped() -> None:
-    one = stretch(1.5, 0.25, lane="worker 3", turns=4, square=0.5)
+    one = record(1.5, 0.25, lane="worker 3", turns=4, square=0.5)
     lines = [as_line(one), {"t": "no"}, {"d": 1}, {"spans": 3}, {"begin": {"t": 0.5, "cores": 3}}]
     begins, records = read_lines(lines)
     assert records == [one]
@@ -471,32 +471,13 @@ def test_a_killed_run_is_explained(tmp_path: Path) -> None:
     assert diagnosis.usage
 
 
-def test_folders_of_older_versions(flatout: Cli, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    train(flatout, run, *SLOW, "--steps", 320)
-    for name in ("spans.jsonl", "devices.jsonl"):
-        (run / name).unlink()
-    diagnosis = diagnose_run(run)
-    assert diagnosis.verdict == "env-bound"
-    assert any("spans.jsonl" in note for note in diagnosis.notes)
-    (run / "summary.json").unlink()
-    assert diagnose_run(run).verdict == "env-bound"
-    (run / "metrics.jsonl").unlink()
-    with pytest.raises(FlatoutError, match="nothing to explain"):
-        diagnose_run(run)
-
-
-def test_start_up_of_older_summaries_is_no_shorter_than_its_compiling() -> None:
-    """They said 8.1 s of start-up, of it 12.4 s compiling: what was compiled later, too."""
-    phases = dict.fromkeys(NAMES, 0.0) | {"compile": 0.4, "learn": 0.3, "other": 0.3}
-    summary = {"wall_s": 31.0, "startup_s": 8.1, "compile_s": 12.4, "steps_per_s": 9.0,
-               "steps": 200, "updates": 4, "iterations": 2, "phases": phases}  # fmt: skip
-    found = from_summary(summary, None)
-    assert found is not None
-    totals, apart, _ = found
-    assert sum(seconds for _, seconds in apart) == pytest.approx(8.1)
-    assert all(seconds >= 0 for _, seconds in apart)
-    assert sum(totals.main.values()) <= totals.seconds
+def test_a_run_without_its_span_records_is_refused_in_a_sentence(
+    flatout: Cli, tmp_path: Path
+) -> None:
+    train(flatout, tmp_path / "run", *TINY[:-1])
+    (tmp_path / "run" / "spans.jsonl").unlink()
+    with pytest.raises(FlatoutError, match=r"no finished iteration in its spans\.jsonl"):
+        diagnose_run(tmp_path / "run")
 
 
 def test_what_is_no_run_is_said_in_a_sentence(tmp_path: Path) -> None:
@@ -547,12 +528,13 @@ def test_the_closing_report_has_the_verdict(flatout: Cli, tmp_path: Path) -> Non
 
 def test_samples_of_the_steady_state_are_the_ones_that_count() -> None:
     config = resolve("ppo", {"env": "CartPole-v1", "placement": "cpu"})
-    lines = [as_line(stretch(0, first=True)), as_line(stretch(10)), as_line(stretch(11))]
+    lines = [{"begin": {"t": 0}}, as_line(record(0, first=True)), as_line(record(10)),
+             as_line(record(11))]  # fmt: skip
     from flatout.hardware.monitor import MonitorSample
 
     busy = MonitorSample(t=0.9, seconds=1.0, cores=2, cpu=1.0)
     calm = replace(busy, t=11.5, cpu=0.2)
-    diagnosis = diagnose_evidence(Evidence("x", config, "cpu", lines, [busy, calm]))
+    diagnosis = diagnose_evidence(Evidence("x", config, lines, [busy, calm]))
     assert len(diagnosis.usage) == 2
     assert mean_use([calm]).cpu == pytest.approx(0.2)
     assert diagnosis.seconds == 2

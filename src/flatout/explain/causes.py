@@ -27,3 +27,9 @@ CAUSES: dict[str, str] = {
 """Phases that hold the rest up first, then the mechanisms of learning, then devices."""
 
 DEVICES = ("gpu-unused", "devices-reserved", "memory-contended")
+
+CAUSE_OF = {
+    "env": "env-bound", "act": "acting-bound", "replay": "replay-bound", "input": "input-bound",
+    "ipc": "ipc-bound", "io": "io-bound", "compile": "compile-bound", "wait": "waiting",
+}  # fmt: skip
+"""What is the matter where a phase takes the time; inside of learning its mechanisms decide."""

@@ -6,9 +6,12 @@ Plain values: the rules make them, the reports show them, nothing here measures 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout.planning.predict import MODELLED
+
+if TYPE_CHECKING:
+    from flatout.hardware.monitor import MonitorSample
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,17 @@ class Usage:
     gpu_full: tuple[float | None, ...] = ()
     gpu_memory: tuple[float, ...] = ()
     rss_mb: float | None = None
+
+    @staticmethod
+    def of(sample: MonitorSample, began: float = 0.0) -> Usage:
+        """A monitor's sample, `began` on its clock being the beginning."""
+        return Usage(
+            sample.t - began, sample.cpu, sample.cpu_all,
+            tuple(gpu.busy or 0.0 for gpu in sample.gpus),
+            tuple(gpu.full for gpu in sample.gpus),
+            tuple(gpu.used_mb / max(gpu.total_mb, 1) for gpu in sample.gpus),
+            sample.rss_mb,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,6 @@ SEGMENTS = 60_000
 SAMPLES = 600
 """Points of a curve of utilisation: more samples are averaged."""
 
-METER_COLOURS = {"busy": "used", "full": "full", "memory": "memory"}
-
 
 def write(diagnosis: Diagnosis, path: Path | str) -> None:
     """Write the page to a file.
@@ -127,16 +125,16 @@ def curve(
     bins: dict[int, tuple[list[float], list[float]]] = {}
     for time, value in sorted(zip(times, values, strict=True), key=lambda sample: sample[0]):
         if 0.0 <= time <= end:
-            at, known = bins.setdefault(min(int(time / end * SAMPLES), SAMPLES - 1), ([], []))
+            at, found = bins.setdefault(min(int(time / end * SAMPLES), SAMPLES - 1), ([], []))
             at.append(time)
-            known.extend([] if value is None else [value])
+            found.extend([] if value is None else [value])
     centres = [sum(at) / len(at) for at, _ in bins.values()]
     middles = [(a + b) / 2 for a, b in pairwise(centres)]
     if not middles:
         edges = [0.0, end] if centres else []
     else:
         edges = [2 * centres[0] - middles[0], *middles, 2 * centres[-1] - middles[-1]]
-    means = [sum(known) / len(known) if known else None for _, known in bins.values()]
+    means = [sum(found) / len(found) if found else None for _, found in bins.values()]
     return [
         (max(a, 0.0), min(b, end), value)
         for (a, b), value in zip(pairwise(edges), means, strict=True)
@@ -219,7 +217,7 @@ def _bars(phases: dict[str, float]) -> list[str]:
 
 
 def _meaning(phase: str) -> str:
-    words = PHASES.get(phase, "")
+    words = PHASES.get(phase, phase)
     return "" if words == phase else words
 
 
@@ -239,17 +237,16 @@ def _timeline(lanes: Sequence[Lane], begin: float, end: float) -> list[str]:
     if not lanes:
         return []
     pixels = max(min(PIXELS, SEGMENTS // len(lanes)), 100)
-    present = in_order(phase for lane in lanes for _, _, phase in lane.spans)
     legend = [
-        (f'class="{_class(phase)}"', _text(f"{phase}: {words}" if words else phase))
-        for phase, words in ((phase, _meaning(phase)) for phase in present)
+        (f'class="{_class(phase)}"', _text(f"{phase}: {_meaning(phase)}".removesuffix(": ")))
+        for phase in in_order(phase for lane in lanes for _, _, phase in lane.spans)
     ]
     rows = [_lane(lane, begin, end, pixels) for lane in lanes]
     return [*rows, _axis(end), _legend(legend, begin)]
 
 
 def _lane(lane: Lane, begin: float, end: float, pixels: int) -> str:
-    """A row of strokes, one path per phase, on a canvas 2 high that is stretched to its place."""
+    """A row of strokes, one path per phase, on a canvas 2 high."""
     spans = [span for span in lane.spans if all(map(math.isfinite, span[:2]))]
     shares: dict[str, float] = {}
     for start, stop, phase in spans:
@@ -288,13 +285,16 @@ def _utilisation(diagnosis: Diagnosis, begin: float, end: float) -> list[str]:
 
 
 def _meter(meter: Meter, times: Sequence[float], begin: float, end: float) -> str:
-    layers = [(METER_COLOURS[meter.kind], curve(times, meter.values, end), 100, "used")]
+    used = curve(times, meter.values, end)
+    layers = [(meter.kind, used, 100, "used")]
     if meter.kind == "busy":
         both = zip(meter.values, meter.others, strict=True)
-        known = ([value for value in pair if value is not None] for pair in both)
-        total = curve(times, [max(values, default=None) for values in known], end)
-        layers.insert(0, ("others", total, 100, "used by all programs"))
-        layers.insert(0, ("idle", total, 0, "idle"))
+        measured = ([value for value in pair if value is not None] for pair in both)
+        total = curve(times, [max(values, default=None) for values in measured], end)
+        layers = [
+            ("idle", total, 0, "idle"), ("others", total, 100, "used by all programs"),
+            ("used", used, 100, "used"),
+        ]  # fmt: skip
     words = " ".join(mean_words(meter))
     paths = "".join(
         f'<path fill="var(--{colour})" d="{_area(steps, end, base)}">'
@@ -306,7 +306,7 @@ def _meter(meter: Meter, times: Sequence[float], begin: float, end: float) -> st
 
 
 def _drawing(kind: str, size: tuple[int, int], early: float, label: str, paths: str) -> str:
-    """A stretched canvas; the share of it before the explained time is made faint."""
+    """A canvas that fills its place; its share before the explained time is made faint."""
     width, height = size
     veil = f'<path class="early" d="M0 0h{round(width * early)}v{height}H0z"></path>'
     return (
@@ -319,7 +319,7 @@ def _area(steps: Sequence[tuple[float, float, float | None]], end: float, base: 
     """The area between a curve and the bottom (`base` 100) or the top (0) of a canvas 100 high."""
     drawn: list[str] = []
     before = None
-    for start, stop, value in steps:
+    for start, stop, value in [*steps, (end, end, None)]:
         left, right = round(PIXELS * start / end), round(PIXELS * stop / end)
         if value is not None:
             begin = f"M{left} {base}" if before is None else ""
@@ -327,8 +327,6 @@ def _area(steps: Sequence[tuple[float, float, float | None]], end: float, base: 
         elif before is not None:
             drawn.append(f"V{base}z")
         before = value
-    if before is not None:
-        drawn.append(f"V{base}z")
     return "".join(drawn)
 
 
@@ -337,11 +335,10 @@ def _axis(end: float) -> str:
     end = max(end, 1e-9)  # of a program that was hardly seen
     power = 10.0 ** math.floor(math.log10(end / 5))
     step = next(power * factor for factor in (1, 2, 5, 10) if end / (power * factor) <= 7)
-    ticks = (number * step for number in range(int(end / step) + 1))
     spans = "".join(
         f'<span style="left:{100 * tick / end:.2f}%">{tick:g} s</span>'
-        for tick in ticks
-        if tick <= 0.94 * end
+        for number in range(int(end / step) + 1)
+        if (tick := number * step) <= 0.94 * end
     )
     return f'<div class="row ticks"><div class="name"></div><div class="axis">{spans}</div></div>\n'
 

@@ -57,17 +57,10 @@ class Meter:
 
 
 def show(diagnosis: Diagnosis, console: Console) -> None:
-    """Print the report; in a pipe every paragraph is one line.
-
-    Args:
-        diagnosis: what to tell.
-        console: where to print it.
-    """
+    """Print the report; in a pipe every paragraph is one line."""
     healthy = diagnosis.verdict == HEALTHY
-    verdict = Text(verdict_words(diagnosis), style=GOOD if healthy else BAD)
-    _say(console, "VERDICT", [verdict])
-    tried = advice(diagnosis)
-    if tried is not None:
+    _say(console, "VERDICT", [Text(verdict_words(diagnosis), style=GOOD if healthy else BAD)])
+    if (tried := advice(diagnosis)) is not None:
         _try(console, tried)
     if diagnosis.findings:
         first = diagnosis.findings[0]
@@ -185,24 +178,24 @@ def meters(diagnosis: Diagnosis) -> list[Meter]:
         values: Sequence[float | None],
         others: Sequence[float | None] | None = None,
     ) -> Meter:
-        own = tuple(map(_share, values))
-        everybody = tuple(map(_share, others or [None] * len(own)))
-        return Meter(name, meaning, kind, own, everybody, mean(own), mean(everybody))
+        used = tuple(map(_share, values))
+        everybody = tuple(map(_share, others or [None] * len(used)))
+        return Meter(name, meaning, kind, used, everybody, mean(used), mean(everybody))
 
     cores = f"of {diagnosis.cores} {'core' if diagnosis.cores == 1 else 'cores'}"
-    found = [meter("CPU", cores, "busy", [u.cpu for u in usage], [u.cpu_all for u in usage])]
+    drawn = [meter("CPU", cores, "busy", [u.cpu for u in usage], [u.cpu_all for u in usage])]
     for gpu in range(max((len(u.gpu_busy) for u in usage), default=0)):
         name = f"GPU {gpu}"
         busy, full, memory = (
             [values[gpu] if gpu < len(values) else None for values in every]
             for every in zip(*((u.gpu_busy, u.gpu_full, u.gpu_memory) for u in usage), strict=True)
         )
-        found += [
+        drawn += [
             meter(f"{name} busy", "of the time some kernel ran", "busy", busy),
             meter(f"{name} full", "of it in use while it ran", "full", full),
             meter(f"{name} memory", "of its memory in use", "memory", memory),
         ]
-    return found if usage else []
+    return drawn if usage else []
 
 
 def mean_words(meter: Meter) -> tuple[str, str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flatout.config.placement import Placement
@@ -79,11 +79,6 @@ class RunFacts:
     images: bool = False
 
     @property
-    def algorithm(self) -> str:
-        """For example ``ppo``."""
-        return str(self.settings.get("algorithm", ""))
-
-    @property
     def replays(self) -> bool:
         """Whether it learns from stored transitions."""
         return "train_freq" in self.settings
@@ -92,11 +87,6 @@ class RunFacts:
     def overlapped(self) -> bool:
         """Whether it collects while it learns."""
         return self.placement.schedule == "overlapped"
-
-    @property
-    def vector_steps(self) -> float:
-        """Steps of all environments together."""
-        return self.steps / max(self.envs, 1)
 
 
 def facts(
@@ -111,17 +101,16 @@ def facts(
     images: bool = False,
 ) -> RunFacts:
     """What the rules need, from sums of seconds."""
-    seconds = max(totals.seconds, 1e-9)
+    main, learner = totals.main, totals.learner
     spent = dict.fromkeys(PHASES, 0.0)
-    for span, duration in totals.main.items():
+    for span, duration in main.items():
         if span not in (WAIT_LEARNER, "wait"):
             spent[OF_SPAN.get(span, "other")] += duration
-    for_workers = totals.main.get("wait", 0.0)
+    for_workers = main.get("wait", 0.0)
     for phase, duration in shared_out(for_workers, totals.workers).items():
         spent[phase] += duration
-    learner = {} if totals.learner is None else totals.learner
-    doing = {OF_SPAN.get(n, "other"): s for n, s in learner.items() if n != "other"}
-    for_learner, busy = totals.main.get(WAIT_LEARNER, 0.0), sum(doing.values())
+    doing = {OF_SPAN.get(n, "other"): s for n, s in (learner or {}).items() if n != "other"}
+    for_learner, busy = main.get(WAIT_LEARNER, 0.0), sum(doing.values())
     for phase, duration in doing.items() if busy else ():
         spent[phase] += for_learner * duration / busy
     if not busy:
@@ -129,20 +118,21 @@ def facts(
     total = sum(spent.values())
     if total <= 0.0:
         spent["other"], total = 1.0, 1.0
-    own = sum(totals.main.get(name, 0.0) for name in ("learn", "replay", "transfer"))
+    if learner is None:  # the main process learns
+        busy = sum(main.get(name, 0.0) for name in ("learn", "replay", "transfer"))
     return RunFacts(
         seconds=totals.seconds,
         phases={phase: duration / total for phase, duration in spent.items()},
         settings=settings,
         placement=placement,
-        logs=totals.main.get("log", 0.0) / total,
-        checkpoints=totals.main.get("checkpoint", 0.0) / total,
+        logs=main.get("log", 0.0) / total,
+        checkpoints=main.get("checkpoint", 0.0) / total,
         steps=totals.steps,
         updates=totals.updates,
         iterations=totals.iterations,
         envs=envs,
         cores=max(cores, 1),
-        learner=min((busy if totals.learner is not None else own) / seconds, 1.0),
+        learner=min(busy / max(totals.seconds, 1e-9), 1.0),
         waited=min(for_workers / total, 1.0),
         workers=totals.workers,
         use=use or Use(),
@@ -182,7 +172,7 @@ def shared_out(waited: float, workers: Sequence[Worker]) -> dict[str, float]:
         if worker.turns
     ) / count  # fmt: skip
     slowest = max(worker.busy_s for worker in workers)
-    spread = turns * math.sqrt(variance) * _expected_max(count)
+    spread = turns * math.sqrt(variance) * EXPECTED_MAX[max(n for n in EXPECTED_MAX if n <= count)]
     excess = max(slowest - mean, spread)
     explained = mean + excess
     # Some of the work was done while nobody waited for it.
@@ -199,35 +189,27 @@ def shared_out(waited: float, workers: Sequence[Worker]) -> dict[str, float]:
 def mean_use(samples: Sequence[MonitorSample]) -> Use:
     """Means of the hardware's samples, each weighed with its length."""
 
-    def mean(pairs: Sequence[tuple[float | None, float]]) -> float | None:
-        known = [(value, weight) for value, weight in pairs if value is not None]
-        whole = sum(weight for _, weight in known)
-        return sum(value * weight for value, weight in known) / whole if whole else None
+    def mean(pairs: Iterable[tuple[float | None, float]]) -> float | None:
+        values = [(value, weight) for value, weight in pairs if value is not None]
+        whole = sum(weight for _, weight in values)
+        return sum(value * weight for value, weight in values) / whole if whole else None
 
     def of(name: str) -> float | None:
-        return mean([(getattr(sample, name), sample.seconds) for sample in samples])
+        return mean((getattr(sample, name), sample.seconds) for sample in samples)
 
     count = max((len(sample.gpus) for sample in samples), default=0)
     ours = [
-        sum(place < len(s.gpus) and bool(s.gpus[place].ours) for s in samples)
-        for place in range(count)
+        sum(gpu < len(s.gpus) and bool(s.gpus[gpu].ours) for s in samples) for gpu in range(count)
     ]
     use = Use(of("cpu"), of("cpu_all"), of("runnable"))
     if not any(ours):
         return use
-    place = ours.index(max(ours))
-    cards = [(s.gpus[place], s.seconds) for s in samples if place < len(s.gpus)]
-    return Use(
-        use.cpu,
-        use.cpu_all,
-        use.runnable,
-        mean([(card.busy, weight) for card, weight in cards]),
-        mean([(card.full, weight) for card, weight in cards]),
-        mean([(card.used_mb / max(card.total_mb, 1), weight) for card, weight in cards]),
-        any(card.others for card, _ in cards),
+    most = ours.index(max(ours))
+    cards = [(s.gpus[most], s.seconds) for s in samples if most < len(s.gpus)]
+    return replace(
+        use,
+        gpu_busy=mean((card.busy, weight) for card, weight in cards),
+        gpu_full=mean((card.full, weight) for card, weight in cards),
+        gpu_memory=mean((card.used_mb / max(card.total_mb, 1), weight) for card, weight in cards),
+        gpu_others=any(card.others for card, _ in cards),
     )
-
-
-def _expected_max(count: int) -> float:
-    known = max(n for n in EXPECTED_MAX if n <= max(count, 1))
-    return EXPECTED_MAX[known]

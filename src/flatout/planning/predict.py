@@ -22,7 +22,7 @@ SHARING = (1.0, 0.9, 0.75)
 
 FIXED_S = (200e-6, 400e-6, 600e-6)
 """What an iteration costs however little is learned in it: dispatches, handing over parameters,
-books. Measured as the difference between many short turns and few long ones of equal work."""
+bookkeeping. Measured as the difference between many short turns and few long ones of equal work."""
 
 BATCHED = (0.0, 0.1, 0.4)
 """Share of a call of `act` that grows with the number of observations, vectors; least to most."""
@@ -31,6 +31,10 @@ BATCHED_IMAGES = (0.3, 0.7, 1.0)
 """The same for images, whose arithmetic is the cost."""
 
 BEST, USUAL, WORST = range(3)
+
+LEARN = ("learn", "replay", "transfer")
+REST = ("input", "io", "eval", "publish", "other", "compile")
+"""Phases that collecting shares nothing with."""
 
 
 @dataclass(frozen=True)
@@ -99,12 +103,10 @@ def costs(facts: RunFacts) -> Costs:
     together = facts.envs
     if working and facts.placement.inference == "central":
         together = -(-facts.envs // min(len(facts.workers), 2 * len(facts.placement.act)))
-    learn = sum(phases[name] for name in ("learn", "replay", "transfer")) * each
     act = phases["act"] * each * together
-    rest = (
-        sum(phases[name] for name in ("input", "io", "eval", "publish", "other", "compile")) * each
-    )
-    computing, learn_cores = 1.0, 1.0
+    learn = sum(map(phases.__getitem__, LEARN)) * each
+    rest = sum(map(phases.__getitem__, REST)) * each
+    computing = learn_cores = 1.0
     if facts.use.cpu is not None:
         share = env / max(each, 1e-12)  # of all workers together this may be more than 1
         others = 1.0 - (facts.waited if working else phases["env"])
@@ -129,19 +131,11 @@ def acting_s(cost: Costs, envs: int, images: bool, case: int) -> float:
 def collecting_s(
     cost: Costs, envs: int, workers: int, cores: int, images: bool, case: int
 ) -> float:
-    """Seconds of one environment step, collected with that many workers.
+    """Seconds of one environment step, collected with that many workers, or without (0).
 
     Without workers acting and stepping take turns. With them two groups take turns: while one
-    steps, the other's actions are chosen; a turn lasts as long as the slowest of a group's own
+    steps, the other's actions are chosen; a turn lasts as long as the longest of these: one group's
     work, the main process's work for both, and all computing shared among the cores.
-
-    Args:
-        cost: of a step.
-        envs: N.
-        workers: processes that step, or 0.
-        cores: that the run may use.
-        images: observations are images.
-        case: `BEST`, `USUAL` or `WORST`.
     """
     if workers < 2:
         return (acting_s(cost, envs, images, case) + envs * cost.env) / envs
@@ -167,12 +161,8 @@ def step_s(
     """Seconds of one environment step of the whole run.
 
     Serial: collecting, then learning. Overlapped: the longer of the two, and never less than all
-    computing shared among the cores.
-
-    Args:
-        cost, envs, workers, cores, images, case: see `collecting_s`.
-        overlapped: collect while learning.
-        unexplained: seconds of a step that collecting takes beside what the formula knows.
+    computing shared among the cores. `unexplained` seconds of collecting come on top of the
+    formula's.
     """
     collecting = collecting_s(cost, envs, workers, cores, images, case) + unexplained
     if not overlapped:
@@ -195,10 +185,10 @@ def placement_gain(
     count = len(facts.workers)
     ratios: list[float] = []
     for case in (BEST, USUAL, WORST):
-        known = (facts.cores, facts.images, case)
-        current = step_s(cost, facts.envs, count, facts.overlapped, *known)
+        given = (facts.cores, facts.images, case)
+        current = step_s(cost, facts.envs, count, facts.overlapped, *given)
         more = max(now - current, 0.0) if workers > 1 else 0.0
-        then = step_s(cost, envs, workers, overlapped, *known, more)
+        then = step_s(cost, envs, workers, overlapped, *given, more)
         ratios.append(now / max(then * min(now / max(current, 1e-12), 1.0), 1e-12))
     best, usual, worst = ratios
     return between(best, usual, worst)
@@ -210,8 +200,7 @@ def longer_turns(facts: RunFacts, times: int) -> tuple[float, Gain]:
     Returns:
         That cost as a share of the time, usually; the gain 1 / (1 - s (1 - 1 / k)).
     """
-    overhead = sum(facts.phases[name] for name in ("learn", "replay", "transfer", "publish"))
-    overhead += facts.phases["other"]
+    overhead = sum(facts.phases[name] for name in (*LEARN, "publish", "other"))
     shares = [
         min(fixed * facts.iterations / max(facts.seconds, 1e-9), 0.9 * overhead)
         for fixed in FIXED_S

@@ -79,8 +79,8 @@ def closing_verdict(
 ) -> dict[str, Any]:
     """What the run waited for, as the summary says it."""
     evidence = Evidence(
-        "this run" if folder is None else str(folder), config, str(components.placement),
-        recording.lines(), recording.samples(), {},
+        "this run" if folder is None else str(folder), config, recording.lines(),
+        recording.samples(), ended=True,
     )  # fmt: skip
     try:
         return closing(diagnose_evidence(evidence))

@@ -1,6 +1,7 @@
 """What a run's folder says of its time: lines of spans.jsonl, read, joined and summed up.
 
-Each process and thread of a run is a *lane*; a line is one stretch of about a second of one lane.
+Each process and thread of a run is a *lane*; a line is a span record: what one lane did for about
+a second.
 docs/metrics.md describes the files.
 """
 
@@ -57,7 +58,7 @@ class SpanRecord:
     Attributes:
         t, d: begin, seconds since the run's start, and duration.
         lane: whose.
-        spans: seconds by span; what is missing to `d` is something else, or rest.
+        spans: seconds by span; the rest of `d` is something else, or idle.
         steps, updates, iterations: made in it (the main process's lane).
         turns: how often an actor process was asked for something and answered.
         square: the sum of the squares of how long these answers took, in s².
@@ -83,27 +84,26 @@ class SpanRecord:
         return self.t + self.d
 
 
-def as_line(stretch: SpanRecord) -> dict[str, Any]:
-    """A stretch as a short JSON object."""
-    line: dict[str, Any] = {"t": round(stretch.t, 3), "d": round(stretch.d, 4)}
-    line["lane"] = stretch.lane
+def as_line(record: SpanRecord) -> dict[str, Any]:
+    """A record as a short JSON object."""
+    line: dict[str, Any] = {"t": round(record.t, 3), "d": round(record.d, 4), "lane": record.lane}
     for name in ("steps", "updates", "iterations", "turns", "first", "closing"):
-        if value := getattr(stretch, name):
+        if value := getattr(record, name):
             line[name] = value
-    if stretch.square:
-        line["square"] = float(f"{stretch.square:.4g}")
-    line["spans"] = {n: round(s, 5) for n, s in stretch.spans.items() if s >= 5e-6}
+    if record.square:
+        line["square"] = float(f"{record.square:.4g}")
+    line["spans"] = {n: round(s, 5) for n, s in record.spans.items() if s >= 5e-6}
     return line
 
 
 def read_lines(lines: Iterable[dict[str, Any]]) -> tuple[list[Begin], list[SpanRecord]]:
-    """The stretches of these lines, and what was said as each process began; others are skipped."""
+    """What each process wrote as it began, and the span records; damaged lines are skipped."""
     begins, records = list[Begin](), list[SpanRecord]()
     for line in lines:
         with suppress(ValueError, KeyError, TypeError, AttributeError):
             if "begin" in line:
-                said = dict(line["begin"])
-                begins.append(Begin(**{**said, "gpus": tuple(said.get("gpus", ()))}))
+                begin = dict(line["begin"])
+                begins.append(Begin(**{**begin, "gpus": tuple(begin.get("gpus", ()))}))
             else:
                 spans = {str(name): float(s) for name, s in line["spans"].items()}
                 records.append(SpanRecord(**{**line, "spans": spans}))
@@ -135,9 +135,9 @@ def cut_after(path: Path, t: float) -> None:
         for line in file:
             try:
                 value = json.loads(line)
-                said = value.get("begin", value)
+                record = value.get("begin", value)
                 # Times are kept to a thousandth of a second.
-                whole = line.endswith(b"\n") and said["t"] + said.get("d", 0.0) <= t + 1e-3
+                whole = line.endswith(b"\n") and record["t"] + record.get("d", 0.0) <= t + 1e-3
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 whole = False
             if not whole:
@@ -194,43 +194,36 @@ def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str
         The sums, or None where there was no iteration; and (what, seconds) left out.
     """
     apart: dict[str, float] = {}
-    mains = [one for one in records if one.lane == MAIN]
-    notes = list[str]()
-    useful = [one for one in mains if not one.first and not one.closing and one.iterations]
-    learning = [place for place, one in enumerate(useful) if one.updates]
-    if learning and learning[0]:  # the stretch in which learning starts is only half of its kind
+    mains = [record for record in records if record.lane == MAIN]
+    notes: tuple[str, ...] = ()
+    useful = [r for r in mains if not r.first and not r.closing and r.iterations]
+    learning = [place for place, record in enumerate(useful) if record.updates]
+    if learning and learning[0]:  # learning starts amid that record: it is only half of its kind
         before = useful[: learning[0]] + ([useful[learning[0]]] if learning[1:] else [])
         useful = useful[len(before) :]
-        apart["before the first update"] = sum(one.d for one in before)
+        apart["before the first update"] = sum(record.d for record in before)
     if useful:
-        firsts = sum(one.d for one in mains if one.first)
-        if firsts:
-            apart["first iteration"] = firsts
+        apart["first iteration"] = sum(record.d for record in mains if record.first)
     else:
-        useful = [one for one in mains if one.iterations]
-        if useful:
-            notes.append(
-                "The run was too short for a steady state: its first iteration is explained."
-            )
-    closing = sum(one.d for one in mains if one.closing)
-    if closing:
-        apart["end of the run"] = closing
-    left_out = list(apart.items())
+        useful = [record for record in mains if record.iterations]
+        notes = ("The run was too short for a steady state: its first iteration is explained.",)
+    apart["end of the run"] = sum(record.d for record in mains if record.closing)
+    left_out = [(what, seconds) for what, seconds in apart.items() if seconds]
     if not useful:
         return None, left_out
-    times = {(one.t, one.end) for one in useful}
-    beside = [one for one in records if one.lane != MAIN and (one.t, one.end) in times]
-    learners = [one for one in beside if one.lane == LEARNER]
-    names = sorted({one.lane for one in beside if one.lane.startswith(WORKER)}, key=_number)
+    times = {(record.t, record.end) for record in useful}
+    beside = [r for r in records if r.lane != MAIN and (r.t, r.end) in times]
+    learners = [record for record in beside if record.lane == LEARNER]
+    names = sorted({r.lane for r in beside if r.lane.startswith(WORKER)}, key=_number)
     totals = Totals(
-        seconds=sum(one.d for one in useful),
-        steps=sum(one.steps for one in useful),
-        updates=sum(one.updates for one in useful),
-        iterations=sum(one.iterations for one in useful),
+        seconds=sum(record.d for record in useful),
+        steps=sum(record.steps for record in useful),
+        updates=sum(record.updates for record in useful),
+        iterations=sum(record.iterations for record in useful),
         main=_summed(useful),
         learner=_summed(learners) if learners else None,
-        workers=tuple(_worker([one for one in beside if one.lane == name]) for name in names),
-        notes=tuple(notes),
+        workers=tuple(_worker([r for r in beside if r.lane == name]) for name in names),
+        notes=notes,
     )
     return totals, left_out
 
@@ -238,19 +231,19 @@ def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str
 def _summed(records: Sequence[SpanRecord]) -> dict[str, float]:
     """Seconds by span, and what no span names as ``other``."""
     sums: dict[str, float] = {}
-    for one in records:
-        for name, seconds in one.spans.items():
+    for record in records:
+        for name, seconds in record.spans.items():
             sums[name] = sums.get(name, 0.0) + seconds
-    rest = sum(one.d for one in records) - sum(sums.values())
+    rest = sum(record.d for record in records) - sum(sums.values())
     return sums | {"other": max(rest, 0.0)}
 
 
 def _worker(records: Sequence[SpanRecord]) -> Worker:
     return Worker(
-        sum(one.spans.get("env", 0.0) for one in records),
-        sum(one.spans.get("act", 0.0) for one in records),
-        sum(one.turns for one in records),
-        sum(one.square for one in records),
+        sum(record.spans.get("env", 0.0) for record in records),
+        sum(record.spans.get("act", 0.0) for record in records),
+        sum(record.turns for record in records),
+        sum(record.square for record in records),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flatout.explain.diagnosis import Finding
-from flatout.explain.own.proposals import WORTH_SAYING, Try, best, predicted, time_words
+from flatout.explain.own.proposals import WORTH_SAYING, Try, predicted, time_words
 from flatout.explain.own.settings import placed, worker_count
 from flatout.explain.report import percent
 from flatout.planning.facts import RunFacts
@@ -18,18 +18,14 @@ RARER = (10, 100)
 
 def _rarer(share: float, every: int) -> tuple[int, Gain]:
     """How many times rarer, so that about a hundredth remains, and the gain."""
-    least, most = RARER
-    times = least
+    times, most = RARER
     while times < most and share / times > 0.02:
         times *= 10
     return every * times, remaining(share, 0.5 / times, 1.0 / times, 3.0 / times, MODELLED)
 
 
-def writing(facts: RunFacts, cost: Costs) -> Finding | None:
+def writing(facts: RunFacts, cost: Costs, share: float) -> Finding:
     """Checkpoints and metrics."""
-    share = facts.phases["io"]
-    if share < WORTH_SAYING:
-        return None
     settings = facts.settings
     evidence = [
         f"writing takes {percent(share)} of the time: checkpoints "
@@ -46,20 +42,19 @@ def writing(facts: RunFacts, cost: Costs) -> Finding | None:
         each = facts.steps / max(facts.iterations, 1)
         every = max(int(settings.get("log_every", 1)), int(each), 1)
         rarer, gain = _rarer(facts.logs, every)
+        if facts.replays:  # rows of episodes stay as many as there are episodes
+            gain = between(gain.high, gain.gain, gain_of(facts.logs, 1.0))
         evidence.append(f"a row of metrics every {every:,} steps (--log-every)")
         words = "Write metrics more rarely; each row then means more iterations."
         tried = Try(gain, words, {"log_every": rarer})
-        if facts.replays:  # rows of episodes stay as many as there are episodes
-            worst = gain_of(facts.logs, 1.0)
-            tried = Try(between(gain.high, gain.gain, worst), words, tried.changes)
     otherwise = "Keep the run folder on a faster disk."
-    return predicted("io-bound", share, evidence, best([tried], facts), otherwise)
+    return predicted("io-bound", share, evidence, otherwise, facts, [tried])
 
 
-def evaluation(facts: RunFacts, cost: Costs) -> Finding | None:
+def evaluation(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     """Evaluation episodes."""
-    share, every = facts.phases["eval"], int(facts.settings.get("eval_every") or 0)
-    if share < WORTH_SAYING or not every:
+    every = int(facts.settings.get("eval_every") or 0)
+    if not every:
         return None
     episodes = facts.settings.get("eval_episodes", 0)
     rarer, gain = _rarer(share, every)
@@ -68,24 +63,21 @@ def evaluation(facts: RunFacts, cost: Costs) -> Finding | None:
         "steps (--eval-every), stepped and acted for while nothing is learned"
     ]
     words = "Evaluate more rarely (or with fewer --eval-episodes); what is learned stays the same."
-    tried = Try(gain, words, {"eval_every": rarer})
-    return predicted("env-bound", share, evidence, best([tried], facts), words)
+    tries = [Try(gain, words, {"eval_every": rarer})]
+    return predicted("env-bound", share, evidence, words, facts, tries)
 
 
-def compiling(facts: RunFacts, cost: Costs) -> Finding | None:
+def compiling(facts: RunFacts, cost: Costs, share: float) -> Finding:
     """Compiling after the start."""
-    share = facts.phases["compile"]
-    if share < WORTH_SAYING:
-        return None
     evidence = [f"programs were compiled again for {percent(share)} of the time"]
     words = (
         "Shapes changed while training: episodes ended more often than the trajectory had room "
         "for. It settles by itself; compiled programs are cached for the next run."
     )
-    return Finding("compile-bound", share, tuple(evidence), words)
+    return predicted("compile-bound", share, evidence, words, facts)
 
 
-def oversubscribed(facts: RunFacts, cost: Costs) -> Finding | None:
+def oversubscribed(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     """More threads than cores."""
     use, cores = facts.use, facts.cores
     if use.runnable is None or use.runnable < 1.5 * cores or (use.cpu_all or use.cpu or 0) < 0.85:
@@ -93,44 +85,40 @@ def oversubscribed(facts: RunFacts, cost: Costs) -> Finding | None:
     share = min(1.0 - cores / use.runnable, 0.5)
     evidence = [f"{use.runnable:.1f} threads want to run on {cores} cores"]
     tries: list[Try] = []
+    fewer = worker_count(facts.envs, cores)
     workers = facts.placement.workers
-    if workers is not None and workers[0] > cores:
-        fewer = worker_count(facts.envs, cores)
-        if fewer > 1:
-            text = placed(facts.placement, workers=(fewer, facts.envs // fewer))
-            words = (
-                f"As many processes as cores, {fewer}: the stepping remains, the switching goes."
-            )
-            tries.append(Try(between(1.5, 1.1, 1.0, ASSUMED), words, {"placement": text}))
+    if workers is not None and workers[0] > cores and fewer > 1:
+        words = f"As many processes as cores, {fewer}: the stepping remains, the switching goes."
+        changes = placed(facts.placement, workers=(fewer, facts.envs // fewer))
+        tries.append(Try(between(1.5, 1.1, 1.0, ASSUMED), words, changes))
     otherwise = "Leave the cores to this run, or let it use fewer threads (OMP_NUM_THREADS=1)."
-    return predicted("oversubscribed", share, evidence, best(tries, facts), otherwise)
+    return predicted("oversubscribed", share, evidence, otherwise, facts, tries)
 
 
-def gpu_unused(facts: RunFacts, cost: Costs) -> Finding | None:
+def gpu_unused(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     """A GPU that nothing runs on."""
     if not facts.gpus or any(device.kind == "gpu" for device in facts.placement.devices):
         return None
     share = facts.phases["learn"]
     update = share * facts.seconds / max(facts.updates, 1)
-    heavy = facts.images or update > LARGE_UPDATE_S
     evidence = [
         f"{facts.gpus[0]} is there and not used; learning takes {percent(share)} of the time on "
         f"the CPU, {time_words(update)} an update"
     ]
-    if not heavy or share < WORTH_SAYING:
+    if share < WORTH_SAYING or not (facts.images or update > LARGE_UPDATE_S):
         words = "Updates this small are faster on the CPU: nothing to change."
-        return Finding("gpu-unused", share, tuple(evidence), words)
-    word = "gpu" if facts.images else "cpu+gpu"
+        return predicted("gpu-unused", share, evidence, words, facts)
     words = "Learn on the GPU: collecting remains."
-    tried = Try(remaining(share, 0.03, 0.2, 0.9), words, {"placement": word})
-    return predicted("gpu-unused", share, evidence, best([tried], facts), words)
+    changes = {"placement": "gpu" if facts.images else "cpu+gpu"}
+    tries = [Try(remaining(share, 0.03, 0.2, 0.9), words, changes)]
+    return predicted("gpu-unused", share, evidence, words, facts, tries)
 
 
-def memory(facts: RunFacts, cost: Costs) -> Finding | None:
+def memory(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     """A GPU's memory that others want, too."""
     use = facts.use
     if use.gpu_memory is None or use.gpu_memory < 0.95 or not use.gpu_others:
         return None
-    evidence = (f"{percent(use.gpu_memory)} of the GPU's memory is in use, by others too",)
+    evidence = [f"{percent(use.gpu_memory)} of the GPU's memory is in use, by others too"]
     words = "Cap this run's part with memory= in --placement, or move one program to another GPU."
-    return Finding("memory-contended", use.gpu_memory - 0.9, evidence, words)
+    return predicted("memory-contended", use.gpu_memory - 0.9, evidence, words, facts)

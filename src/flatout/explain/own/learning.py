@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from flatout.explain.diagnosis import Finding
-from flatout.explain.own.collecting import proposals
-from flatout.explain.own.proposals import (
-    WORTH_SAYING,
-    WORTHWHILE,
-    Try,
-    best,
-    predicted,
-    time_words,
-)
+from flatout.explain.own.collecting import COMPARE, proposals
+from flatout.explain.own.proposals import WORTH_SAYING, Try, predicted, time_words
 from flatout.explain.own.settings import more_envs, placed
-from flatout.explain.report import percent
+from flatout.explain.report import WORTHWHILE, percent
 from flatout.planning.facts import RunFacts
 from flatout.planning.predict import Costs, longer_turns, remaining
 
@@ -24,123 +17,111 @@ TINY_UPDATE_S = {"cpu": 50e-6, "gpu": 1e-3}
 """An update shorter than this is mostly the cost of starting its operations."""
 
 
-def replay(facts: RunFacts, cost: Costs) -> Finding | None:
+def replay(facts: RunFacts, cost: Costs, share: float) -> Finding:
     """Choosing and gathering batches."""
-    share = facts.phases["replay"]
-    if share < WORTH_SAYING:
-        return None
     evidence = [
         f"choosing and gathering batches takes {percent(share)} of the time, "
         f"{time_words(share * facts.seconds / max(facts.updates, 1))} an update"
     ]
     tries: list[Try] = []
     if facts.replays and not facts.placement.replay_on_device:
-        tries.append(
-            Try(
-                remaining(share, 0.1, 0.4, 1.0),
-                "Keep replay where learning happens: rows are then chosen and gathered inside the "
-                "compiled update, which remains (docs/replay.md).",
-                {"placement": placed(facts.placement, replay="device")},
-            )
+        words = (
+            "Keep replay where learning happens: rows are then chosen and gathered inside the "
+            "compiled update, which remains (docs/replay.md)."
         )
+        changes = placed(facts.placement, replay="device")
+        tries.append(Try(remaining(share, 0.1, 0.4, 1.0), words, changes))
     otherwise = "Smaller batches, or fewer updates for each environment step."
-    return predicted("replay-bound", share, evidence, best(tries, facts), otherwise)
+    return predicted("replay-bound", share, evidence, otherwise, facts, tries)
 
 
-def images(facts: RunFacts, cost: Costs) -> Finding | None:
+def images(facts: RunFacts, cost: Costs, share: float) -> Finding:
     """A dataset's batches, which another thread gathers meanwhile."""
-    share = facts.phases.get("input", 0.0)
-    if share < WORTH_SAYING:
-        return None
     evidence = [f"learning waits for the next batches {percent(share)} of the time"]
     otherwise = "Images that are smaller, or a faster core: one thread gathers them all."
-    return predicted("input-bound", share, evidence, None, otherwise)
+    return predicted("input-bound", share, evidence, otherwise, facts)
 
 
-def transfer(facts: RunFacts, cost: Costs) -> Finding | None:
+def transfer(facts: RunFacts, cost: Costs, share: float) -> Finding:
     """Moving trajectories and parameters between devices."""
-    share = facts.phases["transfer"] + facts.phases["publish"]
-    if share < WORTH_SAYING:
-        return None
     evidence = [
         f"moving trajectories and parameters between devices takes {percent(share)} of the time"
     ]
+    place = facts.placement
     tries: list[Try] = []
-    if facts.replays and not facts.placement.replay_on_device:
-        text = placed(facts.placement, replay="device")
+    if facts.replays and not place.replay_on_device:
         words = "Keep replay in the learning device's memory; what was collected still travels."
-        tries.append(Try(remaining(share, 0.1, 0.3, 0.8), words, {"placement": text}))
-    if facts.placement.act != facts.placement.learn:
-        text = placed(facts.placement, act=facts.placement.learn[:1])
+        changes = placed(place, replay="device")
+        tries.append(Try(remaining(share, 0.1, 0.3, 0.8), words, changes))
+    if place.act != place.learn:
         words = "Act where learning happens: parameters stay there; observations travel instead."
-        tries.append(Try(remaining(share, 0.2, 0.6, 1.0), words, {"placement": text}, 1.1))
+        changes = placed(place, act=place.learn[:1])
+        tries.append(Try(remaining(share, 0.2, 0.6, 1.0), words, changes, 1.1))
     otherwise = "Longer trajectories, so that a transfer is for more of them."
-    return predicted("transfer-bound", share, evidence, best(tries, facts), otherwise)
+    return predicted("transfer-bound", share, evidence, otherwise, facts, tries)
 
 
-def turns(facts: RunFacts, cost: Costs) -> Finding | None:
+def turns(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     """Many short iterations: what each costs however little it learns."""
     share, gain = longer_turns(facts, LONGER)
     if share < 2 * WORTH_SAYING or not facts.updates:
         return None
-    each = facts.seconds / max(facts.iterations, 1)
+    iterations = max(facts.iterations, 1)
     evidence = [
         f"{facts.iterations / max(facts.seconds, 1e-9):,.0f} iterations per second, each of "
-        f"{facts.steps / max(facts.iterations, 1):,.0f} steps and "
-        f"{facts.updates / max(facts.iterations, 1):,.1f} updates in {time_words(each)}",
+        f"{facts.steps / iterations:,.0f} steps and {facts.updates / iterations:,.1f} updates in "
+        f"{time_words(facts.seconds / iterations)}",
         f"starting them is estimated to take {percent(share)} of the time",
     ]
-    settings = facts.settings
     tries: list[Try] = []
     if facts.replays:
-        turn = {name: int(settings[name]) * LONGER for name in ("train_freq", "gradient_steps")}
+        names = ("train_freq", "gradient_steps")
+        changes = {name: int(facts.settings[name]) * LONGER for name in names}
         words = (
             f"Collect {LONGER} times as much, then learn {LONGER} times as much in one go: the "
             "same ratio of updates to steps; the updates remain. Acting is then with older "
             "parameters: compare returns."
         )
-        tries.append(Try(gain, words, turn))
-    elif settings.get("algorithm") == "a2c":
-        more = more_envs(settings, 4, facts.cores)
+        tries.append(Try(gain, words, changes))
+    elif facts.settings.get("algorithm") == "a2c":
+        more = more_envs(facts.settings, 4, facts.cores)
         if more is not None:
             words = (
-                "Four times as many environments: as many updates for four times the steps. What "
-                "is learned changes: compare returns."
+                "Four times as many environments: as many updates for four times the steps. "
+                f"{COMPARE}"
             )
             tries.append(Try(longer_turns(facts, 4)[1], words, more))
     otherwise = "Longer trajectories (--n-steps), so that each iteration does more."
-    return predicted("launch-bound", share, evidence, best(tries, facts), otherwise)
+    return predicted("launch-bound", share, evidence, otherwise, facts, tries)
 
 
-def arithmetic(facts: RunFacts, cost: Costs) -> Finding | None:
+def arithmetic(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     """The gradient steps themselves, or the starting of their operations."""
-    share = facts.phases["learn"]
-    fixed = longer_turns(facts, LONGER)[0]
-    share = max(share - fixed, 0.0)
+    learn, use = facts.phases["learn"], facts.use
+    share = max(learn - longer_turns(facts, LONGER)[0], 0.0)
     if share < WORTH_SAYING:
         return None
     kind = facts.placement.learn[0].kind
-    update = facts.phases["learn"] * facts.seconds / max(facts.updates, 1)
-    evidence = [
-        f"gradient steps take {percent(facts.phases['learn'])} of the time, "
-        f"{time_words(update)} each"
-    ]
-    full = facts.use.gpu_full
-    starved = kind == "cpu" or full is None or full < 0.2
+    update = learn * facts.seconds / max(facts.updates, 1)
+    evidence = [f"gradient steps take {percent(learn)} of the time, {time_words(update)} each"]
+    starved = kind == "cpu" or use.gpu_full is None or use.gpu_full < 0.2
     if facts.updates and update < TINY_UPDATE_S[kind] and starved:
-        if full is not None:
-            evidence.append(f"the GPU is {percent(full)} full while they run")
+        if use.gpu_full is not None:
+            evidence.append(f"the GPU is {percent(use.gpu_full)} full while they run")
         return _tiny_updates(facts, share, evidence)
-    if facts.use.gpu_busy is not None:
-        more = "" if full is None else f", {percent(full)} full"
-        evidence.append(f"the GPU is busy {percent(facts.use.gpu_busy)} of the time{more}")
-    tries = [one for one in proposals(facts, cost) if "envs" not in one.changes]
-    tries = [one for one in tries if one.gain.gain > WORTHWHILE]
+    if use.gpu_busy is not None:
+        more = "" if use.gpu_full is None else f", {percent(use.gpu_full)} full"
+        evidence.append(f"the GPU is busy {percent(use.gpu_busy)} of the time{more}")
+    tries = [
+        proposal
+        for proposal in proposals(facts, cost)
+        if "envs" not in proposal.changes and proposal.gain.gain > WORTHWHILE
+    ]
     otherwise = (
         "Nothing holds the learning up. A faster device, or fewer or cheaper updates (which "
         "changes what is learned), would make it faster."
     )
-    return predicted("compute-bound", share, evidence, best(tries, facts), otherwise)
+    return predicted("compute-bound", share, evidence, otherwise, facts, tries)
 
 
 def _tiny_updates(facts: RunFacts, share: float, evidence: list[str]) -> Finding:
@@ -150,10 +131,10 @@ def _tiny_updates(facts: RunFacts, share: float, evidence: list[str]) -> Finding
     if batch and "n_epochs" in facts.settings:
         words = (
             "Minibatches four times as large: a quarter as many updates; their arithmetic "
-            "remains. What is learned changes: compare returns."
+            f"remains. {COMPARE}"
         )
-        gain = remaining(share, 0.25, 0.4, 0.9)
-        tries.append(Try(gain, words, {"batch_size": int(batch) * 4}))
+        changes = {"batch_size": int(batch) * 4}
+        tries.append(Try(remaining(share, 0.25, 0.4, 0.9), words, changes))
     if facts.placement.learn[0].kind == "gpu":
         words = (
             "Learn on the CPU: updates this small are arithmetic for one core; the arithmetic "
@@ -162,4 +143,4 @@ def _tiny_updates(facts: RunFacts, share: float, evidence: list[str]) -> Finding
         tries.append(Try(remaining(share, 0.15, 0.5, 1.0), words, {"placement": "cpu"}))
     evidence.append("an update this short is mostly the cost of starting its operations")
     otherwise = "Larger batches, or learn on the CPU."
-    return predicted("launch-bound", share, evidence, best(tries, facts), otherwise)
+    return predicted("launch-bound", share, evidence, otherwise, facts, tries)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flatout.explain.diagnosis import Finding
@@ -12,9 +13,6 @@ from flatout.planning.predict import Gain
 
 WORTH_SAYING = 0.05
 """Phases below this share of the time make no finding."""
-
-WORTHWHILE = 1.1
-"""Less gain than this is not worth a change of its own."""
 
 
 @dataclass(frozen=True)
@@ -34,36 +32,31 @@ class Try:
     handicap: float = 1.0
 
 
-def best(tries: list[Try], facts: RunFacts) -> Try | None:
-    """The possible proposal with the largest gain, handicaps counted."""
-    able = [
-        one
-        for one in tries
-        if not one.changes or possible(facts.settings, one.changes, facts.cores)
-    ]
-    if not able:
-        return None
-    return max(able, key=lambda one: (one.gain.gain / one.handicap, bool(one.changes)))
-
-
 def predicted(
-    cause: str, share: float, evidence: list[str], tried: Try | None, otherwise: str
-) -> Finding:
-    """A finding with its remedy; what is predicted to gain nothing is no setting to try.
+    cause: str, share: float, evidence: Sequence[str], otherwise: str,
+    facts: RunFacts, tries: Sequence[Try] = (),
+) -> Finding:  # fmt: skip
+    """A finding with the possible proposal that gains most, handicaps counted.
 
     Args:
         cause, share, evidence: the finding's.
-        tried: the best proposal, or None.
-        otherwise: what to say where nothing can be set that helps.
+        otherwise: what to say where no setting is predicted to gain.
+        facts: of the run.
+        tries: the proposals.
     """
+    able = [
+        proposal
+        for proposal in tries
+        if not proposal.changes or possible(facts.settings, proposal.changes, facts.cores)
+    ]
+    tried = max(able, key=lambda t: (t.gain.gain / t.handicap, bool(t.changes)), default=None)
     if tried is None or tried.gain.gain < 1.02:
         return Finding(cause, share, tuple(evidence), otherwise)
     gain = tried.gain
-    word = gain_word(gain.kind)
-    said = f"{word}: {percent(1.0 / gain.gain)} of the time remains for the same work"
+    rest = f"{percent(1.0 / gain.gain)} of the time remains for the same work"
     return Finding(
-        cause, share, (*evidence, said), tried.words, gain.gain, gain.low, gain.high,
-        flags(tried.changes), gain.kind,
+        cause, share, (*evidence, f"{gain_word(gain.kind)}: {rest}"), tried.words,
+        gain.gain, gain.low, gain.high, flags(tried.changes), gain.kind,
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
-"""Keeps where a run's time goes while it runs: spans.jsonl, devices.jsonl, and the newest figures.
+"""Records where a run's time goes while it runs: spans.jsonl, devices.jsonl, the last seconds.
 
-A line is written about once a second at an iteration's boundary; in a long run they become rarer,
+A span record is written about once a second at an iteration's boundary; in a long run more rarely,
 so that the files stay small. Nothing here waits, and nothing that is learned depends on it.
 """
 
@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,9 @@ class RunRecording:
 
     Args:
         spans: the main process's.
-        lanes: gives what the run's other threads and processes have done so far.
-        waited: gives the seconds in which the main process has waited for the learner's thread.
-        wall: gives the seconds since the run's start.
+        lanes: what the run's other threads and processes have done so far.
+        waited: seconds in which the main process has waited for the learner's thread.
+        wall: seconds since the run's start.
         folder: where the files are kept; None keeps nothing on disk.
         kept_s: what a resumed run keeps of them: the seconds up to its checkpoint.
         cores: that the run may use.
@@ -89,12 +90,7 @@ class RunRecording:
         self._first = True
 
     def begin(self, begin: Begin, counts: tuple[int, int, int]) -> None:
-        """Training begins now.
-
-        Args:
-            begin: the process's own description.
-            counts: steps, updates and iterations of the run so far.
-        """
+        """Training begins now; `counts` are the run's steps, updates and iterations so far."""
         self._write({"begin": asdict(begin)})
         self._counts = counts
         self._begun = self._at = self._due = time.perf_counter()
@@ -151,7 +147,7 @@ class RunRecording:
     def _cut(
         self, counts: tuple[int, int, int], *, first: bool = False, closing: bool = False
     ) -> None:
-        """End a stretch of every lane, and begin the next."""
+        """End every lane's record, and begin the next."""
         now, end = time.perf_counter(), self._wall()
         duration = max(now - self._at, 0.0)
         main, others, waited = dict(self._spans.totals), dict(self._lanes()), self._waited()
@@ -163,20 +159,17 @@ class RunRecording:
         steps, updates, iterations = (
             new - old for new, old in zip(counts, self._counts, strict=True)
         )
-        common: dict[str, Any] = {
-            "t": max(end - duration, 0.0), "d": duration, "first": first, "closing": closing,
-        }  # fmt: skip
-        records = [
-            SpanRecord(**common, lane=MAIN, spans=spent, steps=steps, updates=updates,
-                    iterations=iterations)
-        ]  # fmt: skip
+        record = partial(
+            SpanRecord, max(end - duration, 0.0), duration, first=first, closing=closing
+        )
+        records = [record(MAIN, spent, steps=steps, updates=updates, iterations=iterations)]
         for lane, work in others.items():
             before = self._others.get(lane, Work())
             spent = {name: s - before.seconds.get(name, 0.0) for name, s in work.seconds.items()}
             turns, square = work.turns - before.turns, max(work.square - before.square, 0.0)
-            records.append(SpanRecord(**common, lane=lane, spans=spent, turns=turns, square=square))
-        for stretch in records:
-            self._write(as_line(stretch))
+            records.append(record(lane, spent, turns=turns, square=square))
+        for line in map(as_line, records):
+            self._write(line)
         self._recent += records
         while self._recent and self._recent[0].end < end - RECENT_S and not closing:
             self._recent.popleft()

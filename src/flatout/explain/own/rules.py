@@ -8,31 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flatout.explain.causes import DEVICES, HEALTHY
+from flatout.explain.causes import CAUSE_OF, DEVICES, HEALTHY
 from flatout.explain.diagnosis import Finding
 from flatout.explain.own import beside, collecting, learning
-from flatout.explain.own.proposals import WORTHWHILE
-from flatout.explain.report import percent
+from flatout.explain.own.proposals import WORTH_SAYING
+from flatout.explain.report import WORTHWHILE, percent
 from flatout.planning.facts import RunFacts
 from flatout.planning.predict import Costs, costs
 
 LEARNING_HOLDS = 0.5
 """From this share on learning itself is what the run waits for."""
 
-RULES: tuple[Callable[[RunFacts, Costs], Finding | None], ...] = (
-    collecting.env, collecting.act, collecting.ipc, collecting.lockstep,
-    learning.replay, learning.images, learning.transfer, learning.turns, learning.arithmetic,
-    beside.writing, beside.evaluation, beside.compiling,
-    beside.oversubscribed, beside.gpu_unused, beside.memory,
+Rule = Callable[[RunFacts, Costs, float], Finding | None]
+
+RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
+    (("env",), collecting.env), (("act",), collecting.act), (("ipc",), collecting.ipc),
+    (("wait",), collecting.lockstep), (("replay",), learning.replay), (("input",), learning.images),
+    (("transfer", "publish"), learning.transfer), ((), learning.turns), ((), learning.arithmetic),
+    (("io",), beside.writing), (("eval",), beside.evaluation), (("compile",), beside.compiling),
+    ((), beside.oversubscribed), ((), beside.gpu_unused), ((), beside.memory),
 )  # fmt: skip
+"""Each with the phases whose share it is given, and without which it has nothing to say."""
 
 
 def findings(facts: RunFacts) -> tuple[Finding, ...]:
     """All findings, best first; at least one."""
     found: list[Finding] = []
     cost = costs(facts)
-    for rule in RULES:
-        finding = rule(facts, cost)
+    for phases, rule in RULES:
+        share = sum(facts.phases[phase] for phase in phases)
+        finding = None if phases and share < WORTH_SAYING else rule(facts, cost, share)
         if finding is not None:
             found.append(finding)
     if not found:
@@ -50,8 +55,8 @@ def headline(found: tuple[Finding, ...], facts: RunFacts) -> str:
     first, idle = found[0], 1.0 - facts.learner
     if first.id == "compute-bound":
         return f"the learner is busy {percent(facts.learner)} of the time"
-    phase = next((name for name, cause in _OF_PHASE.items() if cause == first.id), "")
-    if phase not in _AWAITED or first.share != facts.phases[phase]:
+    phase = next((phase for phase, cause in CAUSE_OF.items() if cause == first.id), None)
+    if phase is None or first.share != facts.phases[phase]:
         return first.evidence[0]
     if first.share <= idle + 0.02:
         points = f"{100 * first.share:.0f} points of it"
@@ -61,18 +66,14 @@ def headline(found: tuple[Finding, ...], facts: RunFacts) -> str:
 
 def bottleneck(phases: dict[str, float]) -> tuple[str, float]:
     """The cause and the share of what took most of the last seconds, for the live display."""
-    named = {phase: share for phase, share in phases.items() if phase in _OF_PHASE}
+    named = {phase: share for phase, share in phases.items() if phase in _SHOWN}
     if not named or max(named.values()) <= 0.0:
         return "", 0.0
     largest = max(named, key=lambda phase: named[phase])
-    return _OF_PHASE[largest], named[largest]
+    return _SHOWN[largest], named[largest]
 
 
-_OF_PHASE = {
-    "env": "env-bound", "act": "acting-bound", "replay": "replay-bound", "ipc": "ipc-bound",
-    "input": "input-bound", "wait": "waiting", "io": "io-bound", "eval": "evaluating",
-    "compile": "compile-bound", "transfer": "transfer-bound", "learn": "learning",
-}  # fmt: skip
+_SHOWN = CAUSE_OF | {"eval": "evaluating", "transfer": "transfer-bound", "learn": "learning"}
 
 _AWAITED = {
     "env": "waiting for env.step", "act": "choosing actions", "replay": "gathering batches",
@@ -98,6 +99,6 @@ def _rank(finding: Finding, facts: RunFacts) -> float:
 def _nothing(facts: RunFacts) -> Finding:
     largest = max(facts.phases, key=lambda phase: facts.phases[phase])
     share = facts.phases[largest]
-    evidence = (f"most of the time, {percent(share)}, lies outside of every named stretch",)
+    evidence = (f"most of the time, {percent(share)}, lies outside of every span",)
     words = "Longer trajectories, so that each iteration does more."
     return Finding("launch-bound", share, evidence, words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,17 @@ from flatout.config.placement import Placement, parse
 from flatout.config.schema import TrainConfig
 from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.explain.diagnosis import Diagnosis, Lane, Usage
-from flatout.explain.own.older import from_summary
-from flatout.explain.own.proposals import WORTHWHILE
 from flatout.explain.own.rules import findings, headline, verdict
+from flatout.explain.report import WORTHWHILE, advice
 from flatout.hardware.monitor import MonitorSample, read_samples
-from flatout.planning.facts import RunFacts, facts, mean_use
+from flatout.planning.facts import facts, mean_use
 from flatout.spans import OF_SPAN, PHASES
-from flatout.storage import nofollow
 from flatout.storage.run_folder import load_config
 from flatout.storage.span_records import (
     DEVICES,
     MAIN,
     SPANS,
     WAIT_LEARNER,
-    Begin,
     SpanRecord,
     json_lines,
     read_lines,
@@ -36,7 +33,7 @@ CROWDED = 0.25
 """Share of the cores that others use, from which on it is said."""
 
 MOST_RECORDS, MOST_SAMPLES = 400, 1000
-"""More than these are too fine to be drawn, and are joined."""
+"""More than these are too fine to be drawn: records are joined, samples left out."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +43,16 @@ class Evidence:
     Attributes:
         subject: what it is called: its folder.
         config: its settings.
-        placement: as text; of an ``auto`` run what was chosen.
-        lines: of spans.jsonl; a run without them is explained from the two that follow.
+        lines: of spans.jsonl.
         samples: of devices.jsonl.
-        summary: its summary.json, or None where it has not ended.
-        row: the last row of its metrics, or None.
+        ended: whether the run has ended.
     """
 
     subject: str
     config: TrainConfig
-    placement: str
     lines: Sequence[Mapping[str, Any]] = ()
     samples: Sequence[MonitorSample] = ()
-    summary: Mapping[str, Any] | None = None
-    row: Mapping[str, Any] | None = field(default=None)
+    ended: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """What ``--save`` writes."""
@@ -67,11 +60,9 @@ class Evidence:
             "kind": "run",
             "subject": self.subject,
             "settings": self.config.flat(),
-            "placement": self.placement,
             "lines": list(self.lines),
             "samples": [sample.as_json() for sample in self.samples],
-            "summary": self.summary,
-            "row": self.row,
+            "ended": self.ended,
         }
 
     @staticmethod
@@ -87,9 +78,8 @@ class Evidence:
             settings = dict(values["settings"])
             return Evidence(
                 str(values["subject"]), resolve(str(settings["algorithm"]), settings),
-                str(values["placement"]), values["lines"],
-                [MonitorSample.from_json(sample) for sample in values["samples"]],
-                values["summary"], values["row"],
+                values["lines"], [MonitorSample.from_json(row) for row in values["samples"]],
+                bool(values["ended"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"this is no saved evidence of a run ({error}).") from error
@@ -107,22 +97,14 @@ def read_run(path: Path) -> Evidence:
     if not path.is_dir():
         raise UsageError(f"{path} is a file; explain takes a run's folder.")
     config = load_config(path, None)  # nothing that the folder names is called here
-    said = _json(path / "config.json")
-    rows = json_lines(path / "metrics.jsonl")
+    ended = (path / "summary.json").is_file()
     return Evidence(
-        str(path), config, str(said.get("placement", config.run.placement)),
-        json_lines(path / SPANS), read_samples(path / DEVICES),
-        _json(path / "summary.json") or None, rows[-1] if rows else None,
-    )  # fmt: skip
+        str(path), config, json_lines(path / SPANS), read_samples(path / DEVICES), ended
+    )
 
 
 def diagnose_run(path: Path) -> Diagnosis:
-    """The diagnosis of a run's folder.
-
-    Raises:
-        UsageError: there is no run.
-        FlatoutError: the run has made no iteration yet.
-    """
+    """The diagnosis of a run's folder; raises what `read_run` and `diagnose_evidence` raise."""
     return diagnose_evidence(read_run(path))
 
 
@@ -130,34 +112,51 @@ def diagnose_evidence(evidence: Evidence) -> Diagnosis:
     """The diagnosis of a run. Pure.
 
     Raises:
-        FlatoutError: it has made no iteration yet, or its files hold what no run writes.
+        FlatoutError: it has recorded no iteration yet, or its files hold what no run writes.
     """
     try:
         return _diagnosed(evidence)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise FlatoutError(
-            f"{evidence.subject} holds damaged records of its time ({type(error).__name__}: "
-            f"{one_line(error)[:200]}); remove its {SPANS} and {DEVICES} to do without them."
+            f"{evidence.subject} cannot be explained: its {SPANS} or {DEVICES} is damaged "
+            f"({type(error).__name__}: {one_line(error)[:200]})."
         ) from error
 
 
 def _diagnosed(evidence: Evidence) -> Diagnosis:
-    known = _facts(evidence)
-    if known is None:
+    begins, records = read_lines(dict(line) for line in evidence.lines)
+    totals, apart = steady(records)
+    if totals is None or not begins:
         raise FlatoutError(
-            f"{evidence.subject} holds no finished iteration yet: there is nothing to explain."
+            f"{evidence.subject} has no finished iteration in its {SPANS}: there is nothing to "
+            "explain."
         )
-    given, apart, notes, begins, records = known
+    samples, last = evidence.samples, begins[-1]
+    given = facts(
+        totals,
+        settings=evidence.config.flat(),
+        placement=parse(last.placement),
+        envs=evidence.config.env.envs,
+        cores=last.cores,
+        use=mean_use(_during(samples, records)),
+        gpus=last.gpus,
+        images=last.images,
+    )
     found = findings(given)
-    if evidence.summary is None:
-        notes = [*notes, "The run has not ended: what it has written so far is explained."]
-    notes += [note for sample in evidence.samples for note in sample.notes]
+    notes = list(totals.notes)
+    if not evidence.ended:
+        notes.append("The run has not ended: what it has written so far is explained.")
+    notes += [note for sample in samples for note in sample.notes]
     others = (given.use.cpu_all or 0.0) - (given.use.cpu or 0.0)
     if given.use.cpu is not None and others > CROWDED:
         notes.append(
             f"Other programs used {100 * others:.0f} % of the cores: everything took longer than "
             "it does alone."
         )
+    compiling = sum(begin.compile_s for begin in begins)
+    starting = sum(begin.startup_s for begin in begins) - compiling
+    apart = [("start-up", starting), ("compiling", compiling), *apart]
+    every = max(-(-len(samples) // MOST_SAMPLES), 1)
     return Diagnosis(
         subject=evidence.subject,
         verdict=verdict(found),
@@ -167,107 +166,50 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
         apart=tuple((what, seconds) for what, seconds in apart if seconds > 0.0),
         phases=given.phases,
         lanes=lanes(records),
-        usage=usage(evidence.samples),
+        usage=tuple(map(Usage.of, samples[::every])),
         cores=given.cores,
-        machine=begins[-1].machine if begins else "",
+        machine=last.machine,
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
 def closing(diagnosis: Diagnosis | None) -> dict[str, Any]:
     """What a run's summary says of it: docs/metrics.md describes the keys."""
-    from flatout.explain.report import advice
-
     if diagnosis is None:
         return {"verdict": None, "headline": "", "try": None}
     tried = advice(diagnosis)
-    worth = tried is not None and tried.gain > WORTHWHILE
+    if tried is not None and tried.gain <= WORTHWHILE:
+        tried = None
     return {
         "verdict": diagnosis.verdict,
         "headline": diagnosis.headline,
-        "try": json.loads(json.dumps(asdict(tried))) if tried is not None and worth else None,
+        "try": None if tried is None else json.loads(json.dumps(asdict(tried))),
     }
-
-
-# --- What the folder says -----------------------------------------------------------------------
-
-Known = tuple[RunFacts, list[tuple[str, float]], list[str], list[Begin], list[SpanRecord]]
-
-
-def _facts(evidence: Evidence) -> Known | None:
-    """The rules' numbers, (what, seconds) left out, notes, and what the time line is drawn of."""
-    begins, records = read_lines(dict(line) for line in evidence.lines)
-    totals, apart = steady(records)
-    notes = list[str]()
-    if totals is None:
-        old = from_summary(evidence.summary, evidence.row)
-        if old is None:
-            return None
-        totals, apart, note = old
-        notes.append(note)
-    settings = evidence.config.flat()
-    last = begins[-1] if begins else Begin(0.0, placement=evidence.placement)
-    compiling = sum(min(one.compile_s, one.startup_s) for one in begins)  # some said more
-    starts = [("start-up", sum(one.startup_s for one in begins) - compiling)]
-    starts.append(("compiling", compiling))
-    cores = last.cores
-    if not begins:
-        cores = evidence.samples[-1].cores if evidence.samples else 1
-    given = facts(
-        totals,
-        settings=settings,
-        placement=_placement(last.placement if begins else evidence.placement),
-        envs=evidence.config.env.envs,
-        cores=cores,
-        use=mean_use(_during(evidence.samples, records)),
-        gpus=last.gpus,
-        images=last.images,
-    )
-    return given, [*starts, *apart], [*notes, *totals.notes], begins, records
 
 
 def _during(
     samples: Sequence[MonitorSample], records: Sequence[SpanRecord]
 ) -> Sequence[MonitorSample]:
     """The samples of the steady state, where there are any."""
-    first = next((s.t for s in records if not s.first and not s.closing), None)
-    chosen = [one for one in samples if first is not None and one.t - one.seconds >= first - 0.5]
-    return chosen or samples
-
-
-def _placement(text: str) -> Placement:
-    try:
-        return parse(text)
-    except UsageError:  # auto, of a run that never came to choose
-        return Placement()
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """A file's JSON object; empty where there is none."""
-    try:
-        value = json.loads(nofollow.read(path))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-# --- What the reports draw ----------------------------------------------------------------------
+    first = next((record.t for record in records if not record.first and not record.closing), None)
+    return [s for s in samples if first is not None and s.t - s.seconds >= first - 0.5] or samples
 
 
 def lanes(records: Sequence[SpanRecord]) -> tuple[Lane, ...]:
-    """The time line: within a stretch the phases follow one another, as long as they took."""
+    """The timeline: within a record the phases follow one another, as long as they took."""
     order = list(PHASES)
-    names = list(dict.fromkeys(one.lane for one in records))
+    by_lane: dict[str, list[SpanRecord]] = {}
+    for record in records:
+        by_lane.setdefault(record.lane, []).append(record)
     drawn: list[Lane] = []
-    for name in names:
-        own = [one for one in records if one.lane == name]
-        together = -(-len(own) // MOST_RECORDS)
+    for name, of_lane in by_lane.items():
+        together = -(-len(of_lane) // MOST_RECORDS)
         spans: list[tuple[float, float, str]] = []
-        for place in range(0, len(own), together):
-            group = own[place : place + together]
+        for first in range(0, len(of_lane), together):
+            group = of_lane[first : first + together]
             spent: dict[str, float] = {}
-            for one in group:
-                for span, seconds in one.spans.items():
+            for record in group:
+                for span, seconds in record.spans.items():
                     phase = "wait" if span == WAIT_LEARNER else OF_SPAN.get(span, "other")
                     spent[phase] = spent.get(phase, 0.0) + max(seconds, 0.0)
             at, end = group[0].t, group[-1].end
@@ -283,27 +225,9 @@ def lanes(records: Sequence[SpanRecord]) -> tuple[Lane, ...]:
     return tuple(drawn)
 
 
-def usage(samples: Sequence[MonitorSample]) -> tuple[Usage, ...]:
-    """The hardware's samples as the reports draw them."""
-    every = -(-len(samples) // MOST_SAMPLES) if samples else 1
-    return tuple(
-        Usage(
-            t=sample.t,
-            cpu=sample.cpu,
-            cpu_all=sample.cpu_all,
-            gpu_busy=tuple(gpu.busy or 0.0 for gpu in sample.gpus),
-            gpu_full=tuple(gpu.full for gpu in sample.gpus),
-            gpu_memory=tuple(gpu.used_mb / max(gpu.total_mb, 1) for gpu in sample.gpus),
-            rss_mb=sample.rss_mb,
-        )
-        for sample in samples[::every]
-    )
-
-
 def recent_phases(records: Sequence[SpanRecord], placement: Placement) -> dict[str, float]:
     """Shares of the last seconds by phase, for the live display; empty before there are any."""
-    known = [replace(one, first=False) for one in records]
-    totals, _ = steady(known)
+    totals, _ = steady([replace(record, first=False) for record in records])
     if totals is None:
         return {}
     return facts(totals, settings={}, placement=placement, envs=1, cores=1).phases

@@ -59,15 +59,15 @@ def named(setting: tuple[str, ...]) -> set[str]:
     }
 
 
-def placed(placement: Placement, **changes: Any) -> str:
-    """A placement's text after changes, the workers left to the run where they are None."""
+def placed(placement: Placement, **changes: Any) -> Changes:
+    """A changed placement as a setting, the workers left to the run where they are None."""
     changed = replace(placement, **changes)
     if changed.schedule == "overlapped" and changed.lag == 0:
         changed = replace(changed, lag=1)
     text = str(changed)
     # On the CPU alone the device goes without saying.
     short = text.removeprefix("act=cpu ")
-    return short if short and parse(short) == changed else text
+    return {"placement": short if short and parse(short) == changed else text}
 
 
 def worker_count(envs: int, most: int) -> int:
@@ -94,5 +94,5 @@ def more_envs(settings: Mapping[str, Any], factor: int, cores: int) -> Changes |
         placement = parse(text)
         if placement.workers is not None:
             count, each = placement.workers
-            changes["placement"] = placed(placement, workers=(count, each * factor))
+            changes |= placed(placement, workers=(count, each * factor))
     return changes if possible(settings, changes, cores) else None

@@ -13,8 +13,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ def record(
                 f"{command[0]} cannot be started: {error.strerror or one_line(error)}."
             ) from None
         began = time.monotonic()
-        with _Signals(child):
+        with _signals_passed_on(child):
             meta = {"command": list(command), "began": began, "machine": facts}
             watched = _watch(child, folder, meta, seconds)
             facts["cores"] = watched["cores"]
@@ -106,32 +106,28 @@ def _environment(folder: Path) -> dict[str, str]:
     }
 
 
-class _Signals:
+@contextmanager
+def _signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
     """While a program runs, signals to this process are the program's.
 
     A terminal's Ctrl-C reaches the program by itself: it is only kept from ending this process.
     """
 
-    def __init__(self, child: subprocess.Popen[bytes]) -> None:
-        self._child = child
-        self._before: dict[int, Any] = {}
+    def forward(number: int, frame: object) -> None:
+        if number != signal.SIGINT or not _shares_terminal():
+            with suppress(OSError):
+                child.send_signal(number)
 
-    def __enter__(self) -> None:
-        for name in (*FORWARDED, "SIGINT"):
-            number = getattr(signal, name, None)
-            if number is not None:
-                with suppress(ValueError, OSError):  # not the main thread
-                    self._before[number] = signal.signal(number, self._forward)
-
-    def __exit__(self, *unused: object) -> None:
-        for number, handler in self._before.items():
+    before: dict[int, Any] = {}
+    for name in (*FORWARDED, "SIGINT"):
+        if (number := getattr(signal, name, None)) is not None:
+            with suppress(ValueError, OSError):  # not the main thread
+                before[number] = signal.signal(number, forward)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
-
-    def _forward(self, number: int, frame: object) -> None:
-        if number == signal.SIGINT and _shares_terminal():
-            return
-        with suppress(OSError):
-            self._child.send_signal(number)
 
 
 def _shares_terminal() -> bool:
@@ -250,36 +246,34 @@ def machine() -> dict[str, Any]:
     from flatout.hardware.inventory import inventory
 
     hardware = inventory()
-    return {
-        "cores": hardware.cores,
-        "cpu": hardware.cpu_name,
-        "gpus": [gpu.name for gpu in hardware.gpus],
-    }
+    gpus = [gpu.name for gpu in hardware.gpus]
+    return {"cores": hardware.cores, "cpu": hardware.cpu_name, "gpus": gpus}
 
 
 def _unseen(
     command: Sequence[str], folder: Path, rows: Sequence[object], seconds: float
 ) -> list[str]:
     """What kept the program from being observed, one sentence each."""
-    notes = []
-    for failed in folder.glob("*.failed"):
-        notes.append(f"Process {failed.stem} could not be observed ({failed.read_text().strip()}).")
+    notes = [
+        f"Process {failed.stem} could not be observed ({failed.read_text().strip()})."
+        for failed in folder.glob("*.failed")
+    ]
     if rows:
         return notes
-    flags = blocking_flags(command)
-    if flags:
-        notes.append(
+    program = Path(command[0]).name
+    if flags := blocking_flags(command):
+        why = (
             f"Python was started with {' '.join(flags)}, which keeps it from loading the probe: "
             "only the hardware's use was seen. Run it without."
         )
-    elif shutil.which(command[0]) is None or "python" not in Path(command[0]).name:
-        notes.append(
-            f"No Python process of {Path(command[0]).name} could be observed: it starts none, or "
-            "clears its environment."
+    elif shutil.which(command[0]) is None or "python" not in program:
+        why = (
+            f"No Python process of {program} could be observed: it starts none, or clears its "
+            "environment."
         )
     else:
-        notes.append(f"Python ended after {seconds:.1f} s, before anything could be seen.")
-    return notes
+        why = f"Python ended after {seconds:.1f} s, before anything could be seen."
+    return [*notes, why]
 
 
 def blocking_flags(command: Sequence[str]) -> list[str]:

@@ -138,9 +138,9 @@ def _silence(line: Timeline, found: Blame, driver: Track, silent: float) -> str:
 
 def busy_cores(evidence: Evidence, begin: float, end: float) -> float | None:
     """Cores that the program used on average between two times."""
-    known = [row for row in evidence.monitor if begin <= row["t"] <= end + 1.0]
-    known = known or evidence.monitor
-    total = sum(row["seconds"] for row in known)
+    samples = [sample for sample in evidence.monitor if begin <= sample.t <= end + 1.0]
+    samples = samples or evidence.monitor
+    total = sum(sample.seconds for sample in samples)
     if not total:
         return None
-    return sum(row["cpu"] * row["cores"] * row["seconds"] for row in known) / total
+    return sum(sample.cpu * sample.cores * sample.seconds for sample in samples) / total

@@ -7,8 +7,8 @@ its own, which is measured with each window and taken off again.
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from flatout.explain.program.evidence import C_CALL, CALL, RETURN, Leaf, Process, Window
@@ -32,6 +32,11 @@ class Interval:
     frames: Frames
     name: str
 
+    @property
+    def leaf(self) -> Leaf:
+        """The built-in function as what the innermost frame executes."""
+        return Leaf(text=self.name, call=self.name)
+
 
 @dataclass(frozen=True)
 class Call:
@@ -42,7 +47,6 @@ class Call:
         owner: the class.
         batch, grad: what it was given; 0 and None where that is unknown.
         frames: the stack at the call, innermost first, the caller before all.
-        ns: how long it took; None where the window ended first.
     """
 
     kind: str
@@ -50,7 +54,15 @@ class Call:
     batch: int
     grad: bool | None
     frames: Frames
-    ns: float | None
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A window's intervals, and its interesting calls in the order in which they ended."""
+
+    t: float
+    intervals: list[Interval]
+    calls: list[Call]
 
 
 @dataclass
@@ -60,93 +72,71 @@ class Counted:
     Attributes:
         seconds: the program's own time in them.
         calls: the interesting calls.
-        names: (site, built-in function) -> [calls, nanoseconds].
+        names: calls by (site, built-in function).
     """
 
     seconds: float = 0.0
     calls: list[Call] = field(default_factory=list)
-    names: dict[tuple[Site, str], list[float]] = field(
-        default_factory=lambda: defaultdict(lambda: [0.0, 0.0])
-    )
+    names: Counter[tuple[Site, str]] = field(default_factory=Counter[tuple[Site, str]])
 
     def rate(self, number: float) -> float:
         """Per second of the program's time."""
         return number / self.seconds if self.seconds else 0.0
 
 
-def intervals(
-    process: Process, window: Window, calls: list[Call] | None = None
-) -> Iterator[Interval]:
-    """Replay a window: its intervals in order; interesting calls are added to `calls`."""
-    stack = [list(site) for site in reversed(window.stack)]
+def replay(process: Process, window: Window) -> Replay:
+    """Go through a window's events in order."""
+    stack = list(reversed(window.stack))
     details = {detail[0]: detail for detail in window.details}
-    open_calls: list[tuple[int, int, Frames, float]] = []
-    clock, name = 0.0, ""
+    found = Replay(window.t, [], [])
+    open_calls: list[tuple[int, Call]] = []  # each with the depth of its stack
+    name = ""
     for position, (elapsed, kind, what, line) in enumerate(window.events):
-        ns = max(0.0, elapsed - window.cost) if position else 0.0
-        clock += ns
-        if position:
-            frames = tuple((code, at) for code, at in reversed(stack))
-            if frames:
-                yield Interval(ns, frames, name)
-        name = ""
+        if position and stack:
+            ns = max(0.0, elapsed - window.cost)
+            found.intervals.append(Interval(ns, tuple(reversed(stack)), name))
+        name = window.names[what] if kind == C_CALL else ""
+        if kind in (CALL, C_CALL) and stack:
+            stack[-1] = (stack[-1][0], line)
         if kind == CALL:
-            if stack:
-                stack[-1][1] = line
             if position in details:
-                caller = tuple((code, at) for code, at in reversed(stack))
-                open_calls.append((position, len(stack), caller, clock))
-            stack.append([what, process.codes[what].line])
+                call = _call(details[position], tuple(reversed(stack)))
+                open_calls.append((len(stack), call))
+            stack.append((what, process.codes[what].line))
         elif kind == RETURN and stack:
             stack.pop()
-            while open_calls and open_calls[-1][1] >= len(stack):
-                opened, _, caller, began = open_calls.pop()
-                if calls is not None:
-                    calls.append(_call(details[opened], caller, clock - began))
-        elif kind == C_CALL:
-            if stack:
-                stack[-1][1] = line
-            name = window.names[what]
-    if calls is not None:
-        calls.extend(_call(details[opened], caller, None) for opened, _, caller, _ in open_calls)
+            while open_calls and open_calls[-1][0] >= len(stack):
+                found.calls.append(open_calls.pop()[1])
+    found.calls.extend(call for _, call in open_calls)
+    return found
 
 
-def _call(detail: tuple, caller: Frames, ns: float | None) -> Call:
+def _call(detail: tuple, caller: Frames) -> Call:
     _, kind, *rest = detail
     owner, batch, grad = (*rest, None, None, None)[:3]
-    return Call(kind, owner or "", int(batch or 0), grad, caller, ns)
+    return Call(kind, owner or "", int(batch or 0), grad, caller)
 
 
-def counted(
-    process: Process, program: Callable[[Frames], list[Site]], within: Callable[[float], bool]
-) -> Counted:
-    """Sum up the windows that lie within the explained time."""
+def counted(windows: Iterable[Replay], program: Callable[[Frames], list[Site]]) -> Counted:
+    """Sum up windows."""
     found = Counted()
-    for window in process.windows:
-        if not within(window.t):
-            continue
-        for interval in intervals(process, window, found.calls):
+    for window in windows:
+        found.calls += window.calls
+        for interval in window.intervals:
             found.seconds += interval.ns / 1e9
-            if interval.name:
-                sites = program(interval.frames)
-                if sites:
-                    entry = found.names[sites[0], interval.name]
-                    entry[0] += 1
-                    entry[1] += interval.ns
+            if interval.name and (sites := program(interval.frames)):
+                found.names[sites[0], interval.name] += 1
     return found
 
 
 def network_sites(
-    process: Process, program: Callable[[Frames], list[Site]]
+    windows: Iterable[Replay], program: Callable[[Frames], list[Site]]
 ) -> dict[tuple[Site, ...], NetworkSite]:
     """How each line of the program calls networks, and each with its callers: one line of a
     policy's class may be called for choosing actions and for learning."""
     seen: dict[tuple[Site, ...], list[Call]] = defaultdict(list)
-    for window in process.windows:
-        calls: list[Call] = []
-        for _ in intervals(process, window, calls):
-            pass
-        for call in calls:
+    for window in windows:
+        for call in window.calls:
             if call.kind in ("network", "session"):
                 for chain in chains(program(call.frames)[: CALLERS + 1]):
                     seen[chain].append(call)
@@ -159,8 +149,3 @@ def network_sites(
         )
         for chain, calls in seen.items()
     }
-
-
-def leaf_of(name: str) -> Leaf:
-    """A built-in function's name as what a frame executes."""
-    return Leaf(text=name, call=name)

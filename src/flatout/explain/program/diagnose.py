@@ -7,29 +7,20 @@ rules, and the formula of each gain with the cost that it leaves, are in docs/ex
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from flatout.explain.causes import CAUSES, HEALTHY, UNKNOWN
+from flatout.explain.causes import CAUSE_OF, CAUSES, HEALTHY, UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Finding, Lane, Usage
 from flatout.explain.program import devices, remedies
-from flatout.explain.program.blame import Blame, blame
-from flatout.explain.program.calls import Counted, counted
 from flatout.explain.program.evidence import Evidence
-from flatout.explain.program.mechanism import Learning, learning
-from flatout.explain.program.places import program_of
-from flatout.explain.program.timeline import LEARNING, Timeline, timeline
+from flatout.explain.program.facts import Facts, facts_of
+from flatout.explain.program.timeline import LEARNING, Timeline
 from flatout.explain.report import WORTHWHILE, percent
-from flatout.hardware.monitor import MonitorSample
 from flatout.planning.predict import MODELLED
 from flatout.spans import PHASES
 
 LEAST_SHARE = 0.04
 """Findings below this share are not worth a sentence."""
-
-CAUSE_OF = {
-    "env": "env-bound", "act": "acting-bound", "replay": "replay-bound", "input": "input-bound",
-    "ipc": "ipc-bound", "io": "io-bound", "compile": "compile-bound", "wait": "waiting",
-}  # fmt: skip
 
 MOST = 0.5
 """What takes so much of the time is the answer, whatever can be gained there."""
@@ -40,104 +31,47 @@ FEW = 0.2
 SHORTEST_S = 0.5
 
 
-@dataclass(frozen=True)
-class Facts:
-    """All that the rules read.
-
-    Attributes:
-        evidence, line, blame: what was recorded, and whose time it was.
-        counted: exact counts of the driver's process.
-        learning: how coarse its learning's operations are.
-    """
-
-    evidence: Evidence
-    line: Timeline
-    blame: Blame
-    counted: Counted
-    learning: Learning
-
-    @property
-    def cores(self) -> int:
-        """Cores that the program may use."""
-        return int(self.evidence.machine["cores"])
-
-    @property
-    def capacity(self) -> float:
-        """How many times the work of one core alone they do together (measured beforehand)."""
-        return float(min(self.evidence.machine.get("together") or self.cores, self.cores))
-
-    def share(self, *phases: str) -> float:
-        """Share of the explained time of some phases."""
-        return sum(self.blame.shares.get(phase, 0.0) for phase in phases)
-
-    def place(self, where: tuple[int, tuple[int, int] | None, str]) -> str:
-        """A place for a reader: ``file.py:88``."""
-        process, site, _ = where
-        if site is None:
-            return ""
-        code = self.evidence.processes[process].codes[site[0]]
-        return f"{code.file.replace(chr(92), '/').rpartition('/')[2]}:{site[1]}"
-
-
-def facts(evidence: Evidence) -> Facts:
-    """Read the evidence."""
-    line = timeline(evidence)
-    blamed = blame(evidence, line)
-    driver = line.driver
-    if driver is None:
-        return Facts(evidence, line, blamed, Counted(), Learning(None))
-    process = evidence.processes[driver.process]
-
-    def within(t: float) -> bool:
-        return line.begin < t <= line.end
-
-    return Facts(
-        evidence, line, blamed, counted(process, program_of(process), within),
-        learning(process, line.places[driver.process], line.steady(driver), within),
-    )  # fmt: skip
-
-
 def diagnose(evidence: Evidence) -> Diagnosis:
     """The verdict and its findings."""
-    known = facts(evidence)
-    found = findings(known)
-    if known.line.part:  # what gains where it is seen may gain nothing in the rest
-        found = [replace(one, gain=1.0, low=1.0, high=1.0, kind=MODELLED) for one in found]
+    facts = facts_of(evidence)
+    found = findings(facts)
+    if facts.line.part:  # what gains where it is seen may gain nothing in the rest
+        found = [replace(finding, gain=1.0, low=1.0, high=1.0, kind=MODELLED) for finding in found]
     first = found[0].id if found else UNKNOWN
     verdict = HEALTHY if first == "compute-bound" else first
     return Diagnosis(
         subject=" ".join(evidence.command),
         verdict=verdict,
-        headline=_headline(known, found),
-        part=known.line.part,
+        headline=_headline(facts, found),
+        part=facts.line.part,
         findings=tuple(found),
-        seconds=known.blame.seconds,
-        apart=tuple(known.line.apart),
-        phases={p: known.blame.shares[p] for p in PHASES if known.blame.shares.get(p)},
-        lanes=_lanes(evidence, known.line),
-        usage=_usage(evidence),
-        cores=known.cores,
+        seconds=facts.blame.seconds,
+        apart=tuple(facts.line.apart),
+        phases={p: facts.blame.shares[p] for p in PHASES if facts.blame.shares.get(p)},
+        lanes=_lanes(evidence, facts.line),
+        usage=tuple(Usage.of(sample, evidence.began) for sample in evidence.monitor),
+        cores=facts.cores,
         machine=_machine(evidence),
-        notes=tuple(evidence.notes) + tuple(_notes(known)),
+        notes=tuple(evidence.notes) + tuple(_notes(facts)),
     )
 
 
-def findings(known: Facts) -> list[Finding]:
+def findings(facts: Facts) -> list[Finding]:
     """All findings, best first."""
-    if known.blame.seconds < SHORTEST_S:
+    if facts.blame.seconds < SHORTEST_S:
         return []
-    learn = known.share(*LEARNING)
+    learn = facts.share(*LEARNING)
     found = [
-        (known.share(phase), remedies.REMEDIES[cause](known, known.share(phase)))
+        (facts.share(phase), remedies.finding(cause, facts, facts.share(phase)))
         for phase, cause in CAUSE_OF.items()
-        if known.share(phase) >= LEAST_SHARE
+        if facts.share(phase) >= LEAST_SHARE
     ]
     if learn >= LEAST_SHARE:
-        found += [(learn, one) for one in _mechanisms(known, learn)]
-    crowd = remedies.oversubscribed(known)
+        found += [(learn, finding) for finding in _mechanisms(facts, learn)]
+    crowd = remedies.oversubscribed(facts)
     if crowd is not None:
         found.append((2.0, crowd))  # it is why everything else is slow
-    return devices.ranked(_ranked(found), devices.findings(known.evidence, learn))
+    return devices.ranked(_ranked(found), devices.findings(facts.evidence, learn))
 
 
 def _ranked(found: Sequence[tuple[float, Finding]]) -> list[Finding]:
@@ -147,25 +81,25 @@ def _ranked(found: Sequence[tuple[float, Finding]]) -> list[Finding]:
         found: findings, each with the share of the phase that it is in.
     """
     by_share = sorted(found, key=lambda pair: (-pair[0], -pair[1].share))
-    ranked = [one for _, one in sorted(by_share, key=lambda pair: -pair[1].gain)]
+    ranked = [finding for _, finding in sorted(by_share, key=lambda pair: -pair[1].gain)]
     if by_share and (by_share[0][0] >= MOST or ranked[0].gain <= WORTHWHILE):
         first = by_share[0][1]
-        ranked = [first, *(one for one in ranked if one is not first)]
+        ranked = [first, *(finding for finding in ranked if finding is not first)]
     return ranked
 
 
-def _mechanisms(known: Facts, learn: float) -> list[Finding]:
+def _mechanisms(facts: Facts, learn: float) -> list[Finding]:
     """Inside learning: its mechanisms, the largest first; small ones are left out."""
-    transfer, communicate = known.share("transfer"), known.share("communicate")
+    transfer, communicate = facts.share("transfer"), facts.share("communicate")
     rest = max(0.0, learn - transfer - communicate)
-    launch = rest * (known.learning.launch or 0.0)
+    launch = rest * (facts.learning.launch or 0.0)
     parts = {
         "transfer-bound": transfer, "communication-bound": communicate,
         "launch-bound": launch, "compute-bound": rest - launch,
     }  # fmt: skip
     order = sorted(parts, key=lambda cause: -parts[cause])
     return [
-        remedies.REMEDIES[cause](known, parts[cause])
+        remedies.finding(cause, facts, parts[cause])
         for cause in order
         if parts[cause] >= LEAST_SHARE
     ]
@@ -174,46 +108,48 @@ def _mechanisms(known: Facts, learn: float) -> list[Finding]:
 # --- Around the findings ----------------------------------------------------------------------
 
 
-def _headline(known: Facts, found: Sequence[Finding]) -> str:
+def _headline(facts: Facts, found: Sequence[Finding]) -> str:
     if not found:
         return "too little was seen to say what the time goes to"
     first = found[0]
     said = f"{CAUSES[first.id]} ({percent(first.share)})"
-    if known.line.part:
-        return f"only a part was seen, {known.line.part}; in it {said}"
-    causes = [one.share for one in found if one.id != "compute-bound"]
+    if facts.line.part:
+        return f"only a part was seen, {facts.line.part}; in it {said}"
+    causes = [finding.share for finding in found if finding.id != "compute-bound"]
     if first.id != "compute-bound" and max(causes) < FEW:
         return f"no cause holds a fifth of the time; what gains most: {said}"
     return said
 
 
-def _notes(known: Facts) -> list[str]:
+def _notes(facts: Facts) -> list[str]:
     notes = []
-    if known.blame.seconds < SHORTEST_S:
+    if facts.blame.seconds < SHORTEST_S:
         notes.append(
-            f"Only {known.blame.seconds:.1f} s could be explained: run it longer, or raise "
+            f"Only {facts.blame.seconds:.1f} s could be explained: run it longer, or raise "
             "--seconds."
         )
-    elif known.line.part:
+    elif facts.line.part:
         notes.append(
-            f"Nothing is predicted: {known.line.part} was seen in {known.blame.seconds:.0f} s. "
+            f"Nothing is predicted: {facts.line.part} was seen in {facts.blame.seconds:.0f} s. "
             "Raise --seconds."
         )
-    failed = [process for process in known.evidence.processes if process.failure]
-    notes += [f"The probe of process {one.pid} ended early ({one.failure})." for one in failed]
-    notes += [
-        f"Process {one.pid} was sampled by a second thread ({one.by_thread}): small pieces of its "
-        "own Python code seem to cost less than they do."
-        for one in known.evidence.processes
-        if one.by_thread
-    ]
+    for process in facts.evidence.processes:
+        if process.failure:
+            notes.append(f"The probe of process {process.pid} ended early ({process.failure}).")
+    for process in facts.evidence.processes:
+        if process.by_thread:
+            notes.append(
+                f"Process {process.pid} was sampled by a second thread ({process.by_thread}): "
+                "small pieces of its own Python code seem to cost less than they do."
+            )
     return notes
 
 
 def _machine(evidence: Evidence) -> str:
-    facts = evidence.machine
-    gpus = f", {len(facts['gpus'])} x {facts['gpus'][0]}" if facts["gpus"] else ", no GPU"
-    return f"{facts['cpu']}, {facts['cores']} cores{gpus}"
+    machine = evidence.machine
+    gpus = machine["gpus"]
+    cards = f"{len(gpus)} x {gpus[0]}" if gpus else "no GPU"
+    return f"{machine['cpu']}, {machine['cores']} cores, {cards}"
 
 
 def _lanes(evidence: Evidence, line: Timeline) -> tuple[Lane, ...]:
@@ -224,8 +160,7 @@ def _lanes(evidence: Evidence, line: Timeline) -> tuple[Lane, ...]:
         spans: list[tuple[float, float, str]] = []
         for moment in track.moments:
             phase = "wait" if moment.mark.waits else moment.mark.phase
-            if phase in ("import", "first compilation"):
-                phase = "compile" if phase == "first compilation" else "other"
+            phase = {"import": "other", "first compilation": "compile"}.get(phase, phase)
             begin = moment.t - moment.dt - evidence.began
             end = moment.t - evidence.began
             if spans and spans[-1][2] == phase and begin - spans[-1][1] < 0.02:
@@ -235,24 +170,3 @@ def _lanes(evidence: Evidence, line: Timeline) -> tuple[Lane, ...]:
         if track is line.driver or any(phase != "wait" for _, _, phase in spans):
             lanes.append(Lane(track.name, tuple(spans)))
     return tuple(lanes)
-
-
-def _usage(evidence: Evidence) -> tuple[Usage, ...]:
-    found = []
-    for row in evidence.monitor:
-        sample = MonitorSample.from_json(row)
-        found.append(
-            Usage(
-                sample.t - evidence.began, sample.cpu, sample.cpu_all,
-                tuple(gpu.busy or 0.0 for gpu in sample.gpus),
-                tuple(gpu.full for gpu in sample.gpus),
-                tuple(
-                    gpu.used_mb / gpu.total_mb
-                    if gpu.total_mb
-                    else 0.0
-                    for gpu in sample.gpus
-                ),
-                sample.rss_mb,
-            )
-        )  # fmt: skip
-    return tuple(found)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.errors import FlatoutError, one_line
+from flatout.hardware.monitor import MonitorSample
 
 VERSION = 1
 
@@ -24,14 +25,13 @@ class Code:
     """One function of the program.
 
     Attributes:
-        file, name, line: where it is; `name` is qualified.
-        plain: the name alone.
+        file, line: where it is.
+        plain: its name, without its class's.
         owner: what the class of its first argument is called and offers, where it has one.
         learns: it, or another method of that class, takes gradients.
     """
 
     file: str
-    name: str
     plain: str
     line: int
     owner: dict[str, Any] | None = None
@@ -42,7 +42,7 @@ class Code:
         return self.owner is not None and all(name in self.owner["has"] for name in attributes)
 
 
-UNKNOWN = Code("<unknown>", "<unknown>", "<unknown>", 0)
+UNKNOWN = Code("<unknown>", "<unknown>", 0)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Window:
         events: (nanoseconds since the last, kind, code or name, line of the caller).
         names: of the built-in functions.
         stack: (code, line) at its beginning, innermost first.
-        details: (event, kind, class, batch, gradients on, training) of calls looked at closely.
+        details: (event, kind, class, batch, gradients on) of calls looked at closely.
         cost: nanoseconds that recording one event cost the program.
     """
 
@@ -114,13 +114,11 @@ class Process:
     """
 
     pid: int
-    ppid: int
     started: float
     ended: float | None
     python: tuple[int, ...]
     argv: list[str]
     stdlib: str
-    environment: dict[str, str] = field(default_factory=dict)
     codes: list[Code] = field(default_factory=list)
     leaves: dict[tuple[int, int], Leaf] = field(default_factory=dict)
     stacks: dict[int, Stack] = field(default_factory=dict)
@@ -149,7 +147,7 @@ class Evidence:
             ``together``: how many times the work of one core alone they all do at once.
         began, ended: on the monotonic clock: the start, and the end of observation.
         processes: in order of their start.
-        monitor: samples of the hardware, as `flatout.hardware.monitor` writes them.
+        monitor: samples of the hardware.
         notes: what could not be seen.
         finished: whether the program had ended.
     """
@@ -159,7 +157,7 @@ class Evidence:
     began: float
     ended: float
     processes: list[Process]
-    monitor: list[dict[str, Any]]
+    monitor: list[MonitorSample]
     notes: list[str]
     finished: bool = True
 
@@ -186,25 +184,25 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
     """One process from its lines."""
     first = rows[0]
     found = Process(
-        pid=first["pid"], ppid=first["ppid"], started=first["t"], ended=None,
+        pid=first["pid"], started=first["t"], ended=None,
         python=tuple(first["python"]), argv=first["argv"], stdlib=first["stdlib"],
-        environment=first.get("threads", {}), timed=first.get("timed", True),
+        timed=first.get("timed", True),
     )  # fmt: skip
     for row in rows[1:]:
         _add(found, row)
-    known = len(found.codes)  # a killed process may have left references to what it did not write
-    found.stacks = {
-        index: stack
-        for index, stack in found.stacks.items()
-        if all(code < known for code, _ in stack.frames)
-    }
+    count = len(found.codes)  # a killed process may have left references to what it did not write
+
+    def whole(frames: Iterable[tuple[int, int]]) -> bool:
+        return all(code < count for code, _ in frames)
+
+    found.stacks = {at: stack for at, stack in found.stacks.items() if whole(stack.frames)}
     found.windows = [
         window
         for window in found.windows
-        if all(kind != CALL or what < known for _, kind, what, _ in window.events)
-        and all(code < known for code, _ in window.stack)
+        if whole((what, 0) for _, kind, what, _ in window.events if kind == CALL)
+        and whole(window.stack)
     ]
-    found.returns = {code: kinds for code, kinds in found.returns.items() if code < known}
+    found.returns = {code: kinds for code, kinds in found.returns.items() if code < count}
     return found
 
 
@@ -219,7 +217,7 @@ def _add(to: Process, row: dict[str, Any]) -> None:
         to.codes += [UNKNOWN] * (index + 1 - len(to.codes))
         owner = row.get("self")
         learns = bool(row.get("learns") or (owner and owner.get("learns")))
-        to.codes[index] = Code(row["file"], row["name"], row["plain"], row["line"], owner, learns)
+        to.codes[index] = Code(row["file"], row["plain"], row["line"], owner, learns)
     elif kind == "leaf":
         to.leaves[row["c"], row["at"]] = Leaf(
             row.get("text") or "", row.get("call") or "", row.get("kind") or {}
@@ -259,8 +257,9 @@ def save(path: Path, meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any
 
 def build(meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any]]]) -> Evidence:
     """Evidence from what was recorded."""
-    processes = sorted((process(one) for one in rows), key=lambda one: one.started)
-    return Evidence(processes=processes, **meta)
+    processes = sorted(map(process, rows), key=lambda process: process.started)
+    monitor = [MonitorSample.from_json(row) for row in meta["monitor"]]
+    return Evidence(**{**meta, "monitor": monitor}, processes=processes)
 
 
 def load(path: Path) -> Evidence:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flatout.explain.program import tags
-from flatout.explain.program.calls import SHORT_NS, intervals, leaf_of
+from flatout.explain.program.calls import SHORT_NS, Replay
 from flatout.explain.program.evidence import Leaf, Process
 from flatout.explain.program.places import Places, Site
 from flatout.explain.program.timeline import Moment
@@ -40,23 +40,21 @@ def learning(
     process: Process,
     places: Places,
     moments: list[Moment],
-    within: Callable[[float], bool],
+    windows: Iterable[Replay],
 ) -> Learning:
     """How coarse learning's operations are, from windows where there are any.
 
     Args:
         process, places: of the driver.
         moments: the driver's steady moments.
-        within: whether a time is explained.
+        windows: of the explained time.
     """
     seen: dict[tuple[Site, str, bool], list[float]] = defaultdict(list)
-    for window in process.windows:
-        if not within(window.t):
-            continue
-        for interval in intervals(process, window):
+    for window in windows:
+        for interval in window.intervals:
             if any(tags.COMPILERS.search(process.codes[at].file) for at, _ in interval.frames):
                 continue
-            mark = places.mark(interval.frames, leaf_of(interval.name))
+            mark = places.mark(interval.frames, interval.leaf)
             if mark.phase in ("learn", "transfer"):
                 forward = any(
                     tags.NETWORK_FILES.search(process.codes[code].file)

@@ -151,20 +151,17 @@ class Places:
     def mark(self, frames: Frames, leaf: Leaf) -> Mark:
         """What a place is part of."""
         key = (frames, leaf.text + leaf.call)
-        found = self._cache.get(key)
-        if found is None:
-            found = self._cache[key] = self._decide(frames, leaf)
-        return found
+        if key not in self._cache:
+            self._cache[key] = self._decide(frames, leaf)
+        return self._cache[key]
 
     # --- What a stack tells by itself ---------------------------------------------------------
 
     def _tag(self, index: int) -> str | None:
         if index not in self._tags:
-            code = self._process.codes[index]
-            tag = tags.frame_tag(code, self._process.stdlib)
-            if tag in (None, "replay") and index in self._worlds:
-                tag = "env"
-            self._tags[index] = tag
+            tag = tags.frame_tag(self._process.codes[index], self._process.stdlib)
+            is_world = tag in (None, "replay") and index in self._worlds
+            self._tags[index] = "env" if is_world else tag
         return self._tags[index]
 
     def _decide(self, frames: Frames, leaf: Leaf) -> Mark:
@@ -173,13 +170,13 @@ class Places:
         innermost = self._process.codes[frames[0][0]]
         waits = tags.is_wait(leaf, innermost)
         phase = self._settled(frames, leaf) or self._named(frames) or self._beside(program)
-        if phase == "env" and (leaf.word or leaf.call) == "sleep":
+        if phase == "env" and leaf.word == "sleep":
             waits = False  # a slow environment, and none that waits for others
         if phase in ("learn", "act", "replay", "other") and waits:
             phase = "wait"
-        if phase == "learn" and self._moves(leaf, innermost.plain, innermost.file):
+        if phase == "learn" and tags.is_transfer(leaf, innermost):
             phase = "transfer"
-        return Mark(phase or "other", waits, site, leaf.word or leaf.call or innermost.plain)
+        return Mark(phase or "other", waits, site, leaf.word or innermost.plain)
 
     def _tags_of(self, frames: Frames) -> tuple[set[str | None], set[str | None]]:
         """Tags inside of the program's innermost function, and those around it.
@@ -213,7 +210,7 @@ class Places:
         if "ipc" in inner:
             if waits:
                 return "env" if "env" in found else "wait"
-            if self._program(frames) or (leaf.word or leaf.call) in tags.MOVES:
+            if self._program(frames) or leaf.word in tags.MOVES:
                 return "ipc"
             return "wait"  # a service thread
         if "io" in inner or tags.is_write(leaf):
@@ -231,7 +228,7 @@ class Places:
             return "learn" if leaf.kind.get("learns") else "network"
         if "network" in found:
             return "network"
-        if (leaf.word or leaf.call) in tags.PICKLES and "json" not in leaf.call:
+        if leaf.word in tags.PICKLES and "json" not in leaf.call:
             return "ipc"
         return None
 
@@ -241,17 +238,12 @@ class Places:
             return  # what a module does as it is imported is no part of what its functions do
         tag = self._own_tag(frames, leaf)
         program = self._program(frames)
-        below = {code for code, _ in program}
-        if tag == "learn":
-            self._learns.update(below)
-        elif tag == "env":
-            self._steps.update(below)
-        elif tag == "network":
-            self._calls.update(below)
+        counts = {"learn": self._learns, "env": self._steps, "network": self._calls}
+        if tag in counts:
+            counts[tag].update({code for code, _ in program})
         drawn = leaf.word in tags.DRAWS or any(self._tag(index) == "draw" for index, _ in frames)
         if tag is None and program:
-            word = leaf.word or leaf.call
-            self._moving[program[0][0]] += seconds if word in tags.COPIES else -seconds
+            self._moving[program[0][0]] += seconds if leaf.word in tags.COPIES else -seconds
         if drawn and program:
             self._draws[program[0][0]] += 1
         if tag == "replay" or (drawn and leaf.word not in ("integers", "randint")):
@@ -315,9 +307,9 @@ class Places:
     def _network(self, program: list[Site]) -> str:
         """Whether a network call outside of a learning function acts or learns."""
         for chain in chains(program):
-            known = self._networks.get(chain)
-            if known is not None:
-                return self.role(known.batch, known.grad)
+            network = self._networks.get(chain)
+            if network is not None:
+                return self.role(network.batch, network.grad)
         for code, _ in program:
             if self._steps[code] and self._learns[code]:
                 break
@@ -346,16 +338,10 @@ class Places:
     def _beside(self, program: list[Site]) -> str | None:
         """The phase of the nearest line of the same function that has one."""
         for code, line in program:
-            known = self._lines.get(code)
-            if not known:
+            decided = self._lines.get(code)
+            if not decided:
                 continue
-            nearest = min(known, key=lambda other: (abs(other - line), other > line))
+            nearest = min(decided, key=lambda other: (abs(other - line), other > line))
             if abs(nearest - line) <= NEIGHBOUR:
-                return max(known[nearest], key=lambda phase: known[nearest][phase])
+                return max(decided[nearest], key=lambda phase: decided[nearest][phase])
         return None
-
-    def _moves(self, leaf: Leaf, plain: str, file: str) -> bool:
-        """Whether learning is at a copy or a sync between host and device."""
-        if "/jax/" in file and plain in ("device_get", "device_put", "_device_put_jaxpr_impl"):
-            return True
-        return leaf.word in tags.TRANSFERS

@@ -7,23 +7,15 @@ remains after the remedy. What r is made of stands at each rule.
 from __future__ import annotations
 
 import re
-import statistics
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, TypeVar
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from flatout.explain.diagnosis import Finding
 from flatout.explain.program import tags
-from flatout.explain.program.calls import Call, leaf_of
+from flatout.explain.program.facts import Facts
 from flatout.explain.report import percent
-from flatout.hardware.monitor import MonitorSample
 from flatout.planning.predict import ASSUMED, MODELLED
-
-if TYPE_CHECKING:
-    from flatout.explain.program.blame import Where
-    from flatout.explain.program.diagnose import Facts
-
-Key = TypeVar("Key", bound=Hashable)
 
 SPREAD = 0.3
 """Half the interval of a prediction: of the time that it saves, and of the time that it leaves."""
@@ -42,6 +34,26 @@ COLLECTIVE = re.compile(r"all_?reduce|all_?gather|broadcast|reduce_scatter", re.
 RARER = 10
 """How much rarer to write."""
 
+PERMUTED = 0.3
+"""Share of a phase from which on putting all rows in a random order is what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What a rule proposes.
+
+    Attributes:
+        words: what to change.
+        remains: of the cause's share.
+        kind: of the gain, `MODELLED` or `ASSUMED`.
+        evidence: None where that is the heaviest places alone.
+    """
+
+    words: str
+    remains: float
+    kind: str = ASSUMED
+    evidence: list[str] | None = None
+
 
 def gain_of(share: float, remains: float) -> tuple[float, float, float]:
     """(gain, low, high) when of `share` of the time the part `remains` is left."""
@@ -50,118 +62,101 @@ def gain_of(share: float, remains: float) -> tuple[float, float, float]:
     return 1 / after, 1 / (after + SPREAD * saved), 1 / (after - SPREAD * min(saved, after))
 
 
-def finding(
-    cause: str, share: float, evidence: list[str], remedy: str, remains: float, kind: str
-) -> Finding:
-    """A finding whose gain leaves `remains` of its share."""
-    return Finding(cause, share, tuple(evidence), remedy, *gain_of(share, remains), kind=kind)
+def finding(cause: str, facts: Facts, share: float) -> Finding:
+    """The finding of a cause that takes a share of the time."""
+    phase, rule = REMEDIES[cause]
+    remedy = rule(facts, share)
+    evidence = facts.heaviest(phase, share) if remedy.evidence is None else remedy.evidence
+    gains = gain_of(share, remedy.remains)
+    return Finding(cause, share, tuple(evidence), remedy.words, *gains, kind=remedy.kind)
 
 
 # --- Phases -----------------------------------------------------------------------------------
 
 
-def env(known: Facts, share: float) -> Finding:
+def env(facts: Facts, share: float) -> Remedy:
     """Environments. Remains: its part for W processes at once, as far as the cores do more together
     than one alone, and what a process costs."""
-    evidence = _places(known, "env", share)
-    steps = _calls(known, "env")
+    evidence = facts.heaviest("env", share)
+    steps = facts.counted.rate(sum(call.kind == "env" for call in facts.counted.calls))
     if steps:
         evidence.append(f"about {steps:,.0f} environment steps per second")
-    spare, workers = _spare(known), max(2, known.cores)
-    now = max(1.0, min(known.blame.workers, known.capacity))
-    remains, kind = (1 + PROCESS_COST) * now / known.capacity, MODELLED
-    if spare < 0.25 or remains > 0.95:
-        why = "All cores are busy already"
-        if spare >= 0.25:
-            why = (
-                f"Processes would gain little: together the {known.cores} cores do "
-                f"{known.capacity:.1f} times what one does"
-            )
-        remains, kind = 0.8, ASSUMED
-        remedy = f"{why}: make the step itself cheaper, beginning with the line above."
-    else:
-        remedy = (
-            f"Step environments in {workers} processes at once ({spare:.1f} of {known.cores} cores "
-            "are idle), for example gymnasium.vector.AsyncVectorEnv."
+    spare, cores = facts.spare, facts.cores
+    now = max(1.0, min(facts.blame.workers, facts.capacity))
+    remains = (1 + PROCESS_COST) * now / facts.capacity
+    if spare >= 0.25 and remains <= 0.95:
+        return Remedy(
+            f"Step environments in {max(2, cores)} processes at once ({spare:.1f} of {cores} cores "
+            "are idle), for example gymnasium.vector.AsyncVectorEnv.",
+            remains, MODELLED, evidence,
+        )  # fmt: skip
+    why = "All cores are busy already"
+    if spare >= 0.25:
+        why = (
+            f"Processes would gain little: together the {cores} cores do {facts.capacity:.1f} "
+            "times what one does"
         )
-    return finding("env-bound", share, evidence, remedy, remains, kind)
+    words = f"{why}: make the step itself cheaper, beginning with the line above."
+    return Remedy(words, 0.8, ASSUMED, evidence)
 
 
-def acting(known: Facts, share: float) -> Finding:
+def acting(facts: Facts, share: float) -> Remedy:
     """Actions. Remains: one call instead of n, a hundredth of it dearer for each of the n. They are
     those that are made now between two steps, or as many as there could be environments."""
-    evidence = _places(known, "act", share)
-    acts = [call for call in known.counted.calls if call.kind == "network" and _acts(known, call)]
+    evidence = facts.heaviest("act", share)
+    acts = [call for call in facts.counted.calls if facts.acts(call)]
     grads = 2 * sum(bool(call.grad) for call in acts) > len(acts)
     if acts:
         name, batch = Counter((call.owner, call.batch) for call in acts).most_common(1)[0][0]
         evidence.insert(
             0,
-            f"{name} is called about {known.counted.rate(len(acts)):,.0f} times/s with batch "
+            f"{name} is called about {facts.counted.rate(len(acts)):,.0f} times/s with batch "
             f"{batch}, {'gradients on' if grads else 'no gradients'}: {percent(share)} of the time"
-            f"{_at(known, 'act')}",
+            f"{facts.at('act')}",
         )
-    now = _in_a_row(known)
+    now = facts.acts_in_a_row
     together = max(ENVIRONMENTS, now)
-    remains = (1 + 0.01 * (together - 1)) / together
-    remedy = (
+    return Remedy(
         f"Choose actions for {together} environments in one call (stack their observations) "
-        + ("under torch.no_grad(), " if grads else "")
-        + "and keep a small network on the CPU."
+        f"{'under torch.no_grad(), ' if grads else ''}and keep a small network on the CPU.",
+        (1 + 0.01 * (together - 1)) / together,
+        MODELLED if now >= ENVIRONMENTS else ASSUMED,
+        evidence,
     )
-    kind = MODELLED if now >= ENVIRONMENTS else ASSUMED
-    return finding("acting-bound", share, evidence, remedy, remains, kind)
 
 
-def replay(known: Facts, share: float) -> Finding:
+def replay(facts: Facts, share: float) -> Remedy:
     """Replay. Remains: the gather, without the drawing of a permutation; from arrays instead of
     objects a twelfth of it."""
-    evidence = _places(known, "replay", share)
-    drawn = _drawn(known, "replay")
-    where = _at(known, "replay")
+    drawn, where = _drawn(facts, "replay"), facts.at("replay")
     if drawn > PERMUTED:
-        return finding(
-            "replay-bound", share, evidence,
+        return Remedy(
             f"Draw only the indices that a batch needs{where}: np.random.randint(len(buffer), "
             "size=batch) instead of a permutation of all stored steps; keep steps in arrays.",
             1 - drawn, MODELLED,
         )  # fmt: skip
-    return finding(
-        "replay-bound", share, evidence,
+    return Remedy(
         f"Store steps in preallocated arrays, and gather a batch with one fancy index{where}: "
         "obs[indices] instead of a list of tuples (for priorities a sum tree).",
-        0.08, ASSUMED,
-    )  # fmt: skip
+        0.08,
+    )
 
 
-PERMUTED = 0.3
-"""Share of a phase from which on putting all rows in a random order is what is wrong with it."""
-
-
-def _drawn(known: Facts, phase: str) -> float:
-    """The share of a phase in which all rows are put in a random order."""
-    words = _words(known, phase)
-    return (words["permutation"] + words["shuffle"]) / (sum(words.values()) or 1.0)
-
-
-def inputs(known: Facts, share: float) -> Finding:
+def inputs(facts: Facts, share: float) -> Remedy:
     """A data set. Remains: the gather, without the drawing of a permutation; else what W workers on
     the idle cores cannot hide behind learning, as far as the cores do more together than one."""
-    drawn = _drawn(known, "input")
+    drawn = _drawn(facts, "input")
     if drawn > PERMUTED:
-        return finding(
-            "input-bound", share, _places(known, "input", share),
-            f"Draw only the indices that a batch needs{_at(known, 'input')}: "
+        return Remedy(
+            f"Draw only the indices that a batch needs{facts.at('input')}: "
             "rng.integers(len(data), size=batch) instead of a permutation of all examples; or one "
             "permutation for a whole epoch.",
             1 - drawn, MODELLED,
         )  # fmt: skip
-    spare = max(_spare(known), 0.0)
-    workers = max(1, round(spare) + (0 if known.blame.workers else 1))
+    workers = max(1, round(facts.spare) + (0 if facts.blame.workers else 1))
     rest = 1 - share
-    after = max(rest, share / workers, 1 / known.capacity) * 1.05
-    return finding(
-        "input-bound", share, _places(known, "input", share),
+    after = max(rest, share / workers, 1 / facts.capacity) * 1.05
+    return Remedy(
         f"Load and augment in {max(workers, 2)} background processes "
         "(DataLoader(num_workers=..., persistent_workers=True), tf.data .map(...).prefetch), and "
         "do what is the same each time only once.",
@@ -169,241 +164,164 @@ def inputs(known: Facts, share: float) -> Finding:
     )  # fmt: skip
 
 
-def ipc(known: Facts, share: float) -> Finding:
+def ipc(facts: Facts, share: float) -> Remedy:
     """Pipes. Remains: what shared memory still costs, a fifth."""
-    return finding(
-        "ipc-bound", share, _places(known, "ipc", share),
+    return Remedy(
         "Move arrays through multiprocessing.shared_memory (write in place, send only an index), "
         "and several steps at once.",
-        0.2, ASSUMED,
-    )  # fmt: skip
+        0.2,
+    )
 
 
-def io(known: Facts, share: float) -> Finding:
+def io(facts: Facts, share: float) -> Remedy:
     """Files. Remains: the tenth that is still written."""
-    return finding(
-        "io-bound", share, _places(known, "io", share),
-        f"Write {RARER} times less often{_at(known, 'io')}, without a flush each time.",
-        1 / RARER, MODELLED,
-    )  # fmt: skip
+    words = f"Write {RARER} times less often{facts.at('io')}, without a flush each time."
+    return Remedy(words, 1 / RARER, MODELLED)
 
 
-def compiling(known: Facts, share: float) -> Finding:
+def compiling(facts: Facts, share: float) -> Remedy:
     """Compilation again and again. Remains: running what is compiled once, not counted here."""
-    return finding(
-        "compile-bound", share, _places(known, "compile", share),
-        f"Compile once{_at(known, 'compile')}: create jitted functions outside of the loop, pad "
+    return Remedy(
+        f"Compile once{facts.at('compile')}: create jitted functions outside of the loop, pad "
         "arguments to a few fixed shapes, and pass changing numbers as arrays, not as static "
         "arguments.",
         0.03, MODELLED,
     )  # fmt: skip
 
 
-def waiting(known: Facts, share: float) -> Finding:
+def waiting(facts: Facts, share: float) -> Remedy:
     """A lockstep. Remains: the work, if it were spread evenly over all that wait now."""
-    words = _words(known, "wait")
+    words = facts.by_call("wait")
     asleep = words["sleep"] / (sum(words.values()) or 1.0)
-    evidence = _places(known, "wait", share)
-    spare = _spare(known)
-    evidence.append(f"{spare:.1f} of {known.cores} cores are idle meanwhile")
-    if asleep > 0.5 and known.blame.balance > 0.99:
-        return finding(
-            "waiting", share, evidence,
-            f"Do not sleep in the loop{_at(known, 'wait')}: block on the queue or pipe until "
+    evidence = facts.heaviest("wait", share)
+    evidence.append(f"{facts.spare:.1f} of {facts.cores} cores are idle meanwhile")
+    if asleep > 0.5 and facts.blame.balance > 0.99:
+        return Remedy(
+            f"Do not sleep in the loop{facts.at('wait')}: block on the queue or pipe until "
             "there is work.",
-            0.03, MODELLED,
+            0.03, MODELLED, evidence,
         )  # fmt: skip
-    return finding(
-        "waiting", share, evidence,
+    return Remedy(
         "Do not wait for the slowest each time: take results as they come (gather whichever "
         "workers are ready), or give the slow one less to do.",
-        min(0.9, known.blame.balance), MODELLED,
+        min(0.9, facts.blame.balance), MODELLED, evidence,
     )  # fmt: skip
 
 
 # --- Mechanisms of learning -------------------------------------------------------------------
 
+COARSER = {
+    "jax": "jax.jit around the whole update (several updates in one lax.scan)",
+    "tensorflow": "tf.function around the whole update",
+    "torch": "torch.compile, fused or foreach optimisers, larger batches",
+}
+"""How to do more in each operation, by library."""
 
-def launch(known: Facts, share: float) -> Finding:
+
+def launch(facts: Facts, share: float) -> Remedy:
     """Tiny operations. Remains: a tenth, when one compiled program does them all."""
-    evidence = _places(known, "learn", known.share("learn"))
-    if known.learning.exact:
+    evidence = facts.heaviest("learn", facts.share("learn"))
+    if facts.learning.exact:
         evidence.insert(
             0,
-            f"learning makes about {known.learning.operations:,.0f} operations per second; those "
-            f"under 0.06 ms take {percent(known.learning.launch or 0)} of its time",
+            f"learning makes about {facts.learning.operations:,.0f} operations per second; those "
+            f"under 0.06 ms take {percent(facts.learning.launch or 0)} of its time",
         )
-    libraries = known.evidence.processes[known.line.driver.process].libraries  # type: ignore[union-attr]
-    how = (
-        "jax.jit around the whole update (several updates in one lax.scan)"
-        if "jax" in libraries
-        else "tf.function around the whole update"
-        if "tensorflow" in libraries
-        else "torch.compile, fused or foreach optimisers, larger batches"
-        if "torch" in libraries
-        else "whole arrays instead of loops over elements"
-    )
-    return finding(
-        "launch-bound", share, evidence,
-        f"Do more in each operation{_at(known, 'learn')}: {how}.", 0.15, ASSUMED,
-    )  # fmt: skip
+    libraries = facts.evidence.processes[facts.line.driver.process].libraries  # type: ignore[union-attr]
+    how = next((COARSER[name] for name in COARSER if name in libraries), None)
+    how = how or "whole arrays instead of loops over elements"
+    words = f"Do more in each operation{facts.at('learn')}: {how}."
+    return Remedy(words, 0.15, ASSUMED, evidence)
 
 
-def transfer(known: Facts, share: float) -> Finding:
+def transfer(facts: Facts, share: float) -> Remedy:
     """Copies and syncs. Remains: one of very many, a twentieth."""
-    evidence = _places(known, "transfer", share)
-    counts = Counter(
-        {
-            name: int(entry[0])
-            for (_, name), entry in known.counted.names.items()
-            if name in tags.TRANSFERS
-        }
-    )
-    for name, number in counts.most_common(2):
-        evidence.append(f"`{name}` about {known.counted.rate(number):,.0f} times per second")
-    return finding(
-        "transfer-bound", share, evidence,
-        f"Move data once, not piece by piece{_at(known, 'transfer')}: keep losses and parameters "
+    counts = Counter({n: c for (_, n), c in facts.counted.names.items() if n in tags.TRANSFERS})
+    rates = [
+        f"`{name}` about {facts.counted.rate(number):,.0f} times per second"
+        for name, number in counts.most_common(2)
+    ]
+    return Remedy(
+        f"Move data once, not piece by piece{facts.at('transfer')}: keep losses and parameters "
         "on the device, and fetch one array every so many updates.",
-        0.05, ASSUMED,
+        0.05, ASSUMED, [*facts.heaviest("transfer", share), *rates],
     )  # fmt: skip
 
 
-def communication(known: Facts, share: float) -> Finding:
+def communication(facts: Facts, share: float) -> Remedy:
     """Averaging. Remains: the bytes, half of it, when all gradients travel as one piece; where each
     average is so short that starting it is its time, one of many, a sixteenth."""
-    calls = sum(
-        entry[0] for (_, name), entry in known.counted.names.items() if COLLECTIVE.search(name)
-    )
-    evidence, remains = _places(known, "communicate", share), 0.5
+    calls = sum(c for (_, n), c in facts.counted.names.items() if COLLECTIVE.search(n))
+    evidence, remains = facts.heaviest("communicate", share), 0.5
     if calls:
-        each = share * known.counted.seconds / calls
+        each = share * facts.counted.seconds / calls
         evidence.append(
-            f"about {known.counted.rate(calls):,.0f} averages per second, {each * 1e3:.2g} ms each"
+            f"about {facts.counted.rate(calls):,.0f} averages per second, {each * 1e3:.2g} ms each"
         )
         remains = 1 / 16 if each < SHORT_AVERAGE_S else remains
-    return finding(
-        "communication-bound", share, evidence,
-        f"Average all gradients in one flat piece{_at(known, 'communicate')} (or "
+    return Remedy(
+        f"Average all gradients in one flat piece{facts.at('communicate')} (or "
         "DistributedDataParallel's buckets), less often, or with a larger batch per process.",
-        remains, ASSUMED,
+        remains, ASSUMED, evidence,
     )  # fmt: skip
 
 
-def compute(known: Facts, share: float) -> Finding:
+def compute(facts: Facts, share: float) -> Remedy:
     """Arithmetic: healthy. Nothing is predicted to be gained on this hardware."""
-    evidence = _places(known, "learn", share)
-    busy = known.blame.busy_cores
+    evidence = facts.heaviest("learn", share)
+    busy = facts.blame.busy_cores
     if busy is not None:
-        evidence.append(f"{busy:.1f} of {known.cores} cores are busy on average")
-    return Finding(
-        "compute-bound", share, tuple(evidence),
+        evidence.append(f"{busy:.1f} of {facts.cores} cores are busy on average")
+    return Remedy(
         "The time goes to the arithmetic itself: a faster device, a smaller network or fewer "
         "updates per step would be next.",
+        1.0, MODELLED, evidence,
     )  # fmt: skip
 
 
-def oversubscribed(known: Facts) -> Finding | None:
+def _drawn(facts: Facts, phase: str) -> float:
+    """The share of a phase in which all rows are put in a random order."""
+    words = facts.by_call(phase)
+    return (words["permutation"] + words["shuffle"]) / (sum(words.values()) or 1.0)
+
+
+REMEDIES: dict[str, tuple[str, Callable[[Facts, float], Remedy]]] = {
+    "env-bound": ("env", env), "acting-bound": ("act", acting), "replay-bound": ("replay", replay),
+    "input-bound": ("input", inputs), "ipc-bound": ("ipc", ipc), "io-bound": ("io", io),
+    "compile-bound": ("compile", compiling), "waiting": ("wait", waiting),
+    "launch-bound": ("learn", launch), "transfer-bound": ("transfer", transfer),
+    "communication-bound": ("communicate", communication), "compute-bound": ("learn", compute),
+}  # fmt: skip
+"""Each cause's phase, whose heaviest places are the evidence, and its rule."""
+
+
+def oversubscribed(facts: Facts) -> Finding | None:
     """More threads than cores. Remains: the same work by as many threads as there are cores; the
     switching, the spinning and the stragglers at each barrier go."""
-    begin, end = known.line.begin, known.line.end
-    samples = [MonitorSample.from_json(row) for row in known.evidence.monitor]
-    counts = [s.runnable for s in samples if s.runnable is not None and begin <= s.t <= end + 1]
+    begin, end = facts.line.begin, facts.line.end
+    samples = [s for s in facts.evidence.monitor if begin <= s.t <= end + 1]
+    counts = [sample.runnable for sample in samples if sample.runnable is not None]
     if not counts:
         return None
     runnable = sum(counts) / len(counts)
     python = sum(
         track.seconds(("learn", "act", "env", "replay", "input", "other"), begin, end)
-        for track in known.line.tracks
+        for track in facts.line.tracks
     ) / max(end - begin, 1e-9)
     native = runnable - max(python, 1.0)
-    pools = [p.torch_threads or 0 for p in known.evidence.processes]
+    pools = [p.torch_threads or 0 for p in facts.evidence.processes]
     threads = max(pools, default=0)
-    crowded = threads > 1 and sum(count > 1 for count in pools) > 1 and sum(pools) > 2 * known.cores
-    if runnable < 1.6 * known.cores or (native < 0.4 * runnable and not crowded):
+    crowded = threads > 1 and sum(count > 1 for count in pools) > 1 and sum(pools) > 2 * facts.cores
+    if runnable < 1.6 * facts.cores or (native < 0.4 * runnable and not crowded):
         return None
-    evidence = [f"{runnable:.1f} threads want to run at once on {known.cores} cores"]
+    evidence = [f"{runnable:.1f} threads want to run at once on {facts.cores} cores"]
     if threads:
         evidence.append(f"torch uses {threads} threads in each process")
-    each = max(1, known.cores // max(1, known.blame.workers + 1))
-    share = min(0.9, 1 - known.cores / runnable)
-    return finding(
-        "oversubscribed", share, evidence,
+    each = max(1, facts.cores // max(1, facts.blame.workers + 1))
+    share = min(0.9, 1 - facts.cores / runnable)
+    words = (
         f"Give each process its part of the cores: torch.set_num_threads({each}) (or "
-        f"OMP_NUM_THREADS={each}).",
-        0.4, ASSUMED,
-    )  # fmt: skip
-
-
-REMEDIES: dict[str, Callable[[Facts, float], Finding]] = {
-    "env-bound": env, "acting-bound": acting, "replay-bound": replay, "input-bound": inputs,
-    "ipc-bound": ipc, "io-bound": io, "compile-bound": compiling, "waiting": waiting,
-    "launch-bound": launch, "transfer-bound": transfer, "communication-bound": communication,
-    "compute-bound": compute,
-}  # fmt: skip
-
-
-# --- What the sentences are made of -----------------------------------------------------------
-
-
-def _places(known: Facts, phase: str, share: float) -> list[str]:
-    """The two heaviest places of a phase, each with its share of the whole time."""
-    by_place = _summed(known, phase, lambda where: (known.place(where), where[2]))
-    found = []
-    for (place, call), seconds in sorted(by_place.items(), key=lambda item: -item[1])[:2]:
-        part = seconds / known.blame.seconds
-        if place and part >= 0.02:
-            found.append(f"{place} `{call}`: {percent(part)} of the time")
-    return found or [f"{percent(share)} of the time"]
-
-
-def _at(known: Facts, phase: str) -> str:
-    """`` (at file.py:88)`` for the heaviest line of a phase."""
-    by_line = _summed(known, phase, known.place)
-    best = max(by_line, key=lambda line: by_line[line], default="")
-    return f" (at {best})" if best else ""
-
-
-def _words(known: Facts, phase: str) -> dict[str, float]:
-    """Seconds of a phase by what is called; zero for what is not."""
-    return _summed(known, phase, lambda where: where[2])
-
-
-def _summed(known: Facts, phase: str, key: Callable[[Where], Key]) -> dict[Key, float]:
-    found: defaultdict[Key, float] = defaultdict(float)
-    for where, seconds in known.blame.where.get(phase, {}).items():
-        found[key(where)] += seconds
-    return found
-
-
-def _spare(known: Facts) -> float:
-    """Cores that nobody of the program uses."""
-    busy = known.blame.busy_cores
-    return 0.0 if busy is None else max(0.0, known.cores - busy)
-
-
-def _calls(known: Facts, kind: str) -> float:
-    return known.counted.rate(sum(call.kind == kind for call in known.counted.calls))
-
-
-def _in_a_row(known: Facts) -> int:
-    """How many calls choose actions, usually, before an environment steps; 0 where unknown."""
-    runs, length = list[int](), 0
-    for call in known.counted.calls:
-        if call.kind == "env" and length:
-            runs.append(length)
-            length = 0
-        elif call.kind == "network" and _acts(known, call):
-            length += 1
-    return round(statistics.median(runs)) if runs else 0
-
-
-def _acts(known: Facts, call: Call) -> bool:
-    """Whether a call of a network chooses actions."""
-    if known.line.driver is None or not call.frames:
-        return False
-    places = known.line.places[known.line.driver.process]
-    return (
-        places.mark(call.frames, leaf_of("")).phase == "act"
-        and places.role(call.batch, call.grad) == "act"
+        f"OMP_NUM_THREADS={each})."
     )
+    gains = gain_of(share, 0.4)
+    return Finding("oversubscribed", share, tuple(evidence), words, *gains, kind=ASSUMED)

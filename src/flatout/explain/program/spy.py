@@ -85,9 +85,9 @@ def rows_of_stacks(
 ) -> list[dict[str, Any]]:
     """py-spy's stacks (``outer (file:line);inner (file:line) count``) as the probe's rows."""
     rows: list[dict[str, Any]] = [
-        {"k": "process", "pid": pid, "ppid": 0, "t": began, "python": [3], "argv": list(argv),
+        {"k": "process", "pid": pid, "t": began, "python": [3], "argv": list(argv),
          "stdlib": "/lib/python3", "timed": False},
-        {"k": "lane", "i": 0, "main": True, "name": None, "native": None},
+        {"k": "lane", "i": 0, "main": True, "name": None},
     ]  # fmt: skip
     codes: dict[tuple[str, str], int] = {}
     samples: list[list[float]] = []
@@ -104,7 +104,7 @@ def rows_of_stacks(
             if key not in codes:
                 codes[key] = len(codes)
                 rows.append(
-                    {"k": "code", "i": codes[key], "file": key[1], "name": key[0],
+                    {"k": "code", "i": codes[key], "file": key[1],
                      "plain": key[0].rpartition(".")[2], "line": 0}
                 )  # fmt: skip
             flat += [codes[key], int(found["line"] or 0)]

@@ -82,7 +82,14 @@ NETWORK_CALLS = frozenset(
 """What runs a network; its class's other functions copy, count or name its parameters."""
 
 DIST_FILES = re.compile(r"/torch/distributed/|/horovod/|/mpi4py/|/torch/nn/parallel/")
-
+COLLECTIVES = frozenset(
+    {
+        "all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter", "barrier", "gather",
+        "scatter", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all", "send", "recv",
+        "allreduce", "allgather", "synchronize", "monitored_barrier", "all_gather_object",
+        "broadcast_object_list", "all_reduce_coalesced", "wait",
+    }
+)  # fmt: skip
 
 COMPILERS = re.compile(
     r"/jax/_src/(compiler|compilation_cache|cache_key|interpreters/(mlir|pxla))\.py"
@@ -96,12 +103,7 @@ def frame_tag(code: Code, stdlib: str) -> str | None:
     replay, communicate, optimise, network."""
     file = code.file.replace("\\", "/")
     where = package(code.file, stdlib)
-    if "/jax/_src/" in file and code.plain in (
-        "device_get",
-        "device_put",
-        "asarray",
-        "array",
-    ):
+    if "/jax/_src/" in file and code.plain in ("device_get", "device_put", "asarray", "array"):
         return "copy"
     if where == "stdlib" and file.endswith("/random.py") and code.plain in DRAWS:
         return "draw"
@@ -117,7 +119,7 @@ def frame_tag(code: Code, stdlib: str) -> str | None:
     if IPC_FILES.search(file):
         return "ipc"
     if DIST_FILES.search(file):
-        return "communicate" if _collective(code) else None
+        return "communicate" if code.plain in COLLECTIVES else None
     if is_env(code):
         return "env"
     if INPUT_FILES.search(file) or _is_dataset(code, where):
@@ -184,15 +186,6 @@ def _is_dataset(code: Code, where: str) -> bool:
     )
 
 
-def _collective(code: Code) -> bool:
-    return code.plain in (
-        "all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter", "barrier", "gather",
-        "scatter", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all", "send", "recv",
-        "allreduce", "allgather", "synchronize", "monitored_barrier", "all_gather_object",
-        "broadcast_object_list", "all_reduce_coalesced", "wait",
-    )  # fmt: skip
-
-
 # --- Leaves -----------------------------------------------------------------------------------
 
 WAITS = frozenset(
@@ -228,7 +221,7 @@ MOVES = PICKLES | {"write", "send", "_send", "sendmsg", "sendall", "read", "recv
 
 def is_wait(leaf: Leaf, code: Code) -> bool:
     """Whether the innermost frame waits for somebody."""
-    word, file = leaf.word or leaf.call, code.file.replace("\\", "/")
+    word, file = leaf.word, code.file.replace("\\", "/")
     if "/multiprocessing/" in file:
         return word in WAITS or word in ("read", "recv", "get") or code.plain in (
             "wait", "_poll", "poll", "acquire",
@@ -240,9 +233,15 @@ def is_wait(leaf: Leaf, code: Code) -> bool:
     return word in WAITS or (word == "get" and "queue" in file)
 
 
+def is_transfer(leaf: Leaf, code: Code) -> bool:
+    """Whether the innermost frame copies or syncs between host and device."""
+    jax = ("device_get", "device_put", "_device_put_jaxpr_impl")
+    return leaf.word in TRANSFERS or ("/jax/" in code.file and code.plain in jax)
+
+
 def is_write(leaf: Leaf) -> bool:
     """Whether the innermost frame writes to a file."""
-    word = leaf.word or leaf.call
+    word = leaf.word
     if word in ("replace", "rename"):
         return leaf.call.startswith(("os.", "shutil."))
     if word in ("sync", "open"):  # as windows call them, too
@@ -275,15 +274,18 @@ WORDS: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 def by_words(code: Code) -> str | None:
     """What a function of the program calls itself, by the field's words."""
-    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", code.plain).lower().strip("_")
+    name = _snake(code.plain).strip("_")
     if code.plain.startswith("<") or (name == "step" and code.owner and not code.has("reset")):
         return None  # what steps and never resets may be an optimiser
     for phase, words in WORDS:
         if words.search(name):
             return phase
-    owner = code.owner["name"] if code.owner else ""
-    owner = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", owner).lower()
+    owner = _snake(code.owner["name"]) if code.owner else ""
     for phase, words in WORDS:
         if phase in ("env", "replay", "input") and words.search(owner):
             return phase
     return None
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from flatout.explain.program.calls import intervals, leaf_of, network_sites
+from flatout.explain.program.calls import Replay, network_sites, replay
 from flatout.explain.program.cycles import LEARNING, Steady, steady
 from flatout.explain.program.evidence import Evidence, Process
 from flatout.explain.program.places import Mark, Places, Site, program_of
@@ -70,6 +70,7 @@ class Timeline:
         driver: the thread that the others serve: the one that learns most.
         begin, end: the steady state.
         apart: (what, seconds) left out, of the driver.
+        windows: of the driver's process in the steady state.
         part: why that is no whole cycle of what the program does; empty where it is.
     """
 
@@ -79,6 +80,7 @@ class Timeline:
     begin: float
     end: float
     apart: list[tuple[str, float]]
+    windows: list[Replay] = field(default_factory=list[Replay])
     part: str = ""
 
     def steady(self, track: Track) -> list[Moment]:
@@ -114,6 +116,7 @@ def timeline(evidence: Evidence) -> Timeline:
     if not process.timed:
         found = Steady(driver.times[0], driver.times[0] - driver.moments[0].dt, driver.times[-1])
     begin, end = found.begin, found.end
+    windows = [replay(process, window) for window in process.windows if begin < window.t <= end]
     if _fades(driver, begin, end):
         for track in tracks:
             track.moments = [
@@ -123,7 +126,7 @@ def timeline(evidence: Evidence) -> Timeline:
                 for m in track.moments
             ]
     apart = _apart(driver, evidence, found)
-    return Timeline(tracks, places, driver, begin, end, apart, found.part)
+    return Timeline(tracks, places, driver, begin, end, apart, windows, found.part)
 
 
 def _places(process: Process) -> Places:
@@ -136,32 +139,30 @@ def _places(process: Process) -> Places:
         for index, stack in process.stacks.items()
         if weights.get(index) and stack.frames
     ]
-    for window in process.windows:  # what is too short to be sampled is still seen there
-        seen += [
-            (interval.frames, leaf_of(interval.name), interval.ns / 1e9)
-            for interval in intervals(process, window)
-        ]
-    return Places(process, network_sites(process, program_of(process)), seen)
+    windows = [replay(process, window) for window in process.windows]
+    seen += [  # what is too short to be sampled is still seen there
+        (interval.frames, interval.leaf, interval.ns / 1e9)
+        for window in windows
+        for interval in window.intervals
+    ]
+    return Places(process, network_sites(windows, program_of(process)), seen)
 
 
 def _tracks(index: int, process: Process, places: Places) -> list[Track]:
     tracks: dict[int, Track] = {}
     first: dict[Site | None, int] = {}
-    marks: dict[int, Mark] = {}
     for sample in process.samples:
         stack = process.stacks.get(sample.stack)
         if stack is None or not stack.frames:
             continue
-        mark = marks.get(sample.stack)
-        if mark is None:
-            mark = marks[sample.stack] = places.mark(stack.frames, process.leaf(stack))
+        mark = places.mark(stack.frames, process.leaf(stack))
         if sample.compilation and mark.phase != "import":
             number = first.setdefault(mark.site, sample.compilation)
             phase = "first compilation" if number == sample.compilation else "compile"
             mark = Mark(phase, False, mark.site, mark.call)
-        track = tracks.get(sample.lane)
-        if track is None:
-            track = tracks[sample.lane] = Track(index, _name(process, sample.lane))
+        if sample.lane not in tracks:
+            tracks[sample.lane] = Track(index, _name(process, sample.lane))
+        track = tracks[sample.lane]
         track.moments.append(Moment(sample.t, sample.dt, mark, sample.stack))
         track.times.append(sample.t)
     return list(tracks.values())
@@ -178,9 +179,7 @@ def _driver(tracks: Sequence[Track]) -> Track | None:
     if not tracks:
         return None
     best = max(tracks, key=lambda track: track.seconds(LEARNING))
-    if best.seconds(LEARNING) >= 0.1:
-        return best
-    return tracks[0]
+    return best if best.seconds(LEARNING) >= 0.1 else tracks[0]
 
 
 def _fades(driver: Track, begin: float, end: float) -> bool:

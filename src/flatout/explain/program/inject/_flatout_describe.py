@@ -10,7 +10,6 @@ import dis
 import gc
 import itertools
 import linecache
-import os
 import re
 import sys
 import tokenize  # noqa: F401  (linecache would import it when the program is anywhere)
@@ -39,19 +38,12 @@ def command_line():
     return [str(word) for word in argv] if argv else [sys.executable or "python"]
 
 
-def thread_settings():
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES",
-             "XLA_FLAGS", "JAX_PLATFORMS")  # fmt: skip
-    return {name: os.environ[name] for name in names if name in os.environ}
-
-
 def thread_name(ident):
     threading = sys.modules.get("threading")
     try:
-        thread = threading._active.get(ident)
-        return thread.name, getattr(thread, "native_id", None)
+        return threading._active.get(ident).name
     except Exception:
-        return None, None
+        return None
 
 
 def line_of(code, lasti):
@@ -176,7 +168,7 @@ def kind_of(file, name, owner):
 
 
 def given_to(kind, frame):
-    """What an interesting call is given: [class, batch size, gradients on, training]."""
+    """What an interesting call is given: [class, batch size, gradients on]."""
     values = frame.f_locals
     code = frame.f_code
     owner = values.get(code.co_varnames[0])
@@ -203,8 +195,7 @@ def given_to(kind, frame):
             shape = getattr(value, "shape", None)
             size = shape[0] if shape else len(value) if hasattr(value, "__len__") else 1
             batch = max(batch or 1, int(size))
-    name = type(owner).__name__
-    return [name, batch, grad, bool(getattr(owner, "training", False))]
+    return [type(owner).__name__, batch, grad]
 
 
 def kinds_of(values):

@@ -21,7 +21,7 @@ import signal
 import sys
 import time
 
-from _flatout_describe import command_line, dynamo_used, thread_settings
+from _flatout_describe import command_line, dynamo_used
 from _flatout_seen import Seen
 from _flatout_spent import Spent
 from _flatout_timer import Timer, Watch, delayed, sleep
@@ -106,10 +106,9 @@ class Probe:
         self.started = time.monotonic()
         self.line(
             {
-                "k": "process", "pid": os.getpid(), "ppid": os.getppid(), "t": self.started,
+                "k": "process", "pid": os.getpid(), "t": self.started,
                 "python": list(sys.version_info[:3]), "argv": command_line(),
-                "stdlib": os.path.dirname(os.__file__), "prefix": sys.prefix,
-                "executable": sys.executable, "threads": thread_settings(),
+                "stdlib": os.path.dirname(os.__file__),
             }
         )  # fmt: skip
         self.flush()

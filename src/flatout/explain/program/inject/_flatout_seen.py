@@ -85,8 +85,7 @@ class Seen:
         lane = self.lanes.get(thread)
         if lane is None:
             lane = self.lanes[thread] = len(self.lanes)
-            name, native = thread_name(thread)
-            self.line({"k": "lane", "i": lane, "main": main, "name": name, "native": native})
+            self.line({"k": "lane", "i": lane, "main": main, "name": thread_name(thread)})
         return lane
 
     def lined(self, stack):
@@ -102,9 +101,9 @@ class Seen:
         """Describe a code object that is seen for the first time: (index, code, compiles)."""
         index = len(self.by_index)
         self.by_index.append(code)
-        file, name = code.co_filename, getattr(code, "co_qualname", code.co_name)
+        file = code.co_filename
         entry = self.codes[id(code)] = (index, code, is_compiling(file, code.co_name))
-        row = {"k": "code", "i": index, "file": file, "name": name, "plain": code.co_name,
+        row = {"k": "code", "i": index, "file": file, "plain": code.co_name,
                "line": code.co_firstlineno, "learns": bool(names_of(code) & GRADIENTS)}  # fmt: skip
         if frame is not None and code.co_argcount and code.co_varnames:
             try:

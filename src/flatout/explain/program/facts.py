@@ -1,0 +1,127 @@
+"""All that the rules read of a program, and what their sentences are made of."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from flatout.explain.program.blame import Blame, Where, blame
+from flatout.explain.program.calls import Call, Counted, counted
+from flatout.explain.program.evidence import Evidence, Leaf
+from flatout.explain.program.mechanism import Learning, learning
+from flatout.explain.program.places import program_of
+from flatout.explain.program.timeline import Timeline, timeline
+from flatout.explain.report import percent
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that the rules read.
+
+    Attributes:
+        evidence, line, blame: what was recorded, and whose time it was.
+        counted: exact counts of the driver's process.
+        learning: how coarse its learning's operations are.
+    """
+
+    evidence: Evidence
+    line: Timeline
+    blame: Blame
+    counted: Counted
+    learning: Learning
+
+    @property
+    def cores(self) -> int:
+        """Cores that the program may use."""
+        return int(self.evidence.machine["cores"])
+
+    @property
+    def capacity(self) -> float:
+        """How many times the work of one core alone they do together (measured beforehand)."""
+        return float(min(self.evidence.machine.get("together") or self.cores, self.cores))
+
+    @property
+    def spare(self) -> float:
+        """Cores that nobody of the program uses."""
+        busy = self.blame.busy_cores
+        return 0.0 if busy is None else max(0.0, self.cores - busy)
+
+    def share(self, *phases: str) -> float:
+        """Share of the explained time of some phases."""
+        return sum(self.blame.shares.get(phase, 0.0) for phase in phases)
+
+    def place(self, where: Where) -> str:
+        """A place for a reader: ``file.py:88``."""
+        process, site, _ = where
+        if site is None:
+            return ""
+        code = self.evidence.processes[process].codes[site[0]]
+        return f"{code.file.replace(chr(92), '/').rpartition('/')[2]}:{site[1]}"
+
+    def heaviest(self, phase: str, share: float) -> list[str]:
+        """The two heaviest places of a phase, each with its share of the whole time; where none is
+        known the phase's `share`."""
+        by_place = self._summed(phase, lambda where: (self.place(where), where[2]))
+        found = []
+        for (place, call), seconds in sorted(by_place.items(), key=lambda item: -item[1])[:2]:
+            part = seconds / self.blame.seconds
+            if place and part >= 0.02:
+                found.append(f"{place} `{call}`: {percent(part)} of the time")
+        return found or [f"{percent(share)} of the time"]
+
+    def at(self, phase: str) -> str:
+        """`` (at file.py:88)`` for the heaviest line of a phase."""
+        by_line = self._summed(phase, self.place)
+        heaviest = max(by_line, key=lambda line: by_line[line], default="")
+        return f" (at {heaviest})" if heaviest else ""
+
+    def by_call(self, phase: str) -> dict[str, float]:
+        """Seconds of a phase by what is called; zero for what is not."""
+        return self._summed(phase, lambda where: where[2])
+
+    def _summed(self, phase: str, key: Callable[[Where], Key]) -> dict[Key, float]:
+        sums: defaultdict[Key, float] = defaultdict(float)
+        for where, seconds in self.blame.where.get(phase, {}).items():
+            sums[key(where)] += seconds
+        return sums
+
+    def acts(self, call: Call) -> bool:
+        """Whether a call of a network chooses actions."""
+        if call.kind != "network" or self.line.driver is None or not call.frames:
+            return False
+        places = self.line.places[self.line.driver.process]
+        return (
+            places.mark(call.frames, Leaf()).phase == "act"
+            and places.role(call.batch, call.grad) == "act"
+        )
+
+    @property
+    def acts_in_a_row(self) -> int:
+        """How many calls choose actions, usually, before an environment steps; 0 where unknown."""
+        runs, length = list[int](), 0
+        for call in self.counted.calls:
+            if call.kind == "env" and length:
+                runs.append(length)
+                length = 0
+            elif self.acts(call):
+                length += 1
+        return round(statistics.median(runs)) if runs else 0
+
+
+def facts_of(evidence: Evidence) -> Facts:
+    """Read the evidence."""
+    line = timeline(evidence)
+    blamed = blame(evidence, line)
+    driver = line.driver
+    if driver is None:
+        return Facts(evidence, line, blamed, Counted(), Learning(None))
+    process, places = evidence.processes[driver.process], line.places[driver.process]
+    return Facts(
+        evidence, line, blamed, counted(line.windows, program_of(process)),
+        learning(process, places, line.steady(driver), line.windows),
+    )  # fmt: skip
