@@ -75,7 +75,7 @@ def current_load(recording: RunRecording, components: Components) -> Load:
 
 
 def closing_verdict(
-    recording: RunRecording, config: TrainConfig, components: Components, folder: Path | None
+    recording: RunRecording, config: TrainConfig, folder: Path | None
 ) -> dict[str, Any]:
     """What the run waited for, as the summary says it."""
     evidence = Evidence(

@@ -324,7 +324,7 @@ class Trainer:
             run_dir=None if self._path is None else str(self._path),
             ended="signal" if self.interrupted is not None else self._done(),
             evaluated=self._evaluated,
-            verdict=closing_verdict(recording, self.config, components, self._path),
+            verdict=closing_verdict(recording, self.config, self._path),
         )  # fmt: skip
         if self._folder is not None:
             self._folder.write_json("summary.json", summary)
