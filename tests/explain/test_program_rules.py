@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from flatout.explain.program.attach import blocking_flags
 from flatout.explain.program.capacity import together
 from flatout.explain.program.diagnose import diagnose
 from flatout.explain.program.evidence import build, load, rows_of, save
+from flatout.explain.program.remedies import transfer
 from flatout.explain.program.tags import steps
 from flatout.explain.report import advice, gain_words
 from flatout.spans import PHASES
@@ -517,6 +519,17 @@ def test_flags_that_keep_the_probe_out_are_recognised(command: str, expected: li
 
 
 # --- Evidence that is not as it should be -----------------------------------------------------
+
+
+def test_calls_of_one_name_are_added_up_whatever_lines_they_are_on() -> None:
+    names = {("a.py:1", "item"): 3, ("a.py:2", "item"): 4, ("a.py:2", "cpu"): 5}
+    facts: Any = SimpleNamespace(
+        counted=SimpleNamespace(names=names, rate=float),
+        at=lambda phase: "", heaviest=lambda phase, share: [],
+    )  # fmt: skip
+    assert transfer(facts, 0.5).evidence == [
+        "`item` about 7 times per second", "`cpu` about 5 times per second"
+    ]  # fmt: skip
 
 
 def recorded() -> Recorded:

@@ -236,7 +236,10 @@ def launch(facts: Facts, share: float) -> Remedy:
 
 def transfer(facts: Facts, share: float) -> Remedy:
     """Copies and syncs. Remains: one of very many, a twentieth."""
-    counts = Counter({n: c for (_, n), c in facts.counted.names.items() if n in tags.TRANSFERS})
+    counts = Counter[str]()
+    for (_, name), count in facts.counted.names.items():  # of each place that calls it
+        if name in tags.TRANSFERS:
+            counts[name] += count
     rates = [
         f"`{name}` about {facts.counted.rate(number):,.0f} times per second"
         for name, number in counts.most_common(2)
