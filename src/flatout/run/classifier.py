@@ -19,7 +19,7 @@ from flatout.hardware.inventory import Hardware
 from flatout.run.components import Components
 from flatout.run.evaluate import Evaluation
 from flatout.spans import Spans
-from flatout.types import ObservationSpec
+from flatout.types import DiscreteSpec, ObservationSpec
 
 if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
@@ -41,14 +41,15 @@ def build_classifier(
     config: TrainConfig, dataset: Dataset, horizon: int, placement: Placement
 ) -> Algorithm:
     """The classifier's pure functions for this dataset."""
+    from flatout.algorithms.base import BuildSpec
     from flatout.algorithms.classify import classify
     from flatout.algorithms.registry import shards_of
 
-    return classify(
-        config.hyper, image_spec(dataset), dataset.classes, horizon=horizon,
-        total_steps=config.run.steps, shards=shards_of(config, placement),
-        micro_batch=config.run.micro_batch,
+    spec = BuildSpec(
+        config.network, image_spec(dataset), DiscreteSpec(dataset.classes), 1, config.run.steps,
+        horizon, shards=shards_of(config, placement), micro_batch=config.run.micro_batch,
     )  # fmt: skip
+    return classify(config.hyper, spec)
 
 
 def image_spec(dataset: Dataset) -> ObservationSpec:
