@@ -209,7 +209,7 @@ class Trainer:
         waits = "sampler_wait_s" in schedule.stats()
         recording = RunRecording(
             self._spans,
-            lanes=schedule.lanes,
+            lanes=schedule.work,
             waited=lambda: schedule.stats()["sampler_wait_s"] if waits else 0.0,
             wall=self._wall,
             folder=None if folder is None else folder.path,
