@@ -10,7 +10,6 @@ import pytest
 
 from flatout.algorithms.base import ReplaySpec
 from flatout.buffers.ledger import Ledger
-from flatout.buffers.replay import _insert
 from flatout.buffers.ring import Gathered, Geometry, Ring, gather, ring_shapes
 from flatout.types import Batch, ObservationSpec, Trajectory
 
@@ -175,14 +174,7 @@ class Store:
 
     def take(self, trajectory: Trajectory) -> None:
         """As `HostReplay.ingest`."""
-        head = self.ledger.head
-        piece, finals, numbers, room = self.ledger.ingest(trajectory)
-        if room > len(self.ring.finals):
-            finals_now = self.ledger.moved(self.ring.finals, room, numbers.start)
-            self.ring = self.ring._replace(finals=finals_now)
-        _insert(self.geometry, self.ring, head, piece)
-        for number, final in zip(numbers, finals, strict=True):
-            self.ring.finals[number % len(self.ring.finals)] = final
+        self.ring, _ = self.ledger.write(self.ring, trajectory)
 
     def cut(self, world: World, lane: int) -> None:
         """The lane's episode is lost."""

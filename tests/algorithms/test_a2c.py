@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from flatout import A2C
 from flatout.algorithms.a2c import a2c
-from flatout.algorithms.base import Algorithm
+from flatout.algorithms.base import Algorithm, BuildSpec
 from flatout.algorithms.common.returns import next_reward_targets
 from flatout.config.hyper import A2CConfig
 from flatout.config.schema import NetworkConfig
@@ -41,7 +41,7 @@ _ = on_cpu
 @functools.cache
 def agent(**hyper: Any) -> Algorithm:
     config = A2CConfig(**{"n_steps": T, "learning_rate": 0.01} | hyper)
-    return a2c(config, NetworkConfig(hidden=(8,)), OBS, MOVES, num_envs=N, total_steps=10_000)
+    return a2c(config, BuildSpec(NetworkConfig(hidden=(8,)), OBS, MOVES, N, 10_000))
 
 
 def returns(params: Any, x: Trajectory, gamma: float) -> np.ndarray:

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout import UsageError
-from flatout.algorithms.base import Algorithm, raw_key, wrap_key
+from flatout.algorithms.base import Algorithm, BuildSpec, raw_key, wrap_key
 from flatout.algorithms.common.continuous import Bounds
 from flatout.algorithms.common.randomness import normals
 from flatout.algorithms.sac import sac
@@ -51,7 +51,7 @@ def agent(name: str, obs: ObservationSpec = OBS, custom: Any = None, **hyper: An
     config = HYPER[name](**{"learning_rate": "lin_0.02", "learning_starts": 0} | hyper)
     sizes: dict[str, int] = {"num_envs": 2, "total_steps": 1000}
     build, hidden = sac if name == "sac" else td3, NetworkConfig(hidden=(5, 4))
-    return build(config, hidden, obs, ACTIONS, network=custom, **sizes)
+    return build(config, BuildSpec(hidden, obs, ACTIONS, network=custom, **sizes))
 
 
 @functools.cache
@@ -311,9 +311,9 @@ def test_actions_without_usable_bounds_are_refused(name: str, low: float, high: 
     said = rf"^{name} needs actions with finite bounds, low below high, .*TransformAction\.$"
     build, config = (sac if name == "sac" else td3), HYPER[name]()
     with pytest.raises(UsageError, match=said):
-        build(config, NetworkConfig(), OBS, spec, num_envs=1, total_steps=9)
+        build(config, BuildSpec(NetworkConfig(), OBS, spec, 1, 9))
     with pytest.raises(UsageError, match=rf"^{name} needs Box actions; use dqn or ppo .*\.$"):
-        build(config, NetworkConfig(), OBS, DiscreteSpec(2), num_envs=1, total_steps=9)
+        build(config, BuildSpec(NetworkConfig(), OBS, DiscreteSpec(2), 1, 9))
 
 
 @pytest.mark.parametrize("ends", ["terminated", "truncated"])

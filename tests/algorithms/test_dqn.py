@@ -15,7 +15,7 @@ import pytest
 import scipy.stats
 
 from flatout import DQN, SAC, CheckpointError, UsageError
-from flatout.algorithms.base import Algorithm, raw_key, wrap_key
+from flatout.algorithms.base import Algorithm, BuildSpec, raw_key, wrap_key
 from flatout.algorithms.dqn import ActorParams, Noise, State, dqn
 from flatout.config.hyper import DQNConfig
 from flatout.config.schema import NetworkConfig
@@ -44,7 +44,7 @@ def agent(
 ) -> Algorithm:
     config = DQNConfig(**{"learning_rate": "lin_0.02", "learning_starts": 0} | hyper)
     network = NetworkConfig(hidden=hidden)
-    return dqn(config, network, obs, DiscreteSpec(ACTIONS), network=custom, **SIZES)
+    return dqn(config, BuildSpec(network, obs, DiscreteSpec(ACTIONS), network=custom, **SIZES))
 
 
 def start(algorithm: Algorithm) -> State:
@@ -295,7 +295,7 @@ def test_a_chain_is_worth_what_its_end_says(ends: str, v0: float, v1: float) -> 
 
 def test_box_actions_are_refused_with_what_takes_them() -> None:
     with pytest.raises(UsageError, match=r"dqn needs Discrete.*sac, td3, ddpg or ppo") as refused:
-        dqn(DQNConfig(), NetworkConfig(), OBS, BOX, **SIZES)
+        dqn(DQNConfig(), BuildSpec(NetworkConfig(), OBS, BOX, **SIZES))
     assert "\n" not in str(refused.value)
 
 

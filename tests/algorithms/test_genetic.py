@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flatout import Genetic, UsageError
-from flatout.algorithms.base import Algorithm, raw_key, wrap_key
+from flatout.algorithms.base import Algorithm, BuildSpec, raw_key, wrap_key
 from flatout.algorithms.genetic import genetic
 from flatout.config.hyper import GeneticConfig
 from flatout.config.schema import NetworkConfig
@@ -27,7 +27,7 @@ P, T, OBS = 6, 5, ObservationSpec((3,), "float32")
 def agent(action: Any = DiscreteSpec(4), **hyper: Any) -> Algorithm:  # noqa: B008 - frozen
     config = GeneticConfig(**{"elites": 2, "noise": 0.1} | hyper)
     network = NetworkConfig(hidden=(8,))
-    return genetic(config, network, OBS, action, num_envs=P, horizon=T, total_steps=600)
+    return genetic(config, BuildSpec(network, OBS, action, P, 600, T))
 
 
 def played(fitness: list[float]) -> Trajectory:

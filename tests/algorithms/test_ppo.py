@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
-from flatout.algorithms.base import Algorithm, raw_key, wrap_key
+from flatout.algorithms.base import Algorithm, BuildSpec, raw_key, wrap_key
 from flatout.algorithms.common.returns import RunningMoments
 from flatout.algorithms.ppo import State, ppo
 from flatout.config.hyper import PPOConfig
@@ -42,7 +42,7 @@ def agent(action: ActionSpec = MOVES, total_steps: int = 10_000, **hyper: Any) -
     """PPO with one minibatch and one epoch unless told otherwise."""
     config = PPOConfig(**{"batch_size": T * N, "n_epochs": 1, "learning_rate": 0.01} | hyper)
     sizes = {"num_envs": N, "horizon": T, "total_steps": total_steps}
-    return ppo(config, NetworkConfig(hidden=(8,)), OBS, action, **sizes)
+    return ppo(config, BuildSpec(NetworkConfig(hidden=(8,)), OBS, action, **sizes))
 
 
 def start(algorithm: Algorithm) -> State:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from flatout.algorithms.parallel.accumulate import value_and_grad
 from flatout.algorithms.parallel.shards import Shards
-from flatout.buffers.sharded import split
-from flatout.buffers.sharded_replay import JoinedRows, ShardRows
+from flatout.buffers.arrays import split
+from flatout.buffers.rows import JoinedRows, ShardRows
 from flatout.learner.mesh import Mesh
 from flatout.types import Trajectory
 from tests.conftest import Result, furthest, last_saved

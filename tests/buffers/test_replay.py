@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.algorithms.base import Algorithm, ReplaySpec, raw_key, shapes_of
+from flatout.algorithms.base import Algorithm, BuildSpec, ReplaySpec, raw_key, shapes_of
 from flatout.algorithms.dqn import dqn
 from flatout.algorithms.sac import sac
 from flatout.buffers.device import DeviceReplay
@@ -55,9 +55,10 @@ def build(case: str) -> Algorithm:
     sizes = {"num_envs": LANES, "total_steps": TOTAL}
     if name == "sac":
         box = ContinuousSpec((2,), (-1.0, -1.0), (1.0, 1.0))
-        return sac(SACConfig(**COMMON | hyper), NETWORK, spec, box, **sizes)
+        return sac(SACConfig(**COMMON | hyper), BuildSpec(NETWORK, spec, box, **sizes))
     own = {"target_update_interval": 10, "learning_rate": 0.01}
-    return dqn(DQNConfig(**COMMON | own | hyper), NETWORK, spec, DiscreteSpec(3), **sizes)
+    sizes = BuildSpec(NETWORK, spec, DiscreteSpec(3), **sizes)
+    return dqn(DQNConfig(**COMMON | own | hyper), sizes)
 
 
 class Agent:
@@ -116,7 +117,7 @@ class Agent:
         """Its ring holds what happened."""
         held = self.learner._device_state
         ring = Ring(*map(np.asarray, held.ring if held else self.buffer._ring))
-        head = self.buffer._ledger.head
+        head = self.buffer.ledger.head
         row, lane = grid(self.geometry, head)
         batch = plain(self.geometry, gather(np, self.geometry, ring, head, row, lane))
         compare(self.world, self.geometry, batch, head, row, lane)

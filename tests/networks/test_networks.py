@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.extend.random import threefry_2x32
 
-from flatout.algorithms.base import Algorithm, raw_key, wrap_key
+from flatout.algorithms.base import Algorithm, BuildSpec, raw_key, wrap_key
 from flatout.algorithms.common.distributions import distribution
 from flatout.algorithms.common.randomness import hashes, uniforms
 from flatout.algorithms.parallel.packing import Bundle
@@ -58,10 +58,7 @@ def agent(
     custom: Any = None,
     **config: Any,
 ) -> Algorithm:
-    return ppo(
-        hyper, NetworkConfig(**config), obs, action,
-        num_envs=2, horizon=8, total_steps=64, network=custom,
-    )  # fmt: skip
+    return ppo(hyper, BuildSpec(NetworkConfig(**config), obs, action, 2, 64, 8, custom))
 
 
 def rng() -> np.random.Generator:

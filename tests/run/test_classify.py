@@ -14,15 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.algorithms.base import DATA, INIT, raw_key
+from flatout.algorithms.base import DATA, INIT, BuildSpec, raw_key
 from flatout.algorithms.classify import classify
 from flatout.config.hyper import ClassifyConfig
+from flatout.config.schema import NetworkConfig
 from flatout.envs.datasets import FILES, Dataset, load_dataset, read_idx
 from flatout.errors import UsageError
 from flatout.run.classifier import image_spec, steps_together
 from flatout.samplers.dataset import DatasetSampler, batches
 from flatout.spans import Spans
 from flatout.storage.checkpoint import named_leaves
+from flatout.types import DiscreteSpec
 from tests.conftest import Result, furthest, last_saved
 
 Cli = Callable[..., Result]
@@ -90,9 +92,10 @@ def test_parts_that_agree_now_and_then_are_local_gradient_descent(
     summary(flatout, tmp_path / "run", *flags)
     data = load_dataset(None)
     rows = DatasetSampler(data, 4, 64, raw_key(0, DATA), Spans()).gathered(0)
+    labels = DiscreteSpec(data.classes)
     alone = classify(
-        ClassifyConfig(), image_spec(data), data.classes, horizon=2, total_steps=4
-    )  # fmt: skip
+        ClassifyConfig(), BuildSpec(NetworkConfig(), image_spec(data), labels, 1, 4, 2)
+    )
     state, update = alone.init(raw_key(0, INIT)), jax.jit(alone.update)
     for step in (0, 2):
         learned = []

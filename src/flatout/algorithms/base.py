@@ -1,4 +1,4 @@
-"""What an algorithm is to the rest of the house."""
+"""What an algorithm is to other rooms, and what it is built for."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ import numpy as np
 
 from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import ReplayConfig, linear
+from flatout.config.schema import NetworkConfig
+from flatout.networks.torsos import Network
+from flatout.types import ActionSpec, ObservationSpec
 
 State = Any
 Params = Any
+Acted = tuple[jax.Array, Any, dict[str, jax.Array]]
+"""Actions ``[B, ...]``, the carry, and extras ``[B, ...]`` by name."""
+
+Updated = tuple[State, dict[str, jax.Array], Any]
+"""The state, metrics by name, and with replay the size of each row's error ``[B]``."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ class Algorithm:
         update: ``(state, data, key) -> state, metrics, priorities | None``. On-policy the data is
             a `Trajectory`, and this makes all the gradient steps that it pays for; with `replay`
             it is a `Batch`, and this makes one, returning the size of each row's error ``[B]``. The
-            key is the learning stream's, the same every time; the state's own counter is folded
+            key is the learning stream's, the same every time; the state's counter is folded
             into it.
         actor: ``state -> params``, only what `act` needs, normaliser statistics included.
         horizon: T, steps per environment in a fresh trajectory.
@@ -50,8 +58,8 @@ class Algorithm:
     init: Callable[[np.ndarray], State]
     shapes: State
     noise: Callable[[jax.Array, jax.Array, jax.Array], Any]
-    act: Callable[[Params, jax.Array, Any, Any], tuple[jax.Array, Any, dict[str, jax.Array]]]
-    update: Callable[[State, Any, jax.Array], tuple[State, dict[str, jax.Array], Any]]
+    act: Callable[[Params, jax.Array, Any, Any], Acted]
+    update: Callable[[State, Any, jax.Array], Updated]
     actor: Callable[[State], Params]
     horizon: int
     episodes: int | None
@@ -60,6 +68,32 @@ class Algorithm:
     advance: Callable[[State, jax.Array], tuple[State, dict[str, jax.Array]]] | None = None
     advanced: tuple[str, ...] = ()
     shards: Shards = UNSHARDED
+
+
+@dataclass(frozen=True)
+class BuildSpec:
+    """What an algorithm is built for, beside its hyper-parameters.
+
+    Attributes:
+        network_config: settings of torsos and hidden layers.
+        obs_spec, action_spec: of one environment.
+        num_envs: N.
+        total_steps: environment steps of the whole run, over which schedules run.
+        horizon: T, steps per environment in a trajectory, where the settings alone do not tell.
+        network: a custom torso, or None for the configured one.
+        shards: the logical shards of each update.
+        micro_batch: rows of a shard whose gradient is computed at once; None for all.
+    """
+
+    network_config: NetworkConfig
+    obs_spec: ObservationSpec
+    action_spec: ActionSpec
+    num_envs: int
+    total_steps: int
+    horizon: int = 0
+    network: Network | None = None
+    shards: Shards = UNSHARDED
+    micro_batch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -77,9 +111,8 @@ class ReplaySpec:
         alpha: exponent of the priorities, or None to sample uniformly.
         beta: exponent of the importance weights at the start and at the end of the run.
         total_steps: environment steps of the run, over which beta moves.
-        parts: S, where these are the needs of one shard of a learner, which has a share of
-            the batch and of the store, and sees a share of the environments. Steps and updates
-            are counted over all of them.
+        shards: S, where this is what one shard of a learner asks for: a share of the batch, of the
+            buffer and of the environments. Steps and updates are counted over all shards.
     """
 
     batch_size: int

@@ -15,15 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flatout.algorithms.base import Algorithm, shapes_of
+from flatout.algorithms.base import Acted, Algorithm, BuildSpec, Updated, shapes_of
 from flatout.algorithms.common.optimiser import Optimiser, schedule
 from flatout.algorithms.parallel.accumulate import pieces_of, value_and_grad
-from flatout.algorithms.parallel.shards import UNSHARDED, Shards, over_devices
+from flatout.algorithms.parallel.shards import UNSHARDED, over_devices
 from flatout.config.hyper import ClassifyConfig, linear
 from flatout.errors import UsageError
 from flatout.networks.convolution import convolve
 from flatout.networks.layers import Conv, Draw, FanIn, Linear
-from flatout.types import Array, ObservationSpec, Trajectory
+from flatout.types import Array, DiscreteSpec, Trajectory
 
 METRICS = ("loss", "accuracy", "l2", "grad_norm", "learning_rate", "updates")
 FORGET = 0.1
@@ -53,8 +53,7 @@ class Network(eqx.Module):
     Attributes:
         kernels: two, ``[k, k, in, out]``.
         scale: batch normalisation's, for each of them; empty without it.
-        shift: what is added after them; with batch normalisation its own, as a bias before it would
-            change nothing.
+        shift: what is added after them, or after batch normalisation where there is one.
         dense, head: the last layers.
     """
 
@@ -81,32 +80,17 @@ class ActorParams(NamedTuple):
     moments: tuple[Normalisation, ...]
 
 
-def classify(
-    config: ClassifyConfig,
-    obs_spec: ObservationSpec,
-    classes: int,
-    *,
-    horizon: int,
-    total_steps: int,
-    shards: Shards = UNSHARDED,
-    micro_batch: int | None = None,
-) -> Algorithm:
-    """Build the classifier's pure functions.
+def classify(config: ClassifyConfig, spec: BuildSpec) -> Algorithm:
+    """Build the classifier's pure functions: T and the run's steps are gradient steps.
 
-    Args:
-        config: hyper-parameters.
-        obs_spec: one image.
-        classes: how many there are.
-        horizon: U, gradient steps in one dispatch.
-        total_steps: gradient steps of the whole run, over which the step size moves.
-        shards: the parts that each batch is made of.
-        micro_batch: images of a part whose gradient is computed at once; None for all. Batch
-            normalisation is then within these.
+    With a micro-batch, batch normalisation is within its images.
 
     Raises:
         UsageError: images that are too small.
     """
-    rows, columns, channels = obs_spec.shape
+    assert isinstance(spec.action_spec, DiscreteSpec)  # a label
+    classes, shards = spec.action_spec.n, spec.shards
+    rows, columns, channels = spec.obs_spec.shape
     if min(rows, columns) < 4:
         raise UsageError(f"images of {rows}x{columns} are too small to be pooled twice.")
     (first, size), (second, other) = SIZES[config.size]
@@ -114,7 +98,7 @@ def classify(
     counts = (first, second) if norm else ()
     dropout = 0.0 if norm else config.dropout
     learning_rate = linear("learning_rate", config.learning_rate)
-    high = float(obs_spec.high or 1)
+    high = float(spec.obs_spec.high or 1)
 
     def build(draw: Draw) -> Network:
         flat = (rows // 4) * (columns // 4) * second
@@ -166,24 +150,22 @@ def classify(
         batch: tuple[jax.Array, jax.Array, jax.Array | None],
     ) -> tuple[jax.Array, tuple[tuple[dict[str, jax.Array], Any], None]]:  # fmt: skip
         images, labels, kept = batch
-        found, seen = logits(networks, images, lambda _, x: batch_moments(x, average), kept)
-        error = optax.softmax_cross_entropy_with_integer_labels(found, labels).mean()
+        outputs, seen = logits(networks, images, lambda _, x: batch_moments(x, average), kept)
+        error = optax.softmax_cross_entropy_with_integer_labels(outputs, labels).mean()
         weights = (*networks.kernels, networks.dense.weight, networks.head.weight)
         l2 = 0.5 * config.l2 * sum(jnp.sum(jnp.square(one)) for one in weights)
-        right = (found.argmax(-1) == labels).astype(jnp.float32).mean()
-        said = {"loss": error, "accuracy": right, "l2": jnp.asarray(l2)}
-        return error + l2, ((said, seen), None)
+        right = (outputs.argmax(-1) == labels).astype(jnp.float32).mean()
+        scalars = {"loss": error, "accuracy": right, "l2": jnp.asarray(l2)}
+        return error + l2, ((scalars, seen), None)
 
-    pieces = pieces_of(config.batch_size // shards.count, micro_batch)
+    pieces = pieces_of(config.batch_size // shards.count, spec.micro_batch)
     # Batch normalisation asks for the other shards' statistics in the middle of the network.
     gradient = value_and_grad(
         functools.partial(loss, alone.mean), pieces,
         UNSHARDED if norm and shards.ordered else shards, functools.partial(loss, over_devices),
     )  # fmt: skip
 
-    def update(
-        state: State, data: Trajectory, key: jax.Array
-    ) -> tuple[State, dict[str, jax.Array], None]:
+    def update(state: State, data: Trajectory, key: jax.Array) -> Updated:
         stream = shards.key(key)
 
         def one(state: State, batch: tuple[jax.Array, jax.Array]) -> tuple[State, dict[str, Any]]:
@@ -191,27 +173,25 @@ def classify(
             kept = None
             if dropout:
                 kept = jax.random.bernoulli(drawing, 1 - dropout, (len(batch[1]), DENSE))
-            (_, ((said, seen), _)), grads = gradient(state.networks, (*batch, kept))
-            grads, said = alone.mean((grads, said))
-            rate = schedule(learning_rate, state.step, total_steps)
+            (_, ((scalars, seen), _)), grads = gradient(state.networks, (*batch, kept))
+            grads, scalars = alone.mean((grads, scalars))
+            rate = schedule(learning_rate, state.step, spec.total_steps)
             networks, optimiser, size = steps.step(state.networks, grads, state.optimiser, rate)
             moments = jax.tree.map(
                 lambda old, new: (1 - FORGET) * old + FORGET * new, state.moments, seen
             )
-            said |= {"grad_norm": size, "learning_rate": rate, "updates": jnp.ones(())}
+            scalars |= {"grad_norm": size, "learning_rate": rate, "updates": jnp.ones(())}
             done = state.step + 1
             networks, optimiser = shards.sync((networks, optimiser), done)
-            return State(networks, optimiser, moments, done), said
+            return State(networks, optimiser, moments, done), scalars
 
         state, history = jax.lax.scan(one, state, (data.obs, data.actions))
         metrics = {name: values.mean() for name, values in history.items()}
         return state, metrics | {"updates": history["updates"].sum()}, None
 
-    def act(
-        params: ActorParams, obs: jax.Array, carry: Any, draw: Any
-    ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
-        found, _ = logits(params.networks, obs, lambda layer, _: params.moments[layer])
-        return found.argmax(-1).astype(jnp.int32), carry, {}
+    def act(params: ActorParams, obs: jax.Array, carry: Any, draw: Any) -> Acted:
+        outputs, _ = logits(params.networks, obs, lambda layer, _: params.moments[layer])
+        return outputs.argmax(-1).astype(jnp.int32), carry, {}
 
     return Algorithm(
         name="classify",
@@ -221,7 +201,7 @@ def classify(
         act=act,
         update=update,
         actor=lambda state: ActorParams(state.networks, state.moments),
-        horizon=horizon,
+        horizon=spec.horizon,
         episodes=None,
         metrics=METRICS,
         shards=shards,
@@ -236,6 +216,6 @@ def pool(x: jax.Array) -> jax.Array:
 
 
 def batch_moments(x: jax.Array, average: Callable[[jax.Array], jax.Array]) -> Normalisation:
-    """Mean and variance per channel of ``[B, H, W, C]``, averaged with the others' batches."""
+    """Mean and variance per channel of ``[B, H, W, C]``, averaged over all shards' batches."""
     mean = average(x.mean((0, 1, 2)))
     return Normalisation(mean, average(jnp.square(x - mean).mean((0, 1, 2))))

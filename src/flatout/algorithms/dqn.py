@@ -14,18 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flatout.algorithms.base import Algorithm, replay_spec, shapes_of
+from flatout.algorithms.base import Acted, Algorithm, BuildSpec, Updated, replay_spec, shapes_of
 from flatout.algorithms.common.continuous import observe
 from flatout.algorithms.common.optimiser import Optimiser, polyak, schedule
 from flatout.algorithms.common.randomness import uniforms
-from flatout.algorithms.parallel.accumulate import pieces_of, value_and_grad
-from flatout.algorithms.parallel.shards import UNSHARDED, Shards
+from flatout.algorithms.parallel.accumulate import Losses, pieces_of, value_and_grad
 from flatout.config.hyper import DQNConfig, linear
-from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
 from flatout.networks.layers import Draw, FanIn, Linear
-from flatout.networks.torsos import Network, Torso, features, make_torso, over_batch
-from flatout.types import ActionSpec, Array, Batch, DiscreteSpec, ObservationSpec
+from flatout.networks.torsos import Torso, features, make_torso, over_batch
+from flatout.types import Array, Batch, DiscreteSpec
 
 METRICS = ("loss", "td_error", "q_max", "grad_norm", "learning_rate")
 
@@ -70,46 +68,24 @@ class Noise(NamedTuple):
     action: Array
 
 
-def dqn(
-    config: DQNConfig,
-    network_config: NetworkConfig,
-    obs_spec: ObservationSpec,
-    action_spec: ActionSpec,
-    *,
-    num_envs: int,
-    total_steps: int,
-    network: Network | None = None,
-    shards: Shards = UNSHARDED,
-    micro_batch: int | None = None,
-) -> Algorithm:
+def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
     """Build DQN's pure functions.
-
-    Args:
-        config: hyper-parameters.
-        network_config: the torso's settings.
-        obs_spec: one environment's observation.
-        action_spec: one environment's action.
-        num_envs: N.
-        total_steps: environment steps of the whole run, over which schedules run.
-        network: a custom torso, or None for the configured one.
-        shards: the logical shards of each update.
-        micro_batch: rows of a shard whose gradient is computed at once; None for all.
 
     Raises:
         UsageError: continuous actions, or a network that does not fit.
     """
-    if not isinstance(action_spec, DiscreteSpec):
+    if not isinstance(spec.action_spec, DiscreteSpec):
         raise UsageError("dqn needs Discrete actions; use sac, td3, ddpg or ppo for a Box.")
-    actions = action_spec.n
-    needs = replay_spec(config, total_steps)
+    actions = spec.action_spec.n
+    replay, shards, obs_spec = replay_spec(config, spec.total_steps), spec.shards, spec.obs_spec
     learning_rate = linear("learning_rate", config.learning_rate)
     fall = config.exploration_steps
-    fall = config.exploration_fraction * total_steps if fall is None else fall
+    fall = config.exploration_fraction * spec.total_steps if fall is None else fall
     interval = config.target_update_interval
     first = 1.0 if config.learning_starts else config.exploration_initial_eps
 
     def build(draw: Draw) -> QNetwork:
-        torso = make_torso(draw, obs_spec, network_config, network)
+        torso = make_torso(draw, obs_spec, spec.network_config, spec.network)
         width = features(torso, obs_spec)
         baseline = Linear(draw, width, 1, 1.0) if config.dueling else None
         return QNetwork(torso, Linear(draw, width, actions, 1.0), baseline)
@@ -138,9 +114,7 @@ def dqn(
         drawn = uniforms(key, env, step, 2)
         return Noise(drawn[0], jnp.floor(drawn[1] * actions).astype(jnp.int32))
 
-    def act(
-        params: ActorParams, obs: jax.Array, carry: Any, draw: Noise | None
-    ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
+    def act(params: ActorParams, obs: jax.Array, carry: Any, draw: Noise | None) -> Acted:
         if draw is None:
             q = values(params.network, obs)
             return q.argmax(-1).astype(jnp.int32), carry, {"q_max": q.max(-1)}
@@ -171,16 +145,14 @@ def dqn(
         )
         return state._replace(target=target, epsilon=epsilon, step=step), {"epsilon": epsilon}
 
-    def loss(
-        online: QNetwork, rows: tuple[jax.Array, ...]
-    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        obs, chosen, wanted, weights = rows
+    def loss(online: QNetwork, rows: tuple[jax.Array, ...]) -> Losses:
+        obs, chosen, target, weights = rows
         q = values(online, obs)
-        error = (q * jax.nn.one_hot(chosen, actions)).sum(-1) - wanted
+        error = (q * jax.nn.one_hot(chosen, actions)).sum(-1) - target
         each = optax.huber_loss(error) if config.loss == "huber" else jnp.square(error)
         return (weights * each).mean(), (q.max(-1).mean(), error)
 
-    pieces = pieces_of(config.batch_size // shards.count, micro_batch)
+    pieces = pieces_of(config.batch_size // shards.count, spec.micro_batch)
     gradient = value_and_grad(loss, pieces, shards)
 
     @shards.one_by_one
@@ -194,17 +166,15 @@ def dqn(
             bootstrap = q_next.max(-1)
         return batch.rewards + batch.discounts * bootstrap
 
-    def update(
-        state: State, batch: Batch, key: jax.Array
-    ) -> tuple[State, dict[str, jax.Array], jax.Array]:
+    def update(state: State, batch: Batch, key: jax.Array) -> Updated:
         rows = (batch.obs, batch.actions, targets(state, batch), batch.weights)
         (total, (q_max, error)), grads = gradient(state.network, rows)
         error = jnp.abs(error)
-        said = {"loss": total, "td_error": error.mean(), "q_max": q_max}
-        grads, said = shards.each_step.mean((grads, said))
-        rate = schedule(learning_rate, state.step, total_steps)
+        scalars = {"loss": total, "td_error": error.mean(), "q_max": q_max}
+        grads, scalars = shards.each_step.mean((grads, scalars))
+        rate = schedule(learning_rate, state.step, spec.total_steps)
         online, optimiser, norm = steps.step(state.network, grads, state.optimiser, rate)
-        metrics = said | {"grad_norm": norm, "learning_rate": rate}
+        metrics = scalars | {"grad_norm": norm, "learning_rate": rate}
         updates = state.updates + 1
         online, optimiser = shards.sync((online, optimiser), updates)
         return state._replace(network=online, optimiser=optimiser, updates=updates), metrics, error
@@ -217,10 +187,10 @@ def dqn(
         act=act,
         update=update,
         actor=lambda state: ActorParams(state.network, state.epsilon),
-        horizon=needs.horizon(num_envs),
+        horizon=replay.horizon(spec.num_envs),
         episodes=None,
         metrics=METRICS,
-        replay=needs,
+        replay=replay,
         advance=advance,
         advanced=("epsilon",),
         shards=shards,

@@ -1,8 +1,8 @@
 """A genetic algorithm over networks: play, keep the best, fill up with noisy copies of them.
 
-As Such et al. (2017) without crossover: each member of the population plays in an environment of
-its own, and its fitness is the mean return of its episodes. Acting is without noise; what differs
-between members are their parameters.
+As Such et al. (2017) without crossover: each member of the population has an environment, and its
+fitness is the mean return of its episodes. Acting is without noise; members differ in their
+parameters.
 """
 
 from __future__ import annotations
@@ -14,19 +14,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Algorithm, shapes_of
+from flatout.algorithms.base import Acted, Algorithm, BuildSpec, Updated, shapes_of
 from flatout.algorithms.common.actor_critic import Actor, build_networks, policy
 from flatout.algorithms.common.continuous import observe
 from flatout.algorithms.common.distributions import distribution
 from flatout.algorithms.common.optimiser import schedule
 from flatout.algorithms.common.randomness import normals
 from flatout.algorithms.parallel.packing import Packing
-from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import GeneticConfig, linear
-from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
-from flatout.networks.torsos import Network
-from flatout.types import ActionSpec, Array, ContinuousSpec, ObservationSpec, Trajectory
+from flatout.types import Array, ContinuousSpec, Trajectory
 
 METRICS = ("fitness_mean", "fitness_max", "fitness_elite", "noise", "updates")
 
@@ -46,45 +43,24 @@ class State(NamedTuple):
     iteration: Array
 
 
-def genetic(
-    config: GeneticConfig,
-    network_config: NetworkConfig,
-    obs_spec: ObservationSpec,
-    action_spec: ActionSpec,
-    *,
-    num_envs: int,
-    horizon: int,
-    total_steps: int,
-    network: Network | None = None,
-    shards: Shards = UNSHARDED,
-) -> Algorithm:
+def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
     """Build the genetic algorithm's pure functions.
-
-    Args:
-        config: hyper-parameters.
-        network_config: the torso's settings.
-        obs_spec: one environment's observation.
-        action_spec: one environment's action.
-        num_envs: P, members of the population, each with an environment.
-        horizon: T, the most steps of an environment in one generation.
-        total_steps: environment steps of the whole run, over which the noise's schedule runs.
-        network: a custom torso, or None for the configured one.
-        shards: the logical shards of each update.
 
     Raises:
         UsageError: a network that does not fit, or more elites than members.
     """
+    num_envs, shards = spec.num_envs, spec.shards
     if config.elites >= num_envs:
         raise UsageError(
             f"elites = {config.elites} of a population of --envs {num_envs} leaves no room for new "
             "members; each environment has one member."
         )
-    dist = distribution(action_spec)
-    log_std = 0.0 if isinstance(action_spec, ContinuousSpec) else None
+    dist = distribution(spec.action_spec)
+    log_std = 0.0 if isinstance(spec.action_spec, ContinuousSpec) else None
     noise_std = linear("noise", config.noise)
 
     def build(rng: np.random.Generator | None) -> Actor:
-        return build_networks(rng, obs_spec, network_config, network, dist, log_std).actor
+        return build_networks(rng, spec, dist, log_std).actor
 
     arrays, static = eqx.partition(build(None), eqx.is_array)
     packing = Packing(arrays)
@@ -100,21 +76,17 @@ def genetic(
 
     def one(member: Actor, obs: jax.Array) -> jax.Array:
         actor = eqx.combine(member, static)
-        x, _ = policy(actor, observe(obs_spec, obs))
+        x, _ = policy(actor, observe(spec.obs_spec, obs))
         return dist.to_environment(dist.sample(x, actor.extra, None))
 
-    def act(
-        params: Actor, obs: jax.Array, carry: Any, draw: jax.Array | None
-    ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
+    def act(params: Actor, obs: jax.Array, carry: Any, draw: jax.Array | None) -> Acted:
         if draw is None or obs.shape[0] > num_envs:  # the best plays everywhere
             return one(jax.tree.map(lambda leaf: leaf[0], params), obs), carry, {}
         count = obs.shape[0]  # environments, and so members, are neighbours in every group
-        own = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, draw[0], count), params)
-        return jax.vmap(lambda member, row: one(member, row[None])[0])(own, obs), carry, {}
+        mine = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, draw[0], count), params)
+        return jax.vmap(lambda member, row: one(member, row[None])[0])(mine, obs), carry, {}
 
-    def update(
-        state: State, trajectory: Trajectory, key: jax.Array
-    ) -> tuple[State, dict[str, jax.Array], None]:
+    def update(state: State, trajectory: Trajectory, key: jax.Array) -> Updated:
         assert trajectory.valid is not None
         valid = trajectory.valid
         over = jnp.logical_or(trajectory.terminated, trajectory.truncated)
@@ -122,7 +94,7 @@ def genetic(
         episodes = (valid & over).sum(0) + (valid[-1] & ~over[-1])  # the unfinished one counts
         fitness = shards.gather(played / jnp.maximum(episodes, 1))  # and all select alike
         step = state.step + shards.sum(trajectory.valid.sum().astype(jnp.int32))
-        std = schedule(noise_std, step, total_steps)
+        std = schedule(noise_std, step, spec.total_steps)
         elites = jnp.argsort(-fitness)[: config.elites]
         # Children are noisy copies of the elites in turn.
         children = num_envs - config.elites
@@ -150,7 +122,7 @@ def genetic(
         act=act,
         update=update,
         actor=lambda state: state.members,
-        horizon=horizon,
+        horizon=spec.horizon,
         episodes=config.rollout_episodes,
         metrics=METRICS,
         shards=shards,

@@ -13,19 +13,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from flatout.algorithms.base import Algorithm, shapes_of
+from flatout.algorithms.base import Algorithm, BuildSpec, Updated, shapes_of
 from flatout.algorithms.common.actor_critic import Networks, policy, value
 from flatout.algorithms.common.on_policy import Batch, OnPolicy, State
 from flatout.algorithms.common.optimiser import Optimiser
 from flatout.algorithms.common.returns import balanced, centre, mean
 from flatout.algorithms.common.shuffle import permutations
-from flatout.algorithms.parallel.accumulate import pieces_of, value_and_grad
-from flatout.algorithms.parallel.shards import UNSHARDED, Shards
+from flatout.algorithms.parallel.accumulate import Losses, pieces_of, value_and_grad
 from flatout.config.hyper import PPOConfig, linear
-from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
-from flatout.networks.torsos import Network
-from flatout.types import ActionSpec, ObservationSpec, Trajectory
+from flatout.types import Trajectory
 
 AVERAGED = (
     "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm", "updates",
@@ -33,44 +30,17 @@ AVERAGED = (
 METRICS = (*AVERAGED[:-1], "explained_variance", "learning_rate", "clip_range", "updates")
 
 
-def ppo(
-    config: PPOConfig,
-    network_config: NetworkConfig,
-    obs_spec: ObservationSpec,
-    action_spec: ActionSpec,
-    *,
-    num_envs: int,
-    horizon: int,
-    total_steps: int,
-    network: Network | None = None,
-    shards: Shards = UNSHARDED,
-    micro_batch: int | None = None,
-) -> Algorithm:
+def ppo(config: PPOConfig, spec: BuildSpec) -> Algorithm:
     """Build PPO's pure functions.
-
-    Args:
-        config: hyper-parameters.
-        network_config: the torso's settings.
-        obs_spec: one environment's observation.
-        action_spec: one environment's action.
-        num_envs: N.
-        horizon: T, steps per environment in a trajectory.
-        total_steps: environment steps of the whole run, over which linear schedules run.
-        network: a custom torso, or None for the configured one.
-        shards: the logical shards of each update.
-        micro_batch: rows of a shard whose gradient is computed at once; None for all.
 
     Raises:
         UsageError: a network that does not fit the spaces.
     """
     replayed = config.replay_trajectories > 1
     masked = config.rollout_episodes is not None or replayed
-    base = OnPolicy(
-        config, network_config, obs_spec, action_spec,
-        num_envs=num_envs, masked=masked, network=network, shards=shards,
-    )  # fmt: skip
+    base = OnPolicy(config, spec, masked=masked)
     arrays, static, dist = base.arrays, base.static, base.dist
-    alone = shards.each_step
+    shards, alone = spec.shards, spec.shards.each_step
     learning_rate = linear("learning_rate", config.learning_rate)
     clip_range = linear("clip_range", config.clip_range)
     critic_ratio = (config.critic_learning_rate or learning_rate[0]) / learning_rate[0]
@@ -84,9 +54,9 @@ def ppo(
     steps = Optimiser(arrays, adam, config.max_grad_norm, factors)
     if config.target_kl is not None and shards.every > 1:
         raise UsageError(
-            "target_kl does not go with --sync every:K: the parts would stop at different updates."
+            "target_kl does not go with --sync every:K: the shards would stop at different updates."
         )
-    if masked and micro_batch is not None:
+    if masked and spec.micro_batch is not None:
         raise UsageError(
             "micro_batch does not go with rollout_episodes or replay_trajectories: padding would "
             "make some pieces count more than others."
@@ -97,9 +67,7 @@ def ppo(
             "their statistics would count each step several times."
         )
 
-    def loss(
-        networks: Networks, batch: Batch, clip: jax.Array
-    ) -> tuple[jax.Array, tuple[dict[str, jax.Array], None]]:
+    def loss(networks: Networks, batch: Batch, clip: jax.Array) -> Losses:
         networks = eqx.combine(networks, static)
         x, hidden = policy(networks.actor, batch.obs)
         v = value(networks, batch.obs, hidden)
@@ -117,24 +85,22 @@ def ppo(
         value_loss = average(jnp.square(batch.target - v))
         entropy = average(dist.entropy(x, networks.actor.extra))
         total = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
-        said = {
+        scalars = {
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy": entropy,
             "approx_kl": average(ratio - 1 - log_ratio),
             "clip_fraction": average((jnp.abs(ratio - 1) > clip).astype(jnp.float32)),
         }
-        return total, (said, None)
+        return total, (scalars, None)
 
-    pieces = pieces_of(config.batch_size // shards.count, micro_batch)
+    pieces = pieces_of(config.batch_size // shards.count, spec.micro_batch)
     gradient = value_and_grad(loss, pieces, shards)
 
-    def update(
-        state: State, trajectory: Trajectory, key: jax.Array
-    ) -> tuple[State, dict[str, jax.Array], None]:
+    def update(state: State, trajectory: Trajectory, key: jax.Array) -> Updated:
         state, batch = base.prepare(state, trajectory)
         # Rows are all transitions; counted after this trajectory, as Stable-Baselines3 does.
-        done = jnp.minimum(state.step / total_steps, 1.0)
+        done = jnp.minimum(state.step / spec.total_steps, 1.0)
         rate = learning_rate[0] + (learning_rate[1] - learning_rate[0]) * done
         clip = clip_range[0] + (clip_range[1] - clip_range[0]) * done
         rows, size = batch.advantage.shape[0], config.batch_size // shards.count
@@ -212,7 +178,7 @@ def ppo(
         act=base.act,
         update=update,
         actor=base.actor,
-        horizon=horizon,
+        horizon=spec.horizon,
         episodes=config.rollout_episodes,
         metrics=METRICS,
         shards=shards,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flatout.algorithms.parallel.shards import Shards
@@ -19,7 +20,7 @@ def horizon(config: TrainConfig, limit: int | None) -> int:
     """T, steps per environment and trajectory (the most, where it is of whole episodes).
 
     Raises:
-        UsageError: whole episodes are wanted of an environment without a time limit, or their
+        UsageError: whole episodes need a time limit, which the environment has not, or their
             padded rollout does not divide into minibatches.
     """
     hyper = config.hyper
@@ -55,9 +56,7 @@ def build_algorithm(
     """The pure functions of the algorithm that the settings name.
 
     Args:
-        config: the settings.
-        obs_spec, action_spec: the environment's spaces.
-        limit: its time limit in steps, if any.
+        limit: the environment's time limit in steps, if any.
         network: a custom torso.
         placement: needed only where the algorithm will learn.
 
@@ -65,30 +64,22 @@ def build_algorithm(
         UsageError: the settings do not fit the environment.
     """
     from flatout.algorithms import a2c, dqn, genetic, ppo, sac, td3
+    from flatout.algorithms.base import BuildSpec
 
-    common: dict[str, Any] = {
-        "num_envs": config.env.envs, "total_steps": config.run.steps, "network": network,
-        "shards": shards_of(config, placement),
+    build: dict[str, Callable[[Any, BuildSpec], Algorithm]] = {
+        "a2c": a2c.a2c, "ddpg": td3.td3, "dqn": dqn.dqn, "genetic": genetic.genetic,
+        "ppo": ppo.ppo, "sac": sac.sac, "td3": td3.td3,
     }  # fmt: skip
-    settings = (config.hyper, config.network, obs_spec, action_spec)
-    if config.run.micro_batch is not None:
-        common["micro_batch"] = config.run.micro_batch
-    padded: dict[str, Any] = {"ppo": ppo.ppo, "genetic": genetic.genetic}
-    if config.algorithm in padded:
-        steps = horizon(config, limit)
-        return padded[config.algorithm](*settings, horizon=steps, **common)
-    build: dict[str, Any] = {
-        "a2c": a2c.a2c,
-        "dqn": dqn.dqn,
-        "ddpg": td3.td3,
-        "td3": td3.td3,
-        "sac": sac.sac,
-    }
-    return build[config.algorithm](*settings, **common)
+    spec = BuildSpec(
+        config.network, obs_spec, action_spec, config.env.envs, config.run.steps,
+        horizon(config, limit) if config.algorithm in ("ppo", "genetic") else 0,
+        network, shards_of(config, placement), config.run.micro_batch,
+    )  # fmt: skip
+    return build[config.algorithm](config.hyper, spec)
 
 
 def shards_of(config: TrainConfig, placement: Placement | None) -> Shards:
-    """The parts that the settings ask for."""
+    """The shards that the settings ask for."""
     run = config.run
     every = sync_every(run.sync) if run.shards > 1 else 1
     divided = placement is not None and placement.params == "sharded"

@@ -9,40 +9,33 @@ import functools
 import math
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Algorithm, replay_spec, shapes_of
+from flatout.algorithms.base import Acted, Algorithm, BuildSpec, Updated, replay_spec, shapes_of
 from flatout.algorithms.common.continuous import (
+    ActorCritics,
     ActorParams,
     Bounds,
     Noise,
-    action_values,
-    make_trunk,
     observe,
     smallest,
-    split,
     step_noise,
     warm_up,
 )
 from flatout.algorithms.common.optimiser import Optimiser, polyak, schedule
 from flatout.algorithms.common.randomness import normals
 from flatout.algorithms.parallel.accumulate import in_pieces, pieces_of
-from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import SACConfig, entropy_coefficient, linear
-from flatout.config.schema import NetworkConfig
-from flatout.networks.layers import Draw, FanIn
-from flatout.networks.torsos import Network
-from flatout.types import ActionSpec, Array, Batch, ObservationSpec
+from flatout.types import Array, Batch
 
 METRICS = (
     "actor_loss", "critic_loss", "td_error", "q_mean", "ent_coef", "entropy", "grad_norm",
     "learning_rate",
 )  # fmt: skip
 LOG_STD = (-20.0, 2.0)
-"""Between which log standard deviations are cut."""
+"""Between which log standard deviations are clipped."""
 
 
 class State(NamedTuple):
@@ -79,57 +72,25 @@ def squashed(x: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.tanh(raw), log_prob
 
 
-def sac(
-    config: SACConfig,
-    network_config: NetworkConfig,
-    obs_spec: ObservationSpec,
-    action_spec: ActionSpec,
-    *,
-    num_envs: int,
-    total_steps: int,
-    network: Network | None = None,
-    shards: Shards = UNSHARDED,
-    micro_batch: int | None = None,
-) -> Algorithm:
+def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
     """Build SAC's pure functions.
-
-    Args:
-        config: hyper-parameters.
-        network_config: the hidden layers' settings.
-        obs_spec: one environment's observation.
-        action_spec: one environment's action, a bounded box.
-        num_envs: N.
-        total_steps: environment steps of the whole run, over which schedules run.
-        network: a custom torso, or None for the configured one.
-        shards: the logical shards of each update.
-        micro_batch: rows of a shard whose gradients are computed at once; None for all.
 
     Raises:
         UsageError: actions that are not a bounded box, or a network that does not fit.
     """
-    bounds = Bounds(action_spec, "sac")
-    needs = replay_spec(config, total_steps)
+    bounds = Bounds(spec.action_spec, "sac")
+    replay, shards, obs_spec = replay_spec(config, spec.total_steps), spec.shards, spec.obs_spec
     learning_rate = linear("learning_rate", config.learning_rate)
     critic_ratio = (config.critic_learning_rate or learning_rate[0]) / learning_rate[0]
     start, learned = entropy_coefficient(config.ent_coef)
     aim = -float(bounds.size) if config.target_entropy is None else config.target_entropy
 
-    def build(draw: Draw) -> tuple[Any, Any]:
-        actor = make_trunk(draw, obs_spec, network_config, network, 0, 2 * bounds.size)
-        critics = tuple(
-            make_trunk(draw, obs_spec, network_config, network, bounds.size, 1) for _ in range(2)
-        )
-        return actor, critics
-
-    actor_arrays, actor_static = split(build(FanIn(None))[0])
-    critic_arrays, critic_static = split(build(FanIn(None))[1])
-    actor_steps = Optimiser(actor_arrays, "adam", config.max_grad_norm)
-    critic_steps = Optimiser(critic_arrays, "adam", config.max_grad_norm)
+    networks = ActorCritics(spec, bounds.size, 2 * bounds.size, 2)
+    outputs, q = networks.outputs, networks.values
+    actor_steps, critic_steps = (
+        Optimiser(shapes, "adam", config.max_grad_norm) for shapes in networks.shapes
+    )
     ent_steps = Optimiser(np.zeros((), np.float32))
-
-    def init(key: np.ndarray) -> State:
-        actor, critics = build(FanIn(np.random.default_rng(key)))
-        return fresh(eqx.filter(actor, eqx.is_array), eqx.filter(critics, eqx.is_array))
 
     def fresh(actor: Any, critics: Any) -> State:
         actor, critics = jax.tree.map(np.asarray, (actor, critics))
@@ -146,15 +107,7 @@ def sac(
             updates=np.zeros((), np.int32),
         )
 
-    def outputs(actor: Any, x: jax.Array) -> jax.Array:
-        return eqx.combine(actor, actor_static)(x)
-
-    def q(critics: Any, x: jax.Array, action: jax.Array) -> tuple[jax.Array, ...]:
-        return action_values(eqx.combine(critics, critic_static), x, action)
-
-    def act(
-        params: ActorParams, obs: jax.Array, carry: Any, draw: Noise | None
-    ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
+    def act(params: ActorParams, obs: jax.Array, carry: Any, draw: Noise | None) -> Acted:
         if draw is None:
             x = outputs(params.actor, observe(obs_spec, obs))
             return bounds.to_environment(jnp.tanh(x[:, : bounds.size])), carry, {}
@@ -165,7 +118,7 @@ def sac(
         action = jax.lax.cond(params.epsilon > 0, lambda _: draw.uniform, run, None)
         return bounds.to_environment(action), carry, {}
 
-    pieces = pieces_of(config.batch_size // shards.count, micro_batch)
+    pieces = pieces_of(config.batch_size // shards.count, spec.micro_batch)
 
     def critics_gradient(
         state: State, rows: tuple[Batch, jax.Array], ent_coef: jax.Array
@@ -176,13 +129,13 @@ def sac(
         action = bounds.from_environment(batch.actions)
         next_action, next_log_prob = squashed(outputs(state.actor, next_x), drawn)
         bootstrap = smallest(q(state.target_critics, next_x, next_action))
-        wanted = batch.rewards + batch.discounts * (bootstrap - ent_coef * next_log_prob)
+        target = batch.rewards + batch.discounts * (bootstrap - ent_coef * next_log_prob)
 
         def loss(critics: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-            found = q(critics, x, action)
-            losses = [0.5 * (batch.weights * jnp.square(one - wanted)).mean() for one in found]
-            error = jnp.abs(jnp.stack(found) - wanted).mean(0)
-            return sum(losses, jnp.zeros(())), (error, found[0].mean())
+            estimates = q(critics, x, action)
+            losses = [0.5 * (batch.weights * jnp.square(one - target)).mean() for one in estimates]
+            error = jnp.abs(jnp.stack(estimates) - target).mean(0)
+            return sum(losses, jnp.zeros(())), (error, estimates[0].mean())
 
         (value, (error, q_mean)), grads = jax.value_and_grad(loss, has_aux=True)(state.critics)
         return (value, q_mean, grads), error
@@ -197,7 +150,7 @@ def sac(
         def policy(actor: Any) -> tuple[jax.Array, jax.Array]:
             return squashed(outputs(actor, x), drawn)
 
-        # The critics' gradient is wanted by action only: their parameters' would be thrown away.
+        # Only the gradient by action is needed of the critics, not by their parameters.
         (chosen, log_prob), pull = jax.vjp(policy, actor)
         value, by_action = jax.value_and_grad(lambda a: smallest(q(critics, x, a)).mean())(chosen)
         (grads,) = pull((-by_action, jnp.full_like(log_prob, 1.0 / len(x)) * ent_coef))
@@ -206,24 +159,22 @@ def sac(
     critic_grads = in_pieces(critics_gradient, pieces, shards)
     direct = in_pieces(actor_gradient, pieces, shards)
 
-    def update(
-        state: State, batch: Batch, key: jax.Array
-    ) -> tuple[State, dict[str, jax.Array], jax.Array]:
+    def update(state: State, batch: Batch, key: jax.Array) -> Updated:
         rows, alone = batch.rewards.shape[0], shards.each_step
         draw = shards.one_by_one(functools.partial(normals, count=2 * rows * bounds.size))
         drawn = draw(shards.key(key), jnp.zeros((), jnp.int32), state.updates)
         drawn = drawn.reshape(2, rows, bounds.size)
         ent_coef = jnp.exp(state.log_ent)
-        rate = schedule(learning_rate, state.step, total_steps)
+        rate = schedule(learning_rate, state.step, spec.total_steps)
 
         (loss, q_mean, grads), error = critic_grads(state, (batch, drawn[0]), ent_coef)
-        said = {"critic_loss": loss, "td_error": error.mean(), "q_mean": q_mean}
-        grads, said = alone.mean((grads, said))
+        scalars = {"critic_loss": loss, "td_error": error.mean(), "q_mean": q_mean}
+        grads, scalars = alone.mean((grads, scalars))
         critics, critic_optimiser, norm = critic_steps.step(
             state.critics, grads, state.critic_optimiser, rate * critic_ratio
         )
-        found, _ = direct((state.actor, critics), (batch.obs, drawn[1]), ent_coef)
-        grads, value, mean_log_prob = alone.mean(found)
+        computed, _ = direct((state.actor, critics), (batch.obs, drawn[1]), ent_coef)
+        grads, value, mean_log_prob = alone.mean(computed)
         actor, actor_optimiser, _ = actor_steps.step(
             state.actor, grads, state.actor_optimiser, rate
         )
@@ -242,7 +193,7 @@ def sac(
                 lambda: polyak(state.target_critics, critics, config.tau),
                 lambda: state.target_critics,
             )
-        metrics = said | {
+        metrics = scalars | {
             "actor_loss": ent_coef * mean_log_prob - value, "ent_coef": ent_coef,
             "entropy": -mean_log_prob, "grad_norm": norm, "learning_rate": rate,
         }  # fmt: skip
@@ -260,16 +211,16 @@ def sac(
 
     return Algorithm(
         name="sac",
-        init=init,
-        shapes=shapes_of(fresh(actor_arrays, critic_arrays)),
+        init=lambda key: fresh(*networks.draw(key)),
+        shapes=shapes_of(fresh(*networks.shapes)),
         noise=lambda key, env, step: step_noise(key, env, step, bounds.size),
         act=act,
         update=update,
         actor=lambda state: ActorParams(state.actor, state.epsilon),
-        horizon=needs.horizon(num_envs),
+        horizon=replay.horizon(spec.num_envs),
         episodes=None,
         metrics=METRICS,
-        replay=needs,
+        replay=replay,
         advance=warm_up(config.learning_starts),
         shards=shards,
     )

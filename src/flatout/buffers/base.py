@@ -3,92 +3,100 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
 
+from flatout.algorithms.base import Algorithm
 from flatout.errors import CheckpointError
-from flatout.types import RowSource, Trajectory
+from flatout.types import Array, RowSource, Trajectory
 
 Scalars = dict[str, jax.Array]
+Learned = tuple[Any, Any, Scalars, Any]
+"""The learning state, the device state, scalars and feedback after the updates."""
+Arrays = dict[str, np.ndarray]
+Data = dict[str, Any]
+Saved = tuple[Arrays, Data, RowSource | None]
+"""A buffer's state: arrays, JSON-compatible data, and rows of experience where it has any."""
 
 
-class Buffer(Protocol):
+class Buffer:
     """Turns trajectories into what `learn` is dispatched with, on the host or on a device.
 
-    `learn` is pure and becomes a part of the learner's compiled program; what a buffer keeps in
-    device memory is `held`, which goes through it.
+    `learn` is pure and becomes a part of the learner's compiled program. The device state, what a
+    buffer keeps in device memory, goes through that program. This base keeps nothing.
+
+    Args:
+        algorithm: learns from it.
+
+    Attributes:
+        metrics: the names of the scalars that `learn` returns.
+        axes: a pytree prefix of the inputs of a sharded learner: 0 where each shard has its array,
+            None where all shards have the same.
     """
 
-    metrics: tuple[str, ...]
-    """The names of the scalars that `learn` returns."""
-
-    axes: Any
-    """What parts of a sharded learner have of their own in the inputs (0) and share (None), as a
-    pytree prefix."""
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
+        self.metrics = algorithm.metrics
+        self.axes: Any = 0
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
         """The shapes of what `learn` is given for trajectories of such shapes; the first are those
         of dispatches with updates."""
-        ...
+        raise NotImplementedError
 
     def device_state(self) -> Any:
-        """What lives in device memory at the start, as NumPy arrays; () for nothing."""
-        ...
+        """The device state at the start, as NumPy arrays; () for nothing."""
+        return ()
 
     def ingest(self, trajectory: Trajectory) -> None:
-        """Ingest a trajectory, as far as that is the host's part."""
-        ...
+        """Ingest a trajectory, as far as the host does that."""
+        raise NotImplementedError
 
     def batches(self) -> Iterable[Any]:
-        """The inputs of the dispatches of `learn`, one or more, that what was booked asks for."""
-        ...
+        """The inputs of the dispatches of `learn`, one or more, that the trajectory pays for."""
+        raise NotImplementedError
 
-    def learn(
-        self, state: Any, device_state: Any, inputs: Any, key: jax.Array
-    ) -> tuple[Any, Any, Scalars, Any]:
-        """The learning state, the device state, scalars and feedback after the updates."""
-        ...
+    def resized(self, device_state: Any) -> Any:
+        """The device state with the shapes that the next inputs need."""
+        return device_state
 
-    def update_priorities(self, feedback: Any) -> None:
+    def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array) -> Learned:
+        """Make the updates of a dispatch."""
+        raise NotImplementedError
+
+    def update_priorities(self, feedback: list[Any]) -> None:
         """Take in what `learn` fed back, once per trajectory's updates."""
-        ...
 
     def stats(self) -> dict[str, float]:
         """Numbers to report beside the learner's."""
-        ...
+        return {}
 
     def memory_mb(self) -> tuple[float, float]:
         """MiB that it takes in host memory and in the learning device's."""
-        ...
+        return 0.0, 0.0
 
-    def state(
-        self, device_state: Any
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
-        """Arrays, JSON-compatible data, and the rows of experience where there are any."""
-        ...
+    def state(self, device_state: Any) -> Saved:
+        """What a checkpoint needs."""
+        return {}, {}, None
 
-    def restore(
-        self, arrays: dict[str, np.ndarray], data: dict[str, Any], rows: RowSource | None
-    ) -> Any:
+    def restore(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Any:
         """Take over such a state; returns the device state."""
-        ...
+        return ()
 
-    def truncate(
-        self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, device_state: Any
-    ) -> Any:
-        """An environment's episode could not be restored: it ended, truncated, with its last
-        step, and the next began with `first_obs`. Returns the device state."""
-        ...
+    def truncate(self, env: int, last_obs: Array, first_obs: Array, device_state: Any) -> Any:
+        """Truncate an episode that could not be restored after its newest step, which led to
+        `last_obs`; the next began with `first_obs`. Returns the device state."""
+        return device_state
 
 
-def check_shards(data: dict[str, Any], shards: int) -> None:
-    """Refuse a buffer's state that was saved in another number of parts.
+def check_shards(data: Data, shards: int) -> None:
+    """Refuse a buffer's state that was saved with another number of shards.
 
     Raises:
         CheckpointError: it was.
     """
-    said = data.get("shards", max(len(data.get("parts", ())), 1))
-    if said != shards:
-        raise CheckpointError(f"it was saved with --shards {said}.")
+    saved = data.get("shards", 1)
+    if saved != shards:
+        raise CheckpointError(f"it was saved with --shards {saved}.")

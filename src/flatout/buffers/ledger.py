@@ -1,22 +1,21 @@
-"""The books of a ring: counters, ages, final observations; and its way to disk and back.
+"""A ring's counters, ages and final observations, and its way to disk and back.
 
-Host replay and device replay keep the same books, on the host; only where the arrays lie differs.
+Host replay and device replay keep the same ledger, on the host; only where the arrays lie differs.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import numpy as np
 
 from flatout.algorithms.base import ReplaySpec
-from flatout.buffers.ring import MAX_AGE, Geometry, Piece, Ring
+from flatout.buffers.arrays import room_for
+from flatout.buffers.base import Arrays, Data, Saved
+from flatout.buffers.ring import MAX_AGE, Geometry, Piece, Ring, write
+from flatout.buffers.rows import STORED, RingRows, on_host
 from flatout.errors import CheckpointError
-from flatout.types import RowSource, Trajectory
-
-STORED = ("frames", "actions", "rewards", "terminated", "truncated", "age")
-"""What is kept of a row, and its final observations, whose places are the ring's own."""
+from flatout.types import Array, RowSource, Trajectory
 
 
 class Ledger:
@@ -24,13 +23,14 @@ class Ledger:
 
     Args:
         geometry: the ring's sizes.
-        needs: what the algorithm asks for.
-        room: final observations that the ring can hold at first, at least one a environment.
+        replay: what the algorithm asks for.
+        room: final observations that the ring can hold at first, at least one per environment.
 
     Attributes:
         head: rows ever ingested.
         made: updates ever paid for, the newest trajectory's included.
         due: updates that the newest trajectory pays for.
+        finals: final observations ever ingested.
         room: final observations that the ring has to have room for.
     """
 
@@ -41,14 +41,9 @@ class Ledger:
         self.made = 0
         self.due = 0
         self._age = np.zeros((geometry.num_envs,), np.uint8)
-        self._finals = 0  # final observations ever taken in
+        self.finals = 0
         self._final_rows: deque[int] = deque()  # the rows whose final observations are still needed
         self.room = max(room, geometry.num_envs)
-
-    @property
-    def finals(self) -> int:
-        """Final observations ever taken in."""
-        return self._finals
 
     @property
     def beta(self) -> float:
@@ -58,12 +53,8 @@ class Ledger:
         done = min(steps / self._replay.total_steps, 1.0)
         return start + (end - start) * done
 
-    def ingest(self, trajectory: Trajectory) -> tuple[Piece, list[np.ndarray], range, int]:
-        """Book a trajectory.
-
-        Returns:
-            The piece; its final frames and their numbers; and the room that final frames need.
-        """
+    def ingest(self, trajectory: Trajectory) -> tuple[Piece, list[np.ndarray], range]:
+        """Count a trajectory. Returns the piece, its final frames and their numbers."""
         geometry = self._geometry
         rewards, ended = trajectory.rewards, trajectory.ended
         rows, num_envs = rewards.shape
@@ -75,13 +66,13 @@ class Ledger:
         self._age = age[rows].copy()
         slot = np.zeros((rows, num_envs), np.int32)
         finals: list[np.ndarray] = []
-        first = self._finals
+        first = self.finals
         if trajectory.truncated.any():
             for index, final in zip(trajectory.final_index, trajectory.final_obs, strict=True):
                 if index < rows * num_envs:
-                    slot[index // num_envs, index % num_envs] = self._finals
+                    slot[index // num_envs, index % num_envs] = self.finals
                     finals.append(geometry.newest(final))
-                    self._finals += 1
+                    self.finals += 1
                     self._final_rows.append(self.head + int(index) // num_envs)
         self.head += rows
         while self._final_rows and self._final_rows[0] < self.head - geometry.rows:
@@ -98,12 +89,24 @@ class Ledger:
             age=age,
             slot=slot,
         )
-        return piece, finals, range(first, self._finals), self._grown()
+        self.room = room_for(len(self._final_rows), self.room)
+        return piece, finals, range(first, self.finals)
 
-    def _grown(self) -> int:
-        while self.room < len(self._final_rows):
-            self.room *= 2
-        return self.room
+    def write(self, ring: Ring, trajectory: Trajectory) -> tuple[Ring, Piece]:
+        """`ingest` into a ring of NumPy arrays, in place but for a need of more room."""
+        head = self.head
+        piece, finals, numbers = self.ingest(trajectory)
+        ring = self._with_room(ring, numbers.start)
+        write(self._geometry, ring, head, piece)
+        for number, final in zip(numbers, finals, strict=True):
+            ring.finals[number % len(ring.finals)] = final
+        return ring, piece
+
+    def _with_room(self, ring: Ring, count: int) -> Ring:
+        """The ring, which has `count` final frames so far, with the room that it has to have."""
+        if self.room <= len(ring.finals):
+            return ring
+        return ring._replace(finals=self.moved(ring.finals, self.room, count))
 
     @staticmethod
     def moved(finals: np.ndarray, room: int, count: int) -> np.ndarray:
@@ -119,31 +122,26 @@ class Ledger:
         rows = min(self.head, self._geometry.rows)
         return {"replay_fill": rows / self._geometry.rows, "replay_mb": size / 2**20}
 
-    def next_row(self, ring: Ring) -> dict[str, np.ndarray]:
+    def next_row(self, ring: Ring) -> Arrays:
         """What lies in the row that the next step will complete."""
         geometry = self._geometry
         place = self.head % geometry.length * geometry.num_envs
         frames = on_host(ring.frames, place, geometry.num_envs)
         return {"frames": frames.copy(), "age": self._age.copy()}
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Data:
         """JSON-compatible counters."""
         return {"head": self.head, "room": self.room}
 
     def source(self, ring: Ring) -> RowSource:
         """The rows, to be read where they lie."""
-        return _Rows(self._geometry, ring, self.head)
+        return RingRows(self._geometry, ring, self.head)
 
-    def saved(
-        self, ring: Ring, priorities: dict[str, np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource]:
-        """What a buffer keeps (`Buffer.state`)."""
+    def saved(self, ring: Ring, priorities: Arrays) -> Saved:
+        """See `Buffer.state`."""
         return self.next_row(ring) | priorities, self.state(), self.source(ring)
 
-    def restore(
-        self, ring: Ring, arrays: dict[str, np.ndarray], data: dict[str, Any],
-        rows: RowSource | None,
-    ) -> Ring:  # fmt: skip
+    def restore(self, ring: Ring, arrays: Arrays, data: Data, rows: RowSource | None) -> Ring:
         """Take over saved rows, in place, and counters; returns the ring (NumPy)."""
         geometry = self._geometry
         if rows is None:
@@ -180,8 +178,9 @@ class Ledger:
                     self._final_rows.append(first + int(t))
                     kept.append(final)
             first = stop
-        self._finals = len(kept)
-        finals = np.zeros((self._grown(), *geometry.frame), ring.finals.dtype)
+        self.finals = len(kept)
+        self.room = room_for(self.finals, self.room)
+        finals = np.zeros((self.room, *geometry.frame), ring.finals.dtype)
         for number, final in enumerate(kept):
             finals[number] = final
         place = self.head % geometry.length * geometry.num_envs
@@ -189,8 +188,8 @@ class Ledger:
         ring.age[place : place + geometry.num_envs] = arrays["age"]
         return ring._replace(finals=finals)
 
-    def truncate(self, ring: Ring, env: int, final_obs: np.ndarray, first_obs: np.ndarray) -> Ring:
-        """The environment's newest step ended its episode; the next begins with `first_obs`."""
+    def truncate(self, ring: Ring, env: int, last_obs: Array, first_obs: Array) -> Ring:
+        """See `Buffer.truncate`; the ring is of NumPy arrays."""
         self._age[env] = 0
         place = self.head % self._geometry.length * self._geometry.num_envs + env
         ring.age[place] = 0
@@ -201,49 +200,10 @@ class Ledger:
         if ring.terminated[last] or ring.truncated[last]:
             return ring
         ring.truncated[last] = True
-        ring.slot[last] = self._finals
-        self._finals += 1
+        ring.slot[last] = self.finals
         self._final_rows.append(self.head - 1)
-        if self._grown() > len(ring.finals):
-            ring = ring._replace(finals=self.moved(ring.finals, self.room, self._finals - 1))
-        ring.finals[(self._finals - 1) % len(ring.finals)] = self._geometry.newest(final_obs)
+        self.room = room_for(len(self._final_rows), self.room)
+        ring = self._with_room(ring, self.finals)
+        ring.finals[self.finals % len(ring.finals)] = self._geometry.newest(last_obs)
+        self.finals += 1
         return ring
-
-
-class _Rows:
-    """A ring's rows by number."""
-
-    def __init__(self, geometry: Geometry, ring: Ring, head: int) -> None:
-        self._geometry, self._ring, self._head = geometry, ring, head
-
-    @property
-    def stored(self) -> tuple[int, int]:
-        older = self._geometry.spec.stack - 1
-        return max(self._head - self._geometry.rows - older, 0), self._head
-
-    def read(self, first: int, end: int) -> dict[str, np.ndarray]:
-        geometry = self._geometry
-        length, num_envs = geometry.length, geometry.num_envs
-        start, rows = first % length, end - first
-        until = min(start + rows, length)  # the ring may go on at its beginning
-        pieces = [(start, until - start), (0, rows - (until - start))]
-        block: dict[str, np.ndarray] = {}
-        for name in (*STORED, "slot"):
-            array = getattr(self._ring, name)
-            found = [on_host(array, at * num_envs, size * num_envs) for at, size in pieces if size]
-            block[name] = np.concatenate(found).reshape(rows, num_envs, *array.shape[1:])
-        numbers = block.pop("slot")[block["truncated"]]
-        finals = self._ring.finals
-        block["finals"] = on_host(finals, 0, len(finals))[numbers % len(finals)]
-        return block
-
-
-def on_host(array: Any, start: int, size: int) -> np.ndarray:
-    """Some entries of an array in host memory, without moving all of it there."""
-    if hasattr(array, "rows"):  # one part's of several
-        return array.rows(start, size)
-    if isinstance(array, np.ndarray) or next(iter(array.devices())).platform == "cpu":
-        return np.asarray(array)[start : start + size]
-    import jax
-
-    return np.asarray(jax.lax.dynamic_slice_in_dim(array, start, size))

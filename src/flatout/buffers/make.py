@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flatout.algorithms.base import REPLAY, Algorithm, ReplaySpec, raw_key
+from flatout.buffers.arrays import shard_shapes
 from flatout.buffers.base import Buffer
 from flatout.buffers.device import DeviceReplay
 from flatout.buffers.on_policy import OnPolicyBuffer
 from flatout.buffers.replay import HostReplay
 from flatout.buffers.ring import Geometry, ring_bytes, ring_shapes
 from flatout.buffers.sampling import leaf_count
-from flatout.buffers.sharded import ShardedBuffer, shard_shapes
+from flatout.buffers.sharded import ShardedBuffer
 from flatout.buffers.sharded_replay import ShardedReplay
 from flatout.buffers.trajectories import TrajectoryReplay
 from flatout.config.placement import CPU, Placement
@@ -36,28 +37,25 @@ def build_buffer(
     """What lies between trajectories and updates, where the placement wants it.
 
     Args:
-        config: the settings.
         task: the environment; None for a dataset.
-        algorithm: learns from it.
-        placement: where replay lives.
         shapes: of trajectories.
-        expect: is told before anything large is allocated how many MiB that will be in host
+        expect: called before anything large is allocated, with how many MiB that will be in host
             memory and in the learning device's; refuses what cannot be.
     """
     shards = config.run.shards
-    own = shapes if shards == 1 else shard_shapes(shapes, shards)
+    each = shapes if shards == 1 else shard_shapes(shapes, shards)
     if algorithm.replay is not None:
         assert task is not None  # only what learns from replay looks at it again
         if shards > 1:
             algorithm = replace(algorithm, replay=algorithm.replay.shard(shards))
-        return _build_replay(config, task, algorithm, placement, own, expect)
+        return _build_replay(config, task, algorithm, placement, each, expect)
     kept = getattr(config.hyper, "replay_trajectories", 1)
     if kept == 1:
         buffers = [OnPolicyBuffer(algorithm) for _ in range(shards)]
     else:
-        buffers = [TrajectoryReplay(algorithm, kept, own) for _ in range(shards)]
+        buffers = [TrajectoryReplay(algorithm, kept, each) for _ in range(shards)]
         expect((shards * buffers[0].memory_mb()[0], 0.0))
-    return buffers[0] if shards == 1 else ShardedBuffer(buffers, own.rewards.shape[1])
+    return buffers[0] if shards == 1 else ShardedBuffer(buffers, each.rewards.shape[1])
 
 
 def replay_mb(
@@ -66,10 +64,7 @@ def replay_mb(
     """MiB that replay will take in host memory, and in the learning device's.
 
     Args:
-        geometry: the ring's sizes.
-        needs: what the algorithm asks of it.
         trajectory: the shapes of trajectories.
-        placement: where it lives.
     """
     ring = ring_bytes(ring_shapes(geometry, trajectory, geometry.num_envs))
     tree = 0 if replay.alpha is None else 8 * leaf_count(geometry)
@@ -87,7 +82,7 @@ def _build_replay(
     config: TrainConfig, task: Task, algorithm: Algorithm, placement: Placement, shapes: Any,
     expect: Callable[[tuple[float, float]], None],
 ) -> Buffer:  # fmt: skip
-    """Replay; algorithm and shapes are those of one part."""
+    """Replay; algorithm and shapes are those of one shard."""
     replay = algorithm.replay
     assert replay is not None
     num_envs, shards = shapes.rewards.shape[1], config.run.shards

@@ -1,7 +1,7 @@
 """Replay in host memory: a ring of NumPy arrays, batches gathered here and handed over whole.
 
-Which rows are learned from, a compiled function of (seed, update) says, the same as for replay in
-device memory. Priorities refresh once per trajectory's updates.
+A compiled function of (seed, update) draws the rows to learn from, the same as for replay in device
+memory. Priorities refresh once per trajectory's updates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, wrap_key
-from flatout.buffers.base import Scalars, check_shards
+from flatout.buffers.base import Arrays, Buffer, Data, Learned, Saved, Scalars, check_shards
 from flatout.buffers.ledger import Ledger
 from flatout.buffers.ring import Gathered, Geometry, Ring, gather, merge, ring_bytes, ring_shapes
 from flatout.buffers.sampling import (
@@ -30,22 +30,22 @@ from flatout.buffers.sampling import (
     saved,
     set_priorities,
 )
-from flatout.types import Device, RowSource, Trajectory
+from flatout.types import Array, Device, RowSource, Trajectory
 
 COUNT, STEPS = range(2)
 """What a dispatch's first counters are: updates to make, environment steps taken."""
 
 
-class HostReplay:
+class HostReplay(Buffer):
     """A ring in host memory, which all shards of a sharded learner have in common.
 
-    Shard s has the s-th N environments, draws from those alone, and by its own priorities; batches
+    Shard s has the s-th N environments, draws from those alone, and by their priorities; batches
     have a leading axis of shards then.
 
     Args:
-        algorithm: learns from it, or one part of it does.
-        geometry: the ring's sizes; a shard's.
-        trajectory: the shapes of trajectories; a shard's.
+        algorithm: learns from it, or from a shard of it.
+        geometry: the ring's sizes, or a shard's.
+        trajectory: the shapes of trajectories, or of a shard's.
         key: raw key data of the sampling stream, uint32 ``[2]``; of S shards ``[S, 2]``.
         host: the CPU device that chooses rows.
         chunk: the most updates in one dispatch; a trajectory's updates that need several are
@@ -62,7 +62,7 @@ class HostReplay:
         chunk: int | None = None,
     ) -> None:
         assert algorithm.replay is not None
-        self._algorithm = algorithm
+        super().__init__(algorithm)
         self._replay = algorithm.replay
         self._shard, self._key = geometry, key
         self._shards = key.shape[:-1]  # () or (S,)
@@ -73,7 +73,7 @@ class HostReplay:
         self._chunk = min(chunk or self._most, self._most)
         shapes = ring_shapes(self._geometry, trajectory, self._geometry.num_envs)
         self._ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
-        self._ledger = Ledger(self._geometry, self._replay.whole())
+        self.ledger = Ledger(self._geometry, self._replay.whole())
         self._drawn: tuple[np.ndarray, np.ndarray] | None = None
         self._ingested = (0, 0)
         self.axes: Any = (0, None)
@@ -102,7 +102,7 @@ class HostReplay:
         none = np.zeros((*self._shards, self._chunk, self._replay.batch_size), np.int32)
         batches = self._gather(none, none)
         self._batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batches)
-        self.metrics = (*algorithm.advanced, *algorithm.metrics, "updates")
+        self.metrics = replay_metrics(algorithm)
 
     def _placed(self, tree: Any) -> Any:
         return jax.device_put(tree, self._host)
@@ -119,34 +119,21 @@ class HostReplay:
         return program.lower(*arguments).compile()
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
-        """The shapes of a dispatch's batches and counters, and of one without updates."""
         counters = jax.ShapeDtypeStruct((2,), np.int32)
         return [(self._batches, counters), ((), counters)]
 
-    def device_state(self) -> Any:
-        """Nothing lives in device memory."""
-        return ()
-
     def ingest(self, trajectory: Trajectory) -> None:
-        """Ingest a trajectory."""
-        ledger, ring = self._ledger, self._ring
-        head, made = ledger.head, ledger.made
-        piece, finals, numbers, room = ledger.ingest(trajectory)
-        if room > len(ring.finals):
-            self._ring = ring = ring._replace(finals=ledger.moved(ring.finals, room, numbers.start))
-        _insert(self._geometry, ring, head, piece)
-        for number, final in zip(numbers, finals, strict=True):
-            ring.finals[number % len(ring.finals)] = final
+        head, made = self.ledger.head, self.ledger.made
+        self._ring, piece = self.ledger.write(self._ring, trajectory)
         if self._priorities is not None:
             self._priorities = self._insert_priorities(self._priorities, np.int32(head))
         self._ingested = (made, piece.rewards.size)
 
     def batches(self) -> Iterator[Any]:
-        """The batches of the updates that the trajectory pays for."""
-        ledger, (made, steps) = self._ledger, self._ingested
+        ledger, (made, steps) = self.ledger, self._ingested
         count = ledger.due
         if not count:
-            # A program of its own: what does not change in a loop, XLA computes before it.
+            # A separate program: what does not change in a loop, XLA computes before it.
             yield (), np.array([0, steps], np.int32)
             return
         beta = np.float32(ledger.beta)
@@ -160,17 +147,16 @@ class HostReplay:
                 batch = batch._replace(weights=_some(weights, start, self._chunk))
             yield batch, np.array([stop - start, 0 if start else steps], np.int32)
 
-    def learn(
-        self, state: Any, device_state: Any, inputs: Any, key: jax.Array
-    ) -> tuple[Any, Any, Scalars, Any]:
+    def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array) -> Learned:
         """All of a dispatch's updates, one batch after the other; none without batches."""
         batches, counters = inputs
         algorithm, geometry = self._algorithm, self._shard
         assert algorithm.advance is not None
-        state, said = algorithm.advance(state, counters[STEPS])
+        state, scalars = algorithm.advance(state, counters[STEPS])
         zeros = jnp.zeros((len(algorithm.metrics),), jnp.float32)
         if batches == ():
-            return state, device_state, said | averages(algorithm, zeros, counters[COUNT]), ()
+            scalars |= averages(algorithm, zeros, counters[COUNT])
+            return state, device_state, scalars, ()
 
         def body(u: jax.Array, carry: Any) -> Any:
             state, totals, errors = carry
@@ -182,55 +168,43 @@ class HostReplay:
         count = counters[COUNT]
         state, totals, errors = jax.lax.fori_loop(0, count, body, (state, zeros, errors))
         feedback = errors if self._replay.alpha is not None else ()
-        return state, device_state, said | averages(algorithm, totals, count), feedback
+        return state, device_state, scalars | averages(algorithm, totals, count), feedback
 
     def update_priorities(self, feedback: list[Any]) -> None:
-        """Give the sampled transitions the priorities of their errors."""
-        if self._priorities is None or not self._ledger.due:
+        if self._priorities is None or not self.ledger.due:
             return
         assert self._drawn is not None
         errors = np.zeros((*self._shards, self._most, self._replay.batch_size), np.float32)
-        found = np.concatenate([np.asarray(one) for one in feedback], -2)[..., : self._most, :]
-        errors[..., : found.shape[-2], :] = found
+        fed_back = np.concatenate([np.asarray(one) for one in feedback], -2)[..., : self._most, :]
+        errors[..., : fed_back.shape[-2], :] = fed_back
         row, env = self._drawn
         self._priorities = self._set_priorities(
-            self._priorities, row, env, errors, np.int32(self._ledger.due)
+            self._priorities, row, env, errors, np.int32(self.ledger.due)
         )
 
     def stats(self) -> dict[str, float]:
-        """How full it is (rows, and their share) and what it takes."""
-        return self._ledger.stats(ring_bytes(self._ring))
+        return self.ledger.stats(ring_bytes(self._ring))
 
     def memory_mb(self) -> tuple[float, float]:
-        """MiB in host memory, and in the learning device's."""
         return ring_bytes(self._ring) / 2**20, 0.0
 
-    def state(
-        self, device_state: Any
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
-        """Counters and priorities; the rows themselves are read where they lie."""
-        arrays, data, rows = self._ledger.saved(self._ring, saved(self._shard, self._priorities))
+    def state(self, device_state: Any) -> Saved:
+        arrays, data, rows = self.ledger.saved(self._ring, saved(self._shard, self._priorities))
         return arrays, data | {"shards": math.prod(self._shards)}, rows
 
-    def restore(
-        self, arrays: dict[str, np.ndarray], data: dict[str, Any], rows: RowSource | None
-    ) -> Any:
-        """Take over such a state."""
+    def restore(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Any:
         check_shards(data, math.prod(self._shards))
-        self._ring = self._ledger.restore(self._ring, arrays, data, rows)
+        self._ring = self.ledger.restore(self._ring, arrays, data, rows)
         if self._priorities is not None:
             self._priorities = self._placed(restored(self._shard, arrays))
         return ()
 
-    def truncate(
-        self, env: int, final_obs: np.ndarray, first_obs: np.ndarray, device_state: Any
-    ) -> Any:
-        """The environment's newest step was its episode's last."""
-        self._ring = self._ledger.truncate(self._ring, env, final_obs, first_obs)
+    def truncate(self, env: int, last_obs: Array, first_obs: Array, device_state: Any) -> Any:
+        self._ring = self.ledger.truncate(self._ring, env, last_obs, first_obs)
         return device_state
 
     def _gather(self, row: np.ndarray, env: np.ndarray) -> Gathered:
-        head = self._ledger.head
+        head = self.ledger.head
         return gather(np, self._geometry, self._ring, head, row, env + self._first)
 
     def _draw_all(
@@ -257,13 +231,18 @@ class HostReplay:
 
 
 def one_update(
-    algorithm: Algorithm, geometry: Geometry, state: Any, totals: jax.Array, found: Gathered,
+    algorithm: Algorithm, geometry: Geometry, state: Any, totals: jax.Array, gathered: Gathered,
     key: jax.Array,
 ) -> tuple[Any, jax.Array, jax.Array]:  # fmt: skip
     """One gradient step from gathered transitions; the same text wherever they came from."""
-    batch = algorithm.shards.one_by_one(functools.partial(merge, geometry))(found)
+    batch = algorithm.shards.one_by_one(functools.partial(merge, geometry))(gathered)
     state, metrics, error = algorithm.update(state, batch, wrap_key(key))
     return state, totals + jnp.stack([metrics[name] for name in algorithm.metrics]), error
+
+
+def replay_metrics(algorithm: Algorithm) -> tuple[str, ...]:
+    """The names of the scalars that `learn` returns with replay."""
+    return (*algorithm.advanced, *algorithm.metrics, "updates")
 
 
 def averages(algorithm: Algorithm, totals: jax.Array, count: jax.Array) -> Scalars:
@@ -279,14 +258,3 @@ def _some(array: np.ndarray, start: int, size: int) -> np.ndarray:
         return array
     index = np.minimum(np.arange(start, start + size), array.shape[-2] - 1)
     return np.take(array, index, -2)
-
-
-def _insert(geometry: Geometry, ring: Ring, head: int, piece: Any) -> None:
-    """Write a piece into the ring's arrays."""
-    rows = len(piece.rewards)
-    places = np.arange(head, head + rows + 1) % geometry.length
-    for name in piece._fields:
-        array = getattr(ring, name)
-        shaped = array.reshape(geometry.length, geometry.num_envs, *array.shape[1:])
-        new = getattr(piece, name)
-        shaped[places[: len(new)]] = new

@@ -41,7 +41,7 @@ class Ring(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A trajectory as a ring takes it in: T rows of N environments.
+    """A trajectory as a ring ingests it: T rows of N environments.
 
     `frames` and `age` are of the observations before and after the steps, ``[T + 1, N, ...]``.
     """
@@ -61,7 +61,7 @@ class Geometry:
 
     Attributes:
         spec: one observation.
-        environments: N.
+        num_envs: N.
         rows: R, steps of each environment that can be sampled.
         n_step: steps that a sample spans.
         gamma: discount per step.
@@ -85,7 +85,7 @@ class Geometry:
         return (*shape[:-1], shape[-1] // self.spec.stack)
 
     def window(self, head: Any) -> tuple[Any, Any]:
-        """First row that can be sampled, and how many, once `head` rows were ever taken in."""
+        """First row that can be sampled, and how many, once `head` rows were ever ingested."""
         count = (
             np.minimum(head, self.rows) if isinstance(head, int) else jnp.minimum(head, self.rows)
         )
@@ -121,6 +121,15 @@ def ring_bytes(ring: Any) -> int:
     return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in ring)
 
 
+def write(geometry: Geometry, ring: Ring, head: int, piece: Piece) -> None:
+    """Write a piece into a ring of NumPy arrays from row `head` on."""
+    places = np.arange(head, head + len(piece.rewards) + 1) % geometry.length
+    for name, new in piece._asdict().items():
+        array = getattr(ring, name)
+        shaped = array.reshape(geometry.length, geometry.num_envs, *array.shape[1:])
+        shaped[places[: len(new)]] = new
+
+
 class Gathered(NamedTuple):
     """Transitions as a ring gives them; `merge` makes a batch of them.
 
@@ -151,7 +160,7 @@ def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, env: 
         ring: the arrays.
         head: rows ever ingested.
         row: ``[...]`` row numbers, within `Geometry.window`.
-        environment: ``[...]`` environments.
+        env: ``[...]`` environments.
     """
     num_envs, length = geometry.num_envs, geometry.length
 
@@ -185,7 +194,7 @@ def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, env: 
     )
 
 
-def merge(geometry: Geometry, found: Gathered) -> Batch:
+def merge(geometry: Geometry, gathered: Gathered) -> Batch:
     """A batch ``[B]`` as algorithms take it: rewards discounted and summed, frames stacked.
 
     Done within the compiled update, and with looked-up factors, so that no rounding depends on
@@ -194,17 +203,18 @@ def merge(geometry: Geometry, found: Gathered) -> Batch:
     n, gamma = geometry.n_step, geometry.gamma
     factors = np.tril(np.broadcast_to([gamma**k for k in range(n)], (n, n))).astype(np.float32)
     ahead = np.asarray([*(gamma ** (k + 1) for k in range(n)), 0.0], np.float32)
-    rewards = (found.rewards * jnp.asarray(factors)[found.steps - 1]).sum(-1)
-    discounts = jnp.asarray(ahead)[jnp.where(found.terminated, n, found.steps - 1)]
+    rewards = (gathered.rewards * jnp.asarray(factors)[gathered.steps - 1]).sum(-1)
+    discounts = jnp.asarray(ahead)[jnp.where(gathered.terminated, n, gathered.steps - 1)]
 
     depth, shape = geometry.spec.stack, (len(rewards), *geometry.spec.shape)
+    frames = gathered.frames
 
     def stacked(frames: jax.Array) -> jax.Array:
         return frames[:, 0] if depth == 1 else jnp.moveaxis(frames, 1, 3).reshape(shape)
 
     return Batch(
-        stacked(found.frames[:, :depth]), found.actions, rewards, stacked(found.frames[:, -depth:]),
-        discounts, found.weights,
+        stacked(frames[:, :depth]), gathered.actions, rewards, stacked(frames[:, -depth:]),
+        discounts, gathered.weights,
     )  # fmt: skip
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from flatout.algorithms.parallel.packing import OutputLayout
+from flatout.buffers.arrays import room_for
+from flatout.envs.base import blamed
 from flatout.types import ObservationSpec, Trajectory
 
 
 def final_chunks(horizon: int, limit: int | None) -> int:
     """How often a time limit can cut one environment's episodes within T steps.
 
-    Room for that many final observations per environment is made from the start; episodes that
-    are cut more often make more room, at the price of compiling the update again.
+    Room for that many final observations per environment is made from the start (`room_for`).
     """
     return 1 if limit is None else horizon // limit + 1
 
@@ -129,16 +130,15 @@ class RolloutBuffer:
 
     def keep_final(self, step: int, env: int, obs: np.ndarray) -> None:
         """Keep the observation with which a truncated episode ended."""
-        self._final_obs.append(np.array(obs))  # the environment may reuse its own
+        self._final_obs.append(np.array(obs))  # the environment may reuse it
         self._final_index.append(step * self._num_envs + env)
 
     def trajectory(self) -> Trajectory:
         """The trajectory; its arrays are views, valid until the next `start`.
 
-        Room for final observations is a multiple of N and doubles when it was too little.
+        Room for final observations is a multiple of N; see `room_for`.
         """
-        while len(self._final_index) > self.chunks * self._num_envs:
-            self.chunks *= 2
+        self.chunks = room_for(-(-len(self._final_index) // self._num_envs), self.chunks)
         room = self.chunks * self._num_envs
         final_obs = np.zeros((room, *self.obs.shape[2:]), self.obs.dtype)
         final_index = np.full((room,), self.rewards.size, np.int32)
@@ -170,23 +170,34 @@ class RolloutBuffer:
             return parts[0]
         return {name: np.concatenate([part[name] for part in parts], 1) for name in parts[0]}
 
-    def check(self, blame: Callable[[int, int, str], Exception]) -> None:
+    def check(self, name: str, first: int = 0) -> None:
         """Refuse observations or rewards that are not finite.
 
         Args:
-            blame: ``(step, env, what) -> error`` to raise for the first of them.
+            name: of the environment, for the message.
+            first: the number of the first environment in the run.
+
+        Raises:
+            EnvironmentFailure: which it was.
         """
+        bad_obs = "an observation with NaN or infinity"
         if not np.isfinite(self.rewards).all():
             rows = self.rewards if self.valid is None else np.where(self.valid, self.rewards, 0)
             bad = np.argwhere(~np.isfinite(rows))
             if len(bad):
                 step, env = bad[0]
-                raise blame(int(step), int(env), f"reward {self.rewards[step, env]}")
+                raise blamed(name, step, first + env, f"reward {self.rewards[step, env]}")
         if self.obs.dtype.kind == "f" and not np.isfinite(self.obs).all():
             flat = np.isfinite(self.obs).reshape(*self.obs.shape[:2], -1).all(-1)
             step, env = np.argwhere(~flat)[0]
-            raise blame(int(step) - 1, int(env), "an observation with NaN or infinity")
+            raise blamed(name, step - 1, first + env, bad_obs)
         for index, obs in zip(self._final_index, self._final_obs, strict=True):
             if obs.dtype.kind == "f" and not np.isfinite(obs).all():
                 step, env = divmod(index, self._num_envs)
-                raise blame(step, env, "an observation with NaN or infinity")
+                raise blamed(name, step, first + env, bad_obs)
+
+
+def share_room(buffers: Sequence[RolloutBuffer], chunks: int) -> None:
+    """Give all slots the same room for final observations."""
+    for buffer in buffers:
+        buffer.chunks = chunks

@@ -23,7 +23,7 @@ EPSILON = 1e-6
 class Priorities(NamedTuple):
     """Attributes:
     tree: ``[2 * leaves]`` float32; entry 1 is the sum of all, entries 2k and 2k + 1 add up to
-        entry k, the last half are the transitions' own, already to the power alpha.
+        entry k, the last half are the transitions', already to the power alpha.
     largest: the largest priority ever given, which new transitions get.
     """
 
@@ -77,7 +77,6 @@ def draw(
     ``(1 / (M * P(i)))^beta`` over the largest in the batch (Schaul et al., 2016, section 3.4).
 
     Args:
-        geometry: sizes.
         key: raw key data, uint32 ``[2]``.
         update: the update's number since the run's start, int32.
         head: rows ever ingested, int32.
@@ -132,8 +131,6 @@ def insert_priorities(
     """New rows get the largest priority; those that can no longer be sampled lose theirs.
 
     Args:
-        geometry: sizes.
-        priorities: before.
         head: rows ever ingested, the new ones not counted.
         rows: T, how many are new.
     """
@@ -164,15 +161,15 @@ def set_priorities(
 
 
 def leaves(geometry: Geometry, priorities: Priorities) -> np.ndarray:
-    """The transitions' own priorities ``[L * N]``, of S parts ``[S, L * N]``."""
+    """The transitions' priorities ``[L * N]``, of S shards ``[S, L * N]``."""
     start = leaf_count(geometry)
     return np.asarray(priorities.tree)[..., start : start + geometry.length * geometry.num_envs]
 
 
 def saved(geometry: Geometry, priorities: Priorities | None) -> dict[str, np.ndarray]:
-    """All that a checkpoint needs: the transitions' own ``[L, N]``; the sums are functions of them.
+    """What a checkpoint needs: the transitions' priorities ``[L, N]``, of which the sums follow.
 
-    Of S parts the environments lie side by side: ``[L, S * N]``.
+    Of S shards the environments lie side by side: ``[L, S * N]``.
     """
     if priorities is None:
         return {}
@@ -183,17 +180,17 @@ def saved(geometry: Geometry, priorities: Priorities | None) -> dict[str, np.nda
 
 
 def restored(geometry: Geometry, arrays: dict[str, np.ndarray]) -> Priorities:
-    """Saved priorities (NumPy), of one store or of parts as they were saved."""
+    """Saved priorities (NumPy), of one store or of shards."""
     largest = np.asarray(arrays["largest"], np.float32)
     whole = arrays["priorities"].reshape(geometry.length, -1, geometry.num_envs)
-    trees = [_tree(geometry, whole[:, part].reshape(-1)) for part in range(whole.shape[1])]
+    trees = [_tree(geometry, whole[:, shard].reshape(-1)) for shard in range(whole.shape[1])]
     return Priorities(np.stack(trees) if largest.ndim else trees[0], largest)
 
 
-def _tree(geometry: Geometry, own: np.ndarray) -> np.ndarray:
+def _tree(geometry: Geometry, priorities: np.ndarray) -> np.ndarray:
     size = leaf_count(geometry)
     tree = np.zeros(2 * size, np.float32)
-    tree[size : size + len(own)] = own
+    tree[size : size + len(priorities)] = priorities
     while size > 1:
         tree[size // 2 : size] = tree[size : 2 * size : 2] + tree[size + 1 : 2 * size : 2]
         size //= 2

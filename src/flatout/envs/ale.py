@@ -42,7 +42,7 @@ FLAGS = {
     "life_loss_info": "--terminal-on-life-loss",
     "reward_clipping": "--clip-reward",
 }
-"""AtariVectorEnv's arguments that have flags of their own here."""
+"""AtariVectorEnv's arguments that have flags here."""
 
 
 def is_atari(name: str) -> bool:
@@ -73,11 +73,11 @@ def rom_of(name: str) -> str:
         UsageError: there is no such game.
     """
     roms = sorted(set(load().roms.get_all_rom_ids()) - MULTIPLAYER)
-    known = {f"{PREFIX}{rom.title().replace('_', '')}{SUFFIX}": rom for rom in roms}
-    if name not in known:
-        hint = nearest(name, known) or f" An id looks like {PREFIX}Breakout{SUFFIX}."
+    ids = {f"{PREFIX}{rom.title().replace('_', '')}{SUFFIX}": rom for rom in roms}
+    if name not in ids:
+        hint = nearest(name, ids) or f" An id looks like {PREFIX}Breakout{SUFFIX}."
         raise UsageError(f"unknown environment {name!r}:{hint}")
-    return known[name]
+    return ids[name]
 
 
 def vector_settings(config: EnvConfig) -> dict[str, Any]:

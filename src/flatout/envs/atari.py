@@ -10,7 +10,7 @@ import numpy as np
 
 from flatout.config.schema import EnvConfig
 from flatout.envs.ale import atari_specs, load, vector_settings, write_frames
-from flatout.envs.base import Ended, blamed
+from flatout.envs.base import Ended
 from flatout.envs.cropped import cropped as cropped
 from flatout.envs.host import TRAINING, episode_seed
 from flatout.errors import EnvironmentFailure, one_line
@@ -39,9 +39,8 @@ class AtariEnvs:
         stream: `TRAINING` or `EVALUATION`.
         reseed_after: steps after the last seeded start from which on the next episode is seeded
             again; 0 seeds every episode.
-        first: the number of the first of them among the run's: seeds and messages name that.
-        threads: in which they step, where the environment's settings do not say; 0 takes as many
-            as there are cores.
+        first: the first environment's number in the run, for seeds and messages.
+        threads: in which they step, unless the settings say; 0 takes as many as there are cores.
 
     Raises:
         UsageError: an unknown game or impossible settings.
@@ -81,11 +80,9 @@ class AtariEnvs:
         self.life_lost: np.ndarray | None = self._lost
 
     def reset(self, env: int, out: np.ndarray, episode: int | None = None) -> None:
-        """Start an episode of one environment (by default the next) and write its observation."""
         self._begin([env], [self.episode[env] + 1 if episode is None else episode], out)
 
     def reset_all(self, out: np.ndarray, episode: int | None = None) -> None:
-        """Start an episode of every environment, in parallel."""
         numbers = [last + 1 if episode is None else episode for last in self.episode]
         self._begin(self._all, numbers, out)
 
@@ -97,16 +94,9 @@ class AtariEnvs:
         ended: Ended,
         active: Sequence[int] | None = None,
     ) -> None:
-        """One step of every environment (or of the `active` ones).
+        """See `Envs.step`.
 
-        Args:
-            actions: ``[N]`` integers.
-            out: ``[N, H, W, channels]``, receives observations: after an episode's end the next
-                one's first.
-            rewards: ``[N]``, receives raw rewards.
-            ended: called where an episode ended, with a view of `out` as the final observation.
-            active: environments that play on, in increasing order. One may stop only between
-                episodes, and go on only where every episode is seeded.
+        An environment may stop only between episodes, and go on only where every episode is seeded.
 
         Raises:
             EnvironmentFailure: the emulator failed, or an action is none of the game's.
@@ -136,33 +126,24 @@ class AtariEnvs:
             self._follow(over, out)
 
     def finished(self, env: int) -> Episode:
-        """The episode that `ended` is being told of."""
         return Episode(self._first + env, self.returns[env], self.lengths[env])
 
     def replay_all(
         self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: np.ndarray
     ) -> list[bool]:
-        """Reproduce every environment's state from its `origin` and the actions since.
+        """See `Envs.replay_all`.
 
-        All arrive together: the one with the most actions begins, the others make no-ops until it
-        is their turn, and are reset then.
-
-        Args:
-            episodes: each environment's `origin`.
-            actions: each one's ``[since]`` actions; None where they are not known.
-            out: ``[N, H, W, channels]``, receives observations.
-
-        Returns:
-            For each environment whether it was reproduced.
+        All arrive together: the environment with the most actions begins; each of the rest makes
+        no-ops until it has to begin, and is reset then.
         """
-        known = {env: taken for env, taken in enumerate(actions) if taken is not None}
-        total = max(map(len, known.values()), default=0)
+        played = {env: taken for env, taken in enumerate(actions) if taken is not None}
+        total = max(map(len, played.values()), default=0)
         plan = np.full((total, self.num_envs), NO_OP, np.int32)
-        for env, taken in known.items():
+        for env, taken in played.items():
             plan[total - len(taken) :, env] = taken
         playing: list[int] = []
         for t in range(total + 1):
-            beginners = [env for env, taken in known.items() if total - len(taken) == t]
+            beginners = [env for env, taken in played.items() if total - len(taken) == t]
             if beginners:
                 self._begin(beginners, [episodes[env] for env in beginners], out)
                 playing = sorted(playing + beginners)
@@ -171,7 +152,7 @@ class AtariEnvs:
             gained, terminated, truncated = self._advance(plan[t])
             self._count(playing, gained)
             over = [env for env in playing if terminated[env] or truncated[env]]
-            # A next episode with a seed of its own would be where the actions begin.
+            # If the next episode were seeded, the actions would begin there.
             astray = [env for env in over if self._is_seeded(env)]
             playing = [env for env in playing if env not in astray]
             if len(over) > len(astray):
@@ -183,12 +164,7 @@ class AtariEnvs:
         return [env in playing for env in self._all]
 
     def close(self) -> None:
-        """Stop the emulators and their threads."""
         self._vector = None
-
-    def blame(self, step: int, env: int, what: str) -> EnvironmentFailure:
-        """The sentence for a value that no environment may return; step -1 is before the first."""
-        return blamed(self._name, step, env, what)
 
     def failure(self, env: int, error: BaseException, call: str) -> EnvironmentFailure:
         """The sentence for an exception out of ale-py; env -1 where it may be any."""
@@ -223,7 +199,7 @@ class AtariEnvs:
         write_frames(self._stacks, out, envs)
 
     def _is_seeded(self, env: int) -> bool:
-        """Whether an episode that began now would have a seed of its own."""
+        """Whether an episode that began now would be seeded."""
         return self.since[env] >= self._reseed_after
 
     def _seed_of(self, env: int, number: int) -> int:
@@ -240,7 +216,7 @@ class AtariEnvs:
         self._restart(astray, [self._seed_of(env, self.episode[env]) for env in astray])
 
     def _restart(self, envs: list[int], seeds: list[int]) -> None:
-        """Reset games, in increasing order; the others keep their state."""
+        """Reset games, in increasing order; the rest keep their state."""
         mask = np.zeros(self.num_envs, np.bool_)
         mask[envs] = True
         try:
@@ -258,7 +234,7 @@ class AtariEnvs:
     def _advance(self, choices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Step all games; returns ``[N]`` rewards, terminated and truncated."""
         if choices.min() < 0 or choices.max() >= self._num_actions:
-            # Its thread would fail on its own, and the step never end.
+            # Its thread would fail, and the step never end.
             raise EnvironmentFailure(
                 f"an action for {self._name} is none of its {self._num_actions}: {choices.tolist()}"
             )

@@ -57,13 +57,13 @@ class Envs(Protocol):
         ended: Ended,
         active: Sequence[int] | None = None,
     ) -> None:
-        """One step of every environment (or of the `active` ones; the others keep their state).
+        """One step of every environment (or of the `active` ones; the rest keep their state).
 
         Args:
             actions: ``[N, ...]`` as `act` chose them.
             out: ``[N, ...]``, receives observations: after an episode's end the next one's first.
             rewards: ``[N]``, receives rewards.
-            ended: called where an episode ended; `returns` and `lengths` still hold its own.
+            ended: called where an episode ended, before the reset.
             active: environments that play on, in increasing order.
 
         Raises:
@@ -72,7 +72,7 @@ class Envs(Protocol):
         ...
 
     def finished(self, env: int) -> Episode:
-        """The episode that `ended` is being told of."""
+        """The episode that just ended, while `ended` is called."""
         ...
 
     def replay_all(
@@ -82,7 +82,7 @@ class Envs(Protocol):
 
         Args:
             episodes: each environment's `origin`.
-            actions: each one's ``[since, ...]`` actions since then; None where they are not known.
+            actions: each one's ``[since, ...]`` actions since then, or None.
             out: ``[N, ...]``, receives observations.
 
         Returns:
@@ -94,14 +94,6 @@ class Envs(Protocol):
 
     def close(self) -> None:
         """Close every environment."""
-        ...
-
-    def blame(self, step: int, env: int, what: str) -> EnvironmentFailure:
-        """The sentence for a value that no environment may return; step -1 is before the first."""
-        ...
-
-    def failure(self, env: int, error: BaseException, call: str) -> EnvironmentFailure:
-        """The sentence for an exception out of an environment."""
         ...
 
 

@@ -63,10 +63,10 @@ def load_dataset(folder: str | None) -> Dataset:
         raise UsageError(f"--data {folder} is no folder; {WHERE}.")
     arrays: dict[str, Any] = {}
     for part, name in FILES.items():
-        found = next((f for f in (path / name, path / f"{name}.gz") if f.is_file()), None)
-        if found is None:
+        file = next((f for f in (path / name, path / f"{name}.gz") if f.is_file()), None)
+        if file is None:
             raise UsageError(f"--data {folder} holds no {name} or {name}.gz; {WHERE}.")
-        arrays[part] = read_idx(found, 3 if "images" in part else 1)
+        arrays[part] = read_idx(file, 3 if "images" in part else 1)
     for side in ("train", "test"):
         images, labels = arrays[f"{side}_images"], arrays[f"{side}_labels"]
         if len(images) != len(labels) or not len(images):

@@ -1,4 +1,4 @@
-"""N Gymnasium environments stepped in this process, each episode with a seed of its own.
+"""N Gymnasium environments stepped in this process, each episode with its seed.
 
 An environment whose episode ends is reset within the same step; the final observation is handed
 over, so that truncation can bootstrap. Every episode's seed is a function of (run seed,
@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from flatout.envs.base import Ended, blamed
+from flatout.envs.base import Ended
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
 from flatout.envs.masks import MASKS, masks_refused
 from flatout.errors import EnvironmentFailure, FlatoutError, Interrupt, one_line, short
@@ -43,7 +43,7 @@ class HostEnvs:
         action_spec: how actions are handed to them.
         seed: the run's seed.
         stream: `TRAINING` or `EVALUATION`.
-        first: the number of the first of them among the run's: seeds and messages name that.
+        first: the first environment's number in the run, for seeds and messages.
         ignore_masks: play on where an environment says which actions may be taken.
     """
 
@@ -76,12 +76,10 @@ class HostEnvs:
         self.life_lost: np.ndarray | None = None
 
     def reset_all(self, out: np.ndarray, episode: int | None = None) -> None:
-        """Start an episode of every environment (by default the next)."""
         for env in self._all:
             self.reset(env, out, episode)
 
     def reset(self, env: int, out: np.ndarray, episode: int | None = None) -> None:
-        """Start an episode of one environment (by default the next) and write its observation."""
         number = self.episode[env] + 1 if episode is None else episode
         seed = episode_seed(self._seed, self._stream, self._first + env, number)
         try:
@@ -103,14 +101,7 @@ class HostEnvs:
         ended: Ended,
         active: Sequence[int] | None = None,
     ) -> None:
-        """One step of every environment (or of the `active` ones).
-
-        Args:
-            actions: ``[N, ...]`` as `act` chose them.
-            out: ``[N, ...]``, receives observations: after an episode's end the next one's first.
-            rewards: ``[N]``, receives rewards.
-            ended: ``(env, terminated, truncated, final_obs)``, called before the reset where an
-                episode ended; `returns` and `lengths` still hold the ended episode's.
+        """See `Envs.step`.
 
         Raises:
             EnvironmentFailure: an environment raised, or returned what no step may return.
@@ -144,21 +135,10 @@ class HostEnvs:
             raise self.failure(env, error, "step") from error
 
     def finished(self, env: int) -> Episode:
-        """The episode that `ended` is being told of."""
         return Episode(self._first + env, self.returns[env], self.lengths[env])
 
     def replay(self, env: int, episode: int, actions: np.ndarray, out: np.ndarray) -> bool:
-        """Reproduce an episode up to now from its number and its actions.
-
-        Args:
-            env: which environment.
-            episode: the episode's number.
-            actions: ``[L, ...]`` since its start.
-            out: ``[N, ...]``, receives the observation.
-
-        Returns:
-            False where the episode ended while it was being replayed: it does not reproduce.
-        """
+        """`replay_all` for one environment."""
         self.reset(env, out, episode)
         for action in actions:
             try:
@@ -180,15 +160,13 @@ class HostEnvs:
     def replay_all(
         self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: np.ndarray
     ) -> list[bool]:
-        """`replay` for every environment; False where its actions are None."""
         return [
             taken is not None and self.replay(env, episode, taken, out)
             for env, (episode, taken) in enumerate(zip(episodes, actions, strict=True))
         ]
 
     def close(self) -> None:
-        """Close every environment, within `CLOSE_S` all together; one that fails to close does not
-        keep the others open."""
+        """Close every environment, within `CLOSE_S` all together, even where some fail to close."""
         end = time.monotonic() + CLOSE_S
         for number, env in enumerate(self._envs):
             try:
@@ -216,10 +194,6 @@ class HostEnvs:
 
     def _which(self, env: int) -> str:
         return f"environment {self._first + env} ({self._name})"
-
-    def blame(self, step: int, env: int, what: str) -> EnvironmentFailure:
-        """The sentence for a value that no environment may return; step -1 is before the first."""
-        return blamed(self._name, step, env, what)
 
     def _check(self, env: int, obs: Any, call: str) -> None:
         array = np.asarray(obs)

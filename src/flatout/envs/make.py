@@ -51,11 +51,7 @@ class OneEnvironment:
 
 
 def factory(config: EnvConfig, source: Any = None) -> Factory:
-    """A function that makes the prepared environment.
-
-    Args:
-        config: the id or ``module:factory``, its arguments, and the preparation of observations.
-        source: an environment object or a function, used instead of ``config.env``.
+    """A function that makes the prepared environment; arguments as `open_task`.
 
     Raises:
         UsageError: an unknown id, module or factory.
@@ -124,7 +120,7 @@ def _by_name(config: EnvConfig) -> Factory:
             if not callable(function):
                 raise UsageError(f"--env {name}: {attribute!r} in {module} is not a function.")
             return _with_kwargs(function, config.env_kwargs)
-        name = attribute  # Gymnasium's own "module:id", whose import registers the id
+        name = attribute  # Gymnasium's "module:id": its import registers the id
         if name not in gym.registry:
             raise UsageError(
                 f"--env {config.env}: {module} has no {attribute!r}."
@@ -136,8 +132,7 @@ def _by_name(config: EnvConfig) -> Factory:
         hint = nearest(name, gym.registry)
         detail = hint.strip() if hint else f"{one_line(error).rstrip('.')}."
         raise UsageError(f"unknown environment {name!r}: {detail}") from None
-    # Resets always come first here and spaces are checked by us, so that Gymnasium's checking
-    # wrappers would only cost time.
+    # Gymnasium's checking wrappers cost time; resets always come first and we check spaces.
     spec.order_enforce = False
     spec.disable_env_checker = True
     return _with_kwargs(lambda **kwargs: gym.make(spec, **kwargs), config.env_kwargs)

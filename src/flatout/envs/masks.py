@@ -53,5 +53,5 @@ def without_mask(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
 
 def _key(space: Any) -> str:
     """What the mask in a Dict space is called, or an empty string."""
-    found = [key for key in MASKS if isinstance(space, gym.spaces.Dict) and key in space.spaces]
-    return found[0] if found else ""
+    names = [key for key in MASKS if isinstance(space, gym.spaces.Dict) and key in space.spaces]
+    return names[0] if names else ""

@@ -121,15 +121,7 @@ class Snake(gymnasium.Env[Board, SupportsIndex]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Board, dict[str, Any]]:
-        """Start a new episode.
-
-        Args:
-            seed: Seeds `np_random`; None continues its stream.
-            options: Ignored.
-
-        Returns:
-            The first observation, uint8 (size, size, 1), and `{"score": 0}`.
-        """
+        """Start a new episode; without a seed, `np_random` continues its stream."""
         super().reset(seed=seed, options=options)
         start = int(self.np_random.integers(self._board.size))
         self._board.fill(EMPTY)
@@ -143,14 +135,7 @@ class Snake(gymnasium.Env[Board, SupportsIndex]):
         return self._observation(), {"score": 0}
 
     def step(self, action: SupportsIndex) -> tuple[Board, float, bool, bool, dict[str, Any]]:
-        """Move the head one cell.
-
-        Args:
-            action: 0 up, 1 down, 2 right or 3 left; any integer type.
-
-        Returns:
-            Observation, uint8 (size, size, 1); reward, 1.0 for a fruit and else 0.0; terminated
-            (death or win); truncated (out of patience); and `{"score": fruits eaten so far}`.
+        """Move the head one cell: 0 up, 1 down, 2 right or 3 left, of any integer type.
 
         Raises:
             ValueError: The action is not one of the four.
@@ -198,11 +183,7 @@ class Snake(gymnasium.Env[Board, SupportsIndex]):
         return self._observation(), float(ate), won, truncated, {"score": self._score}
 
     def render(self) -> str | npt.NDArray[np.uint8] | None:
-        """Show the board in the render mode chosen at construction.
-
-        Returns:
-            A string for "ansi"; a picture, uint8 (32 * (size + 1), 32 * (size + 1), 3), for
-            "rgb_array"; None, with a warning, when no render mode was chosen.
+        """Show the board in the chosen render mode; without one, warn and return None.
 
         Raises:
             gymnasium.error.ResetNeeded: There is no board before the first reset.
@@ -289,14 +270,7 @@ def _fill_disc(
     radius: float,
     colour: npt.ArrayLike,
 ) -> None:
-    """Paint a disc.
-
-    Args:
-        field: Picture to paint on, uint8 (height, width, 3).
-        centre: (row, column) in pixels, shape (2,).
-        radius: In pixels.
-        colour: RGB, shape (3,).
-    """
+    """Paint a disc on a picture [height, width, 3]; centre (row, column) and radius in pixels."""
     # Pixel [i, j] covers the square from (i, j) to (i + 1, j + 1): its centre is half a pixel in.
     rows, columns = np.ogrid[: field.shape[0], : field.shape[1]]
     inside = (rows + 0.5 - centre[0]) ** 2 + (columns + 0.5 - centre[1]) ** 2 <= radius**2
@@ -309,14 +283,8 @@ def _fill_box(
     end: npt.NDArray[np.float64],
     colour: npt.ArrayLike,
 ) -> None:
-    """Paint a piece of snake that covers two neighbouring cells, or one cell twice.
-
-    Args:
-        field: Picture to paint on, uint8 (height, width, 3).
-        start: (row, column) of one cell's centre in pixels, shape (2,).
-        end: The same of the other cell.
-        colour: RGB, shape (3,).
-    """
+    """Paint a piece of snake that covers two neighbouring cells, or one cell twice, on a picture
+    [height, width, 3]; `start` and `end` are the cells' centres (row, column) in pixels."""
     # A gap between neighbouring pieces keeps a folded snake readable.
     half = CELL_PIXELS // 2 - 4
     top, left = (np.minimum(start, end) - half).astype(int)

@@ -28,9 +28,10 @@ class Task:
         make: makes one Gymnasium environment; with ``render_mode="rgb_array"`` one that renders.
         obs_spec, action_spec: its spaces.
         limit: its time limit in steps, if any.
-        first: the one that was made to look at its spaces, until it is opened; ALE ids need none.
+        first: the environment that was made to look at its spaces, until it is opened; ALE ids
+            need none.
         vectorised: whether `open` makes games that step together in C++.
-        single: a user's own object, of which there cannot be two.
+        single: a user's environment object, of which there cannot be two.
     """
 
     config: EnvConfig
@@ -61,15 +62,7 @@ class Task:
         first: int = 0,
         threads: int = 0,
     ) -> Envs:
-        """`count` environments, whose episodes are numbered and seeded.
-
-        Args:
-            count: N.
-            seed: the run's seed.
-            stream: `TRAINING` or `EVALUATION`.
-            reseed_after: see `AtariEnvs`; other environments are seeded at every episode.
-            first: the number of the first of them among the run's.
-            threads: that step games together; 0 takes as many as there are cores.
+        """`count` environments, whose episodes are numbered and seeded; arguments as `AtariEnvs`.
 
         Raises:
             UsageError, EnvironmentFailure: they cannot be made.

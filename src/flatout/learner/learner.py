@@ -10,7 +10,7 @@ import numpy as np
 
 from flatout.algorithms.base import Algorithm, shapes_of
 from flatout.algorithms.parallel.packing import Bundle
-from flatout.buffers.base import Buffer
+from flatout.buffers.base import Arrays, Buffer, Data, Saved
 from flatout.errors import FlatoutError
 from flatout.hardware.backend import product_precision
 from flatout.learner.memory import live_mb, with_optimiser
@@ -65,21 +65,18 @@ class Learner:
         self._programs: dict[Any, Any] = {}
 
     def compile_update(self, trajectory: Trajectory) -> Any:
-        """Compile what is dispatched for trajectories of these shapes, or find it compiled.
-
-        Returns:
-            The program with updates.
+        """The program with updates for trajectories of such shapes; all are compiled, if need be.
 
         Args:
             trajectory: arrays, or `jax.ShapeDtypeStruct` in their place.
         """
         self.trajectory = trajectory
-        device_state = (
-            self._device_state if self._device_state is not None else self._buffer.device_state()
-        )
-        wanted = self._buffer.inputs(trajectory)
-        programs = [self._compile(shapes_of(device_state), inputs) for inputs in wanted]
-        return programs[0]
+        device_state = self._device_state
+        if device_state is None:
+            device_state = self._buffer.device_state()
+        shapes = self._buffer.inputs(trajectory)
+        first, *_ = [self._compile(shapes_of(device_state), inputs) for inputs in shapes]
+        return first
 
     def _compile(self, device_state: Any, inputs: Any) -> Any:
         signature = _signature((device_state, inputs))
@@ -96,7 +93,7 @@ class Learner:
     def start(self) -> None:
         """Draw the initial state."""
         self._device_state = self._mesh.put(self._buffer.device_state(), 0)
-        self._set(self._algorithm.init(self._init_key))
+        self.adopt(self._algorithm.init(self._init_key))
 
     def update(self, trajectory: Trajectory) -> dict[str, float]:
         """Learn from one trajectory, waiting for the device.
@@ -109,7 +106,7 @@ class Learner:
         """
         spans, buffer = self._spans, self._buffer
         feedback: list[Any] = []
-        done: list[Any] = []
+        values: list[Any] = []
         vector: Any = None
         with spans.span("replay"):
             buffer.ingest(trajectory)
@@ -119,7 +116,9 @@ class Learner:
                 inputs = next(batches, None)
             if inputs is None:
                 break
-            self._device_state = self._grown(self._device_state)
+            resized = buffer.resized(self._device_state)
+            if resized is not self._device_state:
+                self._device_state = self._mesh.put(resized, 0)
             if self.device.platform != "cpu":
                 with spans.span("transfer"):
                     inputs = jax.block_until_ready(self._mesh.put(inputs, buffer.axes))
@@ -128,17 +127,16 @@ class Learner:
                 with spans.span("compile"):
                     program = self._compile(shapes_of(self._device_state), shapes_of(inputs))
             with spans.span("learn"):
-                self._leaves, self._device_state, vector, scalars, fed = program(
+                self._leaves, self._device_state, vector, scalars, errors = program(
                     self._leaves, self._device_state, inputs, self._key
                 )
                 if self.device.platform == "cpu":
                     scalars = np.asarray(scalars)
-            feedback.append(fed)
-            done.append(scalars)
-        values = done
+            feedback.append(errors)
+            values.append(scalars)
         if self.device.platform != "cpu":  # meanwhile the next batches were gathered
             with spans.span("learn"):
-                values = [np.asarray(one) for one in done]  # waits for the device
+                values = [np.asarray(scalars) for scalars in values]  # waits for the device
         if jax.tree.leaves(feedback):
             with spans.span("replay"):
                 buffer.update_priorities(feedback)
@@ -162,44 +160,30 @@ class Learner:
 
     def live_mb(self) -> dict[str, dict[str, float]]:
         """What lies on each device, see `flatout.learner.memory.live_mb`."""
-        kept = [optimiser for _, optimiser in with_optimiser(self.shapes)]
-        return live_mb(list(zip(self._leaves, kept, strict=True)), self._device_state)
+        optimiser = [flag for _, flag in with_optimiser(self.shapes)]
+        return live_mb(list(zip(self._leaves, optimiser, strict=True)), self._device_state)
 
-    def buffer_state(self) -> tuple[dict[str, np.ndarray], dict[str, Any], RowSource | None]:
-        """What the buffer keeps: arrays, JSON-compatible data, rows of experience."""
+    def buffer_state(self) -> Saved:
+        """See `Buffer.state`."""
         return self._buffer.state(self._device_state)
 
-    def restore(
-        self,
-        state: Any,
-        arrays: dict[str, np.ndarray],
-        data: dict[str, Any],
-        rows: RowSource | None,
-    ) -> None:
+    def restore(self, state: Any, arrays: Arrays, data: Data, rows: RowSource | None) -> None:
         """Take over a state of NumPy arrays with this learner's structure, and the buffer's."""
         device_state = self._buffer.restore(arrays, data, rows)
         self._device_state = self._mesh.put(device_state, 0)
-        self._set(state)
+        self.adopt(state)
+
+    def truncate(self, env: int, last_obs: np.ndarray, first_obs: np.ndarray) -> None:
+        """See `Buffer.truncate`."""
+        device_state = self._buffer.truncate(env, last_obs, first_obs, self._device_state)
+        self._device_state = self._mesh.put(device_state, 0)
 
     def adopt(self, state: Any) -> None:
         """Take over a state of NumPy arrays; the buffer stays as it is."""
-        self._set(state)
-
-    def truncate(self, env: int, final_obs: np.ndarray, first_obs: np.ndarray) -> None:
-        """See `Buffer.cut`."""
-        device_state = self._buffer.truncate(env, final_obs, first_obs, self._device_state)
-        self._device_state = self._mesh.put(device_state, 0)
-
-    def _set(self, state: Any) -> None:
         self._leaves = jax.device_put(jax.tree.leaves(state), self._places)
         vector = self._bundle.pack_host(self._algorithm.actor(state))[0]
         vector = self._mesh.put(vector, None)
         self.bundle = (vector, *(self._leaves[i] for i in self._large))
-
-    def _grown(self, device_state: Any) -> Any:
-        grow = getattr(self._buffer, "grown", None)
-        wider = device_state if grow is None else grow(device_state)
-        return device_state if wider is device_state else self._mesh.put(wider, 0)
 
     def _learn(self, leaves: list[Any], device_state: Any, inputs: Any, key: jax.Array) -> Any:
         state = jax.tree.unflatten(self._tree, leaves)

@@ -1,4 +1,4 @@
-"""What a run will take of each device's memory, said and checked before it is taken."""
+"""What a run will take of each device's memory, announced and checked before it is taken."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ def live_mb(learned: Sequence[tuple[Any, bool]], replay: Any) -> dict[str, dict[
     the device counts it, the most that was ever taken there.
 
     Args:
-        learned: the learning state's arrays, as `with_optimiser` tells them apart.
+        learned: the learning state's arrays, as `with_optimiser` labels them.
         replay: a pytree of arrays.
     """
-    found: dict[str, dict[str, float]] = {}
+    taken: dict[str, dict[str, float]] = {}
     named = [("optimiser" if kept else "model", leaf) for leaf, kept in learned]
     named += [("replay", leaf) for leaf in jax.tree.leaves(replay)]
-    for part, array in named:
+    for purpose, array in named:
         for shard in array.addressable_shards:
             device = shard.device
             kind = "cpu" if device.platform == "cpu" else "gpu"
             number = device.local_hardware_id or device.id
-            own = found.setdefault(str(DeviceName(kind, number)), {})
-            own[part] = own.get(part, 0.0) + shard.data.nbytes / MiB
+            here = taken.setdefault(str(DeviceName(kind, number)), {})
+            here[purpose] = here.get(purpose, 0.0) + shard.data.nbytes / MiB
             peak = (device.memory_stats() or {}).get("peak_bytes_in_use")
             if peak is not None:
-                own["peak"] = peak / MiB
-    return {name: {k: round(v, 3) for k, v in own.items()} for name, own in sorted(found.items())}
+                here["peak"] = peak / MiB
+    return {n: {k: round(v, 3) for k, v in sizes.items()} for n, sizes in sorted(taken.items())}
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Expectation:
         trajectory: one trajectory.
         replay: replayed experience and the batches of one dispatch, in host memory and in the
             learning devices' together.
-        workspace: the update's own intermediate values, activations among them, on each device (0
+        workspace: the update's intermediate values, activations among them, on each device (0
             until it is compiled).
     """
 
@@ -97,7 +97,7 @@ class Expectation:
         add(host, "trajectory", self.trajectory)
         add(host, "replay", self.replay[0])
         for learner in placement.learn:
-            # The update holds the old and the new state for a moment, and its part of a trajectory.
+            # The update holds the old and the new state for a moment.
             add(learner, "model", 2 * self.model)
             add(learner, "optimiser", 2 * self.optimiser)
             add(learner, "trajectory", self.trajectory / len(placement.learn))
@@ -110,16 +110,16 @@ class Expectation:
 
     def by_device(self, placement: Placement) -> dict[DeviceName, float]:
         """MiB per named device."""
-        return {name: sum(parts.values()) for name, parts in self.by_purpose(placement).items()}
+        return {name: sum(sizes.values()) for name, sizes in self.by_purpose(placement).items()}
 
     def _instead(self) -> str:
-        """What else helps where intermediate values take most."""
+        """Further advice where intermediate values take most."""
         if self.workspace <= max(self.trajectory, sum(self.replay), 2 * self.state):
             return ""
         return ", or compute gradients in pieces (--micro-batch)"
 
     def check(self, placement: Placement, hardware: Hardware) -> str:
-        """Say what is expected, or refuse what cannot fit.
+        """Refuse what cannot fit.
 
         Returns:
             One sentence with the numbers.
@@ -128,7 +128,7 @@ class Expectation:
             FlatoutError: a device has less available than is expected.
         """
         gpus = {gpu.index: gpu for gpu in hardware.usable_gpus}
-        said: list[str] = []
+        sentences: list[str] = []
         for device, expected in self.by_device(placement).items():
             capped = ""
             if device.kind == "cpu":
@@ -149,5 +149,5 @@ class Expectation:
                     f"lower --envs, {'--buffer-size' if sum(self.replay) else '--n-steps'} or the "
                     f"network's size{self._instead()}."
                 )
-            said.append(f"about {expected:,.0f} of {available:,.0f} MiB on {device}")
-        return "expects to take " + ", ".join(said)
+            sentences.append(f"about {expected:,.0f} of {available:,.0f} MiB on {device}")
+        return "expects to take " + ", ".join(sentences)

@@ -24,8 +24,8 @@ class Mesh:
     Args:
         devices: the learning devices.
         shards: S; with one shard and one device arrays have no axis of shards.
-        divided: the learning state is divided over the devices, too, as far as its arrays are
-            large: each layer's are brought together only while they are needed.
+        divided: large arrays of the learning state are divided over the devices, too, and are
+            brought together only while they are needed.
 
     Attributes:
         whole: the sharding of what every device has all of.
@@ -46,7 +46,7 @@ class Mesh:
 
     @property
     def first(self) -> Device:
-        """The device that speaks for all."""
+        """The device that stands for all."""
         return self.devices[0]
 
     def state(self, shapes: Sequence[Any]) -> Any:
@@ -73,43 +73,43 @@ class Mesh:
 
         Args:
             function: of arrays, for one shard.
-            axes: for each argument 0 where shards have their own, None where all share it; or a
-                pytree prefix of these.
+            axes: for each argument 0 where each shard has its array, None where all have the same;
+                or a pytree prefix of these.
             out: the same for each result.
             state: shardings of the first argument and the first result, from `state`.
         """
         if self.shards == 1:
             return _compiled(function, self.whole, self.whole)
-        given = _chosen(axes, self.split, self.whole)
-        found = _chosen(out, self.split, self.whole)
+        takes = _chosen(axes, self.split, self.whole)
+        gives = _chosen(out, self.split, self.whole)
         if self._divided and state is not None:
-            given, found = (state, *given[1:]), (state, *found[1:])
-        if self._divided:  # the compiler divides the axis of shards, and says who needs what when
+            takes, gives = (state, *takes[1:]), (state, *gives[1:])
+        if self._divided:  # the compiler divides the axis of shards
             program = jax.vmap(
                 function, tuple(axes), tuple(out), axis_name=SHARDS, axis_size=self.shards
             )  # fmt: skip
-            return _compiled(program, given, found)
+            return _compiled(program, takes, gives)
         here = self.shards // len(self.devices)
-        over_parts = jax.vmap(
+        on_device = jax.vmap(
             function, tuple(axes), tuple(out), axis_name=SHARDS, axis_size=here
         )  # fmt: skip
         program = jax.shard_map(
-            over_parts, mesh=self._mesh, in_specs=_chosen(axes, SPLIT, WHOLE),
+            on_device, mesh=self._mesh, in_specs=_chosen(axes, SPLIT, WHOLE),
             out_specs=_chosen(out, SPLIT, WHOLE), check_vma=False,
         )  # fmt: skip
-        return _compiled(program, given, found)
+        return _compiled(program, takes, gives)
 
     def put(self, tree: Any, axes: Any) -> Any:
         """Arrays where `program` expects them; `axes` as there."""
         chosen = _chosen(axes, self.split, self.whole)
-        return jax.tree.map(lambda where, own: jax.device_put(own, where), chosen, tree)
+        return jax.tree.map(lambda where, array: jax.device_put(array, where), chosen, tree)
 
 
-def _compiled(program: Any, given: Any, found: Any) -> Any:
-    return jax.jit(program, donate_argnums=(0, 1), in_shardings=given, out_shardings=found)
+def _compiled(program: Any, takes: Any, gives: Any) -> Any:
+    return jax.jit(program, donate_argnums=(0, 1), in_shardings=takes, out_shardings=gives)
 
 
-def _chosen(axes: Any, own: Any, shared: Any) -> Any:
+def _chosen(axes: Any, split: Any, shared: Any) -> Any:
     """A pytree prefix with one of two values for each axis."""
     axes = tuple(axes) if isinstance(axes, list) else axes
-    return by_axis(lambda axis: shared if axis is None else own, axes)
+    return by_axis(lambda axis: shared if axis is None else split, axes)

@@ -82,11 +82,11 @@ class Policy:
         self._act = program.lower(params, obs, draws, np.int32(0)).compile()
         drawing = jax.jit(self._draw, in_shardings=on, out_shardings=on)
         self._draws = drawing.lower(self._key, np.int32(0), np.int32(0)).compile()
-        # Already where they are wanted: handing over a number at each step is not free.
+        # On the device beforehand: handing over a number at each step is not free.
         self._offsets = [jax.device_put(np.int32(i), self.device) for i in range(NOISE_BLOCK)]
 
     def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
-        """Take over parameters as `Bundle` packs them; arrays that are here already stay."""
+        """See `Publisher.publish`; arrays that are on the device already are not copied."""
         with spans.span("publish"):
             where = {self.device}
             if not all(isinstance(x, jax.Array) and x.devices() == where for x in bundle):
@@ -99,7 +99,7 @@ class Policy:
 
         Args:
             obs: ``[N, ...]`` raw observations.
-            step: the environments' own step number, from the run's start.
+            step: of each environment, from the run's start.
             first: the number of the first environment, from which noise is drawn.
 
         Returns:

@@ -12,7 +12,7 @@ from flatout.errors import UsageError
 from flatout.run.components import Components, Job, compile_all, learning_mesh
 from flatout.run.evaluate import Evaluation
 from flatout.spans import Spans
-from flatout.types import ObservationSpec
+from flatout.types import DiscreteSpec, ObservationSpec
 
 if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
@@ -41,7 +41,7 @@ def assemble_classifier(job: Job) -> Components:
     Raises:
         UsageError, FlatoutError: what cannot be done.
     """
-    from flatout.algorithms.base import DATA, INIT, LEARN, raw_key, shapes_of
+    from flatout.algorithms.base import DATA, INIT, LEARN, BuildSpec, raw_key, shapes_of
     from flatout.algorithms.classify import classify
     from flatout.algorithms.registry import shards_of
     from flatout.buffers.make import build_buffer
@@ -58,11 +58,11 @@ def assemble_classifier(job: Job) -> Components:
     dataset = load_dataset(config.hyper.data)
     seed, precision = config.run.seed, config.run.precision
     together = steps_together(config.run.steps, config.run.log_every)
-    algorithm = classify(
-        config.hyper, image_spec(dataset), dataset.classes, horizon=together,
-        total_steps=config.run.steps, shards=shards_of(config, placement),
-        micro_batch=config.run.micro_batch,
+    spec = BuildSpec(
+        config.network, image_spec(dataset), DiscreteSpec(dataset.classes), 1, config.run.steps,
+        together, shards=shards_of(config, placement), micro_batch=config.run.micro_batch,
     )  # fmt: skip
+    algorithm = classify(config.hyper, spec)
     sampler = DatasetSampler(
         dataset, together, config.hyper.batch_size, raw_key(seed, DATA), spans
     )  # fmt: skip

@@ -33,7 +33,7 @@ def start_recording(
     waits = "sampler_wait_s" in schedule.stats()
     recording = RunRecording(
         spans,
-        lanes=schedule.lanes,
+        lanes=schedule.work,
         waited=lambda: schedule.stats()["sampler_wait_s"] if waits else 0.0,
         wall=wall,
         folder=folder,

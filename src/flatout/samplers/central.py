@@ -8,48 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from flatout.buffers.rollout import RolloutBuffer
-from flatout.errors import CheckpointError, EnvironmentFailure
-from flatout.learner.policy import Policy
+from flatout.buffers.rollout import RolloutBuffer, share_room
+from flatout.errors import CheckpointError
 from flatout.samplers.base import Restart, check_counts
-from flatout.samplers.env_group import EnvGroup, LostEnv
+from flatout.samplers.env_group import ActingGroup, LostEnv
 from flatout.samplers.episodes import MAX_REPLAYED_STEPS, ActionLog, EpisodeValues
 from flatout.spans import Spans, Work
 from flatout.types import Episode, Trajectory
-
-
-class ActingGroup:
-    """Environments whose actions are chosen in one call.
-
-    Args:
-        environments: the environments.
-        policy: acts for them.
-        first: the number of the first environment in the run, from which noise is drawn, where
-            the environments' own number says only where they lie in the arrays.
-
-    Attributes:
-        columns: the environments among the run's.
-        index: its place among the groups, in the order of their environments.
-        active: those that play on in this trajectory, by their numbers within the group; None is
-            all of them.
-        left: episodes that each still plays in this trajectory.
-        rows: steps of this trajectory that are done.
-        stepping: a step was begun and not yet waited for.
-    """
-
-    def __init__(self, envs: EnvGroup, policy: Policy, first: int | None = None) -> None:
-        self.envs, self.policy = envs, policy
-        self.first = envs.first if first is None else first
-        self.columns = slice(envs.first, envs.first + envs.num_envs)
-        self.index = 0
-        self.begin(0)
-
-    def begin(self, episodes: int) -> None:
-        """A trajectory begins, of so many whole episodes (0: of a number of steps)."""
-        self.active: list[int] | None = None
-        self.left = [episodes] * self.envs.num_envs
-        self.rows = 0
-        self.stepping = False
 
 
 class CentralSampler:
@@ -60,8 +25,9 @@ class CentralSampler:
             same time, each on its device.
         buffers: the arrays of trajectories, one for each that is in use at the same time; their
             outputs are by group in the environments' order.
-        horizon: T, steps per environment and trajectory (the most, with `episodes`).
-        episodes: whole episodes per environment and trajectory, or None for exactly T steps.
+        name: of the environment, for messages.
+        episodes: whole episodes per environment and trajectory, of at most T steps; None for T
+            steps.
         spans: where the time goes.
         life_loss: a lost life counts as a terminal.
     """
@@ -70,7 +36,7 @@ class CentralSampler:
         self,
         rounds: Sequence[Sequence[ActingGroup]],
         buffers: Sequence[RolloutBuffer],
-        horizon: int,
+        name: str,
         episodes: int | None,
         spans: Spans,
         *,
@@ -82,8 +48,9 @@ class CentralSampler:
         for index, group in enumerate(self._groups):
             group.index = index
         self._buffers = list(buffers)
-        self._horizon = horizon
-        self._wanted = episodes or 0
+        self._name = name
+        self._horizon = len(buffers[0].rewards)
+        self._whole = episodes or 0  # episodes per environment and trajectory
         self._spans = spans
         self._life_loss = life_loss
         self.num_envs = sum(group.envs.num_envs for group in self._groups)
@@ -102,7 +69,6 @@ class CentralSampler:
         self._boundary: dict[str, Any] = {}
 
     def start(self) -> None:
-        """Reset every environment."""
         with self._spans.span("env"):
             for group in self._groups:
                 group.envs.reset_all()
@@ -118,19 +84,12 @@ class CentralSampler:
         self._mark()
 
     def collect(self, slot: int | None = None) -> Trajectory:
-        """Collect one trajectory with the policies' parameters.
-
-        Args:
-            slot: where to, by default the next one.
-
-        Raises:
-            EnvironmentFailure: an environment raised or returned nonsense.
-        """
+        """See `Sampler.collect`; into a slot, by default the next one."""
         buffer = self._next_buffer(slot)
         self.episodes, self._ends, self.restarted = [], [], []
         for group in self._groups:
-            group.begin(self._wanted)
-            if self._wanted:
+            group.begin(self._whole)
+            if self._whole:
                 self._reset_unfinished(group, buffer)
         clock, spans = time.perf_counter_ns, self._spans
         acting = 0
@@ -146,7 +105,7 @@ class CentralSampler:
                     acting += end - begin
                     if spans.trace:
                         spans.event("act", begin, end)
-                if self._wanted and not any(group.stepping for group in self._groups):
+                if self._whole and not any(group.stepping for group in self._groups):
                     break
             for group in self._groups:
                 if group.stepping:
@@ -159,11 +118,11 @@ class CentralSampler:
         return self._trajectory(buffer)
 
     def commit(self, steps: int | None = None) -> None:
-        """Make the last trajectory part of the past; until then `state` is the one before it.
+        """See `Sampler.commit`.
 
         Args:
-            steps: of each environment since the run's start, where others' trajectories were
-                longer than these.
+            steps: of each environment since the run's start, where trajectories of other workers
+                were longer.
         """
         rows = self._rows
         for env, *_ in self.restarted:
@@ -192,12 +151,10 @@ class CentralSampler:
 
     @property
     def steps_collected(self) -> int:
-        """Environment steps in the last trajectory, summed over environments."""
         valid = self._buffers[self._slot].valid
         return self._rows * self.num_envs if valid is None else int(valid.sum())
 
     def work(self) -> dict[str, Work]:
-        """See `Sampler.work`."""
         return {n: w for group in self._groups for n, w in group.envs.work().items()}
 
     def state(self) -> dict[str, Any]:
@@ -205,11 +162,7 @@ class CentralSampler:
         return self._boundary | {"actions": self._log.current()}
 
     def restore(self, state: dict[str, Any]) -> list[str]:
-        """Replay every environment's current episode.
-
-        Returns:
-            Sentences about environments that did not reproduce and were restarted.
-        """
+        """Replay every environment's current episode; restart those that do not reproduce."""
         notes: list[str] = []
         for name in ("actions", "episode", "origin", "obs"):
             if len(state[name]) != self.num_envs:
@@ -225,7 +178,7 @@ class CentralSampler:
                 f"{obs.dtype}{list(obs.shape)}."
             )
         self.steps = int(state["steps"])
-        self._make_room(int(state["chunks"]))
+        share_room(self._buffers, int(state["chunks"]))
         if self._values is not None:
             self._values.restore(state["values"])
         restored: list[np.ndarray] = []
@@ -234,11 +187,11 @@ class CentralSampler:
             envs, columns = group.envs, group.columns
             origins = [int(number) for number in state["origin"][columns]]
             reproduced = envs.replay_all(origins, list(state["actions"][columns]))
-            found = envs.counters().episode
+            now = envs.counters().episode
             for env in range(envs.num_envs):
                 number = envs.first + env
                 actions, episode = state["actions"][number], int(state["episode"][number])
-                same = reproduced[env] and found[env] == episode
+                same = reproduced[env] and now[env] == episode
                 if same and np.array_equal(obs[number], state["obs"][number]):
                     restored.append(np.asarray(actions))
                     continue
@@ -257,7 +210,6 @@ class CentralSampler:
         return notes
 
     def close(self) -> None:
-        """Close the environments."""
         for group in self._groups:
             group.envs.close()
 
@@ -274,7 +226,7 @@ class CentralSampler:
         for group, outputs in chosen:
             row = np.asarray(outputs)  # waits for the device
             buffer.outputs[group.index][t] = row
-            if group.active is not None:  # the others' observations stay what they are
+            if group.active is not None:  # idle environments keep their observations
                 buffer.obs[t + 1, group.columns] = obs[group.columns]
             if buffer.valid is not None:
                 buffer.valid[t, group.columns] = [episodes > 0 for episodes in group.left]
@@ -283,7 +235,7 @@ class CentralSampler:
 
     def _receive(self, group: ActingGroup, buffer: RolloutBuffer) -> None:
         """Wait for a group's step."""
-        envs, t, known = group.envs, group.rows, len(self._ends)
+        envs, t, ends = group.envs, group.rows, len(self._ends)
         begin = time.perf_counter_ns()
 
         def ended(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
@@ -308,11 +260,11 @@ class CentralSampler:
             self._spans.event(envs.span, begin, end)
         group.stepping = False
         group.rows = t + 1
-        if self._wanted and len(self._ends) != known:
+        if self._whole and len(self._ends) != ends:
             group.active = [env for env, episodes in enumerate(group.left) if episodes > 0]
 
     def _recover(self, group: ActingGroup, buffer: RolloutBuffer, lost: Sequence[LostEnv]) -> None:
-        """Cut what lost environments did before, and act from where they are now."""
+        """Truncate the episodes of lost environments, and act from where they are now."""
         envs, t = group.envs, group.rows
         self.lost += len(lost)
         for env, last_obs in lost:
@@ -340,7 +292,7 @@ class CentralSampler:
     # --- Between trajectories -----------------------------------------------------------------
 
     def _reset_unfinished(self, group: ActingGroup, buffer: RolloutBuffer) -> None:
-        """Whole episodes begin with the trajectory: those that the last one left are cut."""
+        """Reset environments with unfinished episodes: whole ones begin with the trajectory."""
         envs, counters = group.envs, group.envs.counters()
         for env, since in enumerate(counters.since):
             if since:
@@ -363,15 +315,16 @@ class CentralSampler:
         rows = max(group.rows for group in self._groups)
         since: list[int] = []
         for group in self._groups:
-            if group.rows < rows:  # their last observations stay what they are
+            if group.rows < rows:  # idle environments keep their observations
                 buffer.obs[rows, group.columns] = buffer.obs[group.rows, group.columns]
             since += group.envs.counters().since
-        buffer.check(self._blame)
+        first = self._groups[0]
+        buffer.check(self._name, first.first - first.columns.start)
         self._row = self._rows = rows
         # Rows at which what must be replayed to come here begins.
         self._starts = [max(rows - taken, 0) for taken in since]
         trajectory = buffer.trajectory()
-        self._make_room(buffer.chunks)
+        share_room(self._buffers, buffer.chunks)
         if self._values is not None:
             means = self._values.collect(
                 trajectory.extras["q_max"][:rows], [(row, env) for row, env, _ in self._ends]
@@ -382,14 +335,6 @@ class CentralSampler:
                 for episode, mean in zip(self.episodes, means, strict=True)
             ]
         return trajectory
-
-    def _make_room(self, chunks: int) -> None:
-        for buffer in self._buffers:
-            buffer.chunks = chunks
-
-    def _blame(self, step: int, env: int, what: str) -> EnvironmentFailure:
-        group = next(g for g in self._groups if g.columns.start <= env < g.columns.stop)
-        return group.envs.blame(step, env, what)
 
     def _mark(self) -> None:
         """Note the boundary, so that an interrupted trajectory can be discarded."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import queue
-import threading
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,11 @@ from flatout.spans import Spans, Work
 from flatout.types import Episode, Trajectory
 
 AHEAD = 2
-"""Pieces that wait at most to be learned from."""
+"""Pieces that are gathered ahead."""
 
 
 class DatasetSampler:
-    """U batches of B images at a time, every image once per epoch in an order of its own.
+    """U batches of B images at a time, every image once per epoch in a new order.
 
     Which images a step sees is a function of (seed, step), so that a run can go on anywhere.
 
@@ -39,9 +39,9 @@ class DatasetSampler:
         self._spans = spans
         self._position = 0  # steps that were learned from
         self._orders: dict[int, np.ndarray] = {}
-        self._thread: threading.Thread | None = None
-        self._ended = threading.Event()
-        self._ready: queue.Queue[Trajectory | BaseException] = queue.Queue(AHEAD)
+        self._gathered = 0  # steps whose images are gathered, or will be
+        self._thread: ThreadPoolExecutor | None = None
+        self._ready: deque[Future[Trajectory]] = deque()
         self.episodes: list[Episode] = []
         self.restarted: list[Restart] = []
         self.lost = 0
@@ -53,40 +53,34 @@ class DatasetSampler:
 
     def start(self) -> None:
         """Begin to gather."""
-        self._ended.clear()
-        self._ready = queue.Queue(AHEAD)
-        arguments = (self._position, self._ready, self._ended)
-        self._thread = threading.Thread(
-            target=self._gather_all, args=arguments, name="input", daemon=True
-        )
-        self._thread.start()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="input")
+        self._gathered = self._position
+        for _ in range(AHEAD):
+            self._gather_next()
+
+    def _gather_next(self) -> None:
+        assert self._thread is not None
+        self._ready.append(self._thread.submit(self.gathered, self._gathered))
+        self._gathered += self._steps
 
     def collect(self) -> Trajectory:
-        """The next U batches, waiting until they are there.
-
-        Raises:
-            BaseException: what gathering them raised.
-        """
+        """The next U batches, waiting until they are there; raises what gathering them raised."""
         with self._spans.span("input"):
-            found = self._ready.get()
-        if isinstance(found, BaseException):
-            raise found
-        return found
+            trajectory = self._ready[0].result()
+        self._ready.popleft()
+        self._gather_next()
+        return trajectory
 
     def commit(self) -> None:
-        """The batches will be learned from."""
         self._position += self._steps
 
     def work(self) -> dict[str, Work]:
-        """Nothing is counted apart."""
         return {}
 
     def state(self) -> dict[str, Any]:
-        """How many steps were learned from."""
         return {"position": self._position, "obs": np.zeros(0, np.uint8), "actions": []}
 
     def restore(self, state: dict[str, Any]) -> list[str]:
-        """Go on from there."""
         if type(state["position"]) is not int or not 0 <= state["position"] < 2**53:
             raise CheckpointError(f"its position {str(state['position'])[:40]} is impossible.")
         self.close()
@@ -96,25 +90,10 @@ class DatasetSampler:
 
     def close(self) -> None:
         """End the thread."""
-        self._ended.set()
         if self._thread is not None:
-            while self._thread.is_alive():  # it may wait for room
-                try:
-                    self._ready.get_nowait()
-                except queue.Empty:
-                    self._thread.join(0.01)
-            self._thread = None
-
-    def _gather_all(
-        self, position: int, ready: queue.Queue[Trajectory | BaseException], ended: threading.Event
-    ) -> None:
-        try:
-            while not ended.is_set():
-                piece = self.gathered(position)
-                position += self._steps
-                ready.put(piece)
-        except BaseException as error:  # the main thread raises it
-            ready.put(error)
+            self._thread.shutdown(cancel_futures=True)
+        self._thread = None
+        self._ready.clear()
 
     def gathered(self, first: int) -> Trajectory:
         """The batches of steps ``first .. first + U - 1``."""

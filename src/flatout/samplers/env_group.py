@@ -1,4 +1,4 @@
-"""The environments of one acting group, wherever they step, as a sampler drives them."""
+"""Env groups: environments that act together, wherever they step, as a sampler drives them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from flatout.errors import EnvironmentFailure
 from flatout.spans import Work
 from flatout.types import Episode
 
 if TYPE_CHECKING:
     from flatout.buffers.rollout import RolloutBuffer
     from flatout.envs.base import Ended, Envs
+    from flatout.learner.policy import Policy
 
 
 class EnvCounters(NamedTuple):
@@ -44,7 +44,7 @@ class EnvGroup(Protocol):
     Attributes:
         first: the number of the first of them.
         num_envs: how many they are.
-        span: what waiting for them is booked as.
+        span: of the time that waiting for them takes.
         life_lost: ``[num_envs]``, see `Envs`; of the last step.
     """
 
@@ -86,7 +86,7 @@ class EnvGroup(Protocol):
         ...
 
     def again(self, actions: np.ndarray) -> None:
-        """Begin the step once more for those that `receive` said were lost."""
+        """Begin the step once more for those that `receive` returned."""
         ...
 
     def work(self) -> dict[str, Work]:
@@ -94,7 +94,7 @@ class EnvGroup(Protocol):
         ...
 
     def finished(self, env: int) -> Episode:
-        """The episode that `ended` is being told of, with the environment's number in the run."""
+        """The episode that just ended, with the environment's number in the run."""
         ...
 
     def counters(self) -> EnvCounters:
@@ -109,10 +109,6 @@ class EnvGroup(Protocol):
         self, origins: Sequence[int], actions: Sequence[np.ndarray | None]
     ) -> list[bool]:
         """See `Envs.replay_all`; observations go to row 0 of the first slot."""
-        ...
-
-    def blame(self, step: int, env: int, what: str) -> EnvironmentFailure:
-        """See `Envs.blame`; `env` is the number in the run."""
         ...
 
     def close(self) -> None:
@@ -176,8 +172,39 @@ class InlineEnvGroup:
     ) -> list[bool]:
         return self._envs.replay_all(origins, actions, self._obs[0][0])
 
-    def blame(self, step: int, env: int, what: str) -> EnvironmentFailure:
-        return self._envs.blame(step, env, what)
-
     def close(self) -> None:
         self._envs.close()
+
+
+class ActingGroup:
+    """Environments whose actions are chosen in one call.
+
+    Args:
+        environments: the environments.
+        policy: acts for them.
+        first: the number of the first environment in the run, from which noise is drawn, where
+            `envs.first` is only its column in the arrays.
+
+    Attributes:
+        columns: of the environments in the arrays.
+        index: its place among the groups, in the order of their environments.
+        active: environments that play on in this trajectory, by their numbers within the group;
+            None is all of them.
+        left: episodes that each still plays in this trajectory.
+        rows: steps of this trajectory that are done.
+        stepping: a step was begun and not yet waited for.
+    """
+
+    def __init__(self, envs: EnvGroup, policy: Policy, first: int | None = None) -> None:
+        self.envs, self.policy = envs, policy
+        self.first = envs.first if first is None else first
+        self.columns = slice(envs.first, envs.first + envs.num_envs)
+        self.index = 0
+        self.begin(0)
+
+    def begin(self, episodes: int) -> None:
+        """Begin a trajectory, of so many whole episodes (0: of a number of steps)."""
+        self.active: list[int] | None = None
+        self.left = [episodes] * self.envs.num_envs
+        self.rows = 0
+        self.stepping = False

@@ -49,11 +49,9 @@ class EpisodeValues:
         self._sums[env] = 0.0
 
     def state(self) -> list[list[float]]:
-        """JSON-compatible sums and counts."""
         return self._sums.tolist()
 
     def restore(self, state: list[list[float]]) -> None:
-        """Take over such a state."""
         self._sums = np.array(state, np.float64).reshape(self._sums.shape)
 
 
@@ -98,7 +96,6 @@ class ActionLog:
         ]
 
     def empty(self) -> np.ndarray:
-        """No actions."""
         return self._blocks[0][:0, 0] if self._blocks else np.zeros((0,), np.int32)
 
     def restore(self, actions: list[np.ndarray]) -> None:

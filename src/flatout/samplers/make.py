@@ -14,8 +14,8 @@ from flatout.envs.host import TRAINING
 from flatout.errors import UsageError
 from flatout.learner.policy import Policy
 from flatout.samplers.base import Sampler
-from flatout.samplers.central import ActingGroup, CentralSampler
-from flatout.samplers.env_group import EnvGroup, InlineEnvGroup
+from flatout.samplers.central import CentralSampler
+from flatout.samplers.env_group import ActingGroup, EnvGroup, InlineEnvGroup
 from flatout.samplers.processes.env_group import WorkerEnvGroup, arena_fields
 from flatout.samplers.processes.local import LocalSampler, Remote
 from flatout.samplers.processes.pool import Worker, WorkerPool
@@ -113,13 +113,9 @@ def start_workers(
     """Start the actor processes; they make their environments while this process goes on.
 
     Args:
-        config: the run's settings.
-        task: the environment.
-        acting: whose groups they step; with `local`, each worker's own.
-        needs: of the run.
+        acting: whose groups they step; with `local`, one group per worker.
         report: receives sentences about workers that are lost.
         source: a function that makes one environment, instead of the configured id.
-        network: a custom torso, or None.
         local: workers act by themselves.
 
     Raises:
@@ -220,19 +216,19 @@ def make_sampler(
             return InlineEnvGroup(envs, buffers, share.first)
         mine = {first for first, _ in share.workers}
         workers = [worker for worker in pool.workers if worker.job.first in mine]
-        return WorkerEnvGroup(pool, workers, task.name)
+        return WorkerEnvGroup(pool, workers)
 
     rounds = [
         [ActingGroup(env_group(s), acting.policy(s)) for s in groups] for groups in acting.rounds
     ]
     return CentralSampler(
-        rounds, buffers, rollout.horizon, rollout.episodes, spans,
+        rounds, buffers, task.name, rollout.episodes, spans,
         life_loss=config.env.terminal_on_life_loss,
     )  # fmt: skip
 
 
 def reseed_after(rollout: RolloutSpec) -> int:
-    """Environments that wait for the others between episodes need every one seeded."""
+    """Environments that wait between episodes need every episode seeded."""
     return 0 if rollout.episodes else RESEED_AFTER
 
 

@@ -1,55 +1,184 @@
-"""What the trainer sees of the data flow."""
+"""What every schedule does with its sampler, learner and policies, whatever the order."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 
-from flatout.spans import Work
+from flatout.errors import CheckpointError
+from flatout.learner.learner import Learner
+from flatout.learner.policy import Publisher
+from flatout.samplers.base import Restart, Sampler
+from flatout.schedules.pending import Pending
+from flatout.spans import Spans, Work
+from flatout.storage.checkpoint import PREFIX, leaf_names, named_leaves, rebuild
 from flatout.types import Metrics, Snapshot
 
+BUFFER, PENDING = "buffer/", "pending/"
+"""What the buffer's arrays, and trajectories not yet learned from, are named after in snapshots."""
 
-class Schedule(Protocol):
-    """Owns the data flow; the trainer owns the run."""
 
-    def start(self) -> None:
-        """Draw the initial parameters and reset the environments."""
-        ...
+class Schedule:
+    """Owns the data flow, where the trainer owns the run; a subclass says in which order.
 
-    def adopt(self, arrays: dict[str, np.ndarray]) -> None:
-        """Start from learned arrays instead of fresh ones."""
-        ...
+    Args:
+        sampler: collects.
+        policies: hold the published parameters.
+        learner: learns.
+        spans: where the time goes.
+        discardable: a context in which work may be interrupted and thrown away; learning may not.
+        always: the metrics that mean something also where no update was made.
+    """
 
-    def advance(self, n: int) -> list[Metrics]:
-        """Collect and learn `n` times."""
-        ...
+    def __init__(
+        self,
+        sampler: Sampler,
+        policies: Sequence[Publisher],
+        learner: Learner,
+        spans: Spans,
+        discardable: Callable[[], AbstractContextManager[Any]],
+        always: tuple[str, ...] = (),
+    ) -> None:
+        self._sampler = sampler
+        self._policies = list(policies)
+        self._learner = learner
+        self._spans = spans
+        self._discardable = discardable
+        self._always = frozenset((*always, "replay_fill", "replay_mb"))
+        self._version = 0  # iterations learned from
+        self._pending: deque[Pending] = deque()  # collected, not yet learned from
 
     @property
     def params(self) -> tuple[Any, ...]:
         """The newest actor parameters, bundled."""
-        ...
+        return self._learner.bundle
 
     def stats(self) -> dict[str, float]:
         """What the flow did in this process, see the summary's `flow`."""
-        ...
+        return {"environments_lost": self._sampler.lost}
 
-    def lanes(self) -> dict[str, Work]:
+    def work(self) -> dict[str, Work]:
         """What the threads and processes beside this thread have done so far, by name."""
-        ...
+        return self._sampler.work()
 
     def memory(self) -> dict[str, dict[str, float]]:
         """What lies on each device, see `flatout.learner.memory.live_mb`."""
-        ...
+        return self._learner.live_mb()
+
+    def advance(self, n: int) -> list[Metrics]:
+        """Collect and learn `n` times."""
+        return [self._one() for _ in range(n)]
+
+    def _one(self) -> Metrics:
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Draw the initial parameters and reset the environments."""
+        self._learner.start()
+        self._publish(self.params, self._version)
+        self._sampler.start()
+
+    def adopt(self, arrays: dict[str, np.ndarray]) -> None:
+        """Start from learned arrays (parameters, normalisers, optimiser where kept) instead of
+        fresh ones; counters stay at the start."""
+        fresh = named_leaves(self._learner.host_state(), PREFIX)
+        counters = tuple(PREFIX + name for name in (".step", ".iteration", ".updates", ".epsilon"))
+        fresh |= {name: arrays[name] for name in fresh if name in arrays and name not in counters}
+        self._learner.adopt(self._learned(fresh))
+        self._publish(self.params, self._version)
 
     def snapshot(self) -> Snapshot:
         """All state at the last iteration's boundary."""
-        ...
+        arrays = named_leaves(self._learner.host_state(), PREFIX)
+        sampler = self._sampler.state()
+        arrays["sampler/obs"] = sampler.pop("obs")
+        actions = sampler.pop("actions")
+        known = [taken is not None for taken in actions]
+        arrays |= {f"sampler/actions/{env}": actions[env] for env in np.flatnonzero(known)}
+        buffer_arrays, counters, rows = self._learner.buffer_state()
+        arrays |= {BUFFER + name: array for name, array in buffer_arrays.items()}
+        pending: list[dict[str, Any]] = []
+        for number, one in enumerate(self._pending):
+            more, waiting = one.saved(f"{PENDING}{number}/")
+            arrays |= more
+            pending.append(waiting)
+        data = {
+            "version": self._version, "sampler": sampler | {"known": known}, "buffer": counters,
+            "pending": pending,
+        }  # fmt: skip
+        return Snapshot(arrays, data, rows)
 
     def restore(self, snapshot: Snapshot) -> list[str]:
         """Take over such a state; sentences about what could not be restored."""
-        ...
+        arrays, data = snapshot.arrays, snapshot.data
+        buffer = {n.removeprefix(BUFFER): a for n, a in arrays.items() if n.startswith(BUFFER)}
+        counters = data.get("buffer", {})
+        self._learner.restore(self._learned(arrays), buffer, counters, snapshot.rows)
+        self._version = int(data["version"])
+        if self._version < 0:
+            raise CheckpointError(f"its version {self._version} is impossible.")
+        self._publish(self.params, self._version)
+        state = dict(data["sampler"])
+        state["actions"] = [
+            arrays[f"sampler/actions/{env}"] if known else None
+            for env, known in enumerate(state.pop("known"))
+        ]
+        state["obs"] = np.asarray(arrays["sampler/obs"])
+        # A run that overlapped and goes on serially learns from what waits first.
+        self._pending = deque(
+            Pending.loaded(f"{PENDING}{number}/", arrays, waiting)
+            for number, waiting in enumerate(data.get("pending", []))
+        )
+        for waiting in self._pending:
+            if self._learner.trajectory is not None:
+                waiting.refuse_other(self._learner.trajectory)
+        notes = self._sampler.restore(state)
+        if self._pending:
+            for restart in self._sampler.restarted:
+                self._pending[-1].truncate(*restart)
+        else:
+            self._truncate(self._sampler.restarted)
+        return notes
 
     def close(self) -> None:
-        """Release environments and workers."""
-        ...
+        """Close the environments and end every process and thread."""
+        self._sampler.close()
+
+    def _collect(self, version: int) -> Pending:
+        """One trajectory, which may be interrupted and thrown away until it is complete."""
+        sampler = self._sampler
+        with self._discardable():
+            trajectory = sampler.collect()
+        return Pending(
+            trajectory, version, sampler.steps_collected, list(sampler.episodes),
+            list(sampler.restarted),
+        )  # fmt: skip
+
+    def _learn(self, taken: Pending) -> dict[str, float]:
+        """Learn from a trajectory."""
+        self._truncate(taken.restarted)
+        return self._learner.update(taken.trajectory)
+
+    def _truncate(self, restarted: Iterable[Restart]) -> None:
+        """Truncate the episodes of environments that began anew out of turn."""
+        for restart in restarted:
+            self._learner.truncate(*restart)
+
+    def _metrics(self, values: dict[str, float], taken: Pending) -> Metrics:
+        """An iteration's metrics from the learner's scalars."""
+        updates = round(values.pop("updates"))
+        if not updates:  # nothing was averaged
+            values = {name: values[name] for name in values if name in self._always}
+        return Metrics(taken.steps, updates, taken.episodes, values)
+
+    def _publish(self, bundle: tuple[Any, ...], version: int) -> None:
+        for policy in self._policies:
+            policy.publish(bundle, version, self._spans)
+
+    def _learned(self, arrays: dict[str, np.ndarray]) -> Any:
+        shapes = self._learner.shapes
+        return rebuild(leaf_names(shapes, PREFIX), shapes, arrays)

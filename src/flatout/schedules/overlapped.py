@@ -15,7 +15,8 @@ from flatout.errors import CheckpointError, EnvironmentFailure, Interrupt
 from flatout.learner.learner import Learner
 from flatout.learner.policy import Publisher
 from flatout.samplers.base import Sampler
-from flatout.schedules.flow import Flow, Pending
+from flatout.schedules.base import Schedule
+from flatout.schedules.pending import Pending
 from flatout.spans import Spans, Work
 from flatout.storage.checkpoint import refuse_nonsense
 from flatout.types import Metrics, Snapshot
@@ -27,7 +28,7 @@ PUBLISHED = "published/"
 """What parameters that still act are named after in snapshots."""
 
 
-class OverlappedSchedule(Flow):
+class OverlappedSchedule(Schedule):
     """Trajectory k is collected with version max(0, k - lag), while earlier ones are learned from.
 
     This thread collects, another learns: on a CPU the dispatches of one thread run in order, so
@@ -37,7 +38,7 @@ class OverlappedSchedule(Flow):
     Args:
         sampler: collects; it needs lag + 1 buffers.
         policies: hold the published parameters.
-        learner: learns; its spans are its thread's own.
+        learner: learns; it has spans of its thread.
         spans: where this thread's time goes.
         discardable: a context in which work may be interrupted and thrown away; learning may not.
         always: the metrics that mean something also where no update was made.
@@ -66,18 +67,12 @@ class OverlappedSchedule(Flow):
         self._totals = dict.fromkeys(WAITS, 0.0)
 
     def start(self) -> None:
-        """Draw the initial parameters and reset the environments."""
         super().start()
         self._bundles = {0: self._kept()}
 
     def adopt(self, arrays: dict[str, np.ndarray]) -> None:
-        """See `Flow.adopt`."""
         super().adopt(arrays)
         self._bundles = {self._version: self._kept()}
-
-    def advance(self, n: int) -> list[Metrics]:
-        """Learn from the next `n` trajectories, collecting meanwhile."""
-        return [self._one() for _ in range(n)]
 
     def stats(self) -> dict[str, float]:
         """Adds the mean policy lag and queue time, and how long each side waited in all."""
@@ -90,12 +85,10 @@ class OverlappedSchedule(Flow):
             "learner_wait_s": learner,
         }
 
-    def lanes(self) -> dict[str, Work]:
-        """See `Schedule.lanes`; the learner's thread is one."""
-        return {"learner": Work({"learn": self._learning_s})} | super().lanes()
+    def work(self) -> dict[str, Work]:
+        return {"learner": Work({"learn": self._learning_s})} | super().work()
 
     def snapshot(self) -> Snapshot:
-        """All state at the last iteration's boundary, waiting trajectories included."""
         snapshot = super().snapshot()
         for version, bundle in self._bundles.items():
             for index, array in enumerate(bundle):
@@ -125,7 +118,6 @@ class OverlappedSchedule(Flow):
         return notes
 
     def close(self) -> None:
-        """Close the environments and end every process and thread."""
         self._thread.shutdown()
         super().close()
 
@@ -146,7 +138,7 @@ class OverlappedSchedule(Flow):
             ):
                 self._gather()
         except Interrupt:
-            pass  # what is being learned from is booked first; the next collection raises again
+            pass  # learning ends first; the next collection raises again
         except EnvironmentFailure as failure:
             self._failure = failure  # the same
         finally:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from flatout.schedules.flow import Flow
+from flatout.schedules.base import Schedule
 from flatout.types import Metrics
 
 
-class SerialSchedule(Flow):
+class SerialSchedule(Schedule):
     """One thread: trajectory k is collected with version k, learning from it publishes k + 1."""
-
-    def advance(self, n: int) -> list[Metrics]:
-        """Collect and learn `n` times."""
-        return [self._one() for _ in range(n)]
 
     def _one(self) -> Metrics:
         waiting = bool(self._pending)  # of a run that overlapped before it was resumed

@@ -8,11 +8,11 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from flatout.algorithms.base import BuildSpec
 from flatout.algorithms.common.distributions import Distribution
-from flatout.config.schema import NetworkConfig
 from flatout.networks.layers import Linear
-from flatout.networks.torsos import Network, Torso, features, make_torso, over_batch
-from flatout.types import Array, ObservationSpec
+from flatout.networks.torsos import Torso, features, make_torso, over_batch
+from flatout.types import Array
 
 
 class Actor(eqx.Module):
@@ -24,7 +24,7 @@ class Actor(eqx.Module):
 
 
 class Critic(eqx.Module):
-    """Value head, with a torso of its own where it does not share the actor's."""
+    """Value head, with a torso where it does not share the actor's."""
 
     torso: Torso | None
     head: Linear
@@ -38,17 +38,13 @@ class Networks(NamedTuple):
 
 
 def build_networks(
-    rng: np.random.Generator | None,
-    obs_spec: ObservationSpec,
-    config: NetworkConfig,
-    network: Network | None,
-    dist: Distribution,
-    log_std: float | None,
+    rng: np.random.Generator | None, spec: BuildSpec, dist: Distribution, log_std: float | None
 ) -> Networks:
     """Fresh networks; image torsos are shared between actor and critic, vector torsos not."""
-    torso = make_torso(rng, obs_spec, config, network)
+    obs_spec, config = spec.obs_spec, spec.network_config
+    torso = make_torso(rng, obs_spec, config, spec.network)
     shared = obs_spec.is_image and config.network != "mlp"
-    critic_torso = None if shared else make_torso(rng, obs_spec, config, network)
+    critic_torso = None if shared else make_torso(rng, obs_spec, config, spec.network)
     width = features(torso, obs_spec)
     size = 0 if log_std is None else dist.parameters
     extra = np.full((size,), log_std or 0.0, np.float32)
@@ -70,7 +66,7 @@ def value(networks: Networks, x: jax.Array, hidden: jax.Array | None = None) -> 
     Args:
         networks: both.
         x: the observations.
-        hidden: the actor's features of them, where they are known (used by a shared torso).
+        hidden: the actor's features of them, if computed already (used by a shared torso).
     """
     critic = networks.critic
     if critic.torso is not None:

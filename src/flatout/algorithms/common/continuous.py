@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flatout.algorithms.base import BuildSpec
 from flatout.algorithms.common.distributions import inwards
 from flatout.algorithms.common.randomness import uniforms
-from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
-from flatout.networks.layers import MLP, Draw, Linear
-from flatout.networks.torsos import Network, Torso, features, make_torso, over_batch
+from flatout.networks.layers import MLP, Draw, FanIn, Linear
+from flatout.networks.torsos import Torso, features, make_torso, over_batch
 from flatout.types import ActionSpec, Array, ContinuousSpec, ObservationSpec
 
 
@@ -107,56 +107,63 @@ class Trunk(eqx.Module):
         return self.head(self.dense(hidden))
 
 
-def make_trunk(
-    draw: Draw,
-    spec: ObservationSpec,
-    config: NetworkConfig,
-    network: Network | None,
-    actions: int,
-    outputs: int,
-) -> Trunk:
-    """A fresh trunk.
-
-    Args:
-        draw: where initial parameters come from.
-        spec: one observation.
-        config: the torso's and the hidden layers' settings.
-        network: a custom torso.
-        actions: action components among the inputs (0 for an actor).
-        outputs: of the head.
-    """
-    plain = config.network == "mlp" or (config.network == "auto" and not spec.is_image)
+def make_trunk(draw: Draw, spec: BuildSpec, actions: int, outputs: int) -> Trunk:
+    """A fresh trunk with so many action components among its inputs (0 for an actor)."""
+    obs_spec, config = spec.obs_spec, spec.network_config
+    plain = config.network == "mlp" or (config.network == "auto" and not obs_spec.is_image)
     torso = None
-    width = math.prod(spec.shape)
-    if network is not None or not plain:
-        torso = make_torso(draw, spec, config, network)
-        width = features(torso, spec)
+    width = math.prod(obs_spec.shape)
+    if spec.network is not None or not plain:
+        torso = make_torso(draw, obs_spec, config, spec.network)
+        width = features(torso, obs_spec)
     dense = MLP(draw, width + actions, config.hidden, config.activation)
     last = config.hidden[-1] if config.hidden else width + actions
     return Trunk(torso, dense, Linear(draw, last, outputs, 1.0))
 
 
-class Prepared(NamedTuple):
-    """Networks split into what gradients change and what is fixed."""
+class ActorCritics:
+    """An actor and its critics, of which states hold the arrays only.
 
-    arrays: Any
-    static: Any
+    Args:
+        spec: what they are built for.
+        actions: A.
+        outputs: of the actor.
+        critics: how many.
 
+    Attributes:
+        shapes: the arrays of the actor and of the critics, all zeros.
+    """
 
-def split(networks: Any) -> Prepared:
-    """Arrays and the rest."""
-    return Prepared(*eqx.partition(networks, eqx.is_array))
+    def __init__(self, spec: BuildSpec, actions: int, outputs: int, critics: int) -> None:
+        self._spec, self._actions, self._outputs, self._count = spec, actions, outputs, critics
+        actor, critic = self._build(FanIn(None))
+        actor_arrays, self._actor = eqx.partition(actor, eqx.is_array)
+        critic_arrays, self._critics = eqx.partition(critic, eqx.is_array)
+        self.shapes = actor_arrays, critic_arrays
+
+    def _build(self, draw: Draw) -> tuple[Trunk, tuple[Trunk, ...]]:
+        actor = make_trunk(draw, self._spec, 0, self._outputs)
+        critics = (make_trunk(draw, self._spec, self._actions, 1) for _ in range(self._count))
+        return actor, tuple(critics)
+
+    def draw(self, key: np.ndarray) -> tuple[Any, Any]:
+        """Initial arrays of the actor and of the critics."""
+        actor, critics = self._build(FanIn(np.random.default_rng(key)))
+        return eqx.filter(actor, eqx.is_array), eqx.filter(critics, eqx.is_array)
+
+    def outputs(self, actor: Any, x: jax.Array) -> jax.Array:
+        """The actor's outputs for prepared observations ``[B, ...]``."""
+        return eqx.combine(actor, self._actor)(x)
+
+    def values(self, critics: Any, x: jax.Array, action: jax.Array) -> tuple[jax.Array, ...]:
+        """Each critic's values ``[B]`` of prepared observations and actions ``[B, A]``."""
+        return tuple(c(x, action)[:, 0] for c in eqx.combine(critics, self._critics))
 
 
 def observe(spec: ObservationSpec, obs: jax.Array) -> jax.Array:
     """Observations as networks take them: float32, whole numbers scaled to 0..1."""
     x = obs.astype(jnp.float32)
     return x if spec.high is None else x * np.float32(1.0 / spec.high)
-
-
-def action_values(critics: Any, x: jax.Array, action: jax.Array) -> tuple[jax.Array, ...]:
-    """Each critic's values ``[B]`` of prepared observations ``[B, ...]`` and actions ``[B, A]``."""
-    return tuple(critic(x, action)[:, 0] for critic in critics)
 
 
 def smallest(values: tuple[jax.Array, ...]) -> jax.Array:

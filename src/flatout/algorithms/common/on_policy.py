@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from flatout.algorithms.base import Acted, BuildSpec
 from flatout.algorithms.common.actor_critic import Actor, Networks, build_networks, policy, value
 from flatout.algorithms.common.distributions import distribution
 from flatout.algorithms.common.returns import (
@@ -24,13 +25,10 @@ from flatout.algorithms.common.returns import (
     normalise,
     update_moments,
 )
-from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import A2CConfig, PPOConfig
-from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
 from flatout.networks.boards import Centred, Grid, OneHot
-from flatout.networks.torsos import Network
-from flatout.types import ActionSpec, Array, ContinuousSpec, ObservationSpec, Trajectory
+from flatout.types import Array, ContinuousSpec, Trajectory
 
 
 class ActorParams(NamedTuple):
@@ -72,14 +70,9 @@ class OnPolicy:
 
     Args:
         config: hyper-parameters.
-        network_config: the torso's settings.
-        obs_spec: one environment's observation.
-        action_spec: one environment's action.
-        num_envs: N.
+        spec: what it is built for; trajectories come in shards of N / S environments each.
         masked: trajectories say which steps count.
-        network: a custom torso, or None for the configured one.
         next_reward: learn the chance of a reward before the episode's end, instead of returns.
-        shards: the parts that trajectories come in, N / S environments each.
 
     Attributes:
         dist: the distribution over actions.
@@ -92,28 +85,23 @@ class OnPolicy:
     def __init__(
         self,
         config: PPOConfig | A2CConfig,
-        network_config: NetworkConfig,
-        obs_spec: ObservationSpec,
-        action_spec: ActionSpec,
+        spec: BuildSpec,
         *,
-        num_envs: int,
-        masked: bool,
-        network: Network | None = None,
+        masked: bool = False,
         next_reward: bool = False,
-        shards: Shards = UNSHARDED,
     ) -> None:
         self._config = config
-        self._obs_spec = obs_spec
-        self._continuous = isinstance(action_spec, ContinuousSpec)
-        self._num_envs = num_envs
+        self._obs_spec = spec.obs_spec
+        self._continuous = isinstance(spec.action_spec, ContinuousSpec)
+        self._num_envs = spec.num_envs
         self._masked = masked
         self._next_reward = next_reward
-        self._shards = shards
-        self.dist = distribution(action_spec)
+        self._shards = shards = spec.shards
+        self.dist = distribution(spec.action_spec)
         log_std = config.log_std_init if self._continuous else None
 
         def build(rng: np.random.Generator | None) -> Networks:
-            return build_networks(rng, obs_spec, network_config, network, self.dist, log_std)
+            return build_networks(rng, spec, self.dist, log_std)
 
         self._build = build
         self.arrays, self.static = eqx.partition(build(None), eqx.is_array)
@@ -165,9 +153,7 @@ class OnPolicy:
             x = x / self._obs_spec.high
         return x if moments is None else normalise(x, moments)
 
-    def act(
-        self, params: ActorParams, obs: jax.Array, carry: Any, draw: jax.Array | None
-    ) -> tuple[jax.Array, Any, dict[str, jax.Array]]:
+    def act(self, params: ActorParams, obs: jax.Array, carry: Any, draw: jax.Array | None) -> Acted:
         """See `Algorithm.act`."""
         actor = eqx.combine(params.actor, self.static.actor)
         x, _ = policy(actor, self.observe(obs, params.moments))
@@ -200,7 +186,7 @@ class OnPolicy:
         rewards = trajectory.rewards
         reward_moments, sums = state.reward_moments, state.reward_sums
         if reward_moments is not None:
-            sums, after = self._returns(shards.own(sums), rewards, done)
+            sums, after = self._returns(shards.local(sums), rewards, done)
             sums = shards.gather(sums)
             reward_moments = update_moments(reward_moments, after.reshape(-1), weight, shards)
             scale = jax.lax.rsqrt(reward_moments.var + 1e-8)
@@ -230,7 +216,7 @@ class OnPolicy:
             weight=weight,
         )
         counted = shape[0] * shape[1] * shards.count
-        if masked:  # of replayed trajectories the newest are the first lanes
+        if masked:  # of replayed trajectories the newest are the first environments
             newest = trajectory.valid[:, : self._num_envs // shards.count]
             counted = shards.sum(newest.sum().astype(jnp.int32))
         state = state._replace(
@@ -250,7 +236,7 @@ class OnPolicy:
             state: after the update.
             trajectory: what was learned from.
             batch: what `prepare` made of it.
-            done: a number of the update's own; nothing crosses the devices before it is there.
+            done: a number that the update made; nothing crosses the devices before it is there.
 
         Returns:
             The state with the normaliser of observations moved on for the next trajectory, and how

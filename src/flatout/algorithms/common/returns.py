@@ -59,8 +59,8 @@ def next_reward_targets(
 ) -> jax.Array:
     """1 for each step from which a reward follows before the episode ends, else 0.
 
-    Where the trajectory or a time limit cuts an episode, the value after it stands for what is
-    not known: values are chances of a reward here.
+    Where the trajectory or a time limit ends an episode early, the value after it stands for the
+    rest: values are chances of a reward here.
 
     Args:
         r_t: rewards ``[T, N]``.
@@ -112,7 +112,7 @@ def update_moments(
         weight: ``[B]``, 1 where a row counts and 0 where not; None counts all.
         shards: whose batches are merged together.
     """
-    count, mean, var = _over_parts(batch, weight, shards)
+    count, mean, var = _over_shards(batch, weight, shards)
     total = moments.total + count
     delta = mean - moments.mean
     squares = (
@@ -159,8 +159,7 @@ def mean(x: jax.Array, weight: jax.Array | None = None) -> jax.Array:
 def balanced(weight: jax.Array, shards: Shards = UNSHARDED) -> jax.Array:
     """Weights with which the mean over all shards' rows is the mean over those that count.
 
-    So the average of the shards' gradients, of pieces' or of parts together, is the gradient of
-    that mean.
+    So the average of the gradients of shards, or of pieces, is the gradient of that mean.
 
     Args:
         weight: ``[B]``, 1 where a row counts and 0 where not.
@@ -175,7 +174,7 @@ def _counted(weight: jax.Array, shards: Shards) -> jax.Array:
     return shards.sum(shards.one_by_one(jnp.sum)(weight))
 
 
-def _over_parts(
+def _over_shards(
     x: jax.Array, weight: jax.Array | None, shards: Shards
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """How many rows of all shards' ``x [B, ...]`` count, their mean and their variance."""
@@ -198,7 +197,7 @@ def _over_parts(
 
 def centre(advantage: jax.Array, weight: jax.Array | None, shards: Shards = UNSHARDED) -> jax.Array:
     """Zero mean, unit sample deviation (n - 1), over the counted entries of all shards."""
-    count, middle, variance = _over_parts(advantage, weight, shards)
+    count, middle, variance = _over_shards(advantage, weight, shards)
     deviation = jnp.sqrt(variance * count / jnp.maximum(count - 1.0, 1.0))
     return (advantage - middle) / (deviation + 1e-8)
 
@@ -207,6 +206,6 @@ def explained_variance(
     value: jax.Array, target: jax.Array, weight: jax.Array | None, shards: Shards = UNSHARDED
 ) -> jax.Array:
     """1 - Var[target - value] / Var[target] over all shards; 0 where targets do not vary."""
-    _, _, spread = _over_parts(target, weight, shards)
-    _, _, left = _over_parts(target - value, weight, shards)
+    _, _, spread = _over_shards(target, weight, shards)
+    _, _, left = _over_shards(target - value, weight, shards)
     return jnp.where(spread > 0, 1.0 - left / jnp.maximum(spread, 1e-12), 0.0)

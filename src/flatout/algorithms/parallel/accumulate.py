@@ -12,7 +12,10 @@ import jax.numpy as jnp
 from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.errors import UsageError
 
-Loss = Callable[..., tuple[jax.Array, tuple[Any, Any]]]
+Losses = tuple[jax.Array, tuple[Any, Any]]
+"""A mean over rows, and ``(means over rows, arrays with a row each)``."""
+
+Loss = Callable[..., Losses]
 """``(params, batch, *shared) -> mean over rows, (means over rows, arrays with a row each)``."""
 Compute = Callable[..., tuple[Any, Any]]
 """``(params, batch, *shared) -> (means over rows, arrays with a row each)``."""
@@ -28,7 +31,7 @@ def pieces_of(rows: int, micro_batch: int | None) -> int:
         return 1
     if rows % micro_batch:
         raise UsageError(
-            f"micro_batch = {micro_batch} does not divide the {rows} rows of a part's batch; "
+            f"micro_batch = {micro_batch} does not divide the {rows} rows of a shard's batch; "
             f"choose a divisor such as {max(n for n in range(1, micro_batch) if not rows % n)}."
         )
     return rows // micro_batch
@@ -46,7 +49,7 @@ def in_pieces(
         compute: of `Compute`'s form.
         pieces: how many; 1 is the plain function.
         shards: whose shard the batch is; the computation asks nothing of the other shards.
-        merged: the same for all rows of a device, where it does (see `Shards.as_one`).
+        merged: the same for all rows of a device, where it does (see `Shards.as_one_batch`).
     """
     plain = shards.as_one_batch(compute, merged)
     if pieces == 1:
@@ -78,7 +81,7 @@ def value_and_grad(
         loss: of `Loss`'s form.
         pieces: how many; 1 is the plain function.
         shards: whose shard the batch is; the loss asks nothing of the other shards.
-        merged: the same for all rows of a device, where it does (see `Shards.as_one`).
+        merged: the same for all rows of a device, where it does (see `Shards.as_one_batch`).
     """
 
     def compute(loss: Loss, params: Any, batch: Any, *shared: Any) -> tuple[Any, Any]:

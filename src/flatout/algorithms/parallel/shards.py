@@ -1,7 +1,7 @@
 """Logical shards: how one update is split into shards that differ only in their data.
 
-A shard sees its own environments, rows and random numbers, and what it learns is averaged with the
-others'. How many shards there are decides what is computed; how many devices carry them does not.
+Each shard has its environments, rows and random numbers; what the shards learn is averaged. The
+number of shards decides what is computed; the number of devices that carry them does not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from flatout.algorithms.parallel.packing import Packing
 
-DEVICES, SHARDS = "devices", "parts"
+DEVICES, SHARDS = "devices", "shards"
 """The axes of a sharded program: devices, and the shards that each of them carries."""
 
 Tree = TypeVar("Tree")
@@ -26,7 +26,7 @@ Pure = TypeVar("Pure", bound=Callable[..., Any])
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """What a part of an update knows of the others. A single one calls nothing.
+    """How the shards of an update exchange values. A single shard exchanges nothing.
 
     Attributes:
         count: S, how many shards there are.
@@ -34,7 +34,7 @@ class Shards:
             (local SGD; Stich, 2019), and always before anything leaves the device.
         ordered: averages are sums in the shards' order, the same bits on any number of devices;
             else whatever order is fastest.
-        mapped: devices have an axis of their own; else the compiler divides the one of shards.
+        mapped: devices have an axis, too; else the compiler divides the axis of shards.
         waits: what every sum takes along, or None (see `after`).
     """
 
@@ -54,11 +54,11 @@ class Shards:
 
     @property
     def each_step(self) -> Shards:
-        """What a single update knows of the others: nothing where only parameters are averaged."""
+        """The shards of a single update: none where only parameters are averaged."""
         return self if self.every == 1 else UNSHARDED
 
     def one_by_one(self, function: Pure) -> Pure:
-        """A function of a shard's own arrays that asks nothing of the others.
+        """A function of one shard's arrays that needs no other shard.
 
         With ordered sums it is computed for one shard after another, by the same program whatever
         their number: computed side by side, XLA rounds some products and sums otherwise for 8
@@ -71,8 +71,8 @@ class Shards:
         @alone.def_vmap
         def in_turn(size: int, mapped: Any, *given: Any) -> Any:
             def compute(number: Any) -> Any:
-                def pick(x: jax.Array, own: bool) -> jax.Array:
-                    return jax.lax.dynamic_index_in_dim(x, number, 0, False) if own else x
+                def pick(x: jax.Array, batched: bool) -> jax.Array:
+                    return jax.lax.dynamic_index_in_dim(x, number, 0, False) if batched else x
 
                 # Barriers that the shard's number passes, too: without it XLA would see that the
                 # loop of a single shard computes the same each time, and take it out of the loop.
@@ -80,32 +80,31 @@ class Shards:
                 number, part = jax.lax.optimization_barrier((number, part))
                 return jax.lax.optimization_barrier((number, function(*part)))[1]
 
-            def body(number: jax.Array, found: Any) -> Any:
+            def body(number: jax.Array, results: Any) -> Any:
                 def put(all: jax.Array, one: jax.Array) -> jax.Array:
                     return jax.lax.dynamic_update_index_in_dim(all, one, number, 0)
 
-                return jax.tree.map(put, found, compute(number))
+                return jax.tree.map(put, results, compute(number))
 
             shapes = jax.eval_shape(compute, 0)
-            found = jax.tree.map(lambda one: jnp.zeros((size, *one.shape), one.dtype), shapes)
-            # Behind a barrier as well: a loop that is known to run once is no loop any more.
+            results = jax.tree.map(lambda one: jnp.zeros((size, *one.shape), one.dtype), shapes)
+            # Behind a barrier as well: XLA unrolls a loop that runs once.
             count = jax.lax.optimization_barrier(jnp.int32(size))
-            found = jax.lax.fori_loop(0, count, body, found)
-            return found, jax.tree.map(lambda _: True, found)
+            results = jax.lax.fori_loop(0, count, body, results)
+            return results, jax.tree.map(lambda _: True, results)
 
         return alone  # type: ignore[return-value]
 
     def as_one_batch(self, compute: Pure, merged: Pure | None = None) -> Pure:
         """A mean over a shard's rows; of shards on one device over all of their rows at once.
 
-        Side by side each shard would have a gradient of its own, only for their average; as one
-        batch they share the products, and one device takes as long for S shards as for one. So what
-        a shard is told is its device's mean. With ordered sums shards stay apart, and where the
-        parameters are its own, too.
+        Side by side each shard would have a gradient, only for their average; as one batch they
+        share the products, and one device takes as long for S shards as for one. So a shard gets
+        its device's mean. Shards stay separate where sums are ordered or parameters differ.
 
         Args:
             compute: ``(params, batch, *shared) -> (means over rows, arrays with a row each)``.
-            merged: the same for a device's rows, where it asks for other shards' within.
+            merged: the same for a device's rows, where the function needs the other shards.
         """
         if self.count == 1 or self.ordered or not self.mapped or self.every > 1:
             return self.one_by_one(compute)
@@ -114,23 +113,20 @@ class Shards:
 
         @function.def_vmap
         def together(size: int, mapped: Any, params: Any, batch: Any, *shared: Any) -> Any:
-            of_parts, rows, *others = mapped
-            if any(jax.tree.leaves((of_parts, others))):
-                axes = jax.tree.map(lambda own: 0 if own else None, tuple(mapped))
-                found = jax.vmap(compute, axes)(params, batch, *shared)
-                return found, jax.tree.map(lambda _: True, found)
+            of_params, rows, *of_shared = mapped
+            if any(jax.tree.leaves((of_params, of_shared))):
+                axes = jax.tree.map(lambda batched: 0 if batched else None, tuple(mapped))
+                results = jax.vmap(compute, axes)(params, batch, *shared)
+                return results, jax.tree.map(lambda _: True, results)
 
-            def beside(x: jax.Array, own: bool) -> jax.Array:
-                x = x if own else jnp.broadcast_to(x, (size, *x.shape))
+            def beside(x: jax.Array, batched: bool) -> jax.Array:
+                x = x if batched else jnp.broadcast_to(x, (size, *x.shape))
                 return x.reshape(-1, *x.shape[2:])
 
             means, each = whole(params, jax.tree.map(beside, batch, rows), *shared)
             each = jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), each)
-            of_means, of_each = (
-                jax.tree.map(lambda _, own=own: own, found)
-                for own, found in ((False, means), (True, each))
-            )
-            return (means, each), (of_means, of_each)
+            shared_means = jax.tree.map(lambda _: False, means)
+            return (means, each), (shared_means, jax.tree.map(lambda _: True, each))
 
         return function  # type: ignore[return-value]
 
@@ -141,7 +137,7 @@ class Shards:
         return jax.lax.cond(updates % self.every == 0, self.sync_now, lambda same: same, tree)
 
     def sync_now(self, tree: Tree) -> Tree:
-        """What the shards have of their own becomes one: the average of every float."""
+        """Every float's average over the shards."""
         if self.every == 1:
             return tree
         floats, rest = eqx.partition(tree, lambda leaf: jnp.issubdtype(leaf.dtype, jnp.inexact))
@@ -186,8 +182,8 @@ class Shards:
         here = jax.lax.all_gather(x, SHARDS, axis=0, tiled=True)
         return jax.lax.all_gather(here, DEVICES, axis=0, tiled=True) if self.mapped else here
 
-    def own(self, x: jax.Array) -> jax.Array:
-        """This shard's piece ``[n, ...]`` of ``[S * n, ...]``; what `gather` is the inverse of."""
+    def local(self, x: jax.Array) -> jax.Array:
+        """This shard's piece ``[n, ...]`` of ``[S * n, ...]``, the inverse of `gather`."""
         if self.count == 1:
             return x
         size = x.shape[0] // self.count

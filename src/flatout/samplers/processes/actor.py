@@ -1,4 +1,4 @@
-"""Acting within an actor process: the part of a worker that knows the network.
+"""Acting within an actor process: only this part of a worker has the network.
 
 It imports JAX, which workers whose actions come from their parent do without.
 """
@@ -18,8 +18,8 @@ from flatout.config.placement import CPU, Placement
 from flatout.envs.task import open_task
 from flatout.hardware import backend
 from flatout.learner.policy import Policy
-from flatout.samplers.central import ActingGroup, CentralSampler
-from flatout.samplers.env_group import InlineEnvGroup
+from flatout.samplers.central import CentralSampler
+from flatout.samplers.env_group import ActingGroup, InlineEnvGroup
 from flatout.samplers.processes.protocol import PARAMS, SHARED
 from flatout.samplers.processes.shared_memory import Arena
 from flatout.spans import Spans
@@ -68,7 +68,7 @@ class LocalActor:
         group = ActingGroup(InlineEnvGroup(self.envs, self._buffers), self._policy, job.first)
         self.spans = Spans()
         self._sampler = CentralSampler(
-            [[group]], self._buffers, rollout.horizon, rollout.episodes, self.spans,
+            [[group]], self._buffers, task.name, rollout.episodes, self.spans,
             life_loss=config.env.terminal_on_life_loss,
         )  # fmt: skip
         self._params = [arena[name] for name in arena.arrays if name.startswith(PARAMS)]
@@ -78,7 +78,7 @@ class LocalActor:
         self._sampler.begin(slot, episodes, steps)
 
     def collect(self, slot: int, version: int) -> tuple[bytes, bytes]:
-        """One trajectory into that slot; what does not lie in the arena.
+        """One trajectory into that slot, and what of it does not lie in the arena.
 
         Returns:
             Rows, episodes and the steps and environments of final observations, as JSON; and
@@ -91,7 +91,7 @@ class LocalActor:
         buffer = self._buffers[slot]
         used = trajectory.final_index < buffer.rewards.size
         sampler = self._sampler
-        said = {
+        message = {
             "rows": sampler.rows,
             "episodes": [
                 (row, list(episode))
@@ -100,14 +100,12 @@ class LocalActor:
             "finals": trajectory.final_index[used].tolist(),
             "begun": sampler.begun,
         }
-        return json.dumps(said).encode(), trajectory.final_obs[used].tobytes()
+        return json.dumps(message).encode(), trajectory.final_obs[used].tobytes()
 
     def commit(self, steps: int) -> None:
-        """See `CentralSampler.commit`."""
         self._sampler.commit(steps)
 
     def state(self) -> dict[str, Any]:
-        """See `CentralSampler.state`."""
         return self._sampler.state()
 
     def restore(self, state: dict[str, Any]) -> tuple[list[str], list[Any]]:

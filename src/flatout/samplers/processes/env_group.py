@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flatout.envs.base import blamed
-from flatout.errors import EnvironmentFailure
 from flatout.samplers.env_group import EnvCounters, LostEnv
+from flatout.samplers.processes import protocol
 from flatout.samplers.processes.pool import Worker, WorkerLost, WorkerPool
-from flatout.samplers.processes.protocol import (
-    ENDED,
-    EPISODE,
-    LIFE_LOST,
-    REPLAY,
-    RESET,
-    STEP,
-    TERMINATED,
-    TRUNCATED,
-)
 from flatout.samplers.processes.shared_memory import Fields, fields_of
 from flatout.spans import Work
 from flatout.types import ActionSpec, DiscreteSpec, Episode, ObservationSpec
@@ -33,14 +21,7 @@ if TYPE_CHECKING:
 def arena_fields(
     slots: int, horizon: int, num_envs: int, obs_spec: ObservationSpec, action_spec: ActionSpec
 ) -> Fields:
-    """What a run and its actor processes share.
-
-    Args:
-        slots: trajectories in use at the same time.
-        horizon: T.
-        num_envs: N.
-        obs_spec, action_spec: of one environment.
-    """
+    """What a run and its actor processes share: T steps of N environments in each slot."""
     discrete = isinstance(action_spec, DiscreteSpec)
     action = ((num_envs,), "int32") if discrete else ((num_envs, action_spec.size), "float32")
     return fields_of(
@@ -62,14 +43,13 @@ class WorkerEnvGroup:
     Args:
         pool: all workers.
         workers: these.
-        name: of the environment, for messages.
     """
 
     span = "wait"
 
-    def __init__(self, pool: WorkerPool, workers: Sequence[Worker], name: str) -> None:
+    def __init__(self, pool: WorkerPool, workers: Sequence[Worker]) -> None:
         arena = pool.arena
-        self._crew, self._workers, self._name = pool, list(workers), name
+        self._pool, self._workers = pool, list(workers)
         self.first = workers[0].job.first
         self.num_envs = sum(worker.job.count for worker in workers)
         columns = slice(self.first, self.first + self.num_envs)
@@ -85,7 +65,7 @@ class WorkerEnvGroup:
         self.life_lost: np.ndarray | None = self._lives
 
     def reset_all(self) -> None:
-        with self._fatal():
+        with self._pool.fatal():
             self._begin(self._workers, 0, 0, [0] * self.num_envs)
 
     def send(self, slot: int, t: int, actions: np.ndarray, active: Sequence[int] | None) -> None:
@@ -111,10 +91,15 @@ class WorkerEnvGroup:
         self._waiting = []
         flags = self._flags
         if flags.any():
-            np.not_equal(flags & LIFE_LOST, 0, out=self._lives)
-            for env in np.flatnonzero(flags & ENDED).tolist():
+            np.not_equal(flags & protocol.LIFE_LOST, 0, out=self._lives)
+            for env in np.flatnonzero(flags & protocol.ENDED).tolist():
                 flag = int(flags[env])
-                ended(env, bool(flag & TERMINATED), bool(flag & TRUNCATED), self._finals[env])
+                ended(
+                    env,
+                    bool(flag & protocol.TERMINATED),
+                    bool(flag & protocol.TRUNCATED),
+                    self._finals[env],
+                )
         else:
             self._lives.fill(False)
         return []
@@ -124,7 +109,7 @@ class WorkerEnvGroup:
         self._step(self._waiting)
 
     def work(self) -> dict[str, Work]:
-        return self._crew.work(self._workers)
+        return self._pool.work(self._workers)
 
     def finished(self, env: int) -> Episode:
         return Episode(self.first + env, float(self._returns[env]), int(self._lengths[env]))
@@ -134,33 +119,30 @@ class WorkerEnvGroup:
         return EnvCounters(episode, origin, since)
 
     def reset(self, env: int, episode: int, slot: int = 0) -> None:
-        worker = next(w for w in self._workers if env in range(self.num_envs)[self._own(w)])
+        worker = next(w for w in self._workers if env in range(self.num_envs)[self._columns(w)])
         episodes: list[int | None] = [None] * self.num_envs
         episodes[env] = episode
-        with self._fatal():
+        with self._pool.fatal():
             self._begin([worker], slot, 0, episodes)
 
     def replay_all(
         self, origins: Sequence[int], actions: Sequence[np.ndarray | None]
     ) -> list[bool]:
         reproduced: list[bool] = []
-        with self._fatal():
+        with self._pool.fatal():
             for worker in self._workers:
-                own = self._own(worker)
-                worker.tell(REPLAY, 0, 0, 0, (origins[own], actions[own]))
+                mine = self._columns(worker)
+                worker.tell(protocol.REPLAY, 0, 0, 0, (origins[mine], actions[mine]))
             for worker in self._workers:
                 reproduced += map(bool, worker.wait(worker.job.count))
         return reproduced
 
-    def blame(self, step: int, env: int, what: str) -> EnvironmentFailure:
-        return blamed(self._name, step, env, what)
-
     def close(self) -> None:
-        self._crew.close()
+        self._pool.close()
 
     # --- Inside -------------------------------------------------------------------------------
 
-    def _own(self, worker: Worker) -> slice:
+    def _columns(self, worker: Worker) -> slice:
         """A worker's environments within these environments."""
         start = worker.job.first - self.first
         return slice(start, start + worker.job.count)
@@ -169,7 +151,7 @@ class WorkerEnvGroup:
         slot, t, partly = self._begun
         for worker in workers:
             try:
-                worker.tell(STEP, partly, slot, t)
+                worker.tell(protocol.STEP, partly, slot, t)
             except WorkerLost as lost:
                 self._gone.append(lost)
 
@@ -180,17 +162,17 @@ class WorkerEnvGroup:
         self._waiting = [lost.worker for lost in self._gone]
         for lost in self._gone:
             worker = lost.worker
-            own = self._own(worker)
-            before = self._obs[slot, t, own].copy()
-            episodes = (self._counters[:, EPISODE] + 1).tolist()
+            mine = self._columns(worker)
+            before = self._obs[slot, t, mine].copy()
+            episodes = (self._counters[:, protocol.EPISODE] + 1).tolist()
             while True:
-                self._crew.restart(lost)
+                self._pool.restart(lost)
                 try:
                     self._begin([worker], slot, t, episodes)
                     break
                 except WorkerLost as again:
                     lost = again
-            losses += [LostEnv(own.start + i, obs) for i, obs in enumerate(before)]
+            losses += [LostEnv(mine.start + i, obs) for i, obs in enumerate(before)]
         self._gone = []
         return losses
 
@@ -199,14 +181,6 @@ class WorkerEnvGroup:
     ) -> None:
         """Start episodes (None: the current one goes on); observations go to that row."""
         for worker in workers:
-            worker.tell(RESET, 0, slot, row, list(episodes[self._own(worker)]))
+            worker.tell(protocol.RESET, 0, slot, row, list(episodes[self._columns(worker)]))
         for worker in workers:
             worker.wait()
-
-    @contextmanager
-    def _fatal(self) -> Iterator[None]:
-        """Where nothing is learned yet a lost worker ends the run."""
-        try:
-            yield
-        except WorkerLost as lost:
-            raise self._crew.failure(lost) from None

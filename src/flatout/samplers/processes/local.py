@@ -1,4 +1,4 @@
-"""Actor processes that act by themselves, each with its own copy of the actor on its CPU.
+"""Actor processes that act by themselves, each with a copy of the actor on its CPU.
 
 The parent writes the parameters into shared memory and says "collect"; each worker acts and steps
 for a whole trajectory. Workers load JAX for that: docs/placement.md says what it costs.
@@ -7,15 +7,13 @@ for a whole trajectory. Workers load JAX for that: docs/placement.md says what i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle
 import numpy as np
 
-from flatout.buffers.rollout import RolloutBuffer
-from flatout.envs.base import blamed
+from flatout.buffers.rollout import RolloutBuffer, share_room
 from flatout.errors import CheckpointError
 from flatout.samplers.base import Restart, check_counts
 from flatout.samplers.processes.pool import Worker, WorkerLost, WorkerPool
@@ -63,75 +61,66 @@ class LocalSampler:
         name: str,
         spans: Spans,
     ) -> None:
-        self._crew, self._remote, self._name, self._spans = pool, remote, name, spans
+        self._pool, self._remote, self._name, self._spans = pool, remote, name, spans
         self._workers = pool.workers
         self._buffers = list(buffers)
         self.num_envs = sum(worker.job.count for worker in self._workers)
         self._slot = self._rows = self._steps = 0
         self._begun = np.zeros(self.num_envs, np.int64)  # each environment's episode
         self._newest: np.ndarray | None = None  # observations after the last trajectory
-        self._busy: list[Worker] = []  # told to collect, not yet heard of
-        self._unfit: set[Worker] = set()  # lost since the last boundary, which they do not know
+        self._busy: list[Worker] = []  # collecting
+        self._unfit: set[Worker] = set()  # lost since the last boundary: they have no state of it
         self.episodes: list[Episode] = []
         self.restarted: list[Restart] = []
         self.lost = 0
 
     def start(self) -> None:
-        """Reset every environment."""
-        with self._fatal():
+        with self._pool.fatal():
             for worker in self._workers:
                 self._start(worker, 0)
             for worker in self._workers:
                 worker.wait()
 
     def collect(self) -> Trajectory:
-        """Collect one trajectory with the published parameters.
-
-        Raises:
-            EnvironmentFailure: an environment failed too often, or returned nonsense.
-        """
         slot = self._slot = (self._slot + 1) % len(self._buffers)
         buffer = self._buffers[slot]
         buffer.forget()
         self.restarted = []
         ends: list[tuple[int, Episode]] = []
-        cuts: list[tuple[int, int, np.ndarray]] = []
+        finals: list[tuple[int, int, np.ndarray]] = []
         rows: dict[Worker, int] = {}
         with self._spans.span("wait"):
-            told = {worker: self._tell(worker, slot) for worker in self._workers}
-            for worker in self._workers:
-                lost = told[worker]
+            losses = {worker: self._tell(worker, slot) for worker in self._workers}
+            for worker, lost in losses.items():
                 while True:
                     if lost is not None:
                         lost = self._again(lost, slot)
                         continue
                     try:
-                        said, finals = self._heard(worker)
+                        message, data = self._reply(worker)
                         break
                     except WorkerLost as gone:
                         lost = gone
-                rows[worker] = said["rows"]
-                ends += [(row, Episode(*episode)) for row, episode in said["episodes"]]
-                cuts += self._finals(worker, said["finals"], finals)
-                self._begun[worker.columns] = said["begun"]
+                rows[worker] = message["rows"]
+                ends += [(row, Episode(*episode)) for row, episode in message["episodes"]]
+                finals += self._finals(worker, message["finals"], data)
+                self._begun[worker.columns] = message["begun"]
         ends.sort(key=lambda end: (end[0], end[1].env))
         self.episodes = [episode for _, episode in ends]
-        for t, env, obs in sorted(cuts, key=lambda truncate: truncate[:2]):
+        for t, env, obs in sorted(finals, key=lambda final: final[:2]):
             buffer.keep_final(t, env, obs)
-        buffer.check(lambda step, env, what: blamed(self._name, step, env, what))
+        buffer.check(self._name)
         self._rows = most = max(rows.values())
-        for worker, own in rows.items():  # the others' last observations stay what they are
-            buffer.obs[most, worker.columns] = buffer.obs[own, worker.columns]
+        for worker, last in rows.items():  # idle environments keep their observations
+            buffer.obs[most, worker.columns] = buffer.obs[last, worker.columns]
         self._newest = buffer.obs[most].copy()
         trajectory = buffer.trajectory()
-        for other in self._buffers:
-            other.chunks = buffer.chunks
+        share_room(self._buffers, buffer.chunks)
         return trajectory
 
     def commit(self) -> None:
-        """Make the last trajectory part of the past; until then `state` is the one before it."""
         self._steps += self._rows
-        with self._fatal():
+        with self._pool.fatal():
             for worker in self._workers:
                 worker.tell(COMMIT, 0, 0, self._steps)
             for worker in self._workers:
@@ -140,19 +129,17 @@ class LocalSampler:
 
     @property
     def steps_collected(self) -> int:
-        """Environment steps in the last trajectory, summed over environments."""
         valid = self._buffers[self._slot].valid
         return self._rows * self.num_envs if valid is None else int(valid.sum())
 
     def work(self) -> dict[str, Work]:
-        """See `Sampler.work`."""
-        return self._crew.work(self._workers)
+        return self._pool.work(self._workers)
 
     def state(self) -> dict[str, Any]:
         """The workers' states (`CentralSampler.state`), joined."""
-        with self._fatal():
+        with self._pool.fatal():
             for worker in list(self._busy):  # a trajectory was interrupted: let it come to its end
-                self._heard(worker)
+                self._reply(worker)
             fit = [worker for worker in self._workers if worker not in self._unfit]
             for worker in fit:
                 worker.tell(STATE, 0, 0, 0)
@@ -162,7 +149,7 @@ class LocalSampler:
                     worker.wait()
                     states.append(cloudpickle.loads(worker.more()))
                 else:
-                    states.append(self._unknown(worker))
+                    states.append(self._lost_state(worker))
         joined: dict[str, Any] = {"steps": self._steps, "chunks": self._buffers[0].chunks}
         for name in ("episode", "origin", "actions", "values"):
             if any(name not in state for state in states):
@@ -180,17 +167,17 @@ class LocalSampler:
         check_counts(state, len(self._buffers[0].rewards))
         notes: list[str] = []
         self.restarted = []
-        with self._fatal():
+        with self._pool.fatal():
             for worker in self._workers:
-                own = {
+                part = {
                     name: value if name in ("steps", "chunks") else value[worker.columns]
                     for name, value in state.items()
                 }
-                worker.tell(RESTORE, 0, 0, 0, own)
+                worker.tell(RESTORE, 0, 0, 0, part)
             for worker in self._workers:
                 worker.wait()
-                said, restarted = cloudpickle.loads(worker.more())
-                notes += said
+                more, restarted = cloudpickle.loads(worker.more())
+                notes += more
                 first = worker.job.first
                 self.restarted += [(first + env, last, new) for env, last, new in restarted]
         self._steps, self._slot = int(state["steps"]), 0
@@ -199,13 +186,11 @@ class LocalSampler:
         for env, _, new in self.restarted:
             self._newest[env] = new
             self._begun[env] += 1
-        for buffer in self._buffers:
-            buffer.chunks = int(state["chunks"])
+        share_room(self._buffers, int(state["chunks"]))
         return notes
 
     def close(self) -> None:
-        """End the processes."""
-        self._crew.close()
+        self._pool.close()
 
     # --- Inside -------------------------------------------------------------------------------
 
@@ -220,22 +205,22 @@ class LocalSampler:
         self._busy.append(worker)
         return None
 
-    def _heard(self, worker: Worker) -> tuple[dict[str, Any], bytes]:
-        """What a worker says of the trajectory that it was told to collect."""
+    def _reply(self, worker: Worker) -> tuple[dict[str, Any], bytes]:
+        """See `LocalActor.collect`."""
         try:
             worker.wait()
-            said, finals = json.loads(worker.more()), worker.more()
+            reply = json.loads(worker.more()), worker.more()
         except WorkerLost:
             self._busy.remove(worker)
             raise
         self._busy.remove(worker)
-        return said, finals
+        return reply
 
     def _again(self, lost: WorkerLost, slot: int) -> WorkerLost | None:
         """Start a lost worker again with new episodes, and let it collect from there."""
         worker = lost.worker
         self._unfit.add(worker)
-        self._crew.restart(lost)
+        self._pool.restart(lost)
         self.lost += worker.job.count
         columns = worker.columns
         self._begun[columns] += 1
@@ -251,7 +236,7 @@ class LocalSampler:
             self.restarted += [(env, self._newest[env], first[env].copy()) for env in sorted(gone)]
         return self._tell(worker, slot)
 
-    def _unknown(self, worker: Worker) -> dict[str, Any]:
+    def _lost_state(self, worker: Worker) -> dict[str, Any]:
         """The state of a worker that was lost: its environments begin anew on resume."""
         columns, count = worker.columns, worker.job.count
         obs = self._buffers[0].obs[0] if self._newest is None else self._newest
@@ -266,17 +251,9 @@ class LocalSampler:
     ) -> list[tuple[int, int, np.ndarray]]:
         """Step, environment and observation; `places` are ``t * E + env`` within the worker."""
         obs = self._buffers[0].obs
-        found = np.frombuffer(data, obs.dtype).reshape(len(places), *obs.shape[2:])
+        finals = np.frombuffer(data, obs.dtype).reshape(len(places), *obs.shape[2:])
         each, first = worker.job.count, worker.job.first
         return [
-            (place // each, first + place % each, one)
-            for place, one in zip(places, found, strict=True)
+            (place // each, first + place % each, final)
+            for place, final in zip(places, finals, strict=True)
         ]
-
-    @contextmanager
-    def _fatal(self) -> Iterator[None]:
-        """Where what was learned could not be kept together a lost worker ends the run."""
-        try:
-            yield
-        except WorkerLost as lost:
-            raise self._crew.failure(lost) from None

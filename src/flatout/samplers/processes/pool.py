@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import cloudpickle
@@ -16,18 +17,8 @@ import numpy as np
 from flatout.envs.deadline import CLOSE_S
 from flatout.errors import EnvironmentFailure, UsageError, one_line
 from flatout.output import say
-from flatout.samplers.processes.protocol import (
-    ACT_S,
-    CLOSING,
-    COMMAND,
-    DONE,
-    ENV_S,
-    REFUSED,
-    SPENT,
-    SQUARE,
-    TURNS,
-    Job,
-)
+from flatout.samplers.processes import protocol
+from flatout.samplers.processes.protocol import Job
 from flatout.samplers.processes.shared_memory import Arena, Channel, Closed, Late
 from flatout.spans import Work
 from flatout.storage.last_words import out_of_memory_kills
@@ -35,7 +26,7 @@ from flatout.storage.last_words import out_of_memory_kills
 PROGRAM = "from flatout.samplers.processes.worker import main; main()"
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-"""What workers get as 1 where the user said nothing: each has a core, not all of them."""
+"""What workers get as 1 where the user did not set it: each has one core."""
 
 STARTUP_S = 120.0
 """How long a worker may take to import, and to make its environments."""
@@ -52,7 +43,7 @@ class WorkerLost(Exception):  # noqa: N818 - an event that the run may survive
 
     Attributes:
         worker: which.
-        reason: a clause that goes on after "worker 3".
+        reason: a clause whose subject is the worker.
         details: the traceback, where there is one.
     """
 
@@ -81,7 +72,7 @@ class Worker:
         self._killed = 0  # out-of-memory kills that the kernel had counted before it started
 
     def start(self) -> None:
-        """Start the process; `ready` waits until its environments are made."""
+        """Start the process; see `ready`."""
         channel, theirs = Channel.pair()
         ends, lifeline = os.pipe()
         arena = self.job.arena[0]
@@ -107,11 +98,7 @@ class Worker:
             raise self._post_mortem() from None
 
     def ready(self) -> None:
-        """Wait until the worker has made its environments.
-
-        Raises:
-            WorkerLost: it could not.
-        """
+        """Wait until the worker has made its environments."""
         limit, startup = self._limit, max(STARTUP_S, self._patience)
         self._open().patience(startup)
         self._limit = f"starting within {startup:g} s"
@@ -132,25 +119,17 @@ class Worker:
         return None if self._process is None else self._process.pid
 
     def tell(self, command: int, flag: int, slot: int, number: int, more: Any = None) -> None:
-        """Send a command.
-
-        Raises:
-            WorkerLost: the worker is gone.
-        """
+        """Send a command, or raise `WorkerLost`."""
         channel = self._open()
         try:
-            channel.send(COMMAND.pack(command, flag, slot, number))
+            channel.send(protocol.COMMAND.pack(command, flag, slot, number))
             if more is not None:
                 channel.send_long(cloudpickle.dumps(more))
         except Closed:
             raise self._post_mortem() from None
 
     def more(self) -> bytes:
-        """A further part of the reply, with its length in front.
-
-        Raises:
-            WorkerLost: it died meanwhile.
-        """
+        """A further part of the reply, with its length in front."""
         channel = self._open()
         try:
             return channel.receive_long()
@@ -158,7 +137,7 @@ class Worker:
             raise self._post_mortem() from None
 
     def wait(self, size: int = 0) -> bytes:
-        """Wait until the command is done; returns the reply's `size` bytes.
+        """Wait until the command is done; returns so many bytes of the reply.
 
         Raises:
             WorkerLost: it died, raised something, or takes too long.
@@ -167,7 +146,7 @@ class Worker:
         channel = self._open()
         try:
             reply = self._first_byte(channel)
-            if reply == DONE:
+            if reply == protocol.DONE:
                 return channel.receive(size) if size else b""
             text = channel.receive_long().decode()
             details = channel.receive_long().decode()
@@ -177,16 +156,11 @@ class Worker:
         except Closed:
             raise self._post_mortem() from None
         self.kill()
-        if reply == REFUSED:
+        if reply == protocol.REFUSED:
             raise UsageError(text)
         raise WorkerLost(self, f"failed: {text}", details)
 
     def _open(self) -> Channel:
-        """The channel.
-
-        Raises:
-            WorkerLost: it was given up before.
-        """
         if self._channel is None:
             raise WorkerLost(self, "is gone")
         return self._channel
@@ -223,7 +197,7 @@ class Worker:
         closed = True
         if self._process is not None:
             try:
-                if not self._ends(began + GRACE_S) and self._beats[0] == CLOSING:
+                if not self._ends(began + GRACE_S) and self._beats[0] == protocol.CLOSING:
                     closed = self._ends(began + CLOSE_S + GRACE_S)
             finally:
                 self._process.kill()
@@ -292,9 +266,13 @@ def as_bytes(job: Job) -> bytes:
 def _variables() -> dict[str, str]:
     """The environment variables of a worker."""
     # An empty entry is the working folder, which -P keeps out.
-    own = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    own |= {name: "1" for name in ONE_THREAD if name not in os.environ}
-    return {**os.environ, **own, "JAX_PLATFORMS": "cpu"}  # no device is opened by an environment
+    variables = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    variables |= {name: "1" for name in ONE_THREAD if name not in os.environ}
+    return {
+        **os.environ,
+        **variables,
+        "JAX_PLATFORMS": "cpu",
+    }  # no device is opened by an environment
 
 
 class WorkerPool:
@@ -318,36 +296,28 @@ class WorkerPool:
     def start(self) -> None:
         """Start all processes at once."""
         try:
-            for worker in self.workers:
-                worker.start()
-        except WorkerLost as lost:
-            self.close()
-            raise self.failure(lost) from None
+            with self.fatal():
+                for worker in self.workers:
+                    worker.start()
         except BaseException:
             self.close()
             raise
 
     def wait(self) -> None:
-        """Wait until all have made their environments.
-
-        Raises:
-            EnvironmentFailure: one could not.
-        """
-        try:
+        """Wait until all have made their environments."""
+        with self.fatal():
             for worker in self.workers:
                 worker.ready()
-        except WorkerLost as lost:
-            raise self.failure(lost) from None
 
     def work(self, workers: Sequence[Worker]) -> dict[str, Work]:
         """What these workers have done so far; one that was started again goes on counting."""
-        found: dict[str, Work] = {}
+        done: dict[str, Work] = {}
         for worker in workers:
-            spent = self.arena[SPENT][worker.job.first].tolist()
-            seconds = {"env": spent[ENV_S], "act": spent[ACT_S]}
+            spent = self.arena[protocol.SPENT][worker.job.first].tolist()
+            seconds = {"env": spent[protocol.ENV_S], "act": spent[protocol.ACT_S]}
             name = f"worker {self.workers.index(worker)}"
-            found[name] = Work(seconds, int(spent[TURNS]), spent[SQUARE])
-        return found
+            done[name] = Work(seconds, int(spent[protocol.TURNS]), spent[protocol.SQUARE])
+        return done
 
     def restart(self, lost: WorkerLost) -> None:
         """Start a lost worker again.
@@ -371,6 +341,14 @@ class WorkerPool:
                 return
             except WorkerLost as again:
                 lost = again
+
+    @contextmanager
+    def fatal(self) -> Iterator[None]:
+        """Losing a worker here ends the run."""
+        try:
+            yield
+        except WorkerLost as lost:
+            raise self.failure(lost) from None
 
     def failure(self, lost: WorkerLost) -> EnvironmentFailure:
         """The sentence for a worker that is given up, with its traceback."""

@@ -36,13 +36,13 @@ CLOSING = -1
 """What a worker's count of steps becomes once it closes its environments."""
 
 SINCE, EPISODE, ORIGIN = range(3)
-"""What lies where in an environment's books."""
+"""The columns of an environment's counters."""
 
 SPENT = "spent"
 """The arena's array of what each worker has done, by its first environment."""
 
 ENV_S, ACT_S, TURNS, SQUARE = range(4)
-"""What lies where in it: seconds of stepping and of acting, answers, their squared seconds."""
+"""Its columns: seconds of stepping and of acting, answers, their squared seconds."""
 
 TERMINATED, TRUNCATED, LIFE_LOST, ENDED = 1, 2, 4, 8
 """Bits of an environment's flags after a step."""
@@ -54,7 +54,7 @@ class Local:
 
     Attributes:
         config: the run's settings.
-        needs: of the run (`samplers.make.Needs`).
+        rollout: see `samplers.make.RolloutSpec`.
         network: a custom torso, or None.
     """
 

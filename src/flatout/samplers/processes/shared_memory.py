@@ -117,23 +117,14 @@ class Channel:
         self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
 
     def send(self, data: bytes) -> None:
-        """Send all of it.
-
-        Raises:
-            Closed: the other side is gone.
-        """
+        """Send all of it, or raise `Closed`."""
         try:
             self._end.sendall(data)
         except OSError as error:
             raise Closed from error
 
     def receive(self, size: int) -> bytes:
-        """Exactly so many bytes.
-
-        Raises:
-            Closed: the other side is gone.
-            Late: they did not come in time.
-        """
+        """Exactly so many bytes, or `Closed` or `Late`."""
         try:
             data = self._end.recv(size)
             while data and len(data) < size:
@@ -157,7 +148,6 @@ class Channel:
         return self.receive(size) if size else b""
 
     def close(self) -> None:
-        """Close this end."""
         self._end.close()
 
 

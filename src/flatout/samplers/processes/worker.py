@@ -1,6 +1,6 @@
 """An actor process: steps its share of the environments in memory that it shares with the parent.
 
-Started by `flatout.samplers.processes.pool` with two descriptors. Without inference of its own it
+Started by `flatout.samplers.processes.pool` with two descriptors. Unless it acts, too, it
 imports no JAX. Commands come over the channel that it inherits; observations, rewards and actions
 lie in the arena. It ends when the parent's end of the channel closes, however the parent ended.
 """
@@ -22,36 +22,8 @@ import numpy as np
 
 from flatout.errors import FlatoutError, Interrupt, UsageError, one_line
 from flatout.output import guarded
-from flatout.samplers.processes.protocol import (
-    ACT_S,
-    BEAT_S,
-    CLOSING,
-    COLLECT,
-    COMMAND,
-    COMMIT,
-    DONE,
-    ENDED,
-    ENV_S,
-    EPISODE,
-    FAILED,
-    LIFE_LOST,
-    ORIGIN,
-    REFUSED,
-    REPLAY,
-    RESET,
-    RESTORE,
-    SINCE,
-    SPENT,
-    SQUARE,
-    START,
-    STATE,
-    STEP,
-    TERMINATED,
-    TRUNCATED,
-    TURNS,
-    WITH_MORE,
-    Job,
-)
+from flatout.samplers.processes import protocol
+from flatout.samplers.processes.protocol import Job
 from flatout.samplers.processes.shared_memory import Arena, Channel, Closed, long
 
 if TYPE_CHECKING:
@@ -88,7 +60,7 @@ class Stepper:
         out = self._obs[slot, t + 1]
         envs.step(self._actions, out, self._rewards[slot, t], self._end, active)
         if envs.life_lost is not None:
-            flags[envs.life_lost] |= LIFE_LOST
+            flags[envs.life_lost] |= protocol.LIFE_LOST
         self._publish(bool(flags.any()))
 
     def reset(self, slot: int, row: int, episodes: list[int | None]) -> None:
@@ -109,18 +81,20 @@ class Stepper:
         return reproduced
 
     def _end(self, env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
-        self._flags[env] |= ENDED | TERMINATED * terminated | TRUNCATED * truncated
+        self._flags[env] |= (
+            protocol.ENDED | protocol.TERMINATED * terminated | protocol.TRUNCATED * truncated
+        )
         self._finals[env] = final
         episode = self._envs.finished(env)
         self._returns[env] = episode.episode_return
         self._lengths[env] = episode.length
 
-    def _publish(self, all_books: bool) -> None:
+    def _publish(self, all_counters: bool) -> None:
         envs = self._envs
-        self._counters[:, SINCE] = envs.since
-        if all_books:
-            self._counters[:, EPISODE] = envs.episode
-            self._counters[:, ORIGIN] = envs.origin
+        self._counters[:, protocol.SINCE] = envs.since
+        if all_counters:
+            self._counters[:, protocol.EPISODE] = envs.episode
+            self._counters[:, protocol.ORIGIN] = envs.origin
 
 
 def open_envs(job: Job) -> Envs:
@@ -144,27 +118,30 @@ def serve(channel: Channel) -> None:
 
             gymnasium.registry.setdefault(job.registered.id, job.registered)
         envs, answer = _stepper(job, arena) if job.local is None else _actor(job, arena)
-        channel.send(DONE)
-        long_one = threading.Event()
-        count = functools.partial(_count, envs, arena["beats"][job.first], long_one)
+        channel.send(protocol.DONE)
+        long_command = threading.Event()
+        count = functools.partial(_count, envs, arena["beats"][job.first], long_command)
         threading.Thread(target=count, daemon=True).start()
         try:
-            _obey(channel, answer, long_one)
+            _obey(channel, answer, long_command)
         except Closed:
-            long_one.clear()
-            arena["beats"][job.first] = CLOSING
+            long_command.clear()
+            arena["beats"][job.first] = protocol.CLOSING
             envs.close()
     except Closed:
         return
     except BaseException as error:  # whatever a user's environment raises
-        own = isinstance(error, FlatoutError)
-        text = str(error) if own else f"{type(error).__name__}: {one_line(error)}"
-        channel.send(REFUSED if isinstance(error, UsageError) else FAILED)
+        text = (
+            str(error)
+            if isinstance(error, FlatoutError)
+            else f"{type(error).__name__}: {one_line(error)}"
+        )
+        channel.send(protocol.REFUSED if isinstance(error, UsageError) else protocol.FAILED)
         channel.send_long(text.encode())
         channel.send_long("".join(traceback.format_exception(error)).encode())
 
 
-def _obey(channel: Channel, answer: Answer, long_one: threading.Event) -> None:
+def _obey(channel: Channel, answer: Answer, long_command: threading.Event) -> None:
     """Do what the parent says.
 
     Raises:
@@ -173,26 +150,28 @@ def _obey(channel: Channel, answer: Answer, long_one: threading.Event) -> None:
     import cloudpickle
 
     while True:
-        command, flag, slot, number = COMMAND.unpack(channel.receive(COMMAND.size))
-        more = cloudpickle.loads(channel.receive_long()) if command in WITH_MORE else None
-        if command != STEP:
-            long_one.set()
+        command, flag, slot, number = protocol.COMMAND.unpack(
+            channel.receive(protocol.COMMAND.size)
+        )
+        more = cloudpickle.loads(channel.receive_long()) if command in protocol.WITH_MORE else None
+        if command != protocol.STEP:
+            long_command.set()
         for part in answer(command, flag, slot, number, more):
             channel.send(part)
-        long_one.clear()
+        long_command.clear()
 
 
-def _count(envs: Envs, beats: np.ndarray, long_one: threading.Event) -> None:
+def _count(envs: Envs, beats: np.ndarray, long_command: threading.Event) -> None:
     """Say a few times a second how far a command has come that takes many steps."""
     while True:
-        long_one.wait()
+        long_command.wait()
         beats[:] = sum(envs.lengths), sum(envs.episode)
-        time.sleep(BEAT_S)
+        time.sleep(protocol.BEAT_S)
 
 
 def _spent(job: Job, arena: Arena) -> memoryview[float]:
     """Where this worker's time is summed up; items of a view cost half of what an array's do."""
-    return memoryview(arena[SPENT][job.first]).cast("B").cast("d")
+    return memoryview(arena[protocol.SPENT][job.first]).cast("B").cast("d")
 
 
 Answer = Callable[[int, int, int, int, Any], Iterable[bytes]]
@@ -206,18 +185,18 @@ def _stepper(job: Job, arena: Arena) -> tuple[Envs, Answer]:
     clock = time.perf_counter
 
     def answer(command: int, flag: int, slot: int, number: int, more: Any) -> Iterable[bytes]:
-        if command == STEP:
+        if command == protocol.STEP:
             begin = clock()
             stepper.step(slot, number, bool(flag))
             took = clock() - begin
-            spent[ENV_S] += took
-            spent[TURNS] += 1.0
-            spent[SQUARE] += took * took
-        elif command == RESET:
+            spent[protocol.ENV_S] += took
+            spent[protocol.TURNS] += 1.0
+            spent[protocol.SQUARE] += took * took
+        elif command == protocol.RESET:
             stepper.reset(slot, number, more)
-        elif command == REPLAY:
-            return (DONE + bytes(stepper.replay(slot, *more)),)
-        return (DONE,)
+        elif command == protocol.REPLAY:
+            return (protocol.DONE + bytes(stepper.replay(slot, *more)),)
+        return (protocol.DONE,)
 
     return envs, answer
 
@@ -232,24 +211,24 @@ def _actor(job: Job, arena: Arena) -> tuple[Envs, Answer]:
     before = spent.tolist()  # of a process that was lost
 
     def answer(command: int, flag: int, slot: int, number: int, more: Any) -> Iterable[bytes]:
-        if command == COLLECT:
+        if command == protocol.COLLECT:
             begin = time.perf_counter()
-            said, finals = actor.collect(slot, number)
+            message, finals = actor.collect(slot, number)
             took = time.perf_counter() - begin
-            spent[ENV_S] = before[ENV_S] + actor.spans.seconds("env")
-            spent[ACT_S] = before[ACT_S] + actor.spans.seconds("act")
-            spent[TURNS] += 1.0
-            spent[SQUARE] += took * took
-            return (DONE, long(said), long(finals))
-        if command == START:
+            spent[protocol.ENV_S] = before[protocol.ENV_S] + actor.spans.seconds("env")
+            spent[protocol.ACT_S] = before[protocol.ACT_S] + actor.spans.seconds("act")
+            spent[protocol.TURNS] += 1.0
+            spent[protocol.SQUARE] += took * took
+            return (protocol.DONE, long(message), long(finals))
+        if command == protocol.START:
             actor.start(slot, more, number)
-        elif command == COMMIT:
+        elif command == protocol.COMMIT:
             actor.commit(number)
-        elif command == STATE:
-            return (DONE, long(cloudpickle.dumps(actor.state())))
-        elif command == RESTORE:
-            return (DONE, long(cloudpickle.dumps(actor.restore(more))))
-        return (DONE,)
+        elif command == protocol.STATE:
+            return (protocol.DONE, long(cloudpickle.dumps(actor.state())))
+        elif command == protocol.RESTORE:
+            return (protocol.DONE, long(cloudpickle.dumps(actor.restore(more))))
+        return (protocol.DONE,)
 
     return actor.envs, answer
 

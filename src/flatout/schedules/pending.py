@@ -1,0 +1,115 @@
+"""Trajectories that wait to be learned from, and their way to disk and back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flatout.buffers.arrays import FINALS, arrays_of, room_for
+from flatout.errors import CheckpointError
+from flatout.samplers.base import Restart
+from flatout.types import Episode, Trajectory
+
+
+@dataclass
+class Pending:
+    """A trajectory that waits to be learned from.
+
+    Attributes:
+        trajectory: its arrays.
+        version: of the parameters that acted in it.
+        steps: environment steps in it.
+        episodes: that ended in it.
+        restarted: environments that began anew in its first step.
+        ready: `time.perf_counter` when it was complete.
+    """
+
+    trajectory: Trajectory
+    version: int
+    steps: int
+    episodes: list[Episode]
+    restarted: list[Restart]
+    ready: float = 0.0
+
+    def saved(self, place: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Its arrays, named after a place, and JSON-compatible data."""
+        fields = self.trajectory._asdict()
+        extras = fields.pop("extras")
+        arrays = {place + n: np.array(array) for n, array in fields.items() if array is not None}
+        arrays |= {f"{place}extras/{name}": np.array(array) for name, array in extras.items()}
+        arrays[place + "ended_episodes"] = np.array(self.episodes, np.float64).reshape(-1, 4)
+        for index, (_, last, first) in enumerate(self.restarted):
+            arrays[f"{place}restarted/{index}"] = np.stack([last, first])
+        envs = [env for env, _, _ in self.restarted]
+        return arrays, {"version": self.version, "steps": self.steps, "restarted": envs}
+
+    def truncate(self, env: int, last_obs: np.ndarray, first_obs: np.ndarray) -> None:
+        """See `Buffer.truncate`."""
+        one = self.trajectory
+        steps, num_envs = one.rewards.shape
+        one.last_obs[env] = first_obs
+        if one.ended is not None:
+            one.ended[-1, env] = True
+        if one.terminated[-1, env] or one.truncated[-1, env]:
+            return
+        one.truncated[-1, env] = True
+        unused = steps * num_envs
+        count, before = int((one.final_index != unused).sum()), len(one.final_index)
+        more = room_for(count + 1, before) - before
+        if more:
+            obs = np.zeros((more, *one.final_obs.shape[1:]), one.final_obs.dtype)
+            index = np.full(more, unused, one.final_index.dtype)
+            self.trajectory = one = one._replace(
+                final_obs=np.concatenate([one.final_obs, obs]),
+                final_index=np.concatenate([one.final_index, index]),
+            )
+        one.final_obs[count] = last_obs
+        one.final_index[count] = (steps - 1) * num_envs + env
+
+    @staticmethod
+    def loaded(place: str, arrays: dict[str, np.ndarray], data: dict[str, Any]) -> Pending:
+        """What `saved` made."""
+        extras = f"{place}extras/"
+        trajectory = Trajectory(
+            **{name: arrays.get(place + name) for name in Trajectory._fields if name != "extras"},
+            extras={n.removeprefix(extras): a for n, a in arrays.items() if n.startswith(extras)},
+        )
+        episodes = [
+            Episode(int(env), float(total), int(length), float(q_max))
+            for env, total, length, q_max in arrays[place + "ended_episodes"]
+        ]
+        restarted = [
+            (env, *arrays[f"{place}restarted/{index}"])
+            for index, env in enumerate(data["restarted"])
+        ]
+        for count in (data["version"], data["steps"]):
+            if type(count) is not int or not 0 <= count < 2**31:
+                raise CheckpointError(f"a waiting trajectory counts {str(count)[:40]}.")
+        return Pending(trajectory, data["version"], data["steps"], episodes, restarted)
+
+    def refuse_other(self, shapes: Trajectory) -> None:
+        """Refuse a trajectory that this run cannot have collected.
+
+        Args:
+            shapes: of those that it collects; of final observations there may be more or fewer.
+
+        Raises:
+            CheckpointError: the first array that is another.
+        """
+        arrays, expected = arrays_of(self.trajectory), arrays_of(shapes)
+        most = 2 * math.prod(shapes.rewards.shape)
+        for name in arrays | expected:
+            array, shape, finals = arrays.get(name), expected.get(name), int(name in FINALS)
+            same = (
+                array is not None
+                and shape is not None
+                and array.dtype == shape.dtype
+                and array.shape[finals:] == shape.shape[finals:]
+            )
+            if finals and same:
+                same = len(self.trajectory.final_index) == len(arrays[name]) <= most
+            if not same:
+                raise CheckpointError(f"a waiting trajectory has another shape of {name}.")
