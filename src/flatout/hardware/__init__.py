@@ -1,1 +1,1 @@
-"""What this machine has, and how JAX starts on it."""
+"""The machine's inventory and use, and JAX's start."""

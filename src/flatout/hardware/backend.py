@@ -1,7 +1,6 @@
-"""Starting JAX on the named devices and no others.
+"""Start JAX on the named devices and no others.
 
-Everything here must be in force before JAX's first use: which platforms it opens, which GPUs it
-sees, how much of their memory it may take. Where a program has used JAX before, that is said.
+Platforms, visible GPUs and memory limits must be set before JAX's first use.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from flatout.errors import FlatoutError
 
 
 def cache_folder() -> Path:
-    """Where compiled programs are kept between runs (``XDG_CACHE_HOME`` is respected)."""
+    """The cache of compiled programs (respects ``XDG_CACHE_HOME``)."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "flatout" / "xla"
 
 
 def show_virtual_devices(count: int | None) -> None:
-    """Have JAX show so many CPU devices; before its first use."""
+    """Make JAX show `count` CPU devices; call before its first use."""
     if count is None:
         return
     given = os.environ.get("XLA_FLAGS", "").split()
@@ -34,22 +33,18 @@ VIRTUAL = "--xla_force_host_platform_device_count"
 
 
 def start(placement: Placement) -> list[str]:
-    """Configure JAX for a placement; call it before anything computes.
-
-    Returns:
-        Sentences about what could no longer be configured.
-    """
+    """Configure JAX for a placement before its first use; returns notes on what came too late."""
     gpus = sorted(device.index for device in placement.devices if device.kind == "gpu")
     notes: list[str] = []
     if placement.memory is not None and not gpus:
         notes.append("memory= caps GPUs only, and this placement names none")
     if gpus:
-        # Number cards as NVML does, whose names and free memory the run was planned with.
+        # Number cards as NVML does, which planned the run.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-        # As needed instead of nearly everything at once; a cap is a cap, not a reservation.
+        # Allocate as needed: a cap is not a reservation.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         if placement.memory is not None:
-            os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # both at once is an error
+            os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # setting both is an error
             os.environ["XLA_CLIENT_MEM_FRACTION"] = str(placement.memory)
     import jax
     from jax._src import xla_bridge
@@ -64,8 +59,7 @@ def start(placement: Placement) -> list[str]:
         jax.config.update("jax_platforms", "cuda,cpu")
     if gpus:
         jax.config.update("jax_cuda_visible_devices", ",".join(str(index) for index in gpus))
-    # A small network's act takes 20 us when it runs in the calling thread and three times that
-    # when it is handed to another one.
+    # A small network's act takes 20 us in the calling thread, three times that in another.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
@@ -75,11 +69,7 @@ def start(placement: Placement) -> list[str]:
 
 
 def device(name: DeviceName) -> Any:
-    """JAX's device for a name.
-
-    Raises:
-        FlatoutError: JAX did not open it; with its own reason, or what to do.
-    """
+    """JAX's device for a name; `FlatoutError` if JAX did not open it."""
     import jax
 
     try:
@@ -89,12 +79,12 @@ def device(name: DeviceName) -> Any:
         raise FlatoutError(f"JAX cannot open {name}: {reason}. {_EARLIER}") from error
     visible = str(jax.config.values.get("jax_cuda_visible_devices", "all"))
     local = name.index
-    if name.kind == "gpu" and visible != "all":  # JAX numbers the visible ones from 0
+    if name.kind == "gpu" and visible != "all":  # JAX numbers visible GPUs from 0
         opened = visible.split(",")
         local = opened.index(str(name.index)) if str(name.index) in opened else len(devices)
     if local >= len(devices):
-        there = ", ".join(str(one) for one in devices)
-        raise FlatoutError(f"JAX opened {there}, not {name}. {_EARLIER}")
+        names = ", ".join(map(str, devices))
+        raise FlatoutError(f"JAX opened {names}, not {name}. {_EARLIER}")
     return devices[local]
 
 
@@ -105,11 +95,10 @@ _EARLIER = (
 
 
 def product_precision(on: Any, precision: str) -> AbstractContextManager[Any]:
-    """Compile products as `RunConfig.precision` says; a CPU always computes in full float32.
+    """Compile products with `RunConfig.precision`; a CPU always computes in full float32.
 
-    Placement must not change what is learned: with a GPU's own default, which keeps 10 bits of
-    each factor's mantissa, acting on one device and learning on another disagree on the
-    probability of an action before the first update.
+    A GPU's default keeps 10 bits of each factor's mantissa. Acting on a CPU and learning on a GPU
+    would then disagree on an action's probability before the first update.
     """
     import jax
 

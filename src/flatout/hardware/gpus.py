@@ -1,7 +1,7 @@
-"""How busy and how full the GPUs are, by NVML; where there is none, a sentence says so.
+"""GPU use, read from NVML without opening a context on a GPU.
 
-*Busy* is the share of time in which some kernel ran; *full* how much of the GPU's multiprocessors
-worked (GPM, Hopper and newer). Nothing here opens a context on a GPU.
+*Busy* is the share of time in which some kernel ran; *full* is the share of multiprocessors that
+worked (GPM, Hopper and newer).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class GpuSample:
     """One GPU at one moment.
 
     Attributes:
-        index: its number among the visible ones, as ``gpu:0`` counts.
+        index: its number among visible GPUs, as in ``gpu:0``.
         name: the card's.
-        busy: share of time with some kernel running; None where it cannot be read.
-        full: how full its multiprocessors were, 0 to 1; None where the card does not say.
+        busy: share of time with some kernel running; None if unknown.
+        full: share of its multiprocessors that worked, 0 to 1; None if unknown.
         used_mb, total_mb: memory in MiB.
-        ours_mb: memory that the program holds; None where the driver hides it.
-        ours: its processes that hold memory there.
-        others: other processes that do.
+        ours_mb: memory that the program holds; None if the driver hides it.
+        ours: the program's processes that hold memory.
+        others: number of other processes that do.
     """
 
     index: int
@@ -41,17 +41,13 @@ class GpuSample:
 
 
 class Gpus:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible.
-
-    Attributes:
-        notes: what cannot be seen, one sentence each.
-    """
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` shows; `notes` says what cannot be read."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
         self._handles: list[Any] = []
         self._names: list[str] = []
-        self._gpm: list[tuple[Any, Any] | None] = []  # the last two samples' memory, by GPU
+        self._gpm: list[tuple[Any, Any] | None] = []  # memory of two samples, by GPU
         self._primed: set[int] = set()
         self._open = False
         try:
@@ -79,15 +75,11 @@ class Gpus:
             self.notes.append("How full the GPU is cannot be seen on this card, only how busy.")
 
     def read(self, pids: Collection[int]) -> tuple[GpuSample, ...]:
-        """Each visible GPU now; fullness since the last reading.
-
-        Args:
-            pids: the program's processes.
-        """
-        return tuple(self._one(index, pids) for index in range(len(self._handles)))
+        """Each visible GPU now; fullness since the last reading. `pids` are the program's."""
+        return tuple(self._read_gpu(index, pids) for index in range(len(self._handles)))
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         if self._open:
             for pair in self._gpm:
                 for sample in pair or ():
@@ -97,12 +89,12 @@ class Gpus:
                 self._nvml.nvmlShutdown()
         self._open, self._handles = False, []
 
-    def _one(self, index: int, pids: Collection[int]) -> GpuSample:
+    def _read_gpu(self, index: int, pids: Collection[int]) -> GpuSample:
         nvml, handle = self._nvml, self._handles[index]
         busy: float | None = None
         used = total = 0
         ours: list[int] = []
-        others, held, hidden = 0, 0, False
+        others, ours_mb, hidden = 0, 0, False
         with suppress(nvml.NVMLError):
             busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
         with suppress(nvml.NVMLError):
@@ -113,16 +105,16 @@ class Gpus:
                 if process.pid in pids:
                     ours.append(process.pid)
                     hidden = hidden or process.usedGpuMemory is None
-                    held += (process.usedGpuMemory or 0) // MiB
+                    ours_mb += (process.usedGpuMemory or 0) // MiB
                 else:
                     others += 1
         return GpuSample(
             index, self._names[index], busy, self._full(index), used, total,
-            None if hidden else held, tuple(ours), others,
+            None if hidden else ours_mb, tuple(ours), others,
         )  # fmt: skip
 
     def _prepare(self, handle: Any) -> tuple[Any, Any] | None:
-        """Room for two GPM samples, where the card has GPM."""
+        """Memory for two GPM samples; None without GPM."""
         nvml = self._nvml
         try:
             if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
@@ -140,17 +132,17 @@ class Gpus:
         before, now = pair
         try:
             nvml.nvmlGpmSampleGet(handle, now)
-            known = index in self._primed
+            has_previous = index in self._primed
             self._primed.add(index)
             self._gpm[index] = (now, before)
-            if not known:
+            if not has_previous:
                 return None
-            wanted = nvml.c_nvmlGpmMetricsGet_t()
-            wanted.version, wanted.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1
-            wanted.sample1, wanted.sample2 = before, now
-            wanted.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
-            nvml.nvmlGpmMetricsGet(wanted)
-            value = float(wanted.metrics[0].value) / 100
+            query = nvml.c_nvmlGpmMetricsGet_t()
+            query.version, query.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1
+            query.sample1, query.sample2 = before, now
+            query.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
+            nvml.nvmlGpmMetricsGet(query)
+            value = float(query.metrics[0].value) / 100
             return value if 0.0 <= value <= 1.0 else None
         except nvml.NVMLError as error:
             self._gpm[index] = None

@@ -1,7 +1,4 @@
-"""What this machine has: cores, memory, GPUs and who uses them.
-
-Nothing here starts JAX or opens a context on a GPU; NVML only reads.
-"""
+"""The machine's cores, memory and GPUs, read without JAX or a context on a GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ MiB = 1024 * 1024
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that holds memory on a GPU; `memory_mb` is None where the driver hides it."""
+    """A process that holds memory on a GPU; `memory_mb` is None if the driver hides it."""
 
     pid: int
     name: str
@@ -30,7 +27,7 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One visible GPU; `index` counts visible ones, as ``gpu:0`` does. Memory in MiB."""
+    """One visible GPU; `index` counts visible GPUs, as in ``gpu:0``. Memory in MiB."""
 
     index: int
     name: str
@@ -42,16 +39,16 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Hardware:
-    """This machine as the process may use it.
+    """The machine as this process may use it.
 
     Attributes:
         cpu_name: the processor's name.
-        cores: cores that this process may run on (affinity and container limits counted).
-        cpu_devices: CPU devices that JAX will show (more than one only with XLA's virtual ones).
-        memory_total_mb, memory_available_mb: host memory in MiB, container limit counted.
+        cores: cores within affinity and container limits.
+        cpu_devices: CPU devices that JAX will show; more than one are virtual (XLA).
+        memory_total_mb, memory_available_mb: host memory in MiB within the container's limit.
         gpus: the visible GPUs.
-        cuda_plugin: JAX's CUDA plugin is installed.
-        gpu_note: why GPUs could not be listed, or an empty string.
+        cuda_plugin: whether JAX's CUDA plugin is installed.
+        gpu_note: why GPUs could not be listed, or empty.
     """
 
     cpu_name: str
@@ -65,20 +62,20 @@ class Hardware:
 
     @property
     def usable_gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs on which JAX can compute: none without its CUDA plugin."""
+        """The GPUs that JAX can use: none without its CUDA plugin."""
         return self.gpus if self.cuda_plugin else ()
 
     def describe(self) -> str:
-        """What a placement may name, in words."""
-        parts = [f"cpu ({self.cores} cores)"]
+        """The devices that a placement may name, in words."""
+        devices = [f"cpu ({self.cores} cores)"]
         if self.cpu_devices > 1:
-            parts[0] = f"cpu:0 to cpu:{self.cpu_devices - 1} ({self.cores} cores)"
-        parts += [f"gpu:{gpu.index} ({gpu.name})" for gpu in self.usable_gpus]
-        return ", ".join(parts)
+            devices[0] = f"cpu:0 to cpu:{self.cpu_devices - 1} ({self.cores} cores)"
+        devices += [f"gpu:{gpu.index} ({gpu.name})" for gpu in self.usable_gpus]
+        return ", ".join(devices)
 
     @property
     def unused_gpu_warning(self) -> str:
-        """Said aloud where a GPU is in the machine that JAX cannot use; else empty."""
+        """A warning if JAX cannot use the machine's GPUs, or empty."""
         if not self.gpus or self.cuda_plugin:
             return ""
         return (
@@ -125,26 +122,26 @@ def resolve_placement(
     soft: bool = False,
     devices: int | None = None,
 ) -> tuple[Placement, list[str]]:
-    """Turn a placement's text into one that this machine can run.
+    """Parse a placement and check it against this machine.
 
-    ``auto`` follows a stated rule: image observations act and learn on ``gpu:0`` where there is
-    one that JAX can use; everything else runs on the CPU, where small networks are faster.
+    ``auto``: image observations act and learn on ``gpu:0`` if JAX can use it; everything else runs
+    on the CPU, where small networks are faster.
 
     Args:
-        text: what the user wrote.
+        text: the user's placement.
         hardware: the machine.
         images: whether observations are images.
-        soft: replace missing devices by what is there instead of refusing.
-        devices: learn on the first so many.
+        soft: replace missing devices by available ones.
+        devices: learn on the first so many devices.
 
     Returns:
-        The placement, and sentences that the user should see.
+        The placement, and notes for the user.
 
     Raises:
-        UsageError: a named device is not there and `soft` is off.
+        UsageError: a named device is missing and `soft` is off.
     """
     notes: list[str] = []
-    said = text
+    original = text
     if text.strip() == "auto":
         word = "gpu" if images and hardware.usable_gpus else "cpu"
         reason = "image observations and a GPU" if word == "gpu" else (
@@ -154,10 +151,10 @@ def resolve_placement(
         notes.append(f"placement auto: {word} ({reason})")
         text = word
     gpus = tuple(gpu.index for gpu in hardware.usable_gpus)
-    placement = with_devices(parse(text), said, devices, gpus)
-    there = {DeviceName("cpu", index) for index in range(hardware.cpu_devices)}
-    there |= {DeviceName("gpu", gpu.index) for gpu in hardware.usable_gpus}
-    missing = [device for device in placement.devices if device not in there]
+    placement = with_devices(parse(text), original, devices, gpus)
+    available = {DeviceName("cpu", index) for index in range(hardware.cpu_devices)}
+    available |= {DeviceName("gpu", gpu.index) for gpu in hardware.usable_gpus}
+    missing = [device for device in placement.devices if device not in available]
     if missing:
         names = ", ".join(str(device) for device in missing)
         if not soft:
@@ -167,25 +164,25 @@ def resolve_placement(
                 f"{hardware.describe()}. Name one of those, or pass --soft-placement to run on "
                 f"what is there.{' ' + hint if hint else ''}"
             )
-        placement = _soften(placement, there)
+        placement = _soften(placement, available)
         notes.append(f"soft placement: {names} is not here; running on {placement} instead")
     return placement, notes
 
 
-def _soften(placement: Placement, there: set[DeviceName]) -> Placement:
-    """Replace each missing device by the first of its kind, else by the CPU."""
+def _soften(placement: Placement, available: set[DeviceName]) -> Placement:
+    """Replace each missing device by the first of its kind, or by the CPU."""
 
     def substitute(devices: tuple[DeviceName, ...]) -> tuple[DeviceName, ...]:
         chosen: list[DeviceName] = []
         for device in devices:
-            if device not in there:
-                device = DeviceName(device.kind) if DeviceName(device.kind) in there else CPU
+            if device not in available:
+                device = DeviceName(device.kind) if DeviceName(device.kind) in available else CPU
             if device not in chosen:
                 chosen.append(device)
         return tuple(chosen)
 
     act, learn = substitute(placement.act), substitute(placement.learn)
-    has_gpu = any(device.kind == "gpu" for device in there)
+    has_gpu = any(device.kind == "gpu" for device in available)
     return replace(
         placement,
         act=act,
@@ -212,7 +209,7 @@ def _container_memory() -> tuple[int | None, int]:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text())
         stat = Path("/sys/fs/cgroup/memory.stat").read_text()
-        cached = re.search(r"^inactive_file (\d+)$", stat, re.M)  # the kernel gives it back
+        cached = re.search(r"^inactive_file (\d+)$", stat, re.M)  # reclaimable
         used -= int(cached[1]) if cached else 0
         return (None if limit == "max" else int(limit)), used
     except (OSError, ValueError):
@@ -232,7 +229,7 @@ def _cpu_name() -> str:
 
 
 def _gpus() -> tuple[tuple[Gpu, ...], str]:
-    """The NVIDIA GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible, and a note on failure."""
+    """The NVIDIA GPUs that ``CUDA_VISIBLE_DEVICES`` shows, and a note on failure."""
     import pynvml  # the import name of nvidia-ml-py
 
     try:
@@ -286,34 +283,33 @@ def visible_handles(nvml: Any) -> list[tuple[int, Any]]:
     handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
     setting = os.environ.get("CUDA_VISIBLE_DEVICES")
     if setting is not None and setting.strip().startswith("MIG-"):
-        wanted = setting.split(",")[0].strip()  # CUDA opens one instance of a divided card
-        instances = [(i, one) for i, card in enumerate(handles) for one in _instances(nvml, card)]
+        visible = setting.split(",")[0].strip()  # CUDA opens one MIG instance
+        instances = [(i, mig) for i, card in enumerate(handles) for mig in _instances(nvml, card)]
         uuids = [str(nvml.nvmlDeviceGetUUID(handle)) for _, handle in instances]
-        return [pair for pair, uuid in zip(instances, uuids, strict=True) if uuid == wanted]
+        return [pair for pair, uuid in zip(instances, uuids, strict=True) if uuid == visible]
     uuids = [str(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
     return [(index, handles[index]) for index in visible_indices(setting, uuids)]
 
 
 def _instances(nvml: Any, card: Any) -> list[Any]:
-    """The handles of a card's MIG instances; places may be empty."""
-    found: list[Any] = []
+    """The handles of a card's MIG instances; numbers may be unused."""
+    handles: list[Any] = []
     with suppress(nvml.NVMLError):
         for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(card)):
             with suppress(nvml.NVMLError):
-                found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, number))
-    return found
+                handles.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, number))
+    return handles
 
 
 def visible_indices(setting: str | None, uuids: list[str]) -> list[int]:
     """The physical GPU numbers that ``CUDA_VISIBLE_DEVICES`` shows, in its order.
 
-    As CUDA does: entries are numbers or UUID prefixes, and the first entry that names no GPU
-    hides itself and all after it.
+    As in CUDA, entries are numbers or UUID prefixes; the first entry that names no GPU ends them.
     """
     if setting is None:
         return list(range(len(uuids)))
     visible: list[int] = []
-    for entry in (part.strip() for part in setting.split(",")):
+    for entry in (word.strip() for word in setting.split(",")):
         if entry.isascii() and entry.isdecimal() and int(entry) < len(uuids):
             index = int(entry)
         else:

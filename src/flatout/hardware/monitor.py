@@ -1,4 +1,4 @@
-"""How much of the CPU, the memory and the GPUs a program uses while it runs."""
+"""A program's use of CPU, memory and GPUs over time."""
 
 from __future__ import annotations
 
@@ -17,31 +17,30 @@ from flatout.hardware.processes import Reading, Tree, open_tree
 from flatout.storage import nofollow
 
 GROWTH_S = 300.0
-"""A recording's lines become rarer with its length: one for each 1/300 of it, at least a sample."""
+"""A recorded line covers 1/300 of the recording so far, or one sample if that is longer."""
 
 BUSY = (0, 1, 2, 5, 6)
-"""Fields of the kernel's CPU times in which somebody computed: not idle, waiting or stolen."""
+"""Fields of the kernel's CPU times that count as busy: not idle, waiting or stolen."""
 
 
 @dataclass(frozen=True)
 class MonitorSample:
-    """What a program and its descendants used since the sample before.
+    """What a program and its descendants used since the last sample.
 
     Attributes:
         t: seconds at its end, by the monitor's clock.
-        seconds: how long it looked.
+        seconds: its duration.
         cores: cores that the program may use.
-        cpu: share of all of them that it used, 0 to 1.
-        cpu_all: the same of everybody on this machine; None where it is unknown.
-        rss_mb: resident memory in MiB, or None where the program has ended.
+        cpu: share of these that it used, 0 to 1.
+        cpu_all: the same of all programs on this machine; None if unknown.
+        rss_mb: resident memory in MiB; None after the program's end.
         processes: cores that each process used, by pid.
-        threads: of all processes.
-        runnable: threads that ran or wanted to; None where it was not looked at this time.
-        busiest: cores that the busiest thread used (1: one thread never rested), or None.
-        voluntary, involuntary: context switches per second: threads that waited for something,
-            threads that were put off their core; None where it was not looked at.
+        threads: number of threads of all processes.
+        runnable: running or runnable threads; None if not measured in this sample.
+        busiest: cores that the busiest thread used (at most 1), or None.
+        voluntary, involuntary: context switches per second, or None.
         gpus: each visible GPU.
-        notes: what cannot be seen; in the first sample only.
+        notes: what cannot be read; in the first sample only.
     """
 
     t: float
@@ -60,18 +59,14 @@ class MonitorSample:
     notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON-compatible values, short: unknown and empty ones are left out."""
-        values = asdict(self) | {"gpus": [_known(asdict(gpu)) for gpu in self.gpus]}
+        """As JSON-compatible values, without unknown and empty ones."""
+        values = asdict(self) | {"gpus": [_drop_empty(asdict(gpu)) for gpu in self.gpus]}
         values["processes"] = {str(pid): round(n, 4) for pid, n in self.processes.items()}
-        return _known(values)
+        return _drop_empty(values)
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> MonitorSample:
-        """What `as_json` gave.
-
-        Raises:
-            ValueError, KeyError, TypeError: it is no sample.
-        """
+        """The inverse of `as_json`."""
         values = dict(values)
         gpus = tuple(
             GpuSample(**{**gpu, "ours": tuple(gpu.get("ours", ()))})
@@ -87,14 +82,11 @@ class Monitor:
 
     Args:
         root_pid: the process at the top.
-        interval_s: seconds between two samples, which the recorder keeps to.
-        cores: that the program may use; by default this machine's, container limits counted.
+        interval_s: seconds between two samples of a recorder.
+        cores: cores that the program may use; by default this machine's within its limits.
         clock: gives each sample's time; by default seconds since the monitor was made.
         tree: reads the processes.
         gpus: reads the GPUs.
-
-    Attributes:
-        notes: what cannot be seen.
     """
 
     def __init__(
@@ -115,20 +107,20 @@ class Monitor:
         began = time.perf_counter()
         self._clock = clock or (lambda: time.perf_counter() - began)
         self._cpus = _allowed(root_pid)
-        # A program that was bound to fewer cores than this one may use no more than those.
+        # The program may be bound to fewer cores than this process.
         self.cores = min(cores, len(self._cpus)) if self._cpus else cores
         self._tree = tree or open_tree(root_pid)
         self._gpus = gpus or Gpus()
         self._told = 0
         self._at = time.perf_counter()
         self._last = self._tree.read()
-        self._closer, self._closer_at = self._last, self._at  # when threads were last looked at
+        self._detailed, self._detailed_at = self._last, self._at  # the last reading of threads
         self._everybody = _busy_seconds(self._cpus)
         self._gpus.read(())  # fullness is measured between two readings
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What cannot be seen, one sentence each."""
+        """What cannot be read, one sentence each."""
         return tuple(self._gpus.notes)
 
     def sample(self) -> MonitorSample:
@@ -165,15 +157,15 @@ class Monitor:
         return sample
 
     def close(self) -> None:
-        """Let go of the GPUs' driver."""
+        """Release the GPUs' driver."""
         self._gpus.close()
 
     def _threads(self, sample: MonitorSample, reading: Reading, now: float) -> MonitorSample:
-        """The sample with what the threads did since they were last looked at."""
+        """Add what the threads did since their last reading."""
         if reading.switches is None:
             return sample
-        before, seconds = self._closer, max(now - self._closer_at, 1e-6)
-        self._closer, self._closer_at = reading, now
+        before, seconds = self._detailed, max(now - self._detailed_at, 1e-6)
+        self._detailed, self._detailed_at = reading, now
         rates: list[float | None] = [None, None]
         if before.switches is not None:
             pairs = zip(reading.switches, before.switches, strict=True)
@@ -196,15 +188,13 @@ class Monitor:
 
 
 class Recorder:
-    """Samples in a thread of its own, and keeps what it sees as JSON lines.
+    """Samples in a background thread, and writes JSON lines.
 
-    Lines of a long recording stand for several samples each (`merged`), so that the file of ten
-    hours is not much larger than that of one.
+    In a long recording each line merges several samples (`merged`), which limits the file's size.
 
     Args:
-        monitor: samples.
-        path: a file to append to, or None; a file that cannot be written ends the writing, not
-            the program.
+        monitor: takes the samples.
+        path: a file to append to, or None; write errors are ignored.
     """
 
     def __init__(self, monitor: Monitor, path: Path | None = None) -> None:
@@ -217,7 +207,7 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
 
     def start(self) -> Recorder:
-        """Begin; returns itself."""
+        """Start the thread; returns itself."""
         self._thread.start()
         return self
 
@@ -228,11 +218,11 @@ class Recorder:
 
     @property
     def samples(self) -> tuple[MonitorSample, ...]:
-        """What was kept so far."""
+        """The recorded samples so far."""
         return tuple(self._kept)
 
     def stop(self) -> None:
-        """End, the last sample written."""
+        """Take and write the last sample, and stop the thread."""
         if self._thread.is_alive():
             self._stopped.set()
             self._thread.join()
@@ -254,39 +244,34 @@ class Recorder:
                     file.close()
 
     def _take(self, file: Any, age: float | None) -> None:
-        """One sample; a line where enough are together, or nothing comes after it."""
+        """Take a sample; write a line if enough samples are open, or this is the last (no age)."""
         self._latest = sample = self._monitor.sample()
         self._open.append(sample)
-        together = sum(one.seconds for one in self._open)
-        if age is not None and together < age / GROWTH_S:
+        seconds = sum(sample.seconds for sample in self._open)
+        if age is not None and seconds < age / GROWTH_S:
             return
-        whole = merged(self._open)
+        line = merged(self._open)
         self._open = []
-        self._kept.append(whole)
+        self._kept.append(line)
         if file is not None:
-            with suppress(OSError):  # a full disk must not end a run that can go on
-                file.write(json.dumps(whole.as_json(), separators=(",", ":")).encode() + b"\n")
+            with suppress(OSError):  # a full disk must not end the run
+                file.write(json.dumps(line.as_json(), separators=(",", ":")).encode() + b"\n")
                 file.flush()
 
 
 def merged(samples: Sequence[MonitorSample]) -> MonitorSample:
-    """Several samples in a row as one: means over time, of processes and GPUs too.
-
-    Args:
-        samples: at least one.
-    """
+    """Merge consecutive samples (at least one) into their means over time."""
     last = samples[-1]
     if len(samples) == 1:
         return last
 
     def mean(values: Sequence[float | None]) -> float | None:
-        known = [(v, s.seconds) for v, s in zip(values, samples, strict=True) if v is not None]
-        whole = sum(seconds for _, seconds in known)
-        return round(sum(v * seconds for v, seconds in known) / whole, 4) if whole else None
+        pairs = [(v, s.seconds) for v, s in zip(values, samples, strict=True) if v is not None]
+        total = sum(seconds for _, seconds in pairs)
+        return round(sum(v * seconds for v, seconds in pairs) / total, 4) if total else None
 
-    def of_gpu(place: int, name: str) -> float | None:
-        found = [getattr(s.gpus[place], name) if place < len(s.gpus) else None for s in samples]
-        return mean(found)
+    def of_gpu(gpu: int, name: str) -> float | None:
+        return mean([getattr(s.gpus[gpu], name) if gpu < len(s.gpus) else None for s in samples])
 
     pids = sorted({pid for sample in samples for pid in sample.processes})
     return replace(
@@ -295,8 +280,8 @@ def merged(samples: Sequence[MonitorSample]) -> MonitorSample:
         cpu=mean([sample.cpu for sample in samples]) or 0.0,
         processes={pid: mean([s.processes.get(pid, 0.0) for s in samples]) or 0.0 for pid in pids},
         gpus=tuple(
-            replace(gpu, busy=of_gpu(place, "busy"), full=of_gpu(place, "full"))
-            for place, gpu in enumerate(last.gpus)
+            replace(gpu, busy=of_gpu(index, "busy"), full=of_gpu(index, "full"))
+            for index, gpu in enumerate(last.gpus)
         ),
         notes=tuple(note for sample in samples for note in sample.notes),
         **{
@@ -307,21 +292,21 @@ def merged(samples: Sequence[MonitorSample]) -> MonitorSample:
 
 
 def read_samples(path: Path) -> list[MonitorSample]:
-    """The samples of a recording, as far as they are whole; none where there is no file."""
-    found: list[MonitorSample] = []
+    """The samples of a recording; damaged lines and a missing file are skipped."""
+    samples: list[MonitorSample] = []
     with suppress(OSError):
         for line in nofollow.read(path).splitlines():
             with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                found.append(MonitorSample.from_json(json.loads(line)))
-    return found
+                samples.append(MonitorSample.from_json(json.loads(line)))
+    return samples
 
 
-def _known(values: dict[str, Any]) -> dict[str, Any]:
+def _drop_empty(values: dict[str, Any]) -> dict[str, Any]:
     return {n: v for n, v in values.items() if v is not None and v != [] and v != ()}
 
 
 def _allowed(pid: int) -> frozenset[int]:
-    """The CPUs that a process may run on; empty where the system does not say."""
+    """The CPUs that a process may run on; empty if unknown."""
     try:
         return frozenset(os.sched_getaffinity(pid))
     except (AttributeError, OSError):
@@ -329,7 +314,7 @@ def _allowed(pid: int) -> frozenset[int]:
 
 
 def _busy_seconds(cpus: frozenset[int]) -> float | None:
-    """CPU seconds that anybody has used on these CPUs since the machine's start."""
+    """CPU seconds that all programs have used on these CPUs since boot."""
     total = 0
     try:
         with open("/proc/stat", "rb") as file:
@@ -338,7 +323,7 @@ def _busy_seconds(cpus: frozenset[int]) -> float | None:
                 if not name.startswith(b"cpu"):
                     break
                 if name[3:].isdigit() and int(name[3:]) in cpus:
-                    total += sum(int(fields[place]) for place in BUSY)
+                    total += sum(int(fields[index]) for index in BUSY)
     except (OSError, ValueError, IndexError):
         return None
     return total / os.sysconf("SC_CLK_TCK") if total else None

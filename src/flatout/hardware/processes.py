@@ -1,7 +1,7 @@
-"""CPU time, memory and threads of a process and all its descendants, read cheaply.
+"""CPU time, memory and threads of a process and its descendants.
 
-On Linux the kernel's files are read directly: listing every process of a busy machine a few times
-a second would cost more than what is being explained. Elsewhere psutil does it.
+On Linux this reads /proc directly: listing all processes of a busy machine would cost too much.
+Elsewhere psutil does it.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Protocol
 
 MiB = 1024 * 1024
 PATIENCE = 250.0
-"""Seconds between two readings of the costly parts, for each second that one of them takes."""
+"""Seconds between two detailed readings, for each second that one takes."""
 
 STATE, UTIME, STIME, CUTIME, CSTIME, START = 0, 11, 12, 13, 14, 19
-"""Fields of a stat file, counted from behind the name."""
+"""Fields of a stat file, counted after the name."""
 
 
 @dataclass
 class Reading:
-    """What a process tree had used up to one moment.
+    """What a process tree has used so far.
 
     Attributes:
-        total_s: CPU seconds of all processes, those that have ended and been waited for included.
-        processes: CPU seconds by (pid, when it started) of those that live.
+        total_s: CPU seconds of all processes, including reaped ones.
+        processes: CPU seconds by (pid, start time) of live processes.
         rss_mb: resident memory in MiB, shared pages counted once.
-        threads: how many there are.
-        runnable: threads that ran or wanted to run; None where it was not looked at.
-        by_thread: CPU seconds by thread; empty where it was not looked at.
-        switches: voluntary and involuntary context switches of the threads that live, or None.
+        threads: number of threads.
+        runnable: running or runnable threads; None if not measured.
+        by_thread: CPU seconds by thread; empty if not measured.
+        switches: voluntary and involuntary context switches of live threads, or None.
     """
 
     total_s: float = 0.0
@@ -49,24 +49,24 @@ class Tree(Protocol):
     """A process and its descendants."""
 
     def read(self) -> Reading:
-        """What they have used up to now; nothing where all of them have ended."""
+        """What they have used so far; empty if all have ended."""
         ...
 
 
 def open_tree(root: int, proc: Path = Path("/proc")) -> Tree:
-    """The tree below a process, in the cheapest way that this system offers."""
+    """The cheapest reader of a process tree on this system."""
     return LinuxTree(root, proc) if (proc / "self" / "stat").exists() else PortableTree(root)
 
 
 class LinuxTree:
-    """Reads the kernel's files.
+    """Reads /proc.
 
-    Which processes there are, and what their threads do, is read as often as it costs less than
-    0.4 % of a core; CPU times and memory every time.
+    CPU times and memory are read every time; the list of processes and their threads only as often
+    as it costs less than 0.4 % of a core.
 
     Args:
         root: the process at the top.
-        proc: where the kernel's files are.
+        proc: the folder ``/proc``.
     """
 
     def __init__(self, root: int, proc: Path = Path("/proc")) -> None:
@@ -83,17 +83,17 @@ class LinuxTree:
         detailed = time.monotonic() >= self._due
         if detailed:
             began = time.thread_time()
-            self._look_closely(reading)
+            self._read_threads(reading)
             self._due = time.monotonic() + PATIENCE * (time.thread_time() - began)
         private = shared = 0.0
         for pid in self._pids:
             fields = self._stat(f"{pid}/stat")
             if fields is None:
                 continue
-            own = (int(fields[UTIME]) + int(fields[STIME])) * self._second
-            ended = (int(fields[CUTIME]) + int(fields[CSTIME])) * self._second
-            reading.total_s += own + ended
-            reading.processes[pid, int(fields[START])] = own
+            used = (int(fields[UTIME]) + int(fields[STIME])) * self._second
+            reaped = (int(fields[CUTIME]) + int(fields[CSTIME])) * self._second
+            reading.total_s += used + reaped
+            reading.processes[pid, int(fields[START])] = used
             if not detailed:
                 reading.threads += int(fields[17])
             pages = self._text(f"{pid}/statm").split()
@@ -103,13 +103,13 @@ class LinuxTree:
         reading.rss_mb = (private + shared) * self._page_mb
         return reading
 
-    def _look_closely(self, reading: Reading) -> None:
-        """Find the processes, and what each thread does."""
-        found, waiting = list[int](), [self._root]
-        own, voluntary, involuntary, runnable = threading.get_native_id(), 0, 0, 0
+    def _read_threads(self, reading: Reading) -> None:
+        """List the processes and read their threads."""
+        pids, waiting = list[int](), [self._root]
+        this_thread, voluntary, involuntary, runnable = threading.get_native_id(), 0, 0, 0
         while waiting:
             pid = waiting.pop()
-            found.append(pid)
+            pids.append(pid)
             try:
                 threads = os.listdir(f"{self._proc}/{pid}/task")
             except OSError:
@@ -121,8 +121,8 @@ class LinuxTree:
                 if fields is None:
                     continue
                 reading.threads += 1
-                # Whoever reads this is running, which says nothing of the program.
-                runnable += fields[STATE] == "R" and int(thread) != own
+                # The reading thread itself is always running.
+                runnable += fields[STATE] == "R" and int(thread) != this_thread
                 spent = (int(fields[UTIME]) + int(fields[STIME])) * self._second
                 reading.by_thread[int(thread)] = spent
                 for line in self._text(f"{place}/status").splitlines()[-2:]:
@@ -131,17 +131,17 @@ class LinuxTree:
                         voluntary += int(count)
                     elif name == "nonvoluntary_ctxt_switches":
                         involuntary += int(count)
-        self._pids = found
+        self._pids = pids
         reading.runnable, reading.switches = runnable, (voluntary, involuntary)
 
     def _stat(self, path: str) -> list[str] | None:
-        """The fields behind the name, which may hold anything; None of what is gone."""
+        """The fields after the name; None if the process is gone."""
         text = self._text(path)
         fields = text[text.rfind(")") + 2 :].split()
         return fields if len(fields) > START else None
 
     def _text(self, path: str) -> str:
-        """A file's text, empty where it is gone or not ours to read."""
+        """A file's text; empty if it is gone or may not be read."""
         try:
             descriptor = os.open(f"{self._proc}/{path}", os.O_RDONLY)
         except OSError:
@@ -155,11 +155,7 @@ class LinuxTree:
 
 
 class PortableTree:
-    """Asks psutil.
-
-    Args:
-        root: the process at the top.
-    """
+    """Reads a process tree with psutil."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -178,12 +174,12 @@ class PortableTree:
         for process in processes:
             with suppress(psutil.Error), process.oneshot():
                 times, key = process.cpu_times(), (process.pid, process.create_time())
-                own = times.user + times.system
-                ended = getattr(times, "children_user", 0.0) + getattr(
+                used = times.user + times.system
+                reaped = getattr(times, "children_user", 0.0) + getattr(
                     times, "children_system", 0.0
                 )
-                reading.total_s += own + ended
-                reading.processes[key] = own
+                reading.total_s += used + reaped
+                reading.processes[key] = used
                 rss += process.memory_info().rss
                 reading.threads += process.num_threads()
                 switches = process.num_ctx_switches()

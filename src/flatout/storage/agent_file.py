@@ -32,9 +32,9 @@ def save_parameters(
         path: the safetensors file.
         config: the settings.
         arrays: a snapshot's arrays.
-        reached: the return to note, if any.
-        optimiser: keep the optimiser's state too, so that learning can go on.
-        learned: how often `learn` was called: the next call draws other seeds.
+        reached: the mean return, if there is one.
+        optimiser: keep the optimiser's state too, so that learning can continue.
+        learned: calls of `learn` so far; each draws other seeds.
     """
     chosen = {
         name: array
@@ -55,11 +55,7 @@ def save_parameters(
 
 
 def saved_config(metadata: dict[str, Any], path: Path) -> TrainConfig:
-    """The settings in a saved agent's metadata.
-
-    Raises:
-        CheckpointError: they are not settings.
-    """
+    """The settings in a saved agent's metadata; `CheckpointError` where they are wrong."""
     try:
         config = metadata["config"]
         return resolve(str(config["algorithm"]), config["settings"])
@@ -70,11 +66,7 @@ def saved_config(metadata: dict[str, Any], path: Path) -> TrainConfig:
 
 
 def find_agent(path: Path) -> Path:
-    """The saved agent that a path names: a file, or a run folder's best or final parameters.
-
-    Raises:
-        UsageError: neither.
-    """
+    """The saved agent at a path: a file, or a run folder's best or final parameters."""
     if not path.exists():
         raise UsageError(f"{path} does not exist.")
     if not path.is_dir():

@@ -1,8 +1,7 @@
-"""Checkpoints: arrays as safetensors, the rest as JSON; complete or not there; never pickle.
+"""Checkpoints: arrays as safetensors, the rest as JSON; complete or absent; never pickle.
 
-A checkpoint is a folder that is written under another name, synced, and renamed. Its JSON holds
-the arrays' SHA-256 and its own, so that what a crash, a full disk or a stranger changed is
-refused.
+A checkpoint is a folder that is written under a temporary name, synced, and renamed. Its JSON
+holds SHA-256 digests of the arrays and of itself, so damage and tampering are detected.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from flatout.storage.segments import Reference, SavedRows, SegmentStore
 from flatout.types import Snapshot
 
 FORMAT = 2
-"""Of checkpoints, run folders and saved agents; others are refused until version 0.1.0."""
+"""Format of checkpoints, run folders and saved agents; no other is read until version 0.1.0."""
 ARRAYS, DATA = "state.safetensors", "state.json"
 MOST_JSON = 64 << 20
-"""Bytes that a checkpoint's JSON may have."""
+"""Maximum bytes of a checkpoint's JSON."""
 _STEP = re.compile(r"step_\d{12,}")
 _UNFINISHED = re.compile(r"\.(step_\d{12,})\.(old|tmp)")
 REPLAY = "replay"
 """The folder of a run's replay segments, beside its checkpoints."""
 PREFIX = "learner"
-"""What the learning state's arrays are named after in snapshots and saved agents."""
+"""Prefix of the learning state's arrays in snapshots and saved agents."""
 
 
 def named_leaves(tree: Any, prefix: str) -> dict[str, np.ndarray]:
@@ -56,12 +55,12 @@ def rebuild(names: Any, shapes: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     """A pytree from named arrays.
 
     Args:
-        names: the pytree of names (all of `leaf_names`, or a part of it).
+        names: the pytree of names (all of `leaf_names`, or a subtree).
         shapes: the same pytree of shapes and dtypes.
         arrays: by name.
 
     Raises:
-        CheckpointError: an array is missing, of another shape or type, or holds NaN or infinities.
+        CheckpointError: an array is missing, has another shape or type, or holds NaN or infinities.
     """
 
     def pick(name: str, leaf: Any) -> np.ndarray:
@@ -81,16 +80,12 @@ def rebuild(names: Any, shapes: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     return jax.tree.map(pick, names, shapes)
 
 
-def refuse_format(said: Any, what: str) -> None:
-    """Refuse what another version wrote in another format.
-
-    Raises:
-        CheckpointError: with what to do.
-    """
-    if said == FORMAT:
+def refuse_format(number_read: Any, what: str) -> None:
+    """Refuse a format that this version does not read."""
+    if number_read == FORMAT:
         return
-    older = said is None or (isinstance(said, int) and said < FORMAT)
-    number = "no format number" if said is None else f"format {str(said)[:20]}"
+    older = number_read is None or (isinstance(number_read, int) and number_read < FORMAT)
+    number = "no format number" if number_read is None else f"format {str(number_read)[:20]}"
     raise CheckpointError(
         f"{what} has {number}, this version reads {FORMAT}: it was written by "
         f"{'an older' if older else 'another'} version; use that one, or train anew."
@@ -98,21 +93,13 @@ def refuse_format(said: Any, what: str) -> None:
 
 
 def refuse_nonsense(name: str, array: np.ndarray) -> None:
-    """Refuse numbers that no run saves: it ends before it learns them.
-
-    Raises:
-        CheckpointError: the array holds NaN or infinities.
-    """
+    """Refuse NaN and infinities: a run ends before it saves any."""
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise CheckpointError(f"the array {name} holds NaN or infinite numbers.")
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that it is the old one or the new one, never a part.
-
-    Raises:
-        FlatoutError: it cannot be written; the old one is intact.
-    """
+    """Replace a file atomically; the old content survives a `FlatoutError`."""
     try:
         durable.replace(path, content)
     except OSError as error:
@@ -126,13 +113,13 @@ def save(
 
     Args:
         folder: of all checkpoints.
-        step: the run's.
-        snapshot: what to save.
-        keep: how many checkpoints stay.
-        store: where the snapshot's rows of experience go.
+        step: the run's step count.
+        snapshot: the state.
+        keep: number of checkpoints to keep.
+        store: for the snapshot's rows of experience.
 
     Raises:
-        FlatoutError: the disk is full or the folder not writable; earlier checkpoints are intact.
+        FlatoutError: the folder cannot be written; earlier checkpoints are intact.
     """
     final = folder / f"step_{step:012d}"
     name, temporary, old = final.name, f".{final.name}.tmp", f".{final.name}.old"
@@ -147,14 +134,14 @@ def save(
         with nofollow.folder(folder, make=True) as parent:
             _remove(temporary, parent)
             try:
-                with suppress(FileExistsError):  # something that is not ours lies in it
+                with suppress(FileExistsError):  # it holds files of other programs
                     os.mkdir(temporary, dir_fd=parent)
                 with nofollow.folder(folder / temporary, 2) as inside:
                     durable.write_file(ARRAYS, tensors, inside)
                     durable.write_file(DATA, text.encode(), inside)
                     os.fsync(inside)
                 with suppress(FileNotFoundError):  # the same step again, after a resume
-                    _rename(name, old, parent)  # `recover` knows both names
+                    _rename(name, old, parent)  # `recover` handles both names
                 _rename(temporary, name, parent)
                 os.fsync(parent)
                 _remove(old, parent)
@@ -168,7 +155,7 @@ def save(
             f"cannot write the checkpoint of step {step:,} in {folder}: {error.strerror}; {saved}."
         ) from error
     with suppress(OSError), nofollow.folder(folder) as parent:
-        for surplus in checkpoints(folder)[:-keep]:  # never half a checkpoint under its own name
+        for surplus in checkpoints(folder)[:-keep]:  # rename first: no partial checkpoint is seen
             doomed = f".{surplus.name}.tmp"
             with suppress(OSError):
                 _rename(surplus.name, doomed, parent)
@@ -183,45 +170,41 @@ def _rename(name: str, other: str, parent: int) -> None:
 
 
 def _remove(name: str, parent: int) -> None:
-    """Remove a checkpoint, less what others put into it."""
+    """Remove a checkpoint, but no files of other programs."""
     nofollow.remove_folder(name, (ARRAYS, DATA), parent)
 
 
 def remove_unused(folder: Path, store: SegmentStore) -> None:
     """Remove the replay segments that no checkpoint refers to."""
-    with suppress(CheckpointError):  # where one cannot be read, everything stays
-        store.keep_only([one for path in checkpoints(folder) for one in references(path)])
+    with suppress(CheckpointError):  # keep everything if a checkpoint cannot be read
+        store.keep_only([ref for path in checkpoints(folder) for ref in references(path)])
 
 
 def references(path: Path) -> list[Reference]:
-    """The replay segments that a checkpoint refers to.
-
-    Raises:
-        CheckpointError: it cannot be read.
-    """
+    """The replay segments that a checkpoint refers to."""
     try:
         data = json.loads(nofollow.read(path / DATA, 3, MOST_JSON))
-        found = list(data.get("replay", {}).get("segments", []))
-        for one in found:
-            if not isinstance(one, dict) or not isinstance(one.get("file"), str):
+        segments = list(data.get("replay", {}).get("segments", []))
+        for segment in segments:
+            if not isinstance(segment, dict) or not isinstance(segment.get("file"), str):
                 raise ValueError("a replay segment has no name")
-        return found
+        return segments
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise CheckpointError(f"the checkpoint {path} cannot be read: {error}.") from error
 
 
 def recover(folder: Path) -> None:
-    """Finish what a kill interrupted: take back a replaced checkpoint, remove unfinished ones."""
+    """Clean up after a kill: restore a replaced checkpoint, remove unfinished ones."""
     unfinished = 0
     with suppress(FileNotFoundError), nofollow.folder(folder) as parent:
         for name in sorted(os.listdir(parent)):
-            found = _UNFINISHED.fullmatch(name)
-            if found is None:
+            match = _UNFINISHED.fullmatch(name)
+            if match is None:
                 continue
-            if found[2] == "tmp":
+            if match[2] == "tmp":
                 unfinished += 1
-            elif found[1] not in os.listdir(parent):
-                _rename(name, found[1], parent)
+            elif match[1] not in os.listdir(parent):
+                _rename(name, match[1], parent)
                 continue
             _remove(name, parent)
     if unfinished and not checkpoints(folder):  # killed within its very first save
@@ -231,12 +214,12 @@ def recover(folder: Path) -> None:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns what a checkpoint's contents cause into a sentence that names it."""
+    """Turn exceptions from a checkpoint's contents into errors that name the checkpoint."""
     try:
         yield
     except DamagedError as error:
         raise CheckpointError(
-            f"the checkpoint {path} is damaged: {error}{_way_out(path)}"
+            f"the checkpoint {path} is damaged: {error}{_advice(path)}"
         ) from error
     except CheckpointError as error:
         raise CheckpointError(f"the checkpoint {path} does not fit this run: {error}") from error
@@ -250,9 +233,9 @@ def checkpoints(folder: Path) -> list[Path]:
     """The complete checkpoints, oldest first."""
     try:
         with nofollow.folder(folder) as parent, os.scandir(parent) as entries:
-            named = [one for one in entries if _STEP.fullmatch(one.name)]
-            # A link is among them, so that it is refused where it is read and not passed over.
-            names = [one.name for one in named if one.is_symlink() or one.is_dir()]
+            named = [entry for entry in entries if _STEP.fullmatch(entry.name)]
+            # Links are listed, so that reading them is an error instead of skipping them.
+            names = [entry.name for entry in named if entry.is_symlink() or entry.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -261,12 +244,8 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def load(path: Path) -> tuple[int, Snapshot]:
-    """Read a checkpoint: its step and its snapshot.
-
-    Raises:
-        CheckpointError: it is incomplete, changed, or of another format.
-    """
-    hint = _way_out(path)
+    """Read a checkpoint's step and snapshot; `CheckpointError` if it is damaged."""
+    hint = _advice(path)
     try:
         tensors = nofollow.read(path / ARRAYS, 3)
         data = json.loads(nofollow.read(path / DATA, 3, MOST_JSON))
@@ -306,46 +285,38 @@ def load(path: Path) -> tuple[int, Snapshot]:
         raise CheckpointError(f"the checkpoint {path} is corrupt: {error}.{hint}") from error
 
 
-def _way_out(path: Path) -> str:
-    """What to do about a damaged checkpoint, where there is an earlier one."""
-    earlier = [one for one in checkpoints(path.parent) if one < path]
+def _advice(path: Path) -> str:
+    """Advice for a damaged checkpoint if there is an earlier one."""
+    earlier = [path_ for path_ in checkpoints(path.parent) if path_ < path]
     return f" Remove that folder to go on from step {_step(earlier[-1]):,}." if earlier else ""
 
 
 def latest(run_dir: Path) -> Path:
-    """The newest checkpoint of a run.
-
-    Raises:
-        CheckpointError: there is none.
-    """
-    found = checkpoints(run_dir / "checkpoints")
-    if not found:
+    """The newest checkpoint of a run; `CheckpointError` if there is none."""
+    saved = checkpoints(run_dir / "checkpoints")
+    if not saved:
         raise CheckpointError(f"{run_dir} holds no checkpoint to resume from.")
-    return found[-1]
+    return saved[-1]
 
 
 def save_agent(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
-    """Write named arrays and JSON metadata as one safetensors file, complete or not there."""
+    """Write named arrays and JSON metadata as one safetensors file, atomically."""
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     values = json.loads(json.dumps({**metadata, "sha256": _contents(contiguous)}))
-    own = signing.signed(signing.AGENT, values)
-    text = {name: json.dumps(value) for name, value in own.items()}
+    signed_values = signing.signed(signing.AGENT, values)
+    text = {name: json.dumps(value) for name, value in signed_values.items()}
     replace_file(path, dump_tensors(contiguous, text))
 
 
 def load_agent(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read what `save_agent` wrote: arrays and metadata.
-
-    Raises:
-        CheckpointError: the file is missing, or not such a file.
-    """
+    """Read `save_agent`'s arrays and metadata; `CheckpointError` if the file is damaged."""
     try:
-        # A link that the user names is followed, one in a run folder is not.
+        # Follow a link that the user names, but none in a run folder.
         content = nofollow.read(path, int((path.parent / "config.json").exists()))
         arrays = load_tensors(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        said = header.get("__metadata__") or {}
-        metadata = {name: json.loads(text) for name, text in said.items()}
+        texts = header.get("__metadata__") or {}
+        metadata = {name: json.loads(text) for name, text in texts.items()}
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:

@@ -1,4 +1,4 @@
-"""Files that are on disk, whole, once a function returns."""
+"""Atomic, synced file writes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ from flatout.storage.nofollow import NEW, folder, open_below
 
 
 def write_file(name: str, content: bytes, parent: int) -> None:
-    """Write and sync one file.
-
-    Args:
-        name: the file; one that is there is replaced, and a link not followed.
-        content: its bytes.
-        parent: descriptor of the folder that it is in.
-    """
+    """Write and sync a file in an open folder; replace an old one, and follow no link."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=parent)
     with os.fdopen(open_below(name, NEW, parent), "wb") as file:
@@ -26,15 +20,12 @@ def write_file(name: str, content: bytes, parent: int) -> None:
 
 
 def replace(path: Path, content: bytes, depth: int = 1) -> None:
-    """Write a file so that it is the old one or the new one, never a part.
+    """Replace a file atomically; after an `OSError` the old content is intact.
 
     Args:
         path: the file; its folder exists.
         content: its bytes.
-        depth: how many of the path's last names lie within a run folder (`nofollow`).
-
-    Raises:
-        OSError: it cannot be written; the old one is intact, and nothing takes up room.
+        depth: number of the path's last names that lie within a run folder (see `nofollow`).
     """
     temporary = temporary_name(path.name)
     with folder(path.parent, depth - 1) as parent:
@@ -49,5 +40,5 @@ def replace(path: Path, content: bytes, depth: int = 1) -> None:
 
 
 def temporary_name(name: str) -> str:
-    """What a file is called until it is whole."""
+    """A file's name until it is complete."""
     return f".{name}.tmp"

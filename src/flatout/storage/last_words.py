@@ -1,9 +1,9 @@
-"""What a run's process died of, where it could not say so itself: known when the run goes on.
+"""Why a run's last process died, reported when the run is resumed.
 
-While a process runs, its folder holds `RUNNING`, which tells when it began and on what machine,
-and `FAULT`, into which `faulthandler` writes where a fatal signal (a segmentation fault) came. A
-process that ends by itself, also one that fails, removes both; what lies there at the next resume
-is of one that was killed, crashed, or left through `os._exit`.
+While a process runs, its folder holds `RUNNING` (the machine's boot and its out-of-memory kills)
+and `FAULT` (into which `faulthandler` writes a fatal signal's stack). A process that ends or fails
+by itself removes both; at a resume they are left from one that was killed, crashed, or called
+`os._exit`.
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ from flatout.storage import nofollow
 
 RUNNING, FAULT = ".running", "fault.log"
 LONGEST = 1 << 16
-"""Bytes of either file that are read."""
-
+"""Maximum bytes read from either file."""
 LONGEST_NAME = 300
-"""Characters of what is quoted from it."""
+"""Maximum characters quoted from it."""
 
 
 class LastWords:
-    """Keeps what its process may die of.
+    """Records why this process dies, and reports why the last one did.
 
     Args:
         folder: the run's.
-        report: let `faulthandler` write there and on stderr, where it is not on yet.
+        report: let `faulthandler` write there and on stderr, unless it is enabled already.
 
     Attributes:
-        before: what the process before died of, as a sentence; empty where it ended by itself.
+        before: why the last process died, as a sentence; empty if it ended by itself.
     """
 
     def __init__(self, folder: Path, report: bool = False) -> None:
@@ -56,14 +55,14 @@ class LastWords:
             raise FlatoutError(f"cannot write {folder}: {error.strerror}.") from error
 
     def close(self) -> None:
-        """The process ends by itself."""
+        """Remove the files: the process ends by itself."""
         if self._reports:
             faulthandler.disable()
             self._reports = False
         if self._tee is not None:
             assert self._tee.stdin is not None
             self._tee.stdin.close()
-            with suppress(subprocess.TimeoutExpired):  # a process that holds the other end, too
+            with suppress(subprocess.TimeoutExpired):  # another process holds the pipe open
                 self._tee.wait(1.0)
             self._tee.kill()
             self._tee.wait()
@@ -74,7 +73,7 @@ class LastWords:
 
 
 def out_of_memory_kills() -> int:
-    """How often the kernel has killed a process for memory since it started, 0 where unknown."""
+    """Processes that the kernel has killed for memory since boot, 0 if unknown."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:
@@ -83,7 +82,7 @@ def out_of_memory_kills() -> int:
 
 
 def _boot() -> str:
-    """Another one each time that the machine starts."""
+    """The machine's boot id."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -95,7 +94,7 @@ def _create(file: Path) -> int:
 
 
 def _read(file: Path) -> str | None:
-    """A file's text; None where there is none, or something else lies there."""
+    """A file's text; None if there is no such file."""
     try:
         return nofollow.read(file, limit=LONGEST).decode(errors="replace")
     except OSError:
@@ -103,8 +102,7 @@ def _read(file: Path) -> str | None:
 
 
 def _tee(file: Path) -> subprocess.Popen[bytes] | None:
-    """Let `faulthandler` write to stderr and into a file: it knows only one, and in a process that
-    dies nothing of Python runs."""
+    """Let `faulthandler` write to stderr and into a file; it supports only one descriptor."""
     descriptor = _create(file)
     try:
         tee = subprocess.Popen(
@@ -112,7 +110,7 @@ def _tee(file: Path) -> subprocess.Popen[bytes] | None:
             stderr=subprocess.DEVNULL, pass_fds=[descriptor], start_new_session=True,
             restore_signals=False,
         )  # fmt: skip
-    except OSError:  # there is no such program: then only into the file
+    except OSError:  # there is no `tee`: write only into the file
         faulthandler.enable(descriptor, all_threads=False)
         return None
     os.close(descriptor)
@@ -122,18 +120,18 @@ def _tee(file: Path) -> subprocess.Popen[bytes] | None:
 
 
 def _died(running: str | None, fault: str | None) -> str:
-    """The sentence about a process that left these two texts."""
+    """Why a process died that left these two texts."""
     if running is None:
         return ""
     died = "the process before "
-    found = re.search(r"^(?:Fatal Python error: )?(.+)", fault or "")
-    if found is not None:
+    match = re.search(r"^(?:Fatal Python error: )?(.+)", fault or "")
+    if match is not None:
         place = re.search(r'File "(.+)", line (\d+) in (.+)', fault or "")
         where = "" if place is None else f" in {place[3]} ({place[1]}:{place[2]})"[:LONGEST_NAME]
-        return printable(f"{died}died of: {found[1][:LONGEST_NAME]}{where}")
+        return printable(f"{died}died of: {match[1][:LONGEST_NAME]}{where}")
     try:
-        told = json.loads(running)
-        boot, kills = str(told["boot"]), int(told["out_of_memory"])
+        marker = json.loads(running)
+        boot, kills = str(marker["boot"]), int(marker["out_of_memory"])
     except (ValueError, TypeError, KeyError, OverflowError):
         boot, kills = _boot(), out_of_memory_kills()
     if boot != _boot():

@@ -1,11 +1,11 @@
-"""Files of a run folder, opened so that nothing in the folder leads out of it.
+"""Files of a run folder, opened without following links.
 
-A run folder may come from a stranger: any name in it may be a symbolic link, a pipe or a device.
-Every folder below it is opened relative to the one above and never through a link, so that it
-makes no difference when a name is swapped; what is opened is then checked to be an ordinary file.
+A run folder may be untrusted: any name in it may be a symbolic link, a pipe or a device. Each
+folder is opened relative to its parent and never through a link, so swapping names has no effect;
+an opened file must be an ordinary one.
 
-`depth` says how many of a path's last names lie within the run folder. The names before are the
-user's own, and may be links.
+`depth` is the number of a path's last names that lie within the run folder. The names before them
+are the user's, and may be links.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import IO
 
 MOST = 1 << 40
-"""Bytes beyond which no file is read, whatever the memory."""
+"""Maximum bytes of a file that is read."""
 
 READ, CHANGE = os.O_RDONLY, os.O_RDWR | os.O_CREAT
 APPEND, NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT, os.O_WRONLY | os.O_CREAT | os.O_EXCL
-"""How a file is opened; `NEW` must not exist."""
+"""Modes of opening a file; with `NEW` it must not exist."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_LINK = "it is a symbolic link, which is not followed in a run folder"
@@ -32,20 +32,17 @@ _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a dev
 
 
 class NotOrdinaryError(OSError):
-    """Something else lies where a file or a folder of a run should be."""
+    """A path of a run is not an ordinary file or folder."""
 
 
 @contextmanager
 def folder(path: Path, depth: int = 1, make: bool = False) -> Iterator[int]:
-    """A descriptor of a folder.
+    """A descriptor of a folder; `NotOrdinaryError` if a link leads to it.
 
     Args:
         path: the folder.
         depth: see the module.
-        make: make it, and what is missing above it.
-
-    Raises:
-        OSError: it is missing, or no folder; `NotOrdinaryError` where a link leads to it.
+        make: make it and its missing parents.
     """
     names = path.parts[len(path.parts) - depth :] if depth else ()
     root = Path(*path.parts[: len(path.parts) - len(names)])
@@ -71,11 +68,11 @@ def open_file(path: Path, how: int = READ, depth: int = 1) -> int:
     Args:
         path: the file.
         how: `READ`, `APPEND`, `CHANGE` (in place) or `NEW`.
-        depth: see the module; 0 follows the file itself, too.
+        depth: see the module; 0 follows links of the file itself, too.
 
     Raises:
-        OSError: it cannot be opened; `NotOrdinaryError`: it is a link, a pipe, a device or a
-            folder, or a file to be written in place that has another name elsewhere.
+        OSError: it cannot be opened; `NotOrdinaryError` if it is no ordinary file, or has a second
+            hard link and is to be written.
     """
     if not depth:
         return _checked(os.open(path, how | os.O_NONBLOCK | os.O_CLOEXEC), how)
@@ -91,20 +88,17 @@ def open_stream(path: Path, how: int = READ, depth: int = 1) -> IO[bytes]:
 
 def open_below(name: str, how: int, parent: int) -> int:
     """`open_file` of a name in an open folder."""
-    flags = how | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not keep us waiting
+    flags = how | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not block
     return _checked(_open_below(name, flags, parent), how)
 
 
 def read(path: Path, depth: int = 1, limit: int | None = None) -> bytes:
-    """An ordinary file's content.
+    """An ordinary file's content; raises as `open_file` does, and if it is too large.
 
     Args:
         path: the file.
         depth: see the module.
-        limit: the most bytes that it may have; by default what half of the free memory holds.
-
-    Raises:
-        OSError: see `open_file`; also where it is larger.
+        limit: maximum bytes; half of the free memory by default.
     """
     with open_stream(path, READ, depth) as file:
         size = os.fstat(file.fileno()).st_size
@@ -116,15 +110,11 @@ def read(path: Path, depth: int = 1, limit: int | None = None) -> bytes:
             raise NotOrdinaryError(
                 errno.EFBIG, f"it has {size:,} bytes, more than the {limit:,} that may be read"
             )
-        return file.read(size + 1)  # one that grows meanwhile is not read for ever
+        return file.read(size + 1)  # the file may grow while it is read
 
 
 def names(path: Path, depth: int = 1) -> list[str]:
-    """The names in a folder; none where there is no such folder.
-
-    Raises:
-        OSError: it is no folder, or a link.
-    """
+    """The names in a folder; none if there is no such folder."""
     try:
         with folder(path, depth) as descriptor:
             return os.listdir(descriptor)
@@ -133,13 +123,7 @@ def names(path: Path, depth: int = 1) -> list[str]:
 
 
 def remove_folder(name: str, files: Iterable[str], parent: int) -> None:
-    """Remove such files from a folder and the folder, unless something else lies in it.
-
-    Args:
-        name: the folder.
-        files: the files that may be removed.
-        parent: descriptor of the folder above.
-    """
+    """Remove these files from a folder, then the folder if it is empty."""
     with suppress(OSError):
         descriptor = _open_below(name, _FOLDER, parent)
         try:
@@ -155,7 +139,7 @@ def _open_below(name: str, flags: int, parent: int) -> int:
     try:
         return os.open(name, flags | os.O_NOFOLLOW, 0o666, dir_fd=parent)
     except OSError as error:
-        # What a link is refused with differs between systems and flags.
+        # The error for a link depends on the system and the flags.
         if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK, errno.ENXIO):
             raise
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
@@ -167,11 +151,11 @@ def _open_below(name: str, flags: int, parent: int) -> int:
 
 def _checked(descriptor: int, how: int) -> int:
     try:
-        said = os.fstat(descriptor)
-        if not stat.S_ISREG(said.st_mode):
-            kind = _KINDS.get(stat.S_IFMT(said.st_mode), "no ordinary file")
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(status.st_mode), "no ordinary file")
             raise NotOrdinaryError(errno.EINVAL, f"it is {kind}, not an ordinary file")
-        if how & os.O_ACCMODE != os.O_RDONLY and said.st_nlink > 1:
+        if how & os.O_ACCMODE != os.O_RDONLY and status.st_nlink > 1:
             raise NotOrdinaryError(
                 errno.EMLINK, "it is the same file as another one (a hard link): copy it first"
             )

@@ -1,4 +1,4 @@
-"""The run folder: who owns it, what lies where."""
+"""The run folder: its lock and its files."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ FILES = (
     "config.json", "summary.json", *AGENT_FILES, "metrics.jsonl", "episodes.jsonl", "spans.jsonl",
     "devices.jsonl", "error.log", "trace.json", ".lock", RUNNING, FAULT,
 )  # fmt: skip
-"""What Flatout writes into a run folder, beside folders and TensorBoard's events."""
+"""Files that Flatout writes into a run folder, except TensorBoard's events."""
 FOLDERS = ("checkpoints", "replay")
 MOST_CONFIG = 1 << 20
-"""Bytes that a config.json may have."""
+"""Maximum bytes of a config.json."""
 KEPT = ("config.json", "metrics.jsonl")
-"""What a run writes once, or goes on writing."""
+"""Files that a save does not write again."""
 
 
 class RunFolder:
     """One run's folder, locked while the run lives.
 
     Args:
-        path: the folder; made where it does not exist.
-        resume: the folder must hold a run instead of being empty.
-        report: what the process dies of may be written to stderr, see `LastWords`.
+        path: the folder; created if it does not exist.
+        resume: the folder must hold a run; else it must hold none.
+        report: write fatal signals to stderr too, see `LastWords`.
 
     Raises:
-        FlatoutError: it is a file, not writable, in use, or already holds a run; or it holds
-            links, pipes or devices where a run's files should be.
+        FlatoutError: it is a file, not writable, in use, already holds a run, or holds links,
+            pipes or devices in the place of a run's files.
     """
 
     def __init__(self, path: Path, resume: bool = False, report: bool = False) -> None:
@@ -69,14 +69,14 @@ class RunFolder:
             self._lock = nofollow.open_stream(path / ".lock", nofollow.CHANGE)
         except OSError as error:
             raise FlatoutError(f"cannot write the run folder {path}: {error.strerror}.") from error
-        try:  # the kernel lets go of it when the process ends, however it ends
+        try:  # the kernel releases the lock when the process ends
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
             raise FlatoutError(f"the run folder {path} is in use by another process.") from None
         try:
             recover(self.checkpoints)
-            for name in FILES:  # of a run that was killed while it wrote
+            for name in FILES:  # left by a run that was killed while writing
                 (path / temporary_name(name)).unlink(missing_ok=True)
             self._words = LastWords(path, report)
         except OSError as error:
@@ -88,18 +88,14 @@ class RunFolder:
 
     @property
     def died_of(self) -> str:
-        """What the process before died of, as a sentence; empty where it ended by itself."""
+        """Why the last process died, as a sentence; empty if it ended by itself."""
         return self._words.before
 
     def check(self) -> None:
-        """See that the folder is still there before something is saved into it.
-
-        Raises:
-            FlatoutError: it, or a part that no save writes again, was deleted or moved.
-        """
+        """Check before a save that the folder and its `KEPT` files were not deleted or moved."""
         assert self._lock is not None
         gone = [name for name in KEPT if not (self.path / name).is_file()]
-        with suppress(OSError):  # there is none, or another one: another run's, or a copy
+        with suppress(OSError):  # the lock file is missing, or belongs to another run or a copy
             here = os.stat(self.path / ".lock", follow_symlinks=False)
             if os.path.samestat(here, os.fstat(self._lock.fileno())) and not gone:
                 return
@@ -111,12 +107,12 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints lie."""
+        """The folder of checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def has_saved(self) -> bool:
-        """Whether the run came as far as its first checkpoint (which may since be lost)."""
+        """Whether the run has saved a checkpoint (which may be lost since)."""
         return self.checkpoints.exists() or (self.path / "summary.json").exists()
 
     @property
@@ -131,28 +127,20 @@ class RunFolder:
 
     @property
     def ended(self) -> bool:
-        """Whether a run came to its end here (and was not interrupted)."""
+        """Whether the run ended without a signal."""
         try:
-            said = json.loads(nofollow.read(self.path / "summary.json"))
-            return said["ended"] != "signal"
+            summary = json.loads(nofollow.read(self.path / "summary.json"))
+            return summary["ended"] != "signal"
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return False
 
     def write_config(self, config: TrainConfig, placement: str) -> None:
-        """Write ``config.json``, signed as this user's own.
-
-        Raises:
-            FlatoutError: it cannot be written.
-        """
+        """Write ``config.json``, signed with this user's key."""
         values = {"format": FORMAT, "algorithm": config.algorithm, "settings": config.flat()}
         self.write_json("config.json", values | {"placement": placement}, signing.RUN)
 
     def write_json(self, name: str, value: dict[str, Any], sign: str | None = None) -> None:
-        """Write one JSON file, complete or not at all; signed where a kind of signature is named.
-
-        Raises:
-            FlatoutError: it cannot be written.
-        """
+        """Write a JSON file atomically, signed if `sign` names a kind of signature."""
         try:
             text = json.dumps(signing.signed(sign, value) if sign else value, indent=2)
         except (TypeError, ValueError) as error:
@@ -163,20 +151,20 @@ class RunFolder:
         replace_file(self.path / name, (text + "\n").encode())
 
     def close(self) -> None:
-        """Let go of the folder; one in which no run has begun is removed."""
+        """Release the folder; remove it if no run has begun in it."""
         if self._lock is None:
             return
         self._words.close()
         if not (self.path / "config.json").exists():
             (self.path / ".lock").unlink(missing_ok=True)
-            with suppress(OSError):  # something else lies in it
+            with suppress(OSError):  # it is not empty
                 self.path.rmdir()
         self._lock.close()
         self._lock = None
 
 
 def default_folder(config: TrainConfig) -> Path:
-    """``runs/ALGORITHM-ENV-SEED-TIME``, not there yet."""
+    """A new ``runs/ALGORITHM-ENV-SEED-TIME``."""
     env = re.sub(r"[^A-Za-z0-9.]+", "-", config.env.env).strip("-") or "env"
     stamp = time.strftime("%Y%m%d-%H%M%S")
     base = Path("runs") / f"{config.algorithm}-{env}-{config.run.seed}-{stamp}"
@@ -187,12 +175,9 @@ def default_folder(config: TrainConfig) -> Path:
 
 
 def refuse_links(path: Path) -> None:
-    """Refuse a run folder with links, pipes or devices in the place of what Flatout writes there.
+    """Refuse a run folder with links, pipes or devices in the place of Flatout's files.
 
-    Whatever is opened later is checked once more as it is opened; this says so before a run starts.
-
-    Raises:
-        CheckpointError: which one it is.
+    Opening a file checks this once more; this reports it before the run starts.
     """
     for names, kind, what in ((FILES, stat.S_ISREG, "file"), (FOLDERS, stat.S_ISDIR, "folder")):
         for name in names:
@@ -201,24 +186,24 @@ def refuse_links(path: Path) -> None:
             except OSError:
                 continue
             if not kind(mode):
-                found = "a symbolic link" if stat.S_ISLNK(mode) else f"no ordinary {what}"
+                actual = "a symbolic link" if stat.S_ISLNK(mode) else f"no ordinary {what}"
                 raise CheckpointError(
-                    f"{path / name} is {found}; a run folder holds files and folders of its own: "
+                    f"{path / name} is {actual}; a run folder holds files and folders of its own: "
                     f"remove it, or copy the {what} there."
                 )
 
 
-def load_config(run_dir: Path, said: Consent | None = NO_CONSENT) -> TrainConfig:
+def load_config(run_dir: Path, consent: Consent | None = NO_CONSENT) -> TrainConfig:
     """The resolved settings of a run.
 
     Args:
         run_dir: the run's folder.
-        said: what the user said about what the settings name. None: nothing that they name is
-            used, only read; then they may be of an older format, too.
+        consent: the user's consent to code that the settings name. None: the settings are only
+            read, and may have an older format.
 
     Raises:
         UsageError: there is no run.
-        CheckpointError: its config.json is not one, or names what is not to be trusted.
+        CheckpointError: its config.json is corrupt, or names code without consent.
     """
     path = run_dir / "config.json"
     if not os.path.lexists(path):
@@ -226,7 +211,7 @@ def load_config(run_dir: Path, said: Consent | None = NO_CONSENT) -> TrainConfig
     refuse_links(run_dir)
     try:
         values = json.loads(nofollow.read(path, 1, MOST_CONFIG))
-        if said is not None:
+        if consent is not None:
             refuse_format(values.get("format"), str(path))
         config = resolve(str(values["algorithm"]), values["settings"])
     except OSError as error:
@@ -235,6 +220,6 @@ def load_config(run_dir: Path, said: Consent | None = NO_CONSENT) -> TrainConfig
         why = str(error)[:500]
         end = "" if why.endswith((".", "?")) else "."
         raise CheckpointError(f"{path} is corrupt: {why}{end}") from error
-    if said is not None:
-        refuse_foreign(config, path, signing.is_own(signing.RUN, values), said)
+    if consent is not None:
+        refuse_foreign(config, path, signing.is_own(signing.RUN, values), consent)
     return config

@@ -1,9 +1,8 @@
 """Replayed experience on disk: append-only segments that checkpoints refer to.
 
-A checkpoint writes the rows that are new since the one before and refers to all others, so that
-saving often is cheap however much is stored. A segment is a safetensors file of whole rows, named
-after its first and one past its last row and its contents; it is written under another name,
-synced and renamed, and never changed. What a checkpoint refers to it holds by SHA-256.
+A checkpoint writes only the rows that are new since the last one, so frequent saving is cheap. A
+segment is a safetensors file of whole rows, named after its first row, its end and its contents;
+it is written atomically and never changed. Checkpoints store each segment's SHA-256.
 """
 
 from __future__ import annotations
@@ -26,24 +25,19 @@ from flatout.storage import durable, nofollow
 from flatout.types import RowSource
 
 SMALL = 8 << 20
-"""Bytes below which the newest segment is written again together with the rows that follow it:
-saving very often would otherwise leave very many files."""
+"""A newest segment below these bytes is merged with the next rows, which limits the files."""
 PIECE = 64 << 20
-"""Bytes of rows at most in one segment, as far as rows are smaller."""
+"""Maximum bytes of a segment with more than one row."""
 
 _NAME = re.compile(r"rows-\d{12,}-\d{12,}-[0-9a-f]{8}\.safetensors")
-_OWN = re.compile(rf"{_NAME.pattern}|\.{_NAME.pattern}\.tmp")
+_SEGMENT_FILE = re.compile(rf"{_NAME.pattern}|\.{_NAME.pattern}\.tmp")
 
 Reference = dict[str, Any]
 """One segment: ``file``, ``first`` and ``end`` row, ``sha256``, ``bytes``."""
 
 
 class SegmentStore:
-    """The segments of one run.
-
-    Args:
-        folder: where they lie; made when first written to.
-    """
+    """The segments of one run, in a folder that the first write creates."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,50 +47,50 @@ class SegmentStore:
         """Write the rows that are not on disk yet.
 
         Returns:
-            References to segments that hold all rows that are needed, oldest first.
+            References to segments that hold all needed rows, oldest first.
 
         Raises:
-            OSError: the disk is full or not writable; what was written before is intact.
+            OSError: the disk is full or not writable; earlier segments are intact.
         """
         first, end = rows.stored
-        kept = [one for one in self._newest if one["end"] > first and one["end"] <= end]
-        if not all((self._folder / one["file"]).is_file() for one in kept):
-            kept = []  # somebody has deleted some: all that is needed is still in memory
+        kept = [ref for ref in self._newest if ref["end"] > first and ref["end"] <= end]
+        if not all((self._folder / ref["file"]).is_file() for ref in kept):
+            kept = []  # some were deleted: all needed rows are still in memory
         begin = kept[-1]["end"] if kept else first
         if kept and kept[-1]["bytes"] < SMALL and begin < end:
             begin = max(kept.pop()["first"], first)
         written: list[Reference] = []
         try:
             while begin < end:
-                stop = min(begin + self._rows_in_a_piece(rows, begin, end), end)
+                stop = min(begin + self._rows_per_segment(rows, begin, end), end)
                 written.append(self._write(rows.read(begin, stop), begin, stop))
                 begin = stop
         except OSError:
             with suppress(OSError), nofollow.folder(self._folder) as parent:
-                for one in written:  # nobody refers to them, and the disk is full
-                    os.unlink(one["file"], dir_fd=parent)
+                for ref in written:  # no checkpoint refers to them, and the disk is full
+                    os.unlink(ref["file"], dir_fd=parent)
             raise
         kept += written
         self._newest = kept
         return list(kept)
 
     def resume(self, references: list[Reference]) -> None:
-        """Go on from what a checkpoint refers to. The newest segment is written again: an episode
-        that could not be restored has changed its last row."""
+        """Continue from a checkpoint's segments. The newest one is written again: its last row
+        changes if an episode could not be restored."""
         self._newest = list(references[:-1])
 
     def keep_only(self, references: Iterable[Reference]) -> None:
-        """Remove the segments that no checkpoint refers to."""
-        wanted = {one["file"] for one in references}
+        """Remove all other segments."""
+        kept = {ref["file"] for ref in references}
         with suppress(OSError), nofollow.folder(self._folder) as parent:
             for name in os.listdir(parent):
-                if name not in wanted and _OWN.fullmatch(name):
+                if name not in kept and _SEGMENT_FILE.fullmatch(name):
                     with suppress(OSError):
                         os.unlink(name, dir_fd=parent)
 
-    def _rows_in_a_piece(self, rows: RowSource, begin: int, end: int) -> int:
-        one = rows.read(begin, begin + 1)
-        size = sum(array.nbytes for name, array in one.items() if name != "finals")
+    def _rows_per_segment(self, rows: RowSource, begin: int, end: int) -> int:
+        row = rows.read(begin, begin + 1)
+        size = sum(array.nbytes for name, array in row.items() if name != "finals")
         return max(PIECE // max(size, 1), 1)
 
     def _write(self, arrays: dict[str, np.ndarray], first: int, end: int) -> Reference:
@@ -113,11 +107,8 @@ class SavedRows:
 
     Args:
         folder: of the segments.
-        references: to them, oldest first.
-        stored: the first and one past the last row that are needed.
-
-    Raises:
-        CheckpointError: the references do not cover those rows.
+        references: to them, oldest first; they must cover the rows.
+        stored: the first and one past the last needed row.
     """
 
     def __init__(self, folder: Path, references: list[Reference], stored: tuple[int, int]) -> None:
@@ -128,29 +119,29 @@ class SavedRows:
         at = stored[0]
         if not 0 <= stored[0] <= stored[1]:
             raise CheckpointError(f"it cannot hold the replay rows {stored[0]} to {stored[1]}.")
-        for one in references:
-            if type(one["first"]) is not int or type(one["end"]) is not int:
+        for ref in references:
+            if type(ref["first"]) is not int or type(ref["end"]) is not int:
                 raise CheckpointError("the rows of a replay segment are no whole numbers.")
-            if one["first"] <= at:
-                at = max(at, one["end"])
+            if ref["first"] <= at:
+                at = max(at, ref["end"])
         if at < stored[1]:
             raise CheckpointError(f"the replay rows from {at} on are missing.")
 
     @property
     def stored(self) -> tuple[int, int]:
-        """The first and one past the last row that are needed."""
+        """The first and one past the last needed row."""
         return self._stored
 
     def read(self, first: int, end: int) -> dict[str, np.ndarray]:
         """The rows ``first .. end - 1``."""
-        parts: list[dict[str, np.ndarray]] = []
+        pieces: list[dict[str, np.ndarray]] = []
         while first < end:
-            one = next(one for one in self.references if one["first"] <= first < one["end"])
-            arrays = self._segment(one)
-            stop = min(end, one["end"])
-            parts.append(_cut(arrays, first - one["first"], stop - one["first"]))
+            ref = next(ref for ref in self.references if ref["first"] <= first < ref["end"])
+            arrays = self._segment(ref)
+            stop = min(end, ref["end"])
+            pieces.append(_slice(arrays, first - ref["first"], stop - ref["first"]))
             first = stop
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
     def _segment(self, reference: Reference) -> dict[str, np.ndarray]:
         name = str(reference["file"])
@@ -175,9 +166,9 @@ class SavedRows:
         return arrays
 
 
-def _cut(arrays: dict[str, np.ndarray], first: int, end: int) -> dict[str, np.ndarray]:
+def _slice(arrays: dict[str, np.ndarray], first: int, end: int) -> dict[str, np.ndarray]:
     """Some rows of a segment; `finals` has an entry for each truncated step, in order."""
-    part = {name: array[first:end] for name, array in arrays.items() if name != "finals"}
+    rows = {name: array[first:end] for name, array in arrays.items() if name != "finals"}
     before = int(arrays["truncated"][:first].sum())
-    part["finals"] = arrays["finals"][before : before + int(part["truncated"].sum())]
-    return part
+    rows["finals"] = arrays["finals"][before : before + int(rows["truncated"].sum())]
+    return rows

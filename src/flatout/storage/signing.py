@@ -1,7 +1,7 @@
-"""Which files are one's own: a keyed hash over their content.
+"""Signatures of the user's files: a keyed hash over their content.
 
-The key lies in the user's configuration folder and is made when something is first signed. The
-hash covers what a file says, never where it lies: folders move, and homes are shared.
+The key is in the user's configuration folder; the first signature creates it. The hash covers a
+file's content, never its path: folders move, and homes are shared.
 """
 
 from __future__ import annotations
@@ -19,52 +19,43 @@ from typing import Any
 from flatout.storage import nofollow
 
 SIGNATURE = "signature"
-"""What the keyed hash is called beside the values that it covers."""
+"""Name of the keyed hash beside the values that it covers."""
 RUN, AGENT = "run", "agent"
-"""Kinds of signed values: one says nothing about the other."""
+"""Kinds of signed values; a signature is valid for one kind."""
 
 _SIZE = 32
 
 
 def key_file() -> Path:
-    """Where the key lies: ``$XDG_CONFIG_HOME/flatout/key``, by default below ``~/.config``.
-
-    Raises:
-        RuntimeError: there is no home.
-    """
+    """``$XDG_CONFIG_HOME/flatout/key``, by default below ``~/.config``."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     folder = Path(base) if os.path.isabs(base) else Path.home() / ".config"
     return folder / "flatout" / "key"
 
 
 def signed(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON values with their keyed hash; without one where no key can be kept.
-
-    Args:
-        kind: `RUN` or `AGENT`.
-        values: by name.
-    """
+    """JSON values with their keyed hash (of kind `RUN` or `AGENT`) if a key can be stored."""
     key = _key(make=True)
     return {**values} if key is None else {**values, SIGNATURE: _hash(key, kind, values)}
 
 
 def is_own(kind: str, values: Mapping[str, Any]) -> bool:
-    """Whether this user's key signed these values, which hold their hash."""
-    said, key = values.get(SIGNATURE), _key(make=False)
-    if key is None or not isinstance(said, str) or not said.isascii():
+    """Whether this user's key signed these values."""
+    signature, key = values.get(SIGNATURE), _key(make=False)
+    if key is None or not isinstance(signature, str) or not signature.isascii():
         return False
     rest = {name: value for name, value in values.items() if name != SIGNATURE}
-    return hmac.compare_digest(said, _hash(key, kind, rest))
+    return hmac.compare_digest(signature, _hash(key, kind, rest))
 
 
 def _hash(key: bytes, kind: str, values: Mapping[str, Any]) -> str:
-    # As the values are read back: tuples are lists in JSON.
+    # JSON, as the values are read back: tuples become lists.
     text = json.dumps(values, sort_keys=True)
     return hmac.new(key, f"flatout {kind}\n{text}".encode(), hashlib.sha256).hexdigest()
 
 
 def _key(make: bool) -> bytes | None:
-    """The key; None where there is none, or one that others could read."""
+    """The key; None if there is none, or other users could read it."""
     try:
         path = key_file()
         key = _read(path)
@@ -78,7 +69,7 @@ def _key(make: bool) -> bytes | None:
                 file.write(secrets.token_bytes(_SIZE))
                 file.flush()
                 os.fsync(descriptor)
-            with suppress(FileExistsError):  # another process was first: then its key counts
+            with suppress(FileExistsError):  # another process was first: use its key
                 os.link(new, path)
         finally:
             new.unlink()

@@ -1,8 +1,6 @@
-"""What a run's folder says of its time: lines of spans.jsonl, read, joined and summed up.
+"""Span records: lines of spans.jsonl, read, joined and summed up; docs/metrics.md describes them.
 
-Each process and thread of a run is a *lane*; a line is a span record: what one lane did for about
-a second.
-docs/metrics.md describes the files.
+A line says what one process or thread of a run (its ``lane``) did for about a second.
 """
 
 from __future__ import annotations
@@ -19,25 +17,25 @@ from flatout.storage import nofollow
 
 SPANS, DEVICES = "spans.jsonl", "devices.jsonl"
 MAIN, LEARNER, WORKER = "main", "learner", "worker "
-"""Lanes: the main process, the learner's own thread, actor processes by number."""
+"""Values of ``lane``: the main process, the learner's thread, actor processes by number."""
 
 WAIT_LEARNER = "wait_learner"
-"""The part of the main process's waiting that was for the learner's thread."""
+"""The main process's waiting for the learner's thread."""
 
 
 @dataclass(frozen=True)
 class Begin:
-    """What a process of a run said of itself as its training began.
+    """A process's description of itself when its training began.
 
     Attributes:
         t: seconds since the run's start.
-        startup_s, compile_s: before that, compiling being a part of starting up.
+        startup_s, compile_s: before that; `startup_s` includes `compile_s`.
         cores: that it may use.
         envs: environments stepped together.
         placement: as text, with its workers.
         machine: one line.
         gpus: names of the GPUs that JAX can use here.
-        images: observations are images.
+        images: whether observations are images.
     """
 
     t: float
@@ -53,15 +51,15 @@ class Begin:
 
 @dataclass(frozen=True)
 class SpanRecord:
-    """What one lane did for a while.
+    """What one process or thread did for a while.
 
     Attributes:
-        t, d: begin, seconds since the run's start, and duration.
-        lane: whose.
-        spans: seconds by span; the rest of `d` is something else, or idle.
-        steps, updates, iterations: made in it (the main process's lane).
-        turns: how often an actor process was asked for something and answered.
-        square: the sum of the squares of how long these answers took, in s².
+        t, d: begin (seconds since the run's start) and duration.
+        lane: the process or thread.
+        spans: seconds by span; the rest of `d` is other work, or idle.
+        steps, updates, iterations: made in it (the main process's).
+        turns: requests that an actor process answered.
+        square: sum of the squares of their durations, in s².
         first: the first iteration of a process: not yet steady.
         closing: after the last iteration.
     """
@@ -80,7 +78,7 @@ class SpanRecord:
 
     @property
     def end(self) -> float:
-        """When it ended."""
+        """End time."""
         return self.t + self.d
 
 
@@ -97,7 +95,7 @@ def as_line(record: SpanRecord) -> dict[str, Any]:
 
 
 def read_lines(lines: Iterable[dict[str, Any]]) -> tuple[list[Begin], list[SpanRecord]]:
-    """What each process wrote as it began, and the span records; damaged lines are skipped."""
+    """Each process's `Begin`, and the span records; damaged lines are skipped."""
     begins, records = list[Begin](), list[SpanRecord]()
     for line in lines:
         with suppress(ValueError, KeyError, TypeError, AttributeError):
@@ -111,23 +109,19 @@ def read_lines(lines: Iterable[dict[str, Any]]) -> tuple[list[Begin], list[SpanR
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file of JSON lines, as far as they are whole; none without a file."""
-    found: list[dict[str, Any]] = []
+    """The objects of a file of JSON lines; damaged lines and a missing file are skipped."""
+    objects: list[dict[str, Any]] = []
     with suppress(OSError):
         for line in nofollow.read(path).splitlines():
             with suppress(ValueError, RecursionError):
                 value = json.loads(line)
                 if isinstance(value, dict):
-                    found.append(value)
-    return found
+                    objects.append(value)
+    return objects
 
 
 def cut_after(path: Path, t: float) -> None:
-    """Cut off the lines from the first on that ends after `t`, and what is no whole line.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Truncate the file before the first line that ends after `t` or is incomplete."""
     if not path.exists():
         return
     kept = 0
@@ -136,7 +130,7 @@ def cut_after(path: Path, t: float) -> None:
             try:
                 value = json.loads(line)
                 record = value.get("begin", value)
-                # Times are kept to a thousandth of a second.
+                # Times are rounded to a millisecond.
                 whole = line.endswith(b"\n") and record["t"] + record.get("d", 0.0) <= t + 1e-3
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 whole = False
@@ -148,7 +142,7 @@ def cut_after(path: Path, t: float) -> None:
 
 @dataclass(frozen=True)
 class Worker:
-    """What an actor process did in the explained time: seconds, turns, and their squares' sum."""
+    """An actor process in the explained time: seconds, turns, and the sum of their squares."""
 
     env_s: float = 0.0
     act_s: float = 0.0
@@ -157,21 +151,21 @@ class Worker:
 
     @property
     def busy_s(self) -> float:
-        """Seconds in which it did something."""
+        """Seconds of stepping and acting."""
         return self.env_s + self.act_s
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over the explained part of a run.
+    """Sums over the explained period of a run.
 
     Attributes:
-        seconds: how long it is.
+        seconds: its length.
         steps, updates, iterations: made in it.
         main: seconds of the main process by span, with ``other``.
-        learner: the same of the learner's own thread (``other`` is rest); None where it has none.
+        learner: the same of the learner's thread (``other`` is idle); None without such a thread.
         workers: the actor processes.
-        notes: what the reader should know about the choice of the part.
+        notes: remarks on the choice of the period.
     """
 
     seconds: float
@@ -185,36 +179,36 @@ class Totals:
 
 
 def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str, float]]]:
-    """The steady state, summed up, and what was left out of it.
+    """Sum up the steady state.
 
-    Left out are each process's first iteration, what comes after its last one, and the time
-    before the first update of a run that updates at all.
+    Left out are each process's first iteration, the time after its last one, and the time before
+    the first update, if there are updates.
 
     Returns:
-        The sums, or None where there was no iteration; and (what, seconds) left out.
+        The sums, or None without an iteration; and (what, seconds) left out.
     """
-    apart: dict[str, float] = {}
+    excluded: dict[str, float] = {}
     mains = [record for record in records if record.lane == MAIN]
     notes: tuple[str, ...] = ()
     useful = [r for r in mains if not r.first and not r.closing and r.iterations]
-    learning = [place for place, record in enumerate(useful) if record.updates]
-    if learning and learning[0]:  # learning starts amid that record: it is only half of its kind
+    learning = [index for index, record in enumerate(useful) if record.updates]
+    if learning and learning[0]:  # learning starts within that record: leave it out, too
         before = useful[: learning[0]] + ([useful[learning[0]]] if learning[1:] else [])
         useful = useful[len(before) :]
-        apart["before the first update"] = sum(record.d for record in before)
+        excluded["before the first update"] = sum(record.d for record in before)
     if useful:
-        apart["first iteration"] = sum(record.d for record in mains if record.first)
+        excluded["first iteration"] = sum(record.d for record in mains if record.first)
     else:
         useful = [record for record in mains if record.iterations]
         notes = ("The run was too short for a steady state: its first iteration is explained.",)
-    apart["end of the run"] = sum(record.d for record in mains if record.closing)
-    left_out = [(what, seconds) for what, seconds in apart.items() if seconds]
+    excluded["end of the run"] = sum(record.d for record in mains if record.closing)
+    left_out = [(what, seconds) for what, seconds in excluded.items() if seconds]
     if not useful:
         return None, left_out
     times = {(record.t, record.end) for record in useful}
-    beside = [r for r in records if r.lane != MAIN and (r.t, r.end) in times]
-    learners = [record for record in beside if record.lane == LEARNER]
-    names = sorted({r.lane for r in beside if r.lane.startswith(WORKER)}, key=_number)
+    concurrent = [r for r in records if r.lane != MAIN and (r.t, r.end) in times]
+    learners = [record for record in concurrent if record.lane == LEARNER]
+    names = sorted({r.lane for r in concurrent if r.lane.startswith(WORKER)}, key=_number)
     totals = Totals(
         seconds=sum(record.d for record in useful),
         steps=sum(record.steps for record in useful),
@@ -222,14 +216,14 @@ def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str
         iterations=sum(record.iterations for record in useful),
         main=_summed(useful),
         learner=_summed(learners) if learners else None,
-        workers=tuple(_worker([r for r in beside if r.lane == name]) for name in names),
+        workers=tuple(_worker([r for r in concurrent if r.lane == name]) for name in names),
         notes=notes,
     )
     return totals, left_out
 
 
 def _summed(records: Sequence[SpanRecord]) -> dict[str, float]:
-    """Seconds by span, and what no span names as ``other``."""
+    """Seconds by span, and the rest as ``other``."""
     sums: dict[str, float] = {}
     for record in records:
         for name, seconds in record.spans.items():

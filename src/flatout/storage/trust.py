@@ -1,4 +1,4 @@
-"""Files are data: what a run folder or a saved agent names is not called because it says so."""
+"""Files are data: code that a run folder or a saved agent names runs only with consent."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError, EnvironmentFailure, one_line
 
 OWN = frozenset({"flatout.envs.atari:cropped"})
-"""Factories that come with Flatout: whatever their arguments, they make an environment."""
+"""Flatout's factories: with any arguments, they only make an environment."""
 
 _PLAIN = re.compile(r"[\w\- +,=()]([\w\- +,=().]*)")
-"""Text that names neither a file nor a module."""
+"""Text that is no path and no module."""
 
 
 @dataclass(frozen=True)
 class Consent:
-    """What the user said beside naming a file.
+    """The user's consent to code and files that a file names.
 
     Attributes:
-        named: settings that were typed once more, by name.
-        trust: whatever the file names may be used (``--trust``).
+        named: settings that the user typed as well, by name.
+        trust: consent to everything (``--trust``).
     """
 
     named: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -40,35 +40,34 @@ NO_CONSENT = Consent()
 
 
 def names_code(env: str) -> bool:
-    """Whether opening an environment imports a module that its name says.
-
-    Gymnasium's own ``module:Id-v0`` does as ``module:factory`` does.
-    """
+    """Whether an environment's name imports a module: ``module:factory``, ``module:Id-v0``."""
     return ":" in env and env not in OWN
 
 
-def refuse_foreign(config: TrainConfig, file: Path, own: bool, said: Consent = NO_CONSENT) -> None:
-    """Refuse settings from a file that reach outside of it, unless the user trusts them.
+def refuse_foreign(
+    config: TrainConfig, file: Path, own: bool, consent: Consent = NO_CONSENT
+) -> None:
+    """Refuse settings from a file that reach outside of it, unless the user consents.
 
-    Whoever wrote the file chose the function and its arguments: ``os:system`` would do as it is
-    told. In one's own file they may stand, but never a module that lies beside the file: what is
-    signed is the name, not the code.
+    A file's author chooses the function and its arguments, which may be ``os:system``. A file that
+    the user signed may name a module, but none beside the file: the signature covers the name, not
+    the code.
 
     Args:
-        config: what the file says.
+        config: the file's settings.
         file: the file.
         own: this user's key signed it.
-        said: what the user said.
+        consent: of the user.
 
     Raises:
-        CheckpointError: with what to do instead.
-        EnvironmentFailure: one's own module fails to import.
+        CheckpointError: with advice.
+        EnvironmentFailure: the user's module fails to import.
     """
-    if said.trust:
+    if consent.trust:
         return
     for name, key, value in _reaching(config):
-        known = said.named.get(name)
-        if known is not None and (not key or (isinstance(known, Mapping) and key in known)):
+        typed = consent.named.get(name)
+        if typed is not None and (not key or (isinstance(typed, Mapping) and key in typed)):
             continue
         if name == "env":
             _refuse_module(str(value), file, own)
@@ -81,11 +80,7 @@ def refuse_foreign(config: TrainConfig, file: Path, own: bool, said: Consent = N
 
 
 def keep_out(folder: Path) -> None:
-    """Import nothing from a run folder from now on, nor let child processes do so.
-
-    Args:
-        folder: of the run, which may lie on ``sys.path`` or be the working folder.
-    """
+    """Keep this process and its children from importing from a run folder."""
     root = os.path.realpath(folder)
     here = [os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)]
 
@@ -100,20 +95,20 @@ def keep_out(folder: Path) -> None:
 
 
 def add_here(folder: Path) -> None:
-    """Look for modules in the working folder, too, unless it is or lies in a run folder."""
+    """Import from the working folder, too, unless it is or lies in the run folder."""
     here = os.getcwd()
     if here not in sys.path and not _lies_in(here, os.path.realpath(folder)):
         sys.path.insert(0, here)
 
 
 def child_variables() -> dict[str, str]:
-    """The environment variables of a child process (``python -P``) that imports what this does."""
+    """Environment variables for a child process (``python -P``) with this process's `sys.path`."""
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     return {**os.environ, "PYTHONPATH": path}
 
 
 def _reaching(config: TrainConfig) -> Iterator[tuple[str, str, Any]]:
-    """Settings by which a file reaches outside of itself: name, key within it, value."""
+    """Settings that name code or files: name, key within it, value."""
     if names_code(config.env.env):
         yield "env", "", config.env.env
     for key, value in config.env.env_kwargs.items():
@@ -129,26 +124,26 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for name, one in value.items():
+        for name, item in value.items():
             yield str(name)
-            yield from _texts(one)
+            yield from _texts(item)
     elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _texts(one)
+        for item in value:
+            yield from _texts(item)
 
 
-def _refuse_module(env: str, file: Path, own: bool) -> None:
+def _refuse_module(env: str, file: Path, signed: bool) -> None:
     module = env.partition(":")[0]
-    if own and module in sys.modules:
+    if signed and module in sys.modules:
         return
     root = os.path.realpath(file.parent)
     places = _places(module, [os.getcwd(), *sys.path])
     beside = any(_lies_in(place, root) for place in places)
-    if own and not beside:
+    if signed and not beside:
         _import_from_outside(module, env, root)
         return
     where = f" (it lies in {places[-1]})" if places else ""
-    why = "lies beside that file" if own else "is not imported because a file says so"
+    why = "lies beside that file" if signed else "is not imported because a file says so"
     raise CheckpointError(
         f"{file} names the environment {env[:200]}, whose module {why}{where}; to run its code, "
         f"say --env {env[:200]} as well (in Python env=), or --trust (trust=True)."
@@ -156,26 +151,29 @@ def _refuse_module(env: str, file: Path, own: bool) -> None:
 
 
 def _places(module: str, path: Sequence[str]) -> list[str]:
-    """Where a module and the packages around it lie; nothing is imported."""
-    found: list[str] = []
+    """Paths of a module and its parent packages, without importing them."""
+    paths: list[str] = []
     search: Sequence[str] | None = path
-    parts = module.split(".")
-    for count in range(1, len(parts) + 1):
-        name = ".".join(parts[:count])
+    names = module.split(".")
+    for count in range(1, len(names) + 1):
+        name = ".".join(names[:count])
         spec: ModuleSpec | None = None
-        if search is not None and all(parts):
+        if search is not None and all(names):
             spec = PathFinder.find_spec(name, search)
-        if spec is None and count == 1 and all(parts):
-            spec = importlib.util.find_spec(name)  # what an editable installation adds
+        if spec is None and count == 1 and all(names):
+            spec = importlib.util.find_spec(name)  # editable installations
         if spec is None:
-            return found
+            return paths
         search = spec.submodule_search_locations
-        found += [*(search or ()), *([spec.origin] if spec.has_location and spec.origin else [])]
-    return found
+        paths += [
+            *(search or ()),
+            *([spec.origin] if spec.has_location and spec.origin else []),
+        ]
+    return paths
 
 
 def _import_from_outside(module: str, env: str, root: str) -> None:
-    """Import one's own module where the run folder could get in between; else later will do."""
+    """Import the user's module if the run folder could shadow it; else it is imported later."""
     path, here = list(sys.path), os.getcwd()
     outside = [entry for entry in path if not _lies_in(entry, root)]
     if len(outside) == len(path) and not _lies_in(here, root):
@@ -192,6 +190,6 @@ def _import_from_outside(module: str, env: str, root: str) -> None:
 
 
 def _lies_in(path: str, root: str) -> bool:
-    """Whether a path is a folder (given without links) or below it; an empty one is here."""
+    """Whether a path (empty: the working folder) is `root` or below it; `root` has no links."""
     real = os.path.realpath(path or ".")
     return real == root or real.startswith(root.rstrip(os.sep) + os.sep)
