@@ -1,4 +1,4 @@
-"""The learner: a buffer's compiled `learn` on one device, one dispatch for all due updates."""
+"""The learner: compiles a buffer's `learn`, and makes all due updates in one dispatch."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Learner:
 
     Args:
         algorithm: its pure functions.
-        buffer: what lies between trajectories and updates.
-        mesh: where learning runs.
+        buffer: turns trajectories into batches.
+        mesh: the learning devices.
         init_key: raw key data (uint32) that draws the initial state.
         key: raw key data of the learning stream.
-        spans: where the time goes.
+        spans: of the learning thread.
         precision: of products on a GPU, see `RunConfig`.
     """
 
@@ -54,21 +54,21 @@ class Learner:
         self.shapes = algorithm.shapes
         self._leaf_shapes, self._tree = jax.tree.flatten(self.shapes)
         self._bundle = Bundle(algorithm.actor(self.shapes))
-        # `actor` only selects, so that it finds where in the state an actor's large leaves are.
+        # `actor` only selects leaves: applied to indices, it gives the actor's leaves.
         places = jax.tree.unflatten(self._tree, list(range(len(self._leaf_shapes))))
         chosen = jax.tree.leaves(algorithm.actor(places))
         self._large = [chosen[i] for i in self._bundle.large]
         self._leaves: list[Any] = []
         self._device_state: Any = None
         self.bundle: tuple[Any, ...] = ()
-        self.trajectory: Trajectory | None = None  # the shapes of what is learned from
+        self.trajectory: Trajectory | None = None  # its shapes
         self._programs: dict[Any, Any] = {}
 
     def compile_update(self, trajectory: Trajectory) -> Any:
-        """The program with updates for trajectories of such shapes; all are compiled, if need be.
+        """Compile the programs for trajectories of these shapes; returns the one with updates.
 
         Args:
-            trajectory: arrays, or `jax.ShapeDtypeStruct` in their place.
+            trajectory: arrays or `jax.ShapeDtypeStruct`.
         """
         self.trajectory = trajectory
         device_state = self._device_state
@@ -96,10 +96,7 @@ class Learner:
         self.adopt(self._algorithm.init(self._init_key))
 
     def update(self, trajectory: Trajectory) -> dict[str, float]:
-        """Learn from one trajectory, waiting for the device.
-
-        Returns:
-            The learner's metrics, ``updates`` among them.
+        """Learn from a trajectory and return metrics with ``updates``; waits for the device.
 
         Raises:
             FlatoutError: the loss or the parameters are no longer finite.
@@ -134,7 +131,7 @@ class Learner:
                     scalars = np.asarray(scalars)
             feedback.append(errors)
             values.append(scalars)
-        if self.device.platform != "cpu":  # meanwhile the next batches were gathered
+        if self.device.platform != "cpu":  # the device worked while batches were gathered
             with spans.span("learn"):
                 values = [np.asarray(scalars) for scalars in values]  # waits for the device
         if jax.tree.leaves(feedback):
@@ -159,7 +156,7 @@ class Learner:
         return jax.tree.unflatten(self._tree, jax.device_get(self._leaves))
 
     def live_mb(self) -> dict[str, dict[str, float]]:
-        """What lies on each device, see `flatout.learner.memory.live_mb`."""
+        """See `flatout.learner.memory.live_mb`."""
         optimiser = [flag for _, flag in with_optimiser(self.shapes)]
         return live_mb(list(zip(self._leaves, optimiser, strict=True)), self._device_state)
 
@@ -168,7 +165,7 @@ class Learner:
         return self._buffer.state(self._device_state)
 
     def restore(self, state: Any, arrays: Arrays, data: Data, rows: RowSource | None) -> None:
-        """Take over a state of NumPy arrays with this learner's structure, and the buffer's."""
+        """Restore the learning state (NumPy arrays) and the buffer's."""
         device_state = self._buffer.restore(arrays, data, rows)
         self._device_state = self._mesh.put(device_state, 0)
         self.adopt(state)
@@ -179,7 +176,7 @@ class Learner:
         self._device_state = self._mesh.put(device_state, 0)
 
     def adopt(self, state: Any) -> None:
-        """Take over a state of NumPy arrays; the buffer stays as it is."""
+        """Set the learning state from NumPy arrays, without the buffer's."""
         self._leaves = jax.device_put(jax.tree.leaves(state), self._places)
         vector = self._bundle.pack_host(self._algorithm.actor(state))[0]
         vector = self._mesh.put(vector, None)
@@ -199,7 +196,7 @@ class Learner:
 
 
 def _joined(values: list[np.ndarray], names: tuple[str, ...]) -> np.ndarray:
-    """Several dispatches' scalars as one's: updates add up, the rest are their means."""
+    """Merge several dispatches' scalars: the sum of updates, and means weighted by updates."""
     if len(values) == 1:
         return values[0]
     table = np.stack(values)

@@ -1,4 +1,4 @@
-"""What a run will take of each device's memory, announced and checked before it is taken."""
+"""Expected and actual memory of a run on each device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flatout.errors import FlatoutError
 from flatout.hardware.inventory import Hardware, MiB
 
 CUDA_CONTEXT_MB = 600
-"""What a CUDA context and its libraries take before anything is computed."""
+"""Memory of a CUDA context and its libraries."""
 
 
 def size_mb(tree: Any) -> float:
@@ -23,10 +23,10 @@ def size_mb(tree: Any) -> float:
 
 
 def learned_mb(shapes: Any) -> tuple[float, float]:
-    """MiB of a learning state: what the optimiser keeps, and the rest (the model)."""
-    whole = size_mb(shapes)
-    optimiser = size_mb([leaf for leaf, kept in with_optimiser(shapes) if kept])
-    return whole - optimiser, optimiser
+    """MiB of a learning state: the model, and the optimiser's state."""
+    total = size_mb(shapes)
+    optimiser = size_mb([leaf for leaf, is_optimiser in with_optimiser(shapes) if is_optimiser])
+    return total - optimiser, optimiser
 
 
 def with_optimiser(tree: Any) -> list[tuple[Any, bool]]:
@@ -36,41 +36,39 @@ def with_optimiser(tree: Any) -> list[tuple[Any, bool]]:
 
 
 def live_mb(learned: Sequence[tuple[Any, bool]], replay: Any) -> dict[str, dict[str, float]]:
-    """What lies on each device now, in MiB: the model, the optimiser's state, replay; and, where
-    the device counts it, the most that was ever taken there.
+    """Current MiB of model, optimiser state and replay on each device, and the peak if counted.
 
     Args:
-        learned: the learning state's arrays, as `with_optimiser` labels them.
+        learned: the learning state's arrays, as labelled by `with_optimiser`.
         replay: a pytree of arrays.
     """
     taken: dict[str, dict[str, float]] = {}
-    named = [("optimiser" if kept else "model", leaf) for leaf, kept in learned]
+    named = [("optimiser" if is_optimiser else "model", leaf) for leaf, is_optimiser in learned]
     named += [("replay", leaf) for leaf in jax.tree.leaves(replay)]
     for purpose, array in named:
         for shard in array.addressable_shards:
             device = shard.device
             kind = "cpu" if device.platform == "cpu" else "gpu"
             number = device.local_hardware_id or device.id
-            here = taken.setdefault(str(DeviceName(kind, number)), {})
-            here[purpose] = here.get(purpose, 0.0) + shard.data.nbytes / MiB
+            device_sizes = taken.setdefault(str(DeviceName(kind, number)), {})
+            device_sizes[purpose] = sizes_here.get(purpose, 0.0) + shard.data.nbytes / MiB
             peak = (device.memory_stats() or {}).get("peak_bytes_in_use")
             if peak is not None:
-                here["peak"] = peak / MiB
+                device_sizes["peak"] = peak / MiB
     return {n: {k: round(v, 3) for k, v in sizes.items()} for n, sizes in sorted(taken.items())}
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """Memory that one run takes, in MiB.
+    """Expected memory of a run, in MiB.
 
     Attributes:
         model: parameters and statistics.
-        optimiser: what the optimiser keeps of each parameter.
+        optimiser: the optimiser's state.
         trajectory: one trajectory.
-        replay: replayed experience and the batches of one dispatch, in host memory and in the
-            learning devices' together.
-        workspace: the update's intermediate values, activations among them, on each device (0
-            until it is compiled).
+        replay: stored experience and one dispatch's batches: in host memory, and on all learning
+            devices together.
+        workspace: intermediate values of an update on each device (0 until it is compiled).
     """
 
     model: float
@@ -85,7 +83,7 @@ class Expectation:
         return self.model + self.optimiser
 
     def by_purpose(self, placement: Placement) -> dict[DeviceName, dict[str, float]]:
-        """MiB per named device and what takes them; trajectories are collected in host memory."""
+        """MiB per named device and purpose; trajectories are collected in host memory."""
         host = DeviceName("cpu")
         names = dict.fromkeys((*placement.devices, host))
         taken: dict[DeviceName, dict[str, float]] = {name: {} for name in names}
@@ -97,7 +95,7 @@ class Expectation:
         add(host, "trajectory", self.trajectory)
         add(host, "replay", self.replay[0])
         for learner in placement.learn:
-            # The update holds the old and the new state for a moment.
+            # An update briefly holds both the old and the new state.
             add(learner, "model", 2 * self.model)
             add(learner, "optimiser", 2 * self.optimiser)
             add(learner, "trajectory", self.trajectory / len(placement.learn))
@@ -113,20 +111,13 @@ class Expectation:
         return {name: sum(sizes.values()) for name, sizes in self.by_purpose(placement).items()}
 
     def _instead(self) -> str:
-        """Further advice where intermediate values take most."""
+        """Further advice if intermediate values take most of the memory."""
         if self.workspace <= max(self.trajectory, sum(self.replay), 2 * self.state):
             return ""
         return ", or compute gradients in pieces (--micro-batch)"
 
     def check(self, placement: Placement, hardware: Hardware) -> str:
-        """Refuse what cannot fit.
-
-        Returns:
-            One sentence with the numbers.
-
-        Raises:
-            FlatoutError: a device has less available than is expected.
-        """
+        """Refuse a run that does not fit its devices; returns the expected numbers as text."""
         gpus = {gpu.index: gpu for gpu in hardware.usable_gpus}
         sentences: list[str] = []
         for device, expected in self.by_device(placement).items():

@@ -1,4 +1,4 @@
-"""The devices that carry a learner's shards, and a program over all of them."""
+"""A learner's devices and shards, and programs over all of them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from flatout.types import Device
 WHOLE = jax.sharding.PartitionSpec()
 SPLIT = jax.sharding.PartitionSpec(DEVICES)
 LARGE = 1 << 14
-"""Elements from which an array of a divided learning state is divided."""
+"""Minimum elements of an array that is divided over the devices."""
 
 
 class Mesh:
-    """One or several devices with S shards on them, as many on each.
+    """Devices with S shards, equally many on each.
 
     Args:
         devices: the learning devices.
-        shards: S; with one shard and one device arrays have no axis of shards.
-        divided: large arrays of the learning state are divided over the devices, too, and are
-            brought together only while they are needed.
+        shards: S; with one shard and one device, arrays have no axis of shards.
+        divided: divide large arrays of the learning state over the devices, too; they are gathered
+            only while they are needed.
 
     Attributes:
-        whole: the sharding of what every device has all of.
-        split: that of arrays whose first axis is the shards.
+        whole: the sharding of replicated arrays.
+        split: the sharding of arrays whose first axis is the shards.
     """
 
     def __init__(self, devices: Sequence[Device], shards: int, divided: bool = False) -> None:
@@ -46,22 +46,22 @@ class Mesh:
 
     @property
     def first(self) -> Device:
-        """The device that stands for all."""
+        """The first device."""
         return self.devices[0]
 
     def state(self, shapes: Sequence[Any]) -> Any:
-        """Where the arrays of a learning state lie: a sharding, or one for each."""
+        """Shardings of the learning state's arrays: one for all, or a list."""
         if not self._divided:
             return self.whole
         return [self._place(shape.shape) for shape in shapes]
 
     def _place(self, shape: tuple[int, ...]) -> Any:
-        """Divided along the longest axis that as many devices divide, unless it is small."""
+        """The sharding along the longest axis that the number of devices divides, unless small."""
         count = len(self.devices)
-        able = [axis for axis, size in enumerate(shape) if size % count == 0]
-        if not able or math.prod(shape) < LARGE:
+        divisible = [axis for axis, size in enumerate(shape) if size % count == 0]
+        if not divisible or math.prod(shape) < LARGE:
             return self.whole
-        longest = max(able, key=lambda axis: shape[axis])
+        longest = max(divisible, key=lambda axis: shape[axis])
         spec = jax.sharding.PartitionSpec(*[None] * longest, DEVICES)
         return jax.sharding.NamedSharding(self._mesh, spec)
 
@@ -69,12 +69,12 @@ class Mesh:
         self, function: Callable[..., Any], axes: Sequence[Any], out: Sequence[Any],
         state: Any = None,
     ) -> Any:  # fmt: skip
-        """`function` of one shard as a function of all, compiled when it is lowered.
+        """Map `function` of one shard over all shards.
 
         Args:
             function: of arrays, for one shard.
-            axes: for each argument 0 where each shard has its array, None where all have the same;
-                or a pytree prefix of these.
+            axes: for each argument 0 if shards have different arrays, None if they share one; or a
+                pytree prefix of these.
             out: the same for each result.
             state: shardings of the first argument and the first result, from `state`.
         """
@@ -89,9 +89,9 @@ class Mesh:
                 function, tuple(axes), tuple(out), axis_name=SHARDS, axis_size=self.shards
             )  # fmt: skip
             return _compiled(program, takes, gives)
-        here = self.shards // len(self.devices)
+        per_device = self.shards // len(self.devices)
         on_device = jax.vmap(
-            function, tuple(axes), tuple(out), axis_name=SHARDS, axis_size=here
+            function, tuple(axes), tuple(out), axis_name=SHARDS, axis_size=per_device
         )  # fmt: skip
         program = jax.shard_map(
             on_device, mesh=self._mesh, in_specs=_chosen(axes, SPLIT, WHOLE),
@@ -100,7 +100,7 @@ class Mesh:
         return _compiled(program, takes, gives)
 
     def put(self, tree: Any, axes: Any) -> Any:
-        """Arrays where `program` expects them; `axes` as there."""
+        """Put arrays on the devices as `program` expects them; `axes` as there."""
         chosen = _chosen(axes, self.split, self.whole)
         return jax.tree.map(lambda where, array: jax.device_put(array, where), chosen, tree)
 
@@ -110,6 +110,6 @@ def _compiled(program: Any, takes: Any, gives: Any) -> Any:
 
 
 def _chosen(axes: Any, split: Any, shared: Any) -> Any:
-    """A pytree prefix with one of two values for each axis."""
+    """`axes` with `shared` for None and `split` for 0."""
     axes = tuple(axes) if isinstance(axes, list) else axes
     return by_axis(lambda axis: shared if axis is None else split, axes)

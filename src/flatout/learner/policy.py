@@ -1,4 +1,4 @@
-"""Parameters where acting happens: published as few arrays, versioned, used by a compiled `act`."""
+"""Policies: a compiled `act` with published parameters."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from flatout.spans import Spans
 from flatout.types import Device, ObservationSpec
 
 NOISE_BLOCK = 128
-"""Steps whose noise is drawn in one dispatch. Only speed depends on it: each draw is a pure
+"""Steps whose noise is drawn in one dispatch. It does not change the draws, which are a pure
 function of (seed, environment, step)."""
 
 
 class Publisher(Protocol):
-    """Takes published parameters to where acting happens."""
+    """Receives published parameters."""
 
     def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
-        """Take over parameters as `Bundle` packs them."""
+        """Set the parameters, packed by `Bundle`."""
         ...
 
 
@@ -31,11 +31,11 @@ class Policy:
     """A compiled `act` for a batch of N observations on one device, with its parameters.
 
     Args:
-        algorithm: whose `act` it is.
-        obs_spec: one observation.
+        algorithm: gives `act`.
+        obs_spec: of one observation.
         num_envs: N, the batch.
-        device: where it runs.
-        key: the raw key data of the acting stream, uint32; None acts greedily, without noise.
+        device: the acting device.
+        key: raw key data (uint32) of the acting stream; None acts greedily, without noise.
         precision: of products on a GPU, see `RunConfig`.
     """
 
@@ -67,7 +67,7 @@ class Policy:
         self._arguments = (params, self._obs, draws)
 
     def compile(self) -> None:
-        """Compile, ahead of the first step."""
+        """Compile before the first step."""
         with product_precision(self.device, self._precision):
             self._compile()
 
@@ -82,11 +82,11 @@ class Policy:
         self._act = program.lower(params, obs, draws, np.int32(0)).compile()
         drawing = jax.jit(self._draw, in_shardings=on, out_shardings=on)
         self._draws = drawing.lower(self._key, np.int32(0), np.int32(0)).compile()
-        # On the device beforehand: handing over a number at each step is not free.
+        # On the device in advance: passing a number at each step costs time.
         self._offsets = [jax.device_put(np.int32(i), self.device) for i in range(NOISE_BLOCK)]
 
     def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
-        """See `Publisher.publish`; arrays that are on the device already are not copied."""
+        """See `Publisher.publish`; arrays on the device are not copied."""
         with spans.span("publish"):
             where = {self.device}
             if not all(isinstance(x, jax.Array) and x.devices() == where for x in bundle):
@@ -100,7 +100,7 @@ class Policy:
         Args:
             obs: ``[N, ...]`` raw observations.
             step: of each environment, from the run's start.
-            first: the number of the first environment, from which noise is drawn.
+            first: the number of the first environment, for its noise.
 
         Returns:
             One packed row ``[words]`` uint32; `layout` reads it.
@@ -108,11 +108,11 @@ class Policy:
         return np.asarray(self.begin(obs, step, first))
 
     def begin(self, obs: np.ndarray, step: int, first: int = 0) -> jax.Array:
-        """`act` without waiting where the device computes beside this thread."""
+        """`act` without waiting for the device."""
         start, block = self._noise.get(first, (-1, None))
         offset = step - start
         if start < 0 or not 0 <= offset < NOISE_BLOCK:
-            # Blocks start at the same steps whenever the run was resumed.
+            # Blocks start at multiples of NOISE_BLOCK, also after a resume.
             offset = step % NOISE_BLOCK
             start = step - offset
             block = self._draws(self._key, np.int32(start), np.int32(first))
@@ -120,7 +120,7 @@ class Policy:
         return self._act(self._params, obs, block, self._offsets[offset])
 
     def greedy(self, obs: np.ndarray) -> np.ndarray:
-        """Act without noise: the distribution's mode. Arguments and result as `act`."""
+        """Act without noise: the distribution's mode; result as of `act`."""
         return np.asarray(self._act(self._params, obs))
 
     def _outputs(self, params: Any, obs: jax.Array, draw: Any) -> dict[str, jax.Array]:
@@ -142,8 +142,7 @@ class Policy:
         stream = wrap_key(key)
         envs = first + jnp.arange(self._num_envs)
         steps = start + jnp.arange(NOISE_BLOCK)
-        one = self._algorithm.noise
-        over_envs = jax.vmap(one, in_axes=(None, 0, None))
+        over_envs = jax.vmap(self._algorithm.noise, in_axes=(None, 0, None))
         return jax.vmap(over_envs, in_axes=(None, None, 0))(stream, envs, steps)
 
 

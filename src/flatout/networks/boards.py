@@ -94,8 +94,8 @@ def one_hot_cells(x: jax.Array, values: int) -> jax.Array:
 class Centred(eqx.Module):
     """A board seen from its head, then dense layers.
 
-    The cell of value 1 lies in the middle of ``[2H - 1, 2W - 1]`` cells, one-hot over the values
-    from 2 on and "outside": what lies beside the head is the same input wherever the head is.
+    The head (value 1) is in the middle of ``[2H - 1, 2W - 1]`` cells, one-hot over the values from
+    2 on and "outside": cells beside the head are the same inputs wherever it is.
     """
 
     dense: MLP
@@ -130,7 +130,7 @@ class Centred(eqx.Module):
         index = jnp.where(inside, row * columns + column, 0)
         seen = jnp.take_along_axis(cells, index.reshape(len(cells), -1), 1).reshape(index.shape)
         seen = jnp.where(inside, seen, self.values)
-        planes = jax.nn.one_hot(seen - 2, self.values - 1)  # of 0 and 1 nothing
+        planes = jax.nn.one_hot(seen - 2, self.values - 1)  # values 0 and 1 give zeros
         return self.dense(planes.reshape(*batch, *planes.shape[1:]))
 
 

@@ -12,16 +12,16 @@ import jax.numpy as jnp
 from flatout.networks.winograd import convolve_tiles, tiles_for
 
 MOST_MORE = 1.25
-"""How much more arithmetic is cheaper than building patches: each input pixel's shares of all
-outputs that it reaches, borders included, computed at once and then added up."""
+"""Up to this factor of arithmetic, one product over all input pixels (then shifted and added up)
+is cheaper than building patches."""
 
 
 @jax.custom_vjp
 def product(x: jax.Array, weight: jax.Array) -> jax.Array:
     """``x[M, K] @ weight[K, N]`` for many rows and few columns.
 
-    Its gradient by the weight is computed with the narrower of the two long matrices on the left,
-    as ``[K, N]`` or ``[N, K]``: a CPU turns the left one around, and takes half the time for it.
+    The weight's gradient puts the narrower long matrix on the left: a CPU transposes the left one,
+    and takes half the time.
     """
     return x @ weight
 
@@ -30,12 +30,12 @@ def _product_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[
     return x @ weight, (x, weight)
 
 
-def _product_backward(kept: tuple[Any, Any], grad: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x, weight = kept
+def _product_backward(residuals: tuple[Any, Any], grad: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, weight = residuals
     rows = (((0,), (0,)), ((), ()))
     if x.shape[1] <= grad.shape[1]:
         by_weight = jax.lax.dot_general(x, grad, rows)
-    else:  # behind a barrier, as XLA turns it back otherwise
+    else:  # the barrier keeps XLA from undoing the order
         by_weight = jax.lax.optimization_barrier(jax.lax.dot_general(grad, x, rows)).T
     return grad @ weight.T, by_weight
 
@@ -46,15 +46,15 @@ product.defvjp(_product_forward, _product_backward)
 def convolve(x: jax.Array, weight: jax.Array, stride: int, padding: str) -> jax.Array:
     """A convolution as one matrix product.
 
-    XLA's own convolutions become an order of magnitude slower on a CPU once they are
-    differentiated inside a scan; a product is fast everywhere. Strides that divide the kernel
-    are folded into channels first (space-to-depth), which leaves few, wide patches.
+    XLA's convolutions become ten times slower on a CPU when differentiated inside a scan; a product
+    is fast everywhere. Strides that divide the kernel are first folded into channels
+    (space-to-depth), which leaves few, wide patches.
 
     Args:
         x: ``[..., H, W, in]``.
         weight: ``[k, k, in, out]``.
         stride: rows and columns between patches.
-        padding: ``"VALID"``, or ``"SAME"`` for ceil(H / stride) rows and so many columns.
+        padding: ``"VALID"``, or ``"SAME"`` for ceil(H / stride) rows and ceil(W / stride) columns.
 
     Returns:
         ``[..., H', W', out]``.
@@ -63,8 +63,8 @@ def convolve(x: jax.Array, weight: jax.Array, stride: int, padding: str) -> jax.
     lead = x.shape[:-3]
     x = x.reshape(-1, *x.shape[-3:])
     if padding == "SAME":
-        around = [same_padding(n, size, stride) for n in x.shape[1:3]]
-        x = jnp.pad(x, ((0, 0), *around, (0, 0)))
+        borders = [same_padding(n, size, stride) for n in x.shape[1:3]]
+        x = jnp.pad(x, ((0, 0), *borders, (0, 0)))
     batch = len(x)
     rows, columns = ((n - size) // stride + 1 for n in x.shape[1:3])
     if stride > 1 and size % stride == 0:
@@ -102,18 +102,18 @@ def convolve(x: jax.Array, weight: jax.Array, stride: int, padding: str) -> jax.
 def space_to_depth(x: jax.Array, size: int) -> jax.Array:
     """Squares of pixels as channels: ``[B, H, W, c]`` to ``[B, H / s, W / s, s * s * c]``.
 
-    As slices side by side, which a CPU copies whole channels at a time; a transposition would go
-    through what computes `x` element by element.
+    Concatenates slices, which a CPU copies whole channels at a time; a transposition would compute
+    `x` element by element.
     """
-    each = itertools.product(range(size), repeat=2)
-    return jnp.concatenate([x[:, i::size, j::size] for i, j in each], axis=-1)
+    offsets = itertools.product(range(size), repeat=2)
+    return jnp.concatenate([x[:, i::size, j::size] for i, j in offsets], axis=-1)
 
 
 def _to_depth_forward(x: jax.Array, size: int) -> tuple[jax.Array, None]:
     return space_to_depth(x, size), None
 
 
-def _to_depth_backward(size: int, kept: None, grad: jax.Array) -> tuple[jax.Array]:
+def _to_depth_backward(size: int, residuals: None, grad: jax.Array) -> tuple[jax.Array]:
     batch, rows, columns, _ = grad.shape
     grad = grad.reshape(batch, rows, columns, size, size, -1).transpose(0, 1, 3, 2, 4, 5)
     return (grad.reshape(batch, rows * size, columns * size, -1),)
@@ -136,18 +136,18 @@ def _shifted_forward(shares: jax.Array, size: int) -> tuple[jax.Array, None]:
     return shifted_sum(shares, size), None
 
 
-def _shifted_backward(size: int, kept: None, grad: jax.Array) -> tuple[jax.Array]:
-    around = [(i, size - 1 - i) for i in range(size)]
-    # One write of the whole; the derivative of slices would add up as many arrays of that size.
-    each = [jnp.pad(grad, ((0, 0), i, j, (0, 0))) for i, j in itertools.product(around, around)]
-    batch, rows, columns, outputs = each[0].shape
-    return (jnp.stack(each, 3).reshape(batch, rows, columns, size, size, outputs),)
+def _shifted_backward(size: int, residuals: None, grad: jax.Array) -> tuple[jax.Array]:
+    borders = [(i, size - 1 - i) for i in range(size)]
+    # One write; the derivative of slices would add up k * k arrays of this size.
+    padded = [jnp.pad(grad, ((0, 0), i, j, (0, 0))) for i, j in itertools.product(borders, borders)]
+    batch, rows, columns, outputs = padded[0].shape
+    return (jnp.stack(padded, 3).reshape(batch, rows, columns, size, size, outputs),)
 
 
 shifted_sum.defvjp(_shifted_forward, _shifted_backward)
 
 
 def same_padding(length: int, size: int, stride: int) -> tuple[int, int]:
-    """Zeros before and after so many rows (columns) that ceil(length / stride) patches fit."""
+    """Zeros before and after the rows (columns) so that ceil(length / stride) patches fit."""
     total = max((-(-length // stride) - 1) * stride + size - length, 0)
     return total // 2, total - total // 2

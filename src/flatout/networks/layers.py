@@ -1,7 +1,7 @@
-"""Layers as Equinox modules that map any batch, and what their parameters start as.
+"""Layers as Equinox modules that map any batch, and their initial parameters.
 
-Convolutions are NHWC with HWIO kernels; dense weights are ``[out, in]``: for few rows and many
-weights a CPU is faster with them than with ``[in, out]``.
+Convolutions are NHWC with HWIO kernels; dense weights are ``[out, in]``, which is faster than
+``[in, out]`` on a CPU for few rows and many weights.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 def orthogonal(rng: np.random.Generator | None, shape: tuple[int, int], gain: float) -> Any:
     """An orthogonal ``[in, out]`` matrix times `gain` (Saxe et al., 2014).
 
-    NumPy draws it: the same numbers on every device, and no program to compile for it. Without a
-    generator it is all zeros, for who needs only shapes.
+    NumPy draws it: the same numbers on every device, and nothing to compile. Without a generator
+    it is zeros, where only shapes are needed.
     """
     if rng is None:
         return np.zeros(shape, np.float32)
@@ -60,10 +60,10 @@ class FanIn:
 
 
 LARGE = 1 << 28
-"""Bytes of a layer's weights from which on it is asked whether there is memory for them."""
+"""Above these bytes of weights, a layer checks the available memory."""
 
 Draw = np.random.Generator | FanIn | None
-"""What initial parameters come from: a generator alone draws orthogonally; None gives zeros."""
+"""Source of initial parameters: a generator draws orthogonal weights; None gives zeros."""
 
 
 def _weight(draw: Draw, shape: tuple[int, int], gain: float) -> Any:

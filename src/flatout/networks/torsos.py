@@ -1,4 +1,4 @@
-"""Which torso maps an observation to features; ours map any batch, a user's one observation."""
+"""Choice of the torso. Flatout's torsos map any batch, a user's maps one observation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class NatureCNN(eqx.Module):
 
 
 class Torso(Protocol):
-    """What a torso is: one observation in, features out; those here take batches, too."""
+    """Maps an observation to features."""
 
     def __call__(self, x: jax.Array, /) -> jax.Array: ...
 
@@ -76,11 +76,7 @@ def make_torso(
     config: NetworkConfig,
     network: Network | None,
 ) -> Torso:
-    """Build the configured torso, or the user's own, with drawn parameters.
-
-    Raises:
-        UsageError: a network that does not fit the observation.
-    """
+    """Build the configured torso, or the user's `network`, with drawn parameters."""
     if network is not None:
         rng = draw.rng if isinstance(draw, FanIn) else draw
         drawn = np.zeros(2, np.uint32) if rng is None else rng.integers(0, 2**32, 2, np.uint32)
@@ -120,11 +116,7 @@ def make_torso(
 
 
 def features(torso: Torso, spec: ObservationSpec) -> int:
-    """F, the length of the torso's output for one observation.
-
-    Raises:
-        UsageError: a custom torso that fails on such an observation or returns no vector.
-    """
+    """F, the length of the torso's output; `UsageError` if a custom torso returns no vector."""
     try:
         out = jax.eval_shape(lambda x: torso(x), jax.ShapeDtypeStruct(spec.shape, jnp.float32))
     except Exception as error:  # a user's module may raise anything

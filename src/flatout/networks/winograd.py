@@ -1,7 +1,7 @@
 """Convolutions with fewer multiplications (Winograd, 1980; Lavin and Gray, 2016, section 4).
 
-A tile of m x m outputs of a k x k kernel is t x t products, t = m + k - 1, instead of m^2 * k^2:
-both factors are evaluated at t points per dimension, multiplied there, and interpolated back.
+A tile of m x m outputs of a k x k kernel takes t x t products, t = m + k - 1, instead of
+m^2 * k^2: evaluate both factors at t points per dimension, multiply, and interpolate.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import numpy as np
 from numpy.polynomial import polynomial
 
 POINTS = (0.0, 1.0, -1.0, 0.5, -0.5, 2.0)
-"""Where factors are evaluated, beside infinity. Further points cost more precision than they are
-worth: with these, float32 results differ by some 1e-5 of their size."""
+"""Evaluation points, beside infinity. With these, the relative error in float32 is about 1e-5;
+more points cost too much precision."""
 
 FEWER = 2.0
-"""How many times fewer multiplications, transformations included, pay for the copies."""
+"""The multiplications, with transformations, must be this many times fewer to pay for copies."""
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """How an image's outputs are divided.
+    """A division of an image's outputs.
 
     Attributes:
-        m: outputs of a tile, rows and columns.
+        m: rows and columns of a tile's outputs.
         size: k of the kernel.
-        down, across: tiles.
+        down, across: numbers of tiles.
     """
 
     m: int
@@ -40,15 +40,15 @@ class Tiles:
 
     @property
     def t(self) -> int:
-        """Inputs of a tile, rows and columns."""
+        """Rows and columns of a tile's inputs."""
         return self.m + self.size - 1
 
 
 def tiles_for(
     batch: int, rows: int, columns: int, size: int, channels: int, outputs: int
 ) -> Tiles | None:
-    """The tiles with which outputs ``[batch, rows, columns, outputs]`` take the fewest
-    multiplications; None where that is not `FEWER` times fewer."""
+    """The tiles with the fewest multiplications for outputs ``[batch, rows, columns, outputs]``;
+    None if that is not `FEWER` times fewer."""
     direct = batch * rows * columns * size**2 * channels * outputs
     best, least = None, direct / FEWER
     for m in range(2, len(POINTS) + 3 - size):
@@ -74,11 +74,11 @@ def convolve_tiles(x: jax.Array, weight: jax.Array, tiles: Tiles) -> jax.Array:
     rows, columns = high - size + 1, wide - size + 1
     m, t, down, across = tiles.m, tiles.t, tiles.down, tiles.across
     x = jnp.pad(x, ((0, 0), (0, m * down - rows), (0, m * across - columns), (0, 0)))
-    # [t * t, B * tiles, in]: every position of a tile by itself, so that all below are products.
+    # [t * t, B * tiles, in]: the tiles' inputs by position.
     if down == across == 1:
-        each = x.reshape(batch, t * t, channels).transpose(1, 0, 2)
+        positions = x.reshape(batch, t * t, channels).transpose(1, 0, 2)
     else:
-        each = jnp.stack(
+        positions = jnp.stack(
             [
                 x[:, i : i + m * (down - 1) + 1 : m, j : j + m * (across - 1) + 1 : m]
                 for i in range(t)
@@ -86,18 +86,18 @@ def convolve_tiles(x: jax.Array, weight: jax.Array, tiles: Tiles) -> jax.Array:
             ]
         )
     of_input, of_weight, of_output = transformations(m, size)
-    found = of_input @ each.reshape(t * t, -1)
+    points = of_input @ positions.reshape(t * t, -1)
     kernel = of_weight @ weight.reshape(size * size, -1)
-    found = products(found.reshape(t * t, -1, channels), kernel.reshape(t * t, channels, outputs))
-    out = of_output @ found.reshape(t * t, -1)
+    points = products(points.reshape(t * t, -1, channels), kernel.reshape(t * t, channels, outputs))
+    out = of_output @ points.reshape(t * t, -1)
     out = out.reshape(m, m, batch, down, across, outputs).transpose(2, 3, 0, 4, 1, 5)
     return out.reshape(batch, m * down, m * across, outputs)[:, :rows, :columns]
 
 
 @jax.custom_vjp
 def products(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """``x[p] @ weight[p]`` for every p; gradients in the same order of dimensions, which spares a
-    CPU turning them around."""
+    """``x[p] @ weight[p]`` for every p; gradients keep the order of dimensions, which saves a CPU
+    transpositions."""
     return jnp.einsum("pnc,pco->pno", x, weight)
 
 
@@ -105,8 +105,8 @@ def _products_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple
     return products(x, weight), (x, weight)
 
 
-def _products_backward(kept: tuple[Any, Any], grad: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x, weight = kept
+def _products_backward(residuals: tuple[Any, Any], grad: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, weight = residuals
     by_x = jnp.einsum("pno,poc->pnc", grad, weight.transpose(0, 2, 1))
     return by_x, jnp.einsum("pnc,pno->pco", x, grad)
 

@@ -1,4 +1,4 @@
-"""From sums over a run's steady state to the numbers that the rules read. Pure."""
+"""Numbers for the rules, from sums over a run's steady state. Pure."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from flatout.storage.span_records import WAIT_LEARNER, Totals, Worker
 
 EXPECTED_MAX = {1: 0.0, 2: 0.564, 3: 0.846, 4: 1.029, 6: 1.267, 8: 1.424, 12: 1.629, 16: 1.766,
                 32: 2.070, 64: 2.343, 128: 2.594}  # fmt: skip
-"""By how many standard deviations the largest of n normal draws exceeds their mean, on average."""
+"""Expected maximum of n standard normal draws."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """Means of the hardware's samples over the explained time; None where unknown.
+    """Mean hardware use in the explained time; None if unknown.
 
     Attributes:
         cpu: share of the run's cores that the run used.
-        cpu_all: the same of everybody.
-        runnable: threads of the run that ran or wanted to.
+        cpu_all: share of these that all programs used.
+        runnable: running or runnable threads of the run.
         gpu_busy, gpu_full: of the GPU that the run used most.
         gpu_memory: share of that GPU's memory in use.
-        gpu_others: other programs hold memory there.
+        gpu_others: whether other programs hold memory there.
     """
 
     cpu: float | None = None
@@ -41,23 +41,23 @@ class Use:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the rules know of a run's steady state.
+    """A run's steady state, as the rules read it.
 
     Attributes:
-        seconds: how long it was looked at.
-        phases: share of that time by phase, every known phase present; sums to 1. Waiting for
-            actor processes or for the learner's thread is counted as what they did meanwhile.
-        logs, checkpoints: the two parts of ``io``, as shares.
+        seconds: its length.
+        phases: share of the time by phase, with all phases; sums to 1. Waiting for actor processes
+            or the learner's thread is attributed to what they did meanwhile.
+        logs, checkpoints: the shares of ``io``.
         steps, updates, iterations: made in it.
         settings: the run's, by name.
         placement: the run's, with its workers.
         envs, cores: environments stepped together; cores that the run may use.
-        learner: share of the time in which the learner had something to do.
+        learner: share of the time in which the learner worked.
         waited: share in which the main process waited for actor processes.
-        workers: what each of these did.
+        workers: the actor processes.
         use: of the hardware.
         gpus: names of the GPUs that JAX can use here.
-        images: observations are images.
+        images: whether observations are images.
     """
 
     seconds: float
@@ -80,12 +80,12 @@ class RunFacts:
 
     @property
     def replays(self) -> bool:
-        """Whether it learns from stored transitions."""
+        """Whether the run uses replay."""
         return "train_freq" in self.settings
 
     @property
     def overlapped(self) -> bool:
-        """Whether it collects while it learns."""
+        """Whether it collects while learning."""
         return self.placement.schedule == "overlapped"
 
 
@@ -100,21 +100,21 @@ def facts(
     gpus: tuple[str, ...] = (),
     images: bool = False,
 ) -> RunFacts:
-    """What the rules need, from sums of seconds."""
+    """A run's facts, from sums of seconds."""
     main, learner = totals.main, totals.learner
     spent = dict.fromkeys(PHASES, 0.0)
     for span, duration in main.items():
         if span not in (WAIT_LEARNER, "wait"):
             spent[OF_SPAN.get(span, "other")] += duration
-    for_workers = main.get("wait", 0.0)
-    for phase, duration in shared_out(for_workers, totals.workers).items():
+    wait_workers_s = main.get("wait", 0.0)
+    for phase, duration in shared_out(wait_workers_s, totals.workers).items():
         spent[phase] += duration
-    doing = {OF_SPAN.get(n, "other"): s for n, s in (learner or {}).items() if n != "other"}
-    for_learner, busy = main.get(WAIT_LEARNER, 0.0), sum(doing.values())
-    for phase, duration in doing.items() if busy else ():
-        spent[phase] += for_learner * duration / busy
+    learner_spent = {OF_SPAN.get(n, "other"): s for n, s in (learner or {}).items() if n != "other"}
+    wait_learner_s, busy = main.get(WAIT_LEARNER, 0.0), sum(learner_spent.values())
+    for phase, duration in learner_spent.items() if busy else ():
+        spent[phase] += wait_learner_s * duration / busy
     if not busy:
-        spent["wait"] += for_learner
+        spent["wait"] += wait_learner_s
     total = sum(spent.values())
     if total <= 0.0:
         spent["other"], total = 1.0, 1.0
@@ -133,7 +133,7 @@ def facts(
         envs=envs,
         cores=max(cores, 1),
         learner=min(busy / max(totals.seconds, 1e-9), 1.0),
-        waited=min(for_workers / total, 1.0),
+        waited=min(wait_workers_s / total, 1.0),
         workers=totals.workers,
         use=use or Use(),
         gpus=gpus,
@@ -142,22 +142,22 @@ def facts(
 
 
 def shows_images(settings: Mapping[str, Any]) -> bool:
-    """Whether a run's settings say that its observations are images."""
+    """Whether a run's observations are images, by its settings."""
     pixels = settings.get("network") in ("nature", "nature_same")
     prepared = bool(settings.get("grayscale")) or settings.get("resize") is not None
     return pixels or prepared or str(settings.get("env", "")).startswith("ALE/")
 
 
 def shared_out(waited: float, workers: Sequence[Worker]) -> dict[str, float]:
-    """What waiting for actor processes was for.
+    """Divide the time of waiting for actor processes among phases.
 
-    They are waited for in turns, each until the slowest is done. The mean worker's work is what
-    would remain if all were equally fast; the slowest one's excess, from the spread of the turns,
-    is ``wait``; what is left is the way there and back, ``ipc``.
+    Each turn lasts until the slowest worker is done. The mean worker's work is ``env`` and ``act``;
+    the slowest worker's excess, estimated from the spread of turns, is ``wait``; the rest is
+    communication, ``ipc``.
 
     Args:
         waited: seconds.
-        workers: what each did in the meantime (and while nobody waited).
+        workers: what each did, also while the main process did not wait.
 
     Returns:
         Seconds by phase; they sum to `waited`.
@@ -175,7 +175,7 @@ def shared_out(waited: float, workers: Sequence[Worker]) -> dict[str, float]:
     spread = turns * math.sqrt(variance) * EXPECTED_MAX[max(n for n in EXPECTED_MAX if n <= count)]
     excess = max(slowest - mean, spread)
     explained = mean + excess
-    # Some of the work was done while nobody waited for it.
+    # The workers also worked while the main process did not wait.
     scale = min(1.0, waited / explained) if explained else 0.0
     acting = sum(worker.act_s for worker in workers) / count
     return {
@@ -187,12 +187,12 @@ def shared_out(waited: float, workers: Sequence[Worker]) -> dict[str, float]:
 
 
 def mean_use(samples: Sequence[MonitorSample]) -> Use:
-    """Means of the hardware's samples, each weighed with its length."""
+    """Means of the hardware's samples, weighted by duration."""
 
     def mean(pairs: Iterable[tuple[float | None, float]]) -> float | None:
         values = [(value, weight) for value, weight in pairs if value is not None]
-        whole = sum(weight for _, weight in values)
-        return sum(value * weight for value, weight in values) / whole if whole else None
+        total = sum(weight for _, weight in values)
+        return sum(value * weight for value, weight in values) / total if total else None
 
     def of(name: str) -> float | None:
         return mean((getattr(sample, name), sample.seconds) for sample in samples)
@@ -204,8 +204,8 @@ def mean_use(samples: Sequence[MonitorSample]) -> Use:
     use = Use(of("cpu"), of("cpu_all"), of("runnable"))
     if not any(ours):
         return use
-    most = ours.index(max(ours))
-    cards = [(s.gpus[most], s.seconds) for s in samples if most < len(s.gpus)]
+    used_most = ours.index(max(ours))
+    cards = [(s.gpus[used_most], s.seconds) for s in samples if used_most < len(s.gpus)]
     return replace(
         use,
         gpu_busy=mean((card.busy, weight) for card, weight in cards),

@@ -1,7 +1,7 @@
-"""What a change would gain: small formulas over measured times, each with its interval. Pure.
+"""Predicted gains: small formulas over measured times, each with an interval. Pure.
 
-A gain is a ratio of speeds of the whole run. Every formula names the cost that remains: a phase
-of share s of which r remains gives 1 / (1 - s + s r), never more than 1 / (1 - s).
+A gain is a ratio of speeds of the whole run. If r of a phase with share s remains, the gain is
+1 / (1 - s + s r), at most 1 / (1 - s).
 """
 
 from __future__ import annotations
@@ -12,37 +12,36 @@ from dataclasses import dataclass
 from flatout.planning.facts import RunFacts
 
 MODELLED, ASSUMED = "modelled", "assumed"
-"""What a gain rests on: figures of this program and machine, or a part that is taken to remain."""
+"""The basis of a gain: measured figures, or an assumed remaining share."""
 
 ROUND_TRIP_S = (60e-6, 120e-6, 250e-6)
-"""Waking actor processes and hearing of them, for each of their turns: least, usual, most."""
+"""Waking actor processes and receiving their answers, per turn: least, usual, most."""
 
 SHARING = (1.0, 0.9, 0.75)
-"""How fast a core goes while all others are busy too: best, usual, worst."""
+"""Relative speed of a core while all others are busy: best, usual, worst."""
 
 FIXED_S = (200e-6, 400e-6, 600e-6)
-"""What an iteration costs however little is learned in it: dispatches, handing over parameters,
-bookkeeping. Measured as the difference between many short turns and few long ones of equal work."""
+"""Fixed cost of an iteration: dispatches, publishing parameters, bookkeeping. Measured as the
+difference between many short turns and few long ones of equal work."""
 
 BATCHED = (0.0, 0.1, 0.4)
-"""Share of a call of `act` that grows with the number of observations, vectors; least to most."""
+"""Share of a call of `act` that grows with the number of vector observations; least to most."""
 
 BATCHED_IMAGES = (0.3, 0.7, 1.0)
-"""The same for images, whose arithmetic is the cost."""
+"""The same for images, where arithmetic dominates."""
 
 BEST, USUAL, WORST = range(3)
 
 LEARN = ("learn", "replay", "transfer")
 REST = ("input", "io", "eval", "publish", "other", "compile")
-"""Phases that collecting shares nothing with."""
+"""Phases that are neither collecting nor learning."""
 
 
 @dataclass(frozen=True)
 class Gain:
-    """A predicted speed ratio and the interval that it is believed to lie in.
+    """A predicted speed ratio and its interval: 1 <= low <= gain <= high.
 
     Attributes:
-        gain, low, high: at least 1, in order: low <= gain <= high.
         kind: `MODELLED` or `ASSUMED`, as a finding's.
     """
 
@@ -58,7 +57,7 @@ def gain_of(share: float, remains: float) -> float:
 
 
 def between(best: float, usual: float, worst: float, kind: str = MODELLED) -> Gain:
-    """From three estimates of a speed ratio; nothing that is advised is predicted to cost."""
+    """From three estimates of a speed ratio; a proposal is never predicted to be slower."""
     low, gain, high = sorted(
         max(ratio, 1.0) if math.isfinite(ratio) else 1.0 for ratio in (best, usual, worst)
     )
@@ -66,14 +65,14 @@ def between(best: float, usual: float, worst: float, kind: str = MODELLED) -> Ga
 
 
 def remaining(share: float, best: float, usual: float, worst: float, kind: str = ASSUMED) -> Gain:
-    """The gain where that much of a phase remains, at best, usually, and at worst."""
+    """The gain if so much of a phase remains, at best, usually, and at worst."""
     ratios = (gain_of(share, remains) for remains in (best, usual, worst))
     return between(*ratios, kind=kind)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of one environment step of a run, by what they are for.
+    """Seconds of one environment step of a run, by purpose.
 
     Attributes:
         env: in one environment.
@@ -81,7 +80,7 @@ class Costs:
         together: environments whose actions are chosen in one call.
         learn: learning, replay and transfers.
         rest: everything else that no placement changes.
-        computing: share of `env` in which a core is busy (the rest sleeps or waits).
+        computing: share of `env` in which a core is busy (the rest is sleep).
         learn_cores: cores that learning keeps busy.
     """
 
@@ -95,7 +94,7 @@ class Costs:
 
 
 def costs(facts: RunFacts) -> Costs:
-    """What a step costs, from where the time went."""
+    """The costs of a step, from the measured phases."""
     phases, steps = facts.phases, max(facts.steps, 1)
     each = facts.seconds / steps
     working = facts.workers and any(worker.turns for worker in facts.workers)
@@ -108,10 +107,10 @@ def costs(facts: RunFacts) -> Costs:
     rest = sum(map(phases.__getitem__, REST)) * each
     computing = learn_cores = 1.0
     if facts.use.cpu is not None:
-        share = env / max(each, 1e-12)  # of all workers together this may be more than 1
+        share = env / max(each, 1e-12)  # may exceed 1 with several workers
         others = 1.0 - (facts.waited if working else phases["env"])
         used = facts.use.cpu * facts.cores
-        # Where others take the cores, a run that computes little may only have been put off.
+        # If other programs take the cores, low CPU use may mean waiting for a core.
         taken = max(facts.use.cpu, facts.use.cpu_all or 0.0) * facts.cores
         if share > 0.05:
             computing = min(max((taken - others) / share, 0.0), 1.0)
@@ -123,7 +122,7 @@ def costs(facts: RunFacts) -> Costs:
 
 
 def acting_s(cost: Costs, envs: int, images: bool, case: int) -> float:
-    """Seconds of a call of `act` for so many environments: a fixed part, and one for each."""
+    """Seconds of a call of `act`: a fixed cost, and a cost per environment."""
     grows = (BATCHED_IMAGES if images else BATCHED)[case]
     return cost.act * (1.0 - grows + grows * envs / cost.together)
 
@@ -131,11 +130,11 @@ def acting_s(cost: Costs, envs: int, images: bool, case: int) -> float:
 def collecting_s(
     cost: Costs, envs: int, workers: int, cores: int, images: bool, case: int
 ) -> float:
-    """Seconds of one environment step, collected with that many workers, or without (0).
+    """Seconds of one environment step, collected with so many workers (0: without).
 
-    Without workers acting and stepping take turns. With them two groups take turns: while one
-    steps, the other's actions are chosen; a turn lasts as long as the longest of these: one group's
-    work, the main process's work for both, and all computing shared among the cores.
+    Without workers, acting and stepping alternate. With workers, two groups alternate: one steps
+    while the other's actions are chosen. A turn takes the longest of: one group's work, the main
+    process's work for both, and all computing divided among the cores.
     """
     if workers < 2:
         return (acting_s(cost, envs, images, case) + envs * cost.env) / envs
@@ -160,26 +159,25 @@ def step_s(
 ) -> float:
     """Seconds of one environment step of the whole run.
 
-    Serial: collecting, then learning. Overlapped: the longer of the two, and never less than all
-    computing shared among the cores. `unexplained` seconds of collecting come on top of the
-    formula's.
+    Serial: collecting plus learning. Overlapped: the longer of the two, at least all computing
+    divided among the cores. `unexplained` seconds are added to collecting.
     """
     collecting = collecting_s(cost, envs, workers, cores, images, case) + unexplained
     if not overlapped:
         return collecting + cost.learn + cost.rest
     act = acting_s(cost, envs, images, case) / envs
     computing = cost.env * cost.computing + act + cost.learn * cost.learn_cores
-    # Side by side, even the longer one goes slower than alone: caches and memory are shared.
+    # Concurrently, even the longer one is slower: both share caches and memory.
     return max(collecting, cost.learn, computing / cores) / SHARING[case] + cost.rest
 
 
 def placement_gain(
     facts: RunFacts, cost: Costs, *, envs: int, workers: int, overlapped: bool
 ) -> Gain:
-    """The gain of another way to collect, against the measured time of a step.
+    """The gain of another way to collect, relative to the measured time of a step.
 
-    What a step takes beyond the formula's account of the run as it is (waiting for the slowest
-    process, say) stays as long as processes step; what it takes less is taken off, too.
+    Time beyond the formula for the current run (waiting for the slowest process, say) stays while
+    processes step; if the formula overestimates, the prediction is scaled down.
     """
     now = facts.seconds / max(facts.steps, 1)
     count = len(facts.workers)
@@ -195,11 +193,7 @@ def placement_gain(
 
 
 def longer_turns(facts: RunFacts, times: int) -> tuple[float, Gain]:
-    """What iterations cost however short they are, and the gain of so many times longer ones.
-
-    Returns:
-        That cost as a share of the time, usually; the gain 1 / (1 - s (1 - 1 / k)).
-    """
+    """The usual share of iterations' fixed cost, and the gain of `times` longer iterations."""
     overhead = sum(facts.phases[name] for name in (*LEARN, "publish", "other"))
     shares = [
         min(fixed * facts.iterations / max(facts.seconds, 1e-9), 0.9 * overhead)

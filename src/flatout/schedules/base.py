@@ -1,4 +1,4 @@
-"""What every schedule does with its sampler, learner and policies, whatever the order."""
+"""The base of all schedules."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from flatout.storage.checkpoint import PREFIX, leaf_names, named_leaves, rebuild
 from flatout.types import Metrics, Snapshot
 
 BUFFER, PENDING = "buffer/", "pending/"
-"""What the buffer's arrays, and trajectories not yet learned from, are named after in snapshots."""
+"""Prefixes of the buffer's arrays and of pending trajectories in snapshots."""
 
 
 class Schedule:
-    """Owns the data flow, where the trainer owns the run; a subclass says in which order.
+    """Owns the data flow; a subclass defines the order of its steps.
 
     Args:
         sampler: collects.
-        policies: hold the published parameters.
+        policies: receive the published parameters.
         learner: learns.
-        spans: where the time goes.
-        discardable: a context in which work may be interrupted and thrown away; learning may not.
-        always: the metrics that mean something also where no update was made.
+        spans: of this thread.
+        discardable: a context in which work may be interrupted and discarded; learning may not.
+        always: metrics that are valid without an update, too.
     """
 
     def __init__(
@@ -58,15 +58,15 @@ class Schedule:
         return self._learner.bundle
 
     def stats(self) -> dict[str, float]:
-        """What the flow did in this process, see the summary's `flow`."""
+        """Statistics of this process, for the summary's `flow`."""
         return {"environments_lost": self._sampler.lost}
 
     def work(self) -> dict[str, Work]:
-        """What the threads and processes beside this thread have done so far, by name."""
+        """The work of other threads and processes so far, by name."""
         return self._sampler.work()
 
     def memory(self) -> dict[str, dict[str, float]]:
-        """What lies on each device, see `flatout.learner.memory.live_mb`."""
+        """See `flatout.learner.memory.live_mb`."""
         return self._learner.live_mb()
 
     def advance(self, n: int) -> list[Metrics]:
@@ -83,8 +83,8 @@ class Schedule:
         self._sampler.start()
 
     def adopt(self, arrays: dict[str, np.ndarray]) -> None:
-        """Start from learned arrays (parameters, normalisers, optimiser where kept) instead of
-        fresh ones; counters stay at the start."""
+        """Start from learned arrays (parameters, normalisers, any optimiser state); counters stay
+        at zero."""
         fresh = named_leaves(self._learner.host_state(), PREFIX)
         counters = tuple(PREFIX + name for name in (".step", ".iteration", ".updates", ".epsilon"))
         fresh |= {name: arrays[name] for name in fresh if name in arrays and name not in counters}
@@ -97,23 +97,23 @@ class Schedule:
         sampler = self._sampler.state()
         arrays["sampler/obs"] = sampler.pop("obs")
         actions = sampler.pop("actions")
-        known = [taken is not None for taken in actions]
-        arrays |= {f"sampler/actions/{env}": actions[env] for env in np.flatnonzero(known)}
+        has_actions = [array is not None for array in actions]
+        arrays |= {f"sampler/actions/{env}": actions[env] for env in np.flatnonzero(has_actions)}
         buffer_arrays, counters, rows = self._learner.buffer_state()
         arrays |= {BUFFER + name: array for name, array in buffer_arrays.items()}
         pending: list[dict[str, Any]] = []
-        for number, one in enumerate(self._pending):
-            more, waiting = one.saved(f"{PENDING}{number}/")
-            arrays |= more
-            pending.append(waiting)
+        for number, trajectory in enumerate(self._pending):
+            trajectory_arrays, values = trajectory.saved(f"{PENDING}{number}/")
+            arrays |= trajectory_arrays
+            pending.append(values)
         data = {
-            "version": self._version, "sampler": sampler | {"known": known}, "buffer": counters,
-            "pending": pending,
+            "version": self._version, "sampler": sampler | {"known": has_actions},
+            "buffer": counters, "pending": pending,
         }  # fmt: skip
         return Snapshot(arrays, data, rows)
 
     def restore(self, snapshot: Snapshot) -> list[str]:
-        """Take over such a state; sentences about what could not be restored."""
+        """Restore a snapshot; returns notes on what could not be restored."""
         arrays, data = snapshot.arrays, snapshot.data
         buffer = {n.removeprefix(BUFFER): a for n, a in arrays.items() if n.startswith(BUFFER)}
         counters = data.get("buffer", {})
@@ -124,18 +124,18 @@ class Schedule:
         self._publish(self.params, self._version)
         state = dict(data["sampler"])
         state["actions"] = [
-            arrays[f"sampler/actions/{env}"] if known else None
-            for env, known in enumerate(state.pop("known"))
+            arrays[f"sampler/actions/{env}"] if has_actions else None
+            for env, has_actions in enumerate(state.pop("known"))
         ]
         state["obs"] = np.asarray(arrays["sampler/obs"])
-        # A run that overlapped and goes on serially learns from what waits first.
+        # An overlapped run that continues serially learns from pending trajectories first.
         self._pending = deque(
-            Pending.loaded(f"{PENDING}{number}/", arrays, waiting)
-            for number, waiting in enumerate(data.get("pending", []))
+            Pending.loaded(f"{PENDING}{number}/", arrays, values)
+            for number, values in enumerate(data.get("pending", []))
         )
-        for waiting in self._pending:
+        for pending in self._pending:
             if self._learner.trajectory is not None:
-                waiting.refuse_other(self._learner.trajectory)
+                pending.refuse_other(self._learner.trajectory)
         notes = self._sampler.restore(state)
         if self._pending:
             for restart in self._sampler.restarted:
@@ -149,7 +149,7 @@ class Schedule:
         self._sampler.close()
 
     def _collect(self, version: int) -> Pending:
-        """One trajectory, which may be interrupted and thrown away until it is complete."""
+        """Collect a trajectory; an interrupt discards it."""
         sampler = self._sampler
         with self._discardable():
             trajectory = sampler.collect()
@@ -158,22 +158,22 @@ class Schedule:
             list(sampler.restarted),
         )  # fmt: skip
 
-    def _learn(self, taken: Pending) -> dict[str, float]:
-        """Learn from a trajectory."""
-        self._truncate(taken.restarted)
-        return self._learner.update(taken.trajectory)
+    def _learn(self, pending: Pending) -> dict[str, float]:
+        """Learn from a trajectory, after truncating restarted episodes."""
+        self._truncate(pending.restarted)
+        return self._learner.update(pending.trajectory)
 
     def _truncate(self, restarted: Iterable[Restart]) -> None:
-        """Truncate the episodes of environments that began anew out of turn."""
+        """Truncate the episodes of environments that were restarted."""
         for restart in restarted:
             self._learner.truncate(*restart)
 
-    def _metrics(self, values: dict[str, float], taken: Pending) -> Metrics:
-        """An iteration's metrics from the learner's scalars."""
+    def _metrics(self, values: dict[str, float], pending: Pending) -> Metrics:
+        """An iteration's metrics."""
         updates = round(values.pop("updates"))
-        if not updates:  # nothing was averaged
+        if not updates:  # no averages
             values = {name: values[name] for name in values if name in self._always}
-        return Metrics(taken.steps, updates, taken.episodes, values)
+        return Metrics(pending.steps, updates, pending.episodes, values)
 
     def _publish(self, bundle: tuple[Any, ...], version: int) -> None:
         for policy in self._policies:

@@ -25,24 +25,18 @@ WAITS = ("policy_lag", "time/queue_s", "time/sampler_wait_s", "time/learner_wait
 """Metrics of each iteration that the summary sums up."""
 
 PUBLISHED = "published/"
-"""What parameters that still act are named after in snapshots."""
+"""Prefix of the acting parameters in snapshots."""
 
 
 class OverlappedSchedule(Schedule):
-    """Trajectory k is collected with version max(0, k - lag), while earlier ones are learned from.
+    """Trajectory k is collected with version max(0, k - lag), while the learner uses earlier ones.
 
-    This thread collects, another learns: on a CPU the dispatches of one thread run in order, so
-    that acting would wait for learning. Which parameters act in which trajectory depends on the
-    numbers alone, never on the time that anything takes.
+    This thread collects, another learns: on a CPU one thread's dispatches run in order, and acting
+    would wait for learning. The version that acts depends on k alone, never on timing.
 
     Args:
-        sampler: collects; it needs lag + 1 buffers.
-        policies: hold the published parameters.
-        learner: learns; it has spans of its thread.
-        spans: where this thread's time goes.
-        discardable: a context in which work may be interrupted and thrown away; learning may not.
-        always: the metrics that mean something also where no update was made.
-        lag: versions that acting may be behind, at least 1.
+        lag: versions that acting may be behind, at least 1; the sampler needs lag + 1 buffers. For
+            the other arguments see `Schedule`; the learner has spans of its own thread.
     """
 
     def __init__(
@@ -58,12 +52,12 @@ class OverlappedSchedule(Schedule):
         super().__init__(sampler, policies, learner, spans, discardable, always)
         self._lag = lag
         self._collected = 0  # trajectories
-        self._bundles: dict[int, tuple[Any, ...]] = {}  # by version, those that still act
+        self._bundles: dict[int, tuple[Any, ...]] = {}  # acting parameters by version
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
-        self._learned_at = 0.0  # when the last learning ended
-        self._learning_s = 0.0  # in all
-        self._failure: EnvironmentFailure | None = None  # while something was being learned from
-        self._learned_from = 0  # trajectories, in this process
+        self._learned_at = 0.0  # end of the last learning
+        self._learning_s = 0.0  # total
+        self._failure: EnvironmentFailure | None = None  # raised after learning has ended
+        self._learned_from = 0  # trajectories in this process
         self._totals = dict.fromkeys(WAITS, 0.0)
 
     def start(self) -> None:
@@ -75,7 +69,7 @@ class OverlappedSchedule(Schedule):
         self._bundles = {self._version: self._kept()}
 
     def stats(self) -> dict[str, float]:
-        """Adds the mean policy lag and queue time, and how long each side waited in all."""
+        """Adds the mean policy lag and queue time, and the total waits of both sides."""
         lag, queue, sampler, learner = (self._totals[name] for name in WAITS)
         count = max(self._learned_from, 1)
         return super().stats() | {
@@ -97,11 +91,11 @@ class OverlappedSchedule(Schedule):
         return snapshot
 
     def restore(self, snapshot: Snapshot) -> list[str]:
-        """Take over such a state, also a serial schedule's."""
+        """Restore a snapshot, also a serial schedule's."""
         notes = super().restore(snapshot)
         self._collected = self._version + len(self._pending)
-        for waiting in self._pending:
-            waiting.ready = time.perf_counter()
+        for pending in self._pending:
+            pending.ready = time.perf_counter()
         self._bundles = {
             int(version): tuple(
                 snapshot.arrays[f"{PUBLISHED}{version}/{index}"] for index in range(count)
@@ -132,15 +126,15 @@ class OverlappedSchedule(Schedule):
         queued = time.perf_counter() - taken.ready
         job = self._thread.submit(self._learn, taken)
         try:
-            # With lag 1 always the next one; with more, as many as learning leaves time for.
+            # With lag 1 always the next; with more, as many as there is time for while learning.
             while self._collected <= self._version + self._lag and not (
                 self._pending and job.done()
             ):
                 self._gather()
         except Interrupt:
-            pass  # learning ends first; the next collection raises again
+            pass  # finish learning; the next collection raises again
         except EnvironmentFailure as failure:
-            self._failure = failure  # the same
+            self._failure = failure  # finish learning; the next call raises
         finally:
             begin = time.perf_counter()
             with self._spans.span("wait"):
@@ -164,28 +158,28 @@ class OverlappedSchedule(Schedule):
         return self._metrics(values, taken)
 
     def _gather(self) -> None:
-        """Collect the next trajectory with the version that its number says."""
+        """Collect the next trajectory with the version for its number."""
         version = self._acting(self._collected)
         self._publish(self._bundles[version], version)
-        one = self._collect(version)
+        pending = self._collect(version)
         self._sampler.commit()
-        one.ready = time.perf_counter()
-        self._pending.append(one)
+        pending.ready = time.perf_counter()
+        self._pending.append(pending)
         self._collected += 1
 
     def _acting(self, trajectory: int) -> int:
-        """The version that acts in a trajectory; after a resume the oldest that was kept."""
+        """The version that acts in a trajectory; after a resume at least the oldest saved one."""
         return max(trajectory - self._lag, min(self._bundles))
 
-    def _learn(self, taken: Pending) -> dict[str, float]:
+    def _learn(self, pending: Pending) -> dict[str, float]:
         begin = time.perf_counter()
-        values = super()._learn(taken)
+        values = super()._learn(pending)
         self._learned_at = time.perf_counter()
         took = self._learned_at - begin
         self._learning_s += took
         return values | {"time/learn_s": took}
 
     def _kept(self) -> tuple[Any, ...]:
-        """The newest parameters, out of reach of the next update, which reuses their memory."""
+        """Copies of the newest parameters: the next update reuses their memory."""
         vector, *large = self.params
         return (vector, *(jnp.copy(array) for array in large))

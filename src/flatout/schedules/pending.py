@@ -1,4 +1,4 @@
-"""Trajectories that wait to be learned from, and their way to disk and back."""
+"""Pending trajectories, and how they are saved."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from flatout.types import Episode, Trajectory
 
 @dataclass
 class Pending:
-    """A trajectory that waits to be learned from.
+    """A collected trajectory that the learner has not used yet.
 
     Attributes:
         trajectory: its arrays.
         version: of the parameters that acted in it.
         steps: environment steps in it.
         episodes: that ended in it.
-        restarted: environments that began anew in its first step.
+        restarted: environments that were restarted before its first step.
         ready: `time.perf_counter` when it was complete.
     """
 
@@ -34,55 +34,55 @@ class Pending:
     restarted: list[Restart]
     ready: float = 0.0
 
-    def saved(self, place: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Its arrays, named after a place, and JSON-compatible data."""
+    def saved(self, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Its arrays, named with a prefix, and JSON-compatible data."""
         fields = self.trajectory._asdict()
         extras = fields.pop("extras")
-        arrays = {place + n: np.array(array) for n, array in fields.items() if array is not None}
-        arrays |= {f"{place}extras/{name}": np.array(array) for name, array in extras.items()}
-        arrays[place + "ended_episodes"] = np.array(self.episodes, np.float64).reshape(-1, 4)
+        arrays = {prefix + n: np.array(array) for n, array in fields.items() if array is not None}
+        arrays |= {f"{prefix}extras/{name}": np.array(array) for name, array in extras.items()}
+        arrays[prefix + "ended_episodes"] = np.array(self.episodes, np.float64).reshape(-1, 4)
         for index, (_, last, first) in enumerate(self.restarted):
-            arrays[f"{place}restarted/{index}"] = np.stack([last, first])
+            arrays[f"{prefix}restarted/{index}"] = np.stack([last, first])
         envs = [env for env, _, _ in self.restarted]
         return arrays, {"version": self.version, "steps": self.steps, "restarted": envs}
 
     def truncate(self, env: int, last_obs: np.ndarray, first_obs: np.ndarray) -> None:
         """See `Buffer.truncate`."""
-        one = self.trajectory
-        steps, num_envs = one.rewards.shape
-        one.last_obs[env] = first_obs
-        if one.ended is not None:
-            one.ended[-1, env] = True
-        if one.terminated[-1, env] or one.truncated[-1, env]:
+        arrays = self.trajectory
+        steps, num_envs = arrays.rewards.shape
+        arrays.last_obs[env] = first_obs
+        if arrays.ended is not None:
+            arrays.ended[-1, env] = True
+        if arrays.terminated[-1, env] or arrays.truncated[-1, env]:
             return
-        one.truncated[-1, env] = True
+        arrays.truncated[-1, env] = True
         unused = steps * num_envs
-        count, before = int((one.final_index != unused).sum()), len(one.final_index)
+        count, before = int((arrays.final_index != unused).sum()), len(arrays.final_index)
         more = room_for(count + 1, before) - before
         if more:
-            obs = np.zeros((more, *one.final_obs.shape[1:]), one.final_obs.dtype)
-            index = np.full(more, unused, one.final_index.dtype)
-            self.trajectory = one = one._replace(
-                final_obs=np.concatenate([one.final_obs, obs]),
-                final_index=np.concatenate([one.final_index, index]),
+            obs = np.zeros((more, *arrays.final_obs.shape[1:]), arrays.final_obs.dtype)
+            index = np.full(more, unused, arrays.final_index.dtype)
+            self.trajectory = arrays = arrays._replace(
+                final_obs=np.concatenate([arrays.final_obs, obs]),
+                final_index=np.concatenate([arrays.final_index, index]),
             )
-        one.final_obs[count] = last_obs
-        one.final_index[count] = (steps - 1) * num_envs + env
+        arrays.final_obs[count] = last_obs
+        arrays.final_index[count] = (steps - 1) * num_envs + env
 
     @staticmethod
-    def loaded(place: str, arrays: dict[str, np.ndarray], data: dict[str, Any]) -> Pending:
-        """What `saved` made."""
-        extras = f"{place}extras/"
+    def loaded(prefix: str, arrays: dict[str, np.ndarray], data: dict[str, Any]) -> Pending:
+        """The inverse of `saved`."""
+        extras = f"{prefix}extras/"
         trajectory = Trajectory(
-            **{name: arrays.get(place + name) for name in Trajectory._fields if name != "extras"},
+            **{name: arrays.get(prefix + name) for name in Trajectory._fields if name != "extras"},
             extras={n.removeprefix(extras): a for n, a in arrays.items() if n.startswith(extras)},
         )
         episodes = [
             Episode(int(env), float(total), int(length), float(q_max))
-            for env, total, length, q_max in arrays[place + "ended_episodes"]
+            for env, total, length, q_max in arrays[prefix + "ended_episodes"]
         ]
         restarted = [
-            (env, *arrays[f"{place}restarted/{index}"])
+            (env, *arrays[f"{prefix}restarted/{index}"])
             for index, env in enumerate(data["restarted"])
         ]
         for count in (data["version"], data["steps"]):
@@ -91,14 +91,8 @@ class Pending:
         return Pending(trajectory, data["version"], data["steps"], episodes, restarted)
 
     def refuse_other(self, shapes: Trajectory) -> None:
-        """Refuse a trajectory that this run cannot have collected.
-
-        Args:
-            shapes: of those that it collects; of final observations there may be more or fewer.
-
-        Raises:
-            CheckpointError: the first array that is another.
-        """
+        """Refuse a trajectory with other `shapes` than this run's (final observations may differ
+        in number)."""
         arrays, expected = arrays_of(self.trajectory), arrays_of(shapes)
         most = 2 * math.prod(shapes.rewards.shape)
         for name in arrays | expected:

@@ -10,11 +10,11 @@ class SerialSchedule(Schedule):
     """One thread: trajectory k is collected with version k, learning from it publishes k + 1."""
 
     def _one(self) -> Metrics:
-        waiting = bool(self._pending)  # of a run that overlapped before it was resumed
-        taken = self._pending.popleft() if waiting else self._collect(self._version)
-        values = self._learn(taken)
-        if not waiting:
+        resumed = bool(self._pending)  # from a run that was overlapped
+        pending = self._pending.popleft() if resumed else self._collect(self._version)
+        values = self._learn(pending)
+        if not resumed:
             self._sampler.commit()
         self._version += 1
         self._publish(self.params, self._version)
-        return self._metrics(values, taken)
+        return self._metrics(values, pending)
