@@ -1,8 +1,8 @@
-"""Errors meant for the user: one clear sentence, never a traceback as the message.
+"""Errors for the user: one clear sentence instead of a traceback.
 
-Everything that a user can cause (a misspelt name, impossible numbers, a full disk, an environment
-that raises) is a `FlatoutError`; the command line prints its text and exits with its `exit_code`.
-Anything else that escapes is a defect of Flatout itself.
+An error that a user can cause (a misspelt name, a full disk, an environment that raises) is a
+`FlatoutError`; the command line prints its text and exits with its `exit_code`. Any other exception
+is a defect of Flatout.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from flatout.output import printable
 
 
 class FlatoutError(Exception):
-    """The run failed: what is wrong, with which value, and what to do, in one sentence."""
+    """The run failed; the message says what is wrong, with which value, and what to do."""
 
     exit_code = 1
 
 
 class UsageError(FlatoutError):
-    """The request itself makes no sense (unknown name, impossible value): nothing was started."""
+    """The request is invalid (unknown name, impossible value): nothing was started."""
 
     exit_code = 2
 
 
 class EnvironmentFailure(FlatoutError):  # noqa: N818 - the run's failure, not a class of bug
-    """A user's environment raised, or returned something that is not an observation or a reward."""
+    """A user's environment raised, or returned an invalid observation or reward."""
 
 
 class CheckpointError(FlatoutError):
@@ -35,14 +35,14 @@ class CheckpointError(FlatoutError):
 
 
 class DamagedError(CheckpointError):
-    """What was saved is not what lies on disk any more."""
+    """A saved file was changed or removed."""
 
 
 class Interrupt(BaseException):
     """SIGINT, SIGTERM or SIGHUP while it is safe to stop.
 
-    Derives from `BaseException`, as `KeyboardInterrupt` does, so that an environment's own
-    ``except Exception`` does not swallow it.
+    A `BaseException`, as `KeyboardInterrupt` is: an environment's ``except Exception`` does not
+    swallow it.
     """
 
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -53,7 +53,7 @@ class Interrupt(BaseException):
 
 
 def one_line(error: BaseException) -> str:
-    """An exception's text on one line, whatever it is."""
+    """Any exception's text on one line."""
     try:
         return printable(" ".join(str(error).split())) or "no message"
     except Exception:  # a user's exception may fail at even that
@@ -61,7 +61,7 @@ def one_line(error: BaseException) -> str:
 
 
 def short(value: object) -> str:
-    """Any value for a message: on one line, of 60 characters at most."""
+    """Any value for a message: one line of at most 60 characters."""
     try:
         text = " ".join(repr(value).split())
     except Exception:  # a user's object may fail at even that
@@ -69,9 +69,9 @@ def short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
-    """``" Did you mean 'a' or 'b'?"`` for the known names closest to `name`, or an empty string."""
-    matches = difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)
+def nearest(name: str, names: Iterable[str], count: int = 3) -> str:
+    """``" Did you mean 'a' or 'b'?"`` with the names closest to `name`, or an empty string."""
+    matches = difflib.get_close_matches(name, list(names), n=count, cutoff=0.5)
     if not matches:
         return ""
     return f" Did you mean {' or '.join(repr(match) for match in matches)}?"

@@ -1,4 +1,4 @@
-"""What a terminal is sent: streams that may go away, terminals of ASCII, text of strangers."""
+"""Terminal output: broken streams, ASCII terminals, untrusted text."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PLAIN = {
     **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╯╰", "+"), **dict(zip("▁▂▃▄▅▆▇█▀", "_.-=+*%##", strict=True)),
     "±": "+-", "²": "^2", "µ": "u", "\N{MULTIPLICATION SIGN}": "x", "…": "...", "→": "->",
 }  # fmt: skip
-"""What stands for a character where a terminal cannot show it."""
+"""Replacements for characters that a terminal cannot show."""
 
 STDOUT = "standard output"
 
 
 def printable(text: str) -> str:
-    """A text with its lines; `�` stands for every character that could steer a terminal."""
+    """A text with its line breaks, where `�` replaces control characters."""
     if text.isprintable():
         return text
     return "".join(
@@ -30,7 +30,7 @@ def printable(text: str) -> str:
 
 
 def plain(text: str, encoding: str) -> str:
-    """A text in the characters that an encoding has."""
+    """A text limited to the characters of an encoding."""
     try:
         text.encode(encoding)
         return text
@@ -47,13 +47,13 @@ def _plain(letter: str, encoding: str) -> str:
 
 
 def say(sentence: object) -> None:
-    """One sentence of the command's on stderr, where there is one."""
+    """Print a sentence on stderr, if there is one."""
     if sys.stderr is not None:
         print(f"flatout: {printable(str(sentence))}", file=sys.stderr, flush=True)
 
 
 def leave() -> None:
-    """A last line in a terminal that shows its cursor, without what Python holds back."""
+    """Print the last line of an interrupted command and show the cursor, bypassing buffers."""
     for number in (1, 2):
         with suppress(OSError):
             if os.isatty(number):
@@ -64,16 +64,16 @@ def leave() -> None:
 
 
 class Output:
-    """A text stream to which writing never fails: not without a reader, room or terminal.
+    """A text stream to which writing never fails.
 
     Args:
-        stream: where text goes for as long as it can be written.
+        stream: receives the text until a write fails.
         called: its name, for messages.
 
     Attributes:
-        lost: why nothing can be written any more, or an empty string.
-        unread: whether that is because its reader has gone.
-        told: whether the user has been told.
+        lost: why writing failed, or an empty string.
+        unread: whether it failed because the reader has gone.
+        told: whether the user was told.
     """
 
     def __init__(self, stream: TextIO, called: str) -> None:
@@ -86,16 +86,16 @@ class Output:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write, or drop what cannot be written."""
+        """Write the text, or drop it after a failure."""
         if not self.lost:
             try:
                 self._stream.write(plain(text, self._stream.encoding or "utf-8"))
-            except (OSError, ValueError) as error:  # ValueError: somebody has closed it
+            except (OSError, ValueError) as error:  # ValueError: it is closed
                 self._lose(error)
         return len(text)
 
     def flush(self) -> None:
-        """Hand over what is held back, or drop it."""
+        """Flush, or drop the text after a failure."""
         if not self.lost:
             try:
                 self._stream.flush()
@@ -103,8 +103,8 @@ class Output:
                 self._lose(error)
 
     def settle(self) -> None:
-        """Before the process ends: what cannot be written goes nowhere, for the interpreter would
-        fail to write it once more, and end with an exit code of its own."""
+        """Redirect a failed stream to /dev/null before the process ends: the interpreter would
+        flush it again, fail, and change the exit code."""
         self.flush()
         if not self.lost:
             return
@@ -120,19 +120,19 @@ class Output:
 
 
 def trouble(stream: object, consequence: str) -> str:
-    """What keeps a stream from being written, or an empty string; said on stderr the first time.
+    """Why an `Output` cannot be written, or an empty string; reported on stderr once.
 
     Args:
-        stream: any; only an `Output` has troubles.
-        consequence: what follows from it.
+        stream: any stream.
+        consequence: the end of the report.
     """
     if not isinstance(stream, Output) or not stream.lost:
         return ""
-    what = f"{stream.called} cannot be written ({stream.lost})"
+    reason = f"{stream.called} cannot be written ({stream.lost})"
     if not stream.told:
         stream.told = True
-        say(f"{what}; {consequence}.")
-    return what
+        say(f"{reason}; {consequence}.")
+    return reason
 
 
 def tolerant(stream: TextIO | None) -> TextIO | None:
@@ -142,7 +142,7 @@ def tolerant(stream: TextIO | None) -> TextIO | None:
 
 @contextmanager
 def guarded() -> Iterator[Output | None]:
-    """Within it printing never fails; gives stdout, or None where there is none."""
+    """A context in which printing never fails; gives stdout, or None if there is none."""
     _fill_gaps()
     before = sys.stdout, sys.stderr
     made = [
@@ -160,11 +160,11 @@ def guarded() -> Iterator[Output | None]:
 
 
 def _fill_gaps() -> None:
-    """Descriptors that the caller closed (``>&-``) lead nowhere: the next file that is opened
-    would get their numbers, and what a library prints would be written into it."""
+    """Open /dev/null for descriptors that the caller closed (``>&-``): else the next opened file
+    would get their numbers, and the text that libraries print."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError as error:
             if error.errno == errno.EBADF:
-                os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+                os.open(os.devnull, os.O_RDWR)  # gets the lowest free number

@@ -1,8 +1,7 @@
-"""Named stretches of time: where a process's wall time goes.
+"""Spans: named periods of a process's wall time.
 
-Spans are exclusive: time inside an inner span is taken off the outer one, so that all of them and
-``other`` add up to the wall time. Whoever opens a span around device work waits for the device
-before closing it (asynchronous dispatch is not "done"); that is the caller's part of the bargain.
+Spans are exclusive: an inner span's time is subtracted from the outer one, so all spans and
+``other`` add up to the wall time. Callers wait for device work before they close its span.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ NAMES = (
     "env", "act", "input", "transfer", "replay", "learn", "publish", "log", "checkpoint", "wait",
     "eval", "compile",
 )  # fmt: skip
-"""Every span of the main process, in the order in which reports list them."""
+"""Spans of the main process, in the order of reports."""
 
 PHASES: dict[str, str] = {
     "env": "environment steps, resets and observations",
@@ -35,26 +34,26 @@ PHASES: dict[str, str] = {
     "wait": "waiting, nothing to do",
     "other": "other",
 }
-"""What an instant of a process was spent on, in the order in which reports list it."""
+"""Phases and their descriptions, in the order of reports."""
 
 OF_SPAN = {
     "env": "env", "act": "act", "input": "input", "transfer": "transfer", "replay": "replay",
     "learn": "learn", "publish": "publish", "log": "io", "checkpoint": "io", "eval": "eval",
     "compile": "compile", "wait": "wait", "other": "other",
 }  # fmt: skip
-"""Which phase of a diagnosis a span of a run belongs to."""
+"""Span to phase."""
 
 MAX_TRACE_EVENTS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a thread or process beside the main one has done so far.
+    """What a thread or process other than the main one has done so far.
 
     Attributes:
         seconds: by span.
-        turns: how often it was asked for something, and answered.
-        square: the sum of the squares of how long each answer took, in s².
+        turns: requests that it answered.
+        square: sum of the squares of their durations, in s².
     """
 
     seconds: dict[str, float] = field(default_factory=dict[str, float])
@@ -63,7 +62,7 @@ class Work:
 
 
 class Span:
-    """One open stretch; use it as a context manager, through `Spans.span`."""
+    """An open span; use it as a context manager, through `Spans.span`."""
 
     __slots__ = ("_spans", "children", "name", "start")
 
@@ -86,16 +85,12 @@ class Span:
     ) -> None:
         end = time.perf_counter_ns()
         self._spans.stack.pop()
-        self._spans.add(self.name, end - self.start, own=end - self.start - self.children)
+        self._spans.add(self.name, end - self.start, exclusive=end - self.start - self.children)
         self._spans.event(self.name, self.start, end)
 
 
 class Spans:
-    """Sums span times of one process; with `trace` it also keeps every event.
-
-    Args:
-        trace: keep single events (at most a million) for `chrome_trace`.
-    """
+    """Sums span times of one process; with `trace` it also keeps events for `chrome_trace`."""
 
     def __init__(self, trace: bool = False) -> None:
         self.trace = trace
@@ -108,20 +103,22 @@ class Spans:
         """A context manager that adds its duration to `name`."""
         return Span(self, name)
 
-    def add(self, name: str, duration: int, own: int | None = None) -> None:
+    def add(self, name: str, duration: int, exclusive: int | None = None) -> None:
         """Add `duration` nanoseconds to `name` (hot loops time themselves and add once).
 
         Args:
             name: the span.
-            duration: nanoseconds, taken off the enclosing open span.
-            own: nanoseconds counted for `name` itself, where inner spans took part of it.
+            duration: nanoseconds, subtracted from the enclosing open span.
+            exclusive: nanoseconds without inner spans; by default `duration`.
         """
-        self.totals[name] = self.totals.get(name, 0) + (duration if own is None else own)
+        self.totals[name] = self.totals.get(name, 0) + (
+            duration if exclusive is None else exclusive
+        )
         if self.stack:
             self.stack[-1].children += duration
 
     def event(self, name: str, start: int, end: int) -> None:
-        """Keep one event for the trace; `start` and `end` are `time.perf_counter_ns` readings."""
+        """Keep an event for the trace; `start` and `end` are `time.perf_counter_ns` readings."""
         if not self.trace:
             return
         if len(self._events) < MAX_TRACE_EVENTS:
@@ -130,11 +127,11 @@ class Spans:
             self.dropped_events += 1
 
     def seconds(self, name: str) -> float:
-        """Total exclusive time of one span, in seconds."""
+        """Total exclusive time of a span, in seconds."""
         return self.totals.get(name, 0) / 1e9
 
     def phases(self, wall_s: float) -> dict[str, float]:
-        """Share of `wall_s` by span, every known span present, with ``other``; sums to 1."""
+        """Share of `wall_s` by span, with all spans and ``other``; sums to 1."""
         wall_s = max(wall_s, 1e-9)
         shares = {name: self.seconds(name) / wall_s for name in NAMES}
         shares["other"] = max(0.0, 1.0 - sum(shares.values()))
@@ -157,12 +154,12 @@ class Spans:
 
 @dataclass(frozen=True)
 class Times:
-    """Where one process's wall time went; seconds.
+    """A process's wall time, in seconds.
 
     Attributes:
         wall_s: since the run's clock started.
-        startup_s: of it, until training could begin.
-        compile_s: of that, tracing and compiling.
+        startup_s: until training began.
+        compile_s: tracing and compiling within `startup_s`.
         compile_later_s: tracing and compiling after it.
         phases: shares of `wall_s`, see `Spans.phases`.
     """
@@ -175,10 +172,10 @@ class Times:
 
 
 class RunClock:
-    """A run's time, by the clock that spans read, so that parts are never longer than the whole.
+    """A run's wall time, by the clock of its spans.
 
     Args:
-        spans: the main process's, of which at most what passed since the start has been spent.
+        spans: the main process's; they have no time from before the start.
         started: `time.perf_counter_ns` at the run's start; by default now.
     """
 
@@ -190,7 +187,7 @@ class RunClock:
         self._compiled = 0
 
     def ready(self) -> None:
-        """Start-up is over."""
+        """Mark the end of start-up."""
         self._ready = time.perf_counter_ns()
         self._compiled = self._spans.totals.get("compile", 0)
 
@@ -199,7 +196,7 @@ class RunClock:
         return (time.perf_counter_ns() - self._started) / 1e9
 
     def times(self) -> Times:
-        """All of it now; before `ready` everything is start-up."""
+        """The times up to now; before `ready` everything is start-up."""
         now = time.perf_counter_ns()
         compiled = self._spans.totals.get("compile", 0)
         ready, before = (now, compiled) if self._ready is None else (self._ready, self._compiled)

@@ -1,7 +1,7 @@
-"""Plain values that every room speaks in; shapes are stated here once.
+"""Plain types that all modules share, with their arrays' shapes.
 
-Dimensions: ``T`` steps of a trajectory, ``N`` environments, ``B`` a batch, ``C`` kept final
-observations. All arrays may be NumPy or JAX arrays; named tuples are pytrees as they are.
+Dimensions: ``T`` steps of a trajectory, ``N`` environments, ``B`` a batch, ``C`` final
+observations. All arrays may be NumPy or JAX arrays; named tuples are pytrees.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-Array = Any  # numpy.ndarray | jax.Array; JAX is not imported on the ground floor
+Array = Any  # numpy.ndarray | jax.Array, without importing JAX
 Device = Any  # jax.Device
 
 
@@ -21,12 +21,12 @@ class ObservationSpec:
     Attributes:
         shape: shape of one observation.
         dtype: NumPy dtype name, for example ``"float32"`` or ``"uint8"``.
-        high: largest value of an integer observation (255 for pixels), by which networks scale it;
-            None for floating point observations, which are fed as they are.
-        stack: how many frames an image holds as groups of channels, the newest last; replay keeps
-            each frame once.
-        stack_pad: what an episode's first stacks hold before its first frame: ``"first"`` (that
-            frame again) or ``"zeros"``.
+        high: largest value of an integer observation (255 for pixels), by which networks divide
+            it; None for floating point observations, which are not scaled.
+        stack: frames in an image as groups of channels, the newest last; replay keeps each frame
+            once.
+        stack_pad: padding of an episode's first stacks: ``"first"`` (its first frame) or
+            ``"zeros"``.
     """
 
     shape: tuple[int, ...]
@@ -68,22 +68,22 @@ ActionSpec = DiscreteSpec | ContinuousSpec
 
 
 class Trajectory(NamedTuple):
-    """T steps of N environments, with what is needed to bootstrap.
+    """T steps of N environments, with the observations for bootstrapping.
 
     Attributes:
         obs: ``[T, N, ...]`` raw observations, before each step.
-        actions: ``[T, N]`` int32 or ``[T, N, A]`` float32: what the environment was given.
+        actions: ``[T, N]`` int32 or ``[T, N, A]`` float32, as passed to the environment.
         rewards: ``[T, N]`` float32.
         terminated: ``[T, N]`` bool; no bootstrap after it.
         truncated: ``[T, N]`` bool; bootstrap from the final observation.
-        last_obs: ``[N, ...]`` observations after the last step (of the next episode, where one
+        last_obs: ``[N, ...]`` observations after the last step (the next episode's first, if one
             ended with that step).
-        final_obs: ``[C, ...]`` observations with which truncated episodes ended.
-        final_index: ``[C]`` int32, ``t * N + n`` of each final observation, ``T * N`` for unused.
-        extras: what `act` returned beside the action, each ``[T, N, ...]``.
-        valid: ``[T, N]`` bool, or None where every step counts.
-        ended: ``[T, N]`` bool, whether the episode itself ended with that step (it does not with a
-            lost life that counts as a terminal); None for algorithms without replay.
+        final_obs: ``[C, ...]`` last observations of truncated episodes.
+        final_index: ``[C]`` int32, ``t * N + n`` of each final observation, ``T * N`` if unused.
+        extras: other outputs of `act`, each ``[T, N, ...]``.
+        valid: ``[T, N]`` bool, or None if every step counts.
+        ended: ``[T, N]`` bool, whether the episode ended with that step (a lost life does not end
+            it); None for algorithms without replay.
     """
 
     obs: Array
@@ -100,14 +100,14 @@ class Trajectory(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """B replayed transitions, each n steps long (fewer where the episode or the store ends).
+    """B replayed transitions, each of n steps (fewer at the end of an episode or of the replay).
 
     Attributes:
         obs: ``[B, ...]`` raw observations.
         actions: ``[B]`` int32 or ``[B, A]`` float32.
         rewards: ``[B]`` float32, the discounted sum of the steps' rewards.
         next_obs: ``[B, ...]`` raw observations after them.
-        discounts: ``[B]`` float32, what the value of `next_obs` counts: gamma^n, 0 at a terminal.
+        discounts: ``[B]`` float32, factor of the value of `next_obs`: gamma^n, 0 at a terminal.
         weights: ``[B]`` float32 importance weights, 1 for uniform samples.
     """
 
@@ -126,8 +126,8 @@ class Episode(NamedTuple):
         env: its environment.
         episode_return: undiscounted raw return.
         length: in steps.
-        q_max: mean over its steps of the largest action value when acting; NaN where the network
-            never ran or has no action values.
+        q_max: mean of the largest action value over its acting steps; NaN if the network never ran
+            or has no action values.
     """
 
     env: int
@@ -138,13 +138,13 @@ class Episode(NamedTuple):
 
 @dataclass
 class Metrics:
-    """What one iteration did.
+    """Results of one iteration.
 
     Attributes:
-        steps: environment steps taken, summed over environments.
-        updates: gradient steps made.
-        episodes: the episodes that ended, in the order of their ends.
-        values: the algorithm's own scalars by name.
+        steps: environment steps, summed over environments.
+        updates: gradient steps.
+        episodes: finished episodes, in the order of their ends.
+        values: the algorithm's scalars by name.
     """
 
     steps: int
@@ -160,8 +160,8 @@ class Snapshot:
     Attributes:
         arrays: flat mapping from names to NumPy arrays.
         data: JSON-compatible counters and settings.
-        rows: the replayed experience, of which a checkpoint writes only what is new; None where
-            there is none.
+        rows: the stored experience, of which a checkpoint writes only new rows; None without
+            replay.
     """
 
     arrays: dict[str, Array]
@@ -170,13 +170,13 @@ class Snapshot:
 
 
 class RowSource(Protocol):
-    """Rows of experience by their numbers since the run's start; the oldest fall away."""
+    """Rows of experience, numbered since the run's start; the oldest are dropped."""
 
     @property
     def stored(self) -> tuple[int, int]:
-        """The first and one past the last row that are needed to go on."""
+        """The first and one past the last row that are needed to continue."""
         ...
 
     def read(self, first: int, end: int) -> dict[str, Array]:
-        """The rows ``first .. end - 1``: arrays with one leading axis by name."""
+        """The rows ``first .. end - 1``: arrays by name, with a leading axis of rows."""
         ...

@@ -51,7 +51,7 @@ def live_mb(learned: Sequence[tuple[Any, bool]], replay: Any) -> dict[str, dict[
             kind = "cpu" if device.platform == "cpu" else "gpu"
             number = device.local_hardware_id or device.id
             device_sizes = taken.setdefault(str(DeviceName(kind, number)), {})
-            device_sizes[purpose] = sizes_here.get(purpose, 0.0) + shard.data.nbytes / MiB
+            device_sizes[purpose] = device_sizes.get(purpose, 0.0) + shard.data.nbytes / MiB
             peak = (device.memory_stats() or {}).get("peak_bytes_in_use")
             if peak is not None:
                 device_sizes["peak"] = peak / MiB

@@ -71,9 +71,9 @@ class Schedule:
 
     def advance(self, n: int) -> list[Metrics]:
         """Collect and learn `n` times."""
-        return [self._one() for _ in range(n)]
+        return [self._iterate() for _ in range(n)]
 
-    def _one(self) -> Metrics:
+    def _iterate(self) -> Metrics:
         raise NotImplementedError
 
     def start(self) -> None:

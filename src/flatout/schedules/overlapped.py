@@ -115,16 +115,16 @@ class OverlappedSchedule(Schedule):
         self._thread.shutdown()
         super().close()
 
-    def _one(self) -> Metrics:
+    def _iterate(self) -> Metrics:
         if self._failure is not None:
             raise self._failure
         begin = time.perf_counter()
         if not self._pending:
             self._gather()
         idle = time.perf_counter() - begin
-        taken = self._pending.popleft()
-        queued = time.perf_counter() - taken.ready
-        job = self._thread.submit(self._learn, taken)
+        pending = self._pending.popleft()
+        queued = time.perf_counter() - pending.ready
+        job = self._thread.submit(self._learn, pending)
         try:
             # With lag 1 always the next; with more, as many as there is time for while learning.
             while self._collected <= self._version + self._lag and not (
@@ -147,7 +147,7 @@ class OverlappedSchedule(Schedule):
         oldest = self._acting(self._collected)
         self._bundles = {v: bundle for v, bundle in self._bundles.items() if v >= oldest}
         values |= {
-            "policy_lag": float(self._version - 1 - taken.version),
+            "policy_lag": float(self._version - 1 - pending.version),
             "time/queue_s": queued,
             "time/sampler_wait_s": waited,
             "time/learner_wait_s": idle,
@@ -155,7 +155,7 @@ class OverlappedSchedule(Schedule):
         self._learned_from += 1
         for name in WAITS:
             self._totals[name] += values[name]
-        return self._metrics(values, taken)
+        return self._metrics(values, pending)
 
     def _gather(self) -> None:
         """Collect the next trajectory with the version for its number."""

@@ -9,7 +9,7 @@ from flatout.types import Metrics
 class SerialSchedule(Schedule):
     """One thread: trajectory k is collected with version k, learning from it publishes k + 1."""
 
-    def _one(self) -> Metrics:
+    def _iterate(self) -> Metrics:
         resumed = bool(self._pending)  # from a run that was overlapped
         pending = self._pending.popleft() if resumed else self._collect(self._version)
         values = self._learn(pending)

@@ -1,1 +1,1 @@
-"""Explaining Flatout's own runs: what a run records, and the rules that read it."""
+"""Diagnosis of Flatout's runs: recording, and rules."""

@@ -1,4 +1,4 @@
-"""Rules for what lies beside collecting and learning: writing, evaluating, devices. Pure."""
+"""Rules for writing, evaluating, compiling and devices. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from flatout.planning.facts import RunFacts
 from flatout.planning.predict import ASSUMED, MODELLED, Costs, Gain, between, gain_of, remaining
 
 LARGE_UPDATE_S = 3e-3
-"""On a CPU; from here on a GPU is likely to be faster."""
+"""Seconds of an update on a CPU from which a GPU is likely to be faster."""
 
 RARER = (10, 100)
-"""How many times rarer something is proposed to be, and the most."""
+"""The smallest and the largest proposed factor by which something becomes rarer."""
 
 
 def _rarer(share: float, every: int) -> tuple[int, Gain]:
-    """How many times rarer, so that about a hundredth remains, and the gain."""
+    """A longer interval at which about a hundredth of the time remains, and the gain."""
     times, most = RARER
     while times < most and share / times > 0.02:
         times *= 10
@@ -37,18 +37,18 @@ def writing(facts: RunFacts, cost: Costs, share: float) -> Finding:
         rarer, gain = _rarer(facts.checkpoints, every)
         evidence.append(f"a checkpoint every {every:,} steps (--checkpoint-every)")
         words = "Write checkpoints more rarely: a killed run then loses more; the rest remains."
-        tried = Try(gain, words, {"checkpoint_every": rarer})
+        proposal = Try(gain, words, {"checkpoint_every": rarer})
     else:
         each = facts.steps / max(facts.iterations, 1)
         every = max(int(settings.get("log_every", 1)), int(each), 1)
         rarer, gain = _rarer(facts.logs, every)
-        if facts.replays:  # rows of episodes stay as many as there are episodes
+        if facts.replays:  # rows of episodes do not become fewer
             gain = between(gain.high, gain.gain, gain_of(facts.logs, 1.0))
         evidence.append(f"a row of metrics every {every:,} steps (--log-every)")
         words = "Write metrics more rarely; each row then means more iterations."
-        tried = Try(gain, words, {"log_every": rarer})
+        proposal = Try(gain, words, {"log_every": rarer})
     otherwise = "Keep the run folder on a faster disk."
-    return predicted("io-bound", share, evidence, otherwise, facts, [tried])
+    return predicted("io-bound", share, evidence, otherwise, facts, [proposal])
 
 
 def evaluation(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
@@ -96,7 +96,7 @@ def oversubscribed(facts: RunFacts, cost: Costs, share: float) -> Finding | None
 
 
 def gpu_unused(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
-    """A GPU that nothing runs on."""
+    """An unused GPU."""
     if not facts.gpus or any(device.kind == "gpu" for device in facts.placement.devices):
         return None
     share = facts.phases["learn"]
@@ -115,7 +115,7 @@ def gpu_unused(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
 
 
 def memory(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
-    """A GPU's memory that others want, too."""
+    """A full GPU memory that other programs use, too."""
     use = facts.use
     if use.gpu_memory is None or use.gpu_memory < 0.95 or not use.gpu_others:
         return None

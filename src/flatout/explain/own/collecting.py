@@ -1,4 +1,4 @@
-"""Rules for what comes before learning: stepping, acting, actor processes. Pure."""
+"""Rules for collecting: stepping, acting, actor processes. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def proposals(facts: RunFacts, cost: Costs) -> list[Try]:
     place, envs, cores = facts.placement, facts.envs, facts.cores
     tries: list[Try] = []
     count = len(facts.workers) or (place.workers[0] if place.workers else 0)
-    # Environments that sleep or wait for others do not need a core each.
+    # Environments that sleep do not need a core each.
     most = cores if cost.computing > 0.5 else max(cores, 64)
     processes = worker_count(envs, most)
 
@@ -82,7 +82,7 @@ def env(facts: RunFacts, cost: Costs, share: float) -> Finding:
             f"they compute for only {percent(cost.computing)} of that: the rest is sleeping or "
             "waiting for something else"
         )
-    # ALE's vector environment has threads of its own.
+    # ALE's vector environment starts threads itself.
     threaded = str(facts.settings.get("env", "")).startswith("ALE/") and not count
     tries = [
         proposal
@@ -115,7 +115,7 @@ def act(facts: RunFacts, cost: Costs, share: float) -> Finding:
 
 
 def ipc(facts: RunFacts, cost: Costs, share: float) -> Finding:
-    """The way to actor processes and back."""
+    """Communication with actor processes."""
     turns = max((worker.turns for worker in facts.workers), default=0)
     evidence = [
         f"the way to {len(facts.workers)} actor processes and back takes {percent(share)} of "
@@ -149,7 +149,7 @@ def ipc(facts: RunFacts, cost: Costs, share: float) -> Finding:
 
 
 def lockstep(facts: RunFacts, cost: Costs, share: float) -> Finding:
-    """Waiting for the slowest of them."""
+    """Waiting for the slowest actor process."""
     evidence = [f"waiting for the slowest actor process takes {percent(share)} of the time"]
     busy = sorted(worker.busy_s for worker in facts.workers)
     if busy and facts.seconds:

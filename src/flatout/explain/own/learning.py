@@ -1,4 +1,4 @@
-"""Rules for learning: is it the arithmetic, or what surrounds it? Pure."""
+"""Rules for learning: arithmetic or overhead? Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def replay(facts: RunFacts, cost: Costs, share: float) -> Finding:
 
 
 def images(facts: RunFacts, cost: Costs, share: float) -> Finding:
-    """A dataset's batches, which another thread gathers meanwhile."""
+    """Waiting for a dataset's batches, which another thread gathers."""
     evidence = [f"learning waits for the next batches {percent(share)} of the time"]
     otherwise = "Images that are smaller, or a faster core: one thread gathers them all."
     return predicted("input-bound", share, evidence, otherwise, facts)
@@ -62,7 +62,7 @@ def transfer(facts: RunFacts, cost: Costs, share: float) -> Finding:
 
 
 def turns(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
-    """Many short iterations: what each costs however little it learns."""
+    """Many short iterations: their fixed cost."""
     share, gain = longer_turns(facts, LONGER)
     if share < 2 * WORTH_SAYING or not facts.updates:
         return None
@@ -96,7 +96,7 @@ def turns(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
 
 
 def arithmetic(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
-    """The gradient steps themselves, or the starting of their operations."""
+    """The gradient steps themselves, or launching their operations."""
     learn, use = facts.phases["learn"], facts.use
     share = max(learn - longer_turns(facts, LONGER)[0], 0.0)
     if share < WORTH_SAYING:
@@ -110,8 +110,8 @@ def arithmetic(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
             evidence.append(f"the GPU is {percent(use.gpu_full)} full while they run")
         return _tiny_updates(facts, share, evidence)
     if use.gpu_busy is not None:
-        more = "" if use.gpu_full is None else f", {percent(use.gpu_full)} full"
-        evidence.append(f"the GPU is busy {percent(use.gpu_busy)} of the time{more}")
+        fullness = "" if use.gpu_full is None else f", {percent(use.gpu_full)} full"
+        evidence.append(f"the GPU is busy {percent(use.gpu_busy)} of the time{fullness}")
     tries = [
         proposal
         for proposal in proposals(facts, cost)
@@ -125,7 +125,7 @@ def arithmetic(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
 
 
 def _tiny_updates(facts: RunFacts, share: float, evidence: list[str]) -> Finding:
-    """Updates so small that starting their operations is the time."""
+    """Updates so small that launching operations dominates."""
     batch = facts.settings.get("batch_size")
     tries: list[Try] = []
     if batch and "n_epochs" in facts.settings:

@@ -1,4 +1,4 @@
-"""Remedies that may be proposed, and findings made of the best of them. Pure."""
+"""Possible remedies, and findings that propose the best one. Pure."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from flatout.planning.facts import RunFacts
 from flatout.planning.predict import Gain
 
 WORTH_SAYING = 0.05
-"""Phases below this share of the time make no finding."""
+"""Minimum share of the time for a finding."""
 
 
 @dataclass(frozen=True)
 class Try:
-    """A remedy that may be proposed.
+    """A possible remedy.
 
     Attributes:
         gain: predicted.
         words: what to change.
-        changes: the settings, where it is one.
-        handicap: how much more than others it must gain, for what else it changes.
+        changes: to settings, if any.
+        handicap: its gain is divided by this in comparisons, for its side effects.
     """
 
     gain: Gain
@@ -36,27 +36,27 @@ def predicted(
     cause: str, share: float, evidence: Sequence[str], otherwise: str,
     facts: RunFacts, tries: Sequence[Try] = (),
 ) -> Finding:  # fmt: skip
-    """A finding with the possible proposal that gains most, handicaps counted.
+    """A finding with the proposal that gains most, divided by its handicap.
 
     Args:
         cause, share, evidence: the finding's.
-        otherwise: what to say where no setting is predicted to gain.
+        otherwise: advice if no proposal is predicted to gain.
         facts: of the run.
         tries: the proposals.
     """
-    able = [
+    valid = [
         proposal
         for proposal in tries
         if not proposal.changes or possible(facts.settings, proposal.changes, facts.cores)
     ]
-    tried = max(able, key=lambda t: (t.gain.gain / t.handicap, bool(t.changes)), default=None)
-    if tried is None or tried.gain.gain < 1.02:
+    best = max(valid, key=lambda t: (t.gain.gain / t.handicap, bool(t.changes)), default=None)
+    if best is None or best.gain.gain < 1.02:
         return Finding(cause, share, tuple(evidence), otherwise)
-    gain = tried.gain
+    gain = best.gain
     rest = f"{percent(1.0 / gain.gain)} of the time remains for the same work"
     return Finding(
-        cause, share, (*evidence, f"{gain_word(gain.kind)}: {rest}"), tried.words,
-        gain.gain, gain.low, gain.high, flags(tried.changes), gain.kind,
+        cause, share, (*evidence, f"{gain_word(gain.kind)}: {rest}"), best.words,
+        gain.gain, gain.low, gain.high, flags(best.changes), gain.kind,
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""Records where a run's time goes while it runs: spans.jsonl, devices.jsonl, the last seconds.
+"""Records a run's spans and hardware use: spans.jsonl, devices.jsonl, the last seconds.
 
-A span record is written about once a second at an iteration's boundary; in a long run more rarely,
-so that the files stay small. Nothing here waits, and nothing that is learned depends on it.
+Span records are written at an iteration's boundary about once a second, in a long run more rarely.
+Recording never waits, and does not change what is learned.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from flatout.storage.span_records import (
 
 INTERVAL_S = 1.0
 RECENT_S = 5.0
-"""What the live display calls now."""
+"""Seconds that the live display shows."""
 
 MANY_LANES = 32
-"""Runs with more processes than this write their lines more rarely."""
+"""Runs with more processes than this write records more rarely."""
 
 
 class RunRecording:
-    """One process's part of a run's recording.
+    """A run's recording.
 
     Args:
         spans: the main process's.
-        lanes: what the run's other threads and processes have done so far.
-        waited: seconds in which the main process has waited for the learner's thread.
+        lanes: the work of the run's other threads and processes so far.
+        waited: seconds for which the main process has waited for the learner's thread.
         wall: seconds since the run's start.
-        folder: where the files are kept; None keeps nothing on disk.
-        kept_s: what a resumed run keeps of them: the seconds up to its checkpoint.
+        folder: of the files; None writes no files.
+        kept_s: the checkpoint's time; a resumed run truncates the files after it.
         cores: that the run may use.
         devices: sample the CPU and the GPUs.
     """
@@ -71,7 +71,7 @@ class RunRecording:
         self._file: Any = None
         self._recorder: Recorder | None = None
         if folder is not None:
-            with suppress(OSError):  # what explains a run must not end it
+            with suppress(OSError):  # failing to record must not end a run
                 for name in (SPANS, DEVICES):
                     cut_after(folder / name, kept_s)
                 descriptor = nofollow.open_file(folder / SPANS, nofollow.APPEND)
@@ -85,37 +85,37 @@ class RunRecording:
         self._counts = (0, 0, 0)
         self._begun = self._at = self._due = 0.0
         self._main: dict[str, int] = {}
-        self._others: dict[str, Work] = {}
+        self._works: dict[str, Work] = {}
         self._waited_s = 0.0
         self._first = True
 
     def begin(self, begin: Begin, counts: tuple[int, int, int]) -> None:
-        """Training begins now; `counts` are the run's steps, updates and iterations so far."""
+        """Start when training begins; `counts` are the run's steps, updates and iterations."""
         self._write({"begin": asdict(begin)})
         self._counts = counts
         self._begun = self._at = self._due = time.perf_counter()
-        self._main, self._others = dict(self._spans.totals), dict(self._lanes())
+        self._main, self._works = dict(self._spans.totals), dict(self._lanes())
         self._waited_s = self._waited()
         if self._recorder is not None:
             self._recorder.start()
 
     def tick(self, counts: tuple[int, int, int]) -> bool:
-        """An iteration has ended; whether there is something new to show."""
+        """After an iteration: write records if due; returns whether it wrote any."""
         if time.perf_counter() < self._due:
             return False
-        self._cut(counts, first=self._first)
+        self._write_records(counts, first=self._first)
         self._first = False
         return True
 
     def end(self, counts: tuple[int, int, int]) -> None:
-        """The last iteration is over; what comes now is the run's end."""
+        """After the last iteration: write its records."""
         if self._begun and counts[2] > self._counts[2]:
-            self._cut(counts, first=self._first)
+            self._write_records(counts, first=self._first)
 
     def close(self) -> None:
-        """Write what is left, and stop sampling."""
+        """Write the last records and stop sampling."""
         if self._begun:
-            self._cut(self._counts, closing=True)
+            self._write_records(self._counts, closing=True)
             self._begun = 0.0
         if self._recorder is not None:
             self._recorder.stop()
@@ -126,31 +126,31 @@ class RunRecording:
 
     @property
     def recent(self) -> list[SpanRecord]:
-        """What every lane did in the last seconds."""
+        """The span records of the last seconds."""
         return list(self._recent)
 
     @property
     def sample(self) -> MonitorSample | None:
-        """What the hardware did in the last second."""
+        """The newest sample of the hardware."""
         return None if self._recorder is None else self._recorder.latest
 
     def lines(self) -> list[dict[str, Any]]:
-        """The whole run's lines where there is a folder, else this process's."""
+        """The run's lines from its folder; without a folder this process's."""
         return self._lines if self._folder is None else json_lines(self._folder / SPANS)
 
     def samples(self) -> list[MonitorSample]:
-        """The same for the samples of the hardware."""
+        """The hardware's samples, as `lines`."""
         if self._folder is not None:
             return read_samples(self._folder / DEVICES)
         return [] if self._recorder is None else list(self._recorder.samples)
 
-    def _cut(
+    def _write_records(
         self, counts: tuple[int, int, int], *, first: bool = False, closing: bool = False
     ) -> None:
-        """End every lane's record, and begin the next."""
+        """Write a record for each thread and process, and begin the next records."""
         now, end = time.perf_counter(), self._wall()
         duration = max(now - self._at, 0.0)
-        main, others, waited = dict(self._spans.totals), dict(self._lanes()), self._waited()
+        main, works, waited = dict(self._spans.totals), dict(self._lanes()), self._waited()
         spent = {name: (ns - self._main.get(name, 0)) / 1e9 for name, ns in main.items()}
         learner_s = min(max(waited - self._waited_s, 0.0), spent.get("wait", 0.0))
         if learner_s:
@@ -163,8 +163,8 @@ class RunRecording:
             SpanRecord, max(end - duration, 0.0), duration, first=first, closing=closing
         )
         records = [record(MAIN, spent, steps=steps, updates=updates, iterations=iterations)]
-        for lane, work in others.items():
-            before = self._others.get(lane, Work())
+        for lane, work in works.items():
+            before = self._works.get(lane, Work())
             spent = {name: s - before.seconds.get(name, 0.0) for name, s in work.seconds.items()}
             turns, square = work.turns - before.turns, max(work.square - before.square, 0.0)
             records.append(record(lane, spent, turns=turns, square=square))
@@ -174,9 +174,9 @@ class RunRecording:
         while self._recent and self._recent[0].end < end - RECENT_S and not closing:
             self._recent.popleft()
         self._counts, self._at = counts, now
-        self._main, self._others, self._waited_s = main, others, waited
-        rarer = max(1.0, len(records) / MANY_LANES)
-        self._due = now + rarer * max(INTERVAL_S, (now - self._begun) / GROWTH_S)
+        self._main, self._works, self._waited_s = main, works, waited
+        factor = max(1.0, len(records) / MANY_LANES)
+        self._due = now + factor * max(INTERVAL_S, (now - self._begun) / GROWTH_S)
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._folder is None:
@@ -185,6 +185,6 @@ class RunRecording:
             return
         try:
             self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
-            self._file.flush()  # a killed run leaves what it knew
-        except OSError:  # a full disk: metrics and checkpoints say so
+            self._file.flush()  # survives a kill
+        except OSError:  # a full disk: writing metrics and checkpoints reports it
             self._file = None

@@ -1,7 +1,7 @@
-"""The rules for Flatout's own runs: numbers in, ranked findings out. Pure.
+"""The rules for Flatout's runs: numbers in, ranked findings out. Pure.
 
-First the phase that holds the rest up, then the mechanism inside learning, then devices. Each rule
-names what remains after its remedy, and proposes only settings that the run could be given.
+First the phase that is the bottleneck, then the mechanism inside learning, then devices. Each rule
+names what remains after its remedy, and proposes only valid settings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flatout.planning.facts import RunFacts
 from flatout.planning.predict import Costs, costs
 
 LEARNING_HOLDS = 0.5
-"""From this share on learning itself is what the run waits for."""
+"""From this share on, learning itself is the bottleneck."""
 
 Rule = Callable[[RunFacts, Costs, float], Finding | None]
 
@@ -28,31 +28,31 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("io",), beside.writing), (("eval",), beside.evaluation), (("compile",), beside.compiling),
     ((), beside.oversubscribed), ((), beside.gpu_unused), ((), beside.memory),
 )  # fmt: skip
-"""Each with the phases whose share it is given, and without which it has nothing to say."""
+"""Rules and their phases: a rule receives their share, and is skipped if it is small."""
 
 
 def findings(facts: RunFacts) -> tuple[Finding, ...]:
     """All findings, best first; at least one."""
-    found: list[Finding] = []
+    results: list[Finding] = []
     cost = costs(facts)
     for phases, rule in RULES:
         share = sum(facts.phases[phase] for phase in phases)
         finding = None if phases and share < WORTH_SAYING else rule(facts, cost, share)
         if finding is not None:
-            found.append(finding)
-    if not found:
-        found.append(_nothing(facts))
-    return tuple(sorted(found, key=lambda finding: -_rank(finding, facts)))
+            results.append(finding)
+    if not results:
+        results.append(_nothing(facts))
+    return tuple(sorted(results, key=lambda finding: -_rank(finding, facts)))
 
 
-def verdict(found: tuple[Finding, ...]) -> str:
-    """The first finding's id; ``healthy`` where that is the arithmetic of learning."""
-    return HEALTHY if found[0].id == "compute-bound" else found[0].id
+def verdict(ranked: tuple[Finding, ...]) -> str:
+    """The first finding's id, or ``healthy`` if that is ``compute-bound``."""
+    return HEALTHY if ranked[0].id == "compute-bound" else ranked[0].id
 
 
-def headline(found: tuple[Finding, ...], facts: RunFacts) -> str:
-    """The verdict in one sentence: whether the learner has something to do, and what it awaits."""
-    first, idle = found[0], 1.0 - facts.learner
+def headline(ranked: tuple[Finding, ...], facts: RunFacts) -> str:
+    """The verdict in one sentence: how idle the learner is, and what it waits for."""
+    first, idle = ranked[0], 1.0 - facts.learner
     if first.id == "compute-bound":
         return f"the learner is busy {percent(facts.learner)} of the time"
     phase = next((phase for phase, cause in CAUSE_OF.items() if cause == first.id), None)
@@ -65,7 +65,7 @@ def headline(found: tuple[Finding, ...], facts: RunFacts) -> str:
 
 
 def bottleneck(phases: dict[str, float]) -> tuple[str, float]:
-    """The cause and the share of what took most of the last seconds, for the live display."""
+    """The largest cause of the last seconds and its share, for the live display."""
     named = {phase: share for phase, share in phases.items() if phase in _SHOWN}
     if not named or max(named.values()) <= 0.0:
         return "", 0.0
@@ -81,14 +81,14 @@ _AWAITED = {
     "wait": "waiting for the slowest actor process",
     "io": "writing logs and checkpoints", "compile": "compiling again",
 }  # fmt: skip
-"""What the learner cannot begin before."""
+"""What the learner waits for."""
 
 
 def _rank(finding: Finding, facts: RunFacts) -> float:
-    """What holds the rest up comes first; what is only a symptom of something else, later."""
+    """Bottlenecks rank high, symptoms of other causes low."""
     if finding.id == "compute-bound":
-        holds = facts.phases["learn"] >= LEARNING_HOLDS
-        return 2.0 + finding.share if holds else finding.share / 2
+        is_bottleneck = facts.phases["learn"] >= LEARNING_HOLDS
+        return 2.0 + finding.share if is_bottleneck else finding.share / 2
     if finding.id in DEVICES:
         return 3.0 + finding.share if finding.gain > WORTHWHILE else -1.0
     if finding.id == "oversubscribed":

@@ -1,4 +1,4 @@
-"""`flatout explain RUN_DIR`: what a run of Flatout waited for, from what its folder holds."""
+"""`flatout explain RUN_DIR`: the diagnosis of a run from its folder."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from flatout.storage.span_records import (
 )
 
 CROWDED = 0.25
-"""Share of the cores that others use, from which on it is said."""
+"""Share of the cores used by other programs from which on the diagnosis notes it."""
 
 MOST_RECORDS, MOST_SAMPLES = 400, 1000
-"""More than these are too fine to be drawn: records are joined, samples left out."""
+"""Maximum to be drawn: beyond it records are merged and samples left out."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that a run is explained from; plain values, which can be saved.
+    """The input of a run's diagnosis: plain values, which can be saved.
 
     Attributes:
-        subject: what it is called: its folder.
+        subject: the run's folder.
         config: its settings.
         lines: of spans.jsonl.
         samples: of devices.jsonl.
@@ -67,11 +67,7 @@ class Evidence:
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Evidence:
-        """What `as_json` gave.
-
-        Raises:
-            UsageError: it is something else.
-        """
+        """The inverse of `as_json`; `UsageError` for other values."""
         from flatout.config.settings import resolve
 
         try:
@@ -86,7 +82,7 @@ class Evidence:
 
 
 def read_run(path: Path) -> Evidence:
-    """What a run's folder holds, also while the run goes on or after it was killed.
+    """Read a run's folder, also while the run goes on or after it was killed.
 
     Raises:
         UsageError: there is no such folder, or no run in it.
@@ -96,7 +92,7 @@ def read_run(path: Path) -> Evidence:
         raise UsageError(f"there is no folder {path}.")
     if not path.is_dir():
         raise UsageError(f"{path} is a file; explain takes a run's folder.")
-    config = load_config(path, None)  # nothing that the folder names is called here
+    config = load_config(path, None)  # runs no code that the folder names
     ended = (path / "summary.json").is_file()
     return Evidence(
         str(path), config, json_lines(path / SPANS), read_samples(path / DEVICES), ended
@@ -104,7 +100,7 @@ def read_run(path: Path) -> Evidence:
 
 
 def diagnose_run(path: Path) -> Diagnosis:
-    """The diagnosis of a run's folder; raises what `read_run` and `diagnose_evidence` raise."""
+    """`diagnose_evidence` of `read_run`."""
     return diagnose_evidence(read_run(path))
 
 
@@ -112,7 +108,7 @@ def diagnose_evidence(evidence: Evidence) -> Diagnosis:
     """The diagnosis of a run. Pure.
 
     Raises:
-        FlatoutError: it has recorded no iteration yet, or its files hold what no run writes.
+        FlatoutError: it has recorded no iteration yet, or its files are damaged.
     """
     try:
         return _diagnosed(evidence)
@@ -125,14 +121,14 @@ def diagnose_evidence(evidence: Evidence) -> Diagnosis:
 
 def _diagnosed(evidence: Evidence) -> Diagnosis:
     begins, records = read_lines(dict(line) for line in evidence.lines)
-    totals, apart = steady(records)
+    totals, excluded = steady(records)
     if totals is None or not begins:
         raise FlatoutError(
             f"{evidence.subject} has no finished iteration in its {SPANS}: there is nothing to "
             "explain."
         )
     samples, last = evidence.samples, begins[-1]
-    given = facts(
+    facts_ = facts(
         totals,
         settings=evidence.config.flat(),
         placement=parse(last.placement),
@@ -142,61 +138,61 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
         gpus=last.gpus,
         images=last.images,
     )
-    found = findings(given)
+    ranked = findings(facts_)
     notes = list(totals.notes)
     if not evidence.ended:
         notes.append("The run has not ended: what it has written so far is explained.")
     notes += [note for sample in samples for note in sample.notes]
-    others = (given.use.cpu_all or 0.0) - (given.use.cpu or 0.0)
-    if given.use.cpu is not None and others > CROWDED:
+    others_share = (facts_.use.cpu_all or 0.0) - (facts_.use.cpu or 0.0)
+    if facts_.use.cpu is not None and others_share > CROWDED:
         notes.append(
-            f"Other programs used {100 * others:.0f} % of the cores: everything took longer than "
-            "it does alone."
+            f"Other programs used {100 * others_share:.0f} % of the cores: everything took longer "
+            "than it does alone."
         )
     compiling = sum(begin.compile_s for begin in begins)
     starting = sum(begin.startup_s for begin in begins) - compiling
-    apart = [("start-up", starting), ("compiling", compiling), *apart]
+    excluded = [("start-up", starting), ("compiling", compiling), *excluded]
     every = max(-(-len(samples) // MOST_SAMPLES), 1)
     return Diagnosis(
         subject=evidence.subject,
-        verdict=verdict(found),
-        headline=headline(found, given),
-        findings=found,
-        seconds=given.seconds,
-        apart=tuple((what, seconds) for what, seconds in apart if seconds > 0.0),
-        phases=given.phases,
+        verdict=verdict(ranked),
+        headline=headline(ranked, facts_),
+        findings=ranked,
+        seconds=facts_.seconds,
+        apart=tuple((what, seconds) for what, seconds in excluded if seconds > 0.0),
+        phases=facts_.phases,
         lanes=lanes(records),
         usage=tuple(map(Usage.of, samples[::every])),
-        cores=given.cores,
+        cores=facts_.cores,
         machine=last.machine,
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
 def closing(diagnosis: Diagnosis | None) -> dict[str, Any]:
-    """What a run's summary says of it: docs/metrics.md describes the keys."""
+    """The diagnosis in a run's summary: docs/metrics.md describes the keys."""
     if diagnosis is None:
         return {"verdict": None, "headline": "", "try": None}
-    tried = advice(diagnosis)
-    if tried is not None and tried.gain <= WORTHWHILE:
-        tried = None
+    best = advice(diagnosis)
+    if best is not None and best.gain <= WORTHWHILE:
+        best = None
     return {
         "verdict": diagnosis.verdict,
         "headline": diagnosis.headline,
-        "try": None if tried is None else json.loads(json.dumps(asdict(tried))),
+        "try": None if best is None else json.loads(json.dumps(asdict(best))),
     }
 
 
 def _during(
     samples: Sequence[MonitorSample], records: Sequence[SpanRecord]
 ) -> Sequence[MonitorSample]:
-    """The samples of the steady state, where there are any."""
+    """The samples of the steady state, or all if there are none."""
     first = next((record.t for record in records if not record.first and not record.closing), None)
     return [s for s in samples if first is not None and s.t - s.seconds >= first - 0.5] or samples
 
 
 def lanes(records: Sequence[SpanRecord]) -> tuple[Lane, ...]:
-    """The timeline: within a record the phases follow one another, as long as they took."""
+    """The timeline: within a record, phases are drawn one after another with their durations."""
     order = list(PHASES)
     by_lane: dict[str, list[SpanRecord]] = {}
     for record in records:
@@ -226,7 +222,7 @@ def lanes(records: Sequence[SpanRecord]) -> tuple[Lane, ...]:
 
 
 def recent_phases(records: Sequence[SpanRecord], placement: Placement) -> dict[str, float]:
-    """Shares of the last seconds by phase, for the live display; empty before there are any."""
+    """Shares of the last seconds by phase, for the live display; may be empty."""
     totals, _ = steady([replace(record, first=False) for record in records])
     if totals is None:
         return {}

@@ -1,6 +1,6 @@
-"""Which settings a run could be given instead of its own, as flags that `flatout train` takes.
+"""Alternative settings for a run, as flags of `flatout train`. Pure.
 
-Pure: nothing is started. Every proposal is judged by the rules that judge a user's.
+Proposals are validated as a user's settings are.
 """
 
 from __future__ import annotations
@@ -18,13 +18,7 @@ Changes = dict[str, Any]
 
 
 def possible(settings: Mapping[str, Any], changes: Changes, cores: int) -> bool:
-    """Whether the run could be made with these changes.
-
-    Args:
-        settings: the run's, the algorithm among them.
-        changes: to them.
-        cores: that the run may use.
-    """
+    """Whether the changed settings (with the algorithm) are valid on so many cores."""
     values = {name: value for name, value in settings.items() if name != "algorithm"}
     try:
         config = resolve(str(settings["algorithm"]), values | changes)
@@ -39,7 +33,7 @@ def possible(settings: Mapping[str, Any], changes: Changes, cores: int) -> bool:
 
 
 def flags(changes: Changes) -> tuple[str, ...]:
-    """Changes as arguments of the command line."""
+    """Changes as command-line arguments."""
     words: list[str] = []
     for name, value in changes.items():
         flag = name.replace("_", "-")
@@ -51,7 +45,7 @@ def flags(changes: Changes) -> tuple[str, ...]:
 
 
 def named(setting: tuple[str, ...]) -> set[str]:
-    """The settings that such flags change, by name."""
+    """The names of the settings that such flags change."""
     return {
         word.removeprefix("--").removeprefix("no-").replace("-", "_")
         for word in setting
@@ -60,27 +54,24 @@ def named(setting: tuple[str, ...]) -> set[str]:
 
 
 def placed(placement: Placement, **changes: Any) -> Changes:
-    """A changed placement as a setting, the workers left to the run where they are None."""
+    """A changed placement as a setting."""
     changed = replace(placement, **changes)
     if changed.schedule == "overlapped" and changed.lag == 0:
         changed = replace(changed, lag=1)
     text = str(changed)
-    # On the CPU alone the device goes without saying.
+    # The CPU is the default device.
     short = text.removeprefix("act=cpu ")
     return {"placement": short if short and parse(short) == changed else text}
 
 
 def worker_count(envs: int, most: int) -> int:
-    """The largest number of equal workers, at most `most`; 1 where there is none."""
+    """The largest number of equal workers up to `most`, or 1."""
     return next((n for n in range(min(most, envs), 1, -1) if envs % n == 0), 1)
 
 
 def more_envs(settings: Mapping[str, Any], factor: int, cores: int) -> Changes | None:
-    """So many times as many environments, the size of rollouts kept where that is possible.
-
-    Returns:
-        The changes, or None where the run cannot be made so.
-    """
+    """Changes to `factor` times as many environments, with rollouts of the same size; None if that
+    is impossible."""
     if settings.get("algorithm") == "genetic":  # each environment is a member of the population
         return None
     changes: Changes = {"envs": int(settings["envs"]) * factor}

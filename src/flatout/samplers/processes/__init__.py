@@ -1,1 +1,1 @@
-"""Environments in actor processes, through shared memory."""
+"""Environments in actor processes."""

@@ -1,7 +1,4 @@
-"""Acting within an actor process: only this part of a worker has the network.
-
-It imports JAX, which workers whose actions come from their parent do without.
-"""
+"""Acting within an actor process. This imports JAX; workers that do not act avoid it."""
 
 from __future__ import annotations
 
@@ -29,14 +26,11 @@ if TYPE_CHECKING:
 
 
 class LocalActor:
-    """A sampler of this worker's environments, with the parameters that lie in the arena.
+    """Samples this worker's environments with the parameters in the arena.
 
     Args:
-        job: what it steps, and how it acts.
+        job: its environments, and how it acts.
         arena: shared with the parent.
-
-    Attributes:
-        spans: where the time goes.
     """
 
     def __init__(self, job: Job, arena: Arena) -> None:
@@ -74,15 +68,15 @@ class LocalActor:
         self._params = [arena[name] for name in arena.arrays if name.startswith(PARAMS)]
 
     def start(self, slot: int, episodes: list[int], steps: int) -> None:
-        """Begin these episodes; their observations go to row 0 of that slot."""
+        """Begin these episodes; their observations go to row 0 of the slot."""
         self._sampler.begin(slot, episodes, steps)
 
     def collect(self, slot: int, version: int) -> tuple[bytes, bytes]:
-        """One trajectory into that slot, and what of it does not lie in the arena.
+        """Collect a trajectory into the slot.
 
         Returns:
-            Rows, episodes and the steps and environments of final observations, as JSON; and
-            those observations' bytes.
+            Rows, episodes and positions of final observations, as JSON; and these observations'
+            bytes.
         """
         if version != self._policy.version:
             bundle = tuple(jax.device_put(np.array(array), self._device) for array in self._params)
@@ -109,6 +103,6 @@ class LocalActor:
         return self._sampler.state()
 
     def restore(self, state: dict[str, Any]) -> tuple[list[str], list[Any]]:
-        """See `CentralSampler.restore`; notes, and the environments that began anew."""
+        """See `CentralSampler.restore`; returns notes and restarted environments."""
         notes = self._sampler.restore(state)
         return notes, self._sampler.restarted

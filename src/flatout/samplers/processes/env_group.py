@@ -1,4 +1,4 @@
-"""Environments that step in actor processes, and the memory that these share with the run."""
+"""Environments that step in actor processes, and their shared memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def arena_fields(
     slots: int, horizon: int, num_envs: int, obs_spec: ObservationSpec, action_spec: ActionSpec
 ) -> Fields:
-    """What a run and its actor processes share: T steps of N environments in each slot."""
+    """The shared arrays of a run and its workers: T steps of N environments in each slot."""
     discrete = isinstance(action_spec, DiscreteSpec)
     action = ((num_envs,), "int32") if discrete else ((num_envs, action_spec.size), "float32")
     return fields_of(
@@ -38,12 +38,7 @@ def arena_fields(
 
 
 class WorkerEnvGroup:
-    """The environments of some neighbouring workers.
-
-    Args:
-        pool: all workers.
-        workers: these.
-    """
+    """The environments of consecutive workers of a pool."""
 
     span = "wait"
 
@@ -58,9 +53,9 @@ class WorkerEnvGroup:
         self._flags, self._finals = arena["flags"][columns], arena["finals"][columns]
         self._returns, self._lengths = arena["returns"][columns], arena["lengths"][columns]
         self._counters = arena["counters"][columns]
-        self._begun = (0, 0, False)
+        self._last_step = (0, 0, False)
         self._waiting: list[Worker] = []
-        self._gone: list[WorkerLost] = []
+        self._losses: list[WorkerLost] = []
         self._lives = np.zeros(self.num_envs, np.bool_)
         self.life_lost: np.ndarray | None = self._lives
 
@@ -70,23 +65,23 @@ class WorkerEnvGroup:
 
     def send(self, slot: int, t: int, actions: np.ndarray, active: Sequence[int] | None) -> None:
         self._actions[:] = actions
-        partly = active is not None
+        some_active = active is not None
         if active is not None:
             self._active[:] = False
             self._active[list(active)] = True
-        self._begun = (slot, t, partly)
+        self._last_step = (slot, t, some_active)
         self._waiting = list(self._workers)
         self._step(self._workers)
 
     def receive(self, ended: Ended) -> list[LostEnv]:
-        gone = [lost.worker for lost in self._gone]
+        lost_workers = [lost.worker for lost in self._losses]
         for worker in self._waiting:
-            if worker not in gone:
+            if worker not in lost_workers:
                 try:
                     worker.wait()
                 except WorkerLost as lost:
-                    self._gone.append(lost)
-        if self._gone:
+                    self._losses.append(lost)
+        if self._losses:
             return self._restart()
         self._waiting = []
         flags = self._flags
@@ -131,8 +126,8 @@ class WorkerEnvGroup:
         reproduced: list[bool] = []
         with self._pool.fatal():
             for worker in self._workers:
-                mine = self._columns(worker)
-                worker.tell(protocol.REPLAY, 0, 0, 0, (origins[mine], actions[mine]))
+                columns = self._columns(worker)
+                worker.tell(protocol.REPLAY, 0, 0, 0, (origins[columns], actions[columns]))
             for worker in self._workers:
                 reproduced += map(bool, worker.wait(worker.job.count))
         return reproduced
@@ -143,43 +138,43 @@ class WorkerEnvGroup:
     # --- Inside -------------------------------------------------------------------------------
 
     def _columns(self, worker: Worker) -> slice:
-        """A worker's environments within these environments."""
+        """A worker's environments within this group."""
         start = worker.job.first - self.first
         return slice(start, start + worker.job.count)
 
     def _step(self, workers: Sequence[Worker]) -> None:
-        slot, t, partly = self._begun
+        slot, t, some_active = self._last_step
         for worker in workers:
             try:
-                worker.tell(protocol.STEP, partly, slot, t)
+                worker.tell(protocol.STEP, some_active, slot, t)
             except WorkerLost as lost:
-                self._gone.append(lost)
+                self._losses.append(lost)
 
     def _restart(self) -> list[LostEnv]:
-        """Start lost workers again, with new episodes in the row that they stepped from."""
-        slot, t, _ = self._begun
+        """Restart lost workers with new episodes in the row that they stepped from."""
+        slot, t, _ = self._last_step
         losses: list[LostEnv] = []
-        self._waiting = [lost.worker for lost in self._gone]
-        for lost in self._gone:
+        self._waiting = [lost.worker for lost in self._losses]
+        for lost in self._losses:
             worker = lost.worker
-            mine = self._columns(worker)
-            before = self._obs[slot, t, mine].copy()
+            columns = self._columns(worker)
+            before = self._obs[slot, t, columns].copy()
             episodes = (self._counters[:, protocol.EPISODE] + 1).tolist()
             while True:
                 self._pool.restart(lost)
                 try:
                     self._begin([worker], slot, t, episodes)
                     break
-                except WorkerLost as again:
-                    lost = again
-            losses += [LostEnv(mine.start + i, obs) for i, obs in enumerate(before)]
-        self._gone = []
+                except WorkerLost as failure:
+                    lost = failure
+            losses += [LostEnv(columns.start + i, obs) for i, obs in enumerate(before)]
+        self._losses = []
         return losses
 
     def _begin(
         self, workers: Sequence[Worker], slot: int, row: int, episodes: Sequence[int | None]
     ) -> None:
-        """Start episodes (None: the current one goes on); observations go to that row."""
+        """Start episodes (None: continue the current one); observations go to the row."""
         for worker in workers:
             worker.tell(protocol.RESET, 0, slot, row, list(episodes[self._columns(worker)]))
         for worker in workers:

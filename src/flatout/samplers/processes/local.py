@@ -1,7 +1,7 @@
 """Actor processes that act by themselves, each with a copy of the actor on its CPU.
 
-The parent writes the parameters into shared memory and says "collect"; each worker acts and steps
-for a whole trajectory. Workers load JAX for that: docs/placement.md says what it costs.
+The parent writes parameters into shared memory; each worker acts and steps for a whole trajectory.
+Workers import JAX for that: docs/placement.md gives the costs.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ from flatout.types import Episode, Trajectory
 
 
 class Remote:
-    """Stands for the workers' policies: publishing writes into the arena.
-
-    Args:
-        pool: the workers.
-    """
+    """Publishes to the workers' policies through the arena."""
 
     def __init__(self, pool: WorkerPool) -> None:
         names = [name for name in pool.arena.arrays if name.startswith(PARAMS)]
@@ -35,7 +31,7 @@ class Remote:
         self.version = -1
 
     def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
-        """See `Policy.publish`; workers take the parameters with their next trajectory."""
+        """See `Policy.publish`; workers read the parameters before their next trajectory."""
         with spans.span("publish"):
             for array, new in zip(self._arrays, bundle, strict=True):
                 array[...] = np.asarray(new)
@@ -43,14 +39,14 @@ class Remote:
 
 
 class LocalSampler:
-    """Collects with the actors that live in the workers.
+    """Collects with the workers' actors.
 
     Args:
         pool: the workers.
         buffers: the arrays of trajectories, in the pool's arena.
-        remote: knows which version was published last.
+        remote: holds the last published version.
         name: of the environment, for messages.
-        spans: where the time goes.
+        spans: of this process.
     """
 
     def __init__(
@@ -69,7 +65,7 @@ class LocalSampler:
         self._begun = np.zeros(self.num_envs, np.int64)  # each environment's episode
         self._newest: np.ndarray | None = None  # observations after the last trajectory
         self._busy: list[Worker] = []  # collecting
-        self._unfit: set[Worker] = set()  # lost since the last boundary: they have no state of it
+        self._stateless: set[Worker] = set()  # restarted since the last commit
         self.episodes: list[Episode] = []
         self.restarted: list[Restart] = []
         self.lost = 0
@@ -94,13 +90,13 @@ class LocalSampler:
             for worker, lost in losses.items():
                 while True:
                     if lost is not None:
-                        lost = self._again(lost, slot)
+                        lost = self._restart(lost, slot)
                         continue
                     try:
                         message, data = self._reply(worker)
                         break
-                    except WorkerLost as gone:
-                        lost = gone
+                    except WorkerLost as failure:
+                        lost = failure
                 rows[worker] = message["rows"]
                 ends += [(row, Episode(*episode)) for row, episode in message["episodes"]]
                 finals += self._finals(worker, message["finals"], data)
@@ -125,7 +121,7 @@ class LocalSampler:
                 worker.tell(COMMIT, 0, 0, self._steps)
             for worker in self._workers:
                 worker.wait()
-        self._unfit.clear()
+        self._stateless.clear()
 
     @property
     def steps_collected(self) -> int:
@@ -136,16 +132,16 @@ class LocalSampler:
         return self._pool.work(self._workers)
 
     def state(self) -> dict[str, Any]:
-        """The workers' states (`CentralSampler.state`), joined."""
+        """The workers' states (`CentralSampler.state`), concatenated."""
         with self._pool.fatal():
-            for worker in list(self._busy):  # a trajectory was interrupted: let it come to its end
+            for worker in list(self._busy):  # finish an interrupted trajectory
                 self._reply(worker)
-            fit = [worker for worker in self._workers if worker not in self._unfit]
-            for worker in fit:
+            able = [worker for worker in self._workers if worker not in self._stateless]
+            for worker in able:
                 worker.tell(STATE, 0, 0, 0)
             states: list[dict[str, Any]] = []
             for worker in self._workers:
-                if worker in fit:
+                if worker in able:
                     worker.wait()
                     states.append(cloudpickle.loads(worker.more()))
                 else:
@@ -154,12 +150,12 @@ class LocalSampler:
         for name in ("episode", "origin", "actions", "values"):
             if any(name not in state for state in states):
                 continue
-            joined[name] = [one for state in states for one in state[name]]
+            joined[name] = [value for state in states for value in state[name]]
         joined["obs"] = np.concatenate([state["obs"] for state in states])
         return joined
 
     def restore(self, state: dict[str, Any]) -> list[str]:
-        """Replay every environment's current episode, each in its worker."""
+        """Replay each environment's current episode in its worker."""
         if len(state["episode"]) != self.num_envs:
             raise CheckpointError(
                 f"it was saved with {len(state['episode'])} environments, not {self.num_envs}."
@@ -169,15 +165,15 @@ class LocalSampler:
         self.restarted = []
         with self._pool.fatal():
             for worker in self._workers:
-                part = {
+                shard_state = {
                     name: value if name in ("steps", "chunks") else value[worker.columns]
                     for name, value in state.items()
                 }
-                worker.tell(RESTORE, 0, 0, 0, part)
+                worker.tell(RESTORE, 0, 0, 0, shard_state)
             for worker in self._workers:
                 worker.wait()
-                more, restarted = cloudpickle.loads(worker.more())
-                notes += more
+                worker_notes, restarted = cloudpickle.loads(worker.more())
+                notes += worker_notes
                 first = worker.job.first
                 self.restarted += [(first + env, last, new) for env, last, new in restarted]
         self._steps, self._slot = int(state["steps"]), 0
@@ -216,10 +212,10 @@ class LocalSampler:
         self._busy.remove(worker)
         return reply
 
-    def _again(self, lost: WorkerLost, slot: int) -> WorkerLost | None:
-        """Start a lost worker again with new episodes, and let it collect from there."""
+    def _restart(self, lost: WorkerLost, slot: int) -> WorkerLost | None:
+        """Restart a lost worker with new episodes, and let it collect."""
         worker = lost.worker
-        self._unfit.add(worker)
+        self._stateless.add(worker)
         self._pool.restart(lost)
         self.lost += worker.job.count
         columns = worker.columns
@@ -227,17 +223,17 @@ class LocalSampler:
         try:
             self._start(worker, slot)
             worker.wait()
-        except WorkerLost as again:
-            return again
+        except WorkerLost as failure:
+            return failure
         first = self._buffers[slot].obs[0]
-        gone = set(range(columns.start, columns.stop))
-        self.restarted = [one for one in self.restarted if one[0] not in gone]
+        envs = set(range(columns.start, columns.stop))
+        self.restarted = [restart for restart in self.restarted if restart[0] not in envs]
         if self._newest is not None:
-            self.restarted += [(env, self._newest[env], first[env].copy()) for env in sorted(gone)]
+            self.restarted += [(env, self._newest[env], first[env].copy()) for env in sorted(envs)]
         return self._tell(worker, slot)
 
     def _lost_state(self, worker: Worker) -> dict[str, Any]:
-        """The state of a worker that was lost: its environments begin anew on resume."""
+        """The state of a restarted worker: its environments begin new episodes on resume."""
         columns, count = worker.columns, worker.job.count
         obs = self._buffers[0].obs[0] if self._newest is None else self._newest
         episode = self._begun[columns].tolist()
@@ -247,13 +243,13 @@ class LocalSampler:
         }  # fmt: skip
 
     def _finals(
-        self, worker: Worker, places: list[int], data: bytes
+        self, worker: Worker, indices: list[int], data: bytes
     ) -> list[tuple[int, int, np.ndarray]]:
-        """Step, environment and observation; `places` are ``t * E + env`` within the worker."""
+        """Step, environment and observation; `indices` are ``t * E + env`` in the worker."""
         obs = self._buffers[0].obs
-        finals = np.frombuffer(data, obs.dtype).reshape(len(places), *obs.shape[2:])
-        each, first = worker.job.count, worker.job.first
+        finals = np.frombuffer(data, obs.dtype).reshape(len(indices), *obs.shape[2:])
+        count, first = worker.job.count, worker.job.first
         return [
-            (place // each, first + place % each, final)
-            for place, final in zip(places, finals, strict=True)
+            (index // count, first + index % count, final)
+            for index, final in zip(indices, finals, strict=True)
         ]

@@ -1,4 +1,4 @@
-"""Actor processes as their parent sees them: started, told, waited for, restarted, ended."""
+"""The worker pool: starts, commands, restarts and ends actor processes."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from flatout.storage.last_words import out_of_memory_kills
 PROGRAM = "from flatout.samplers.processes.worker import main; main()"
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-"""What workers get as 1 where the user did not set it: each has one core."""
+"""Variables that are 1 in workers unless the user sets them: each worker has one core."""
 
 STARTUP_S = 120.0
-"""How long a worker may take to import, and to make its environments."""
+"""Limit for a worker's imports and environments."""
 
 MAX_RESTARTS = 5
-"""Of all a run's workers together; a program that fails more often should be looked at."""
+"""Limit for all of a run's workers together."""
 
 GRACE_S = 2.0
-"""How long workers have to end, beside what closing their environments takes (`CLOSE_S`)."""
+"""Seconds for workers to end, beside closing their environments (`CLOSE_S`)."""
 
 
 class WorkerLost(Exception):  # noqa: N818 - an event that the run may survive
-    """A worker died, raised or stuck.
+    """A worker died, raised or got stuck.
 
     Attributes:
-        worker: which.
+        worker: the worker.
         reason: a clause whose subject is the worker.
-        details: the traceback, where there is one.
+        details: the traceback, if any.
     """
 
     def __init__(self, worker: Worker, reason: str, details: str = "") -> None:
@@ -56,9 +56,9 @@ class Worker:
     """One actor process and the channel to it.
 
     Args:
-        job: what it steps.
-        patience: seconds after which a step that is not done is stuck.
-        arena: where the worker counts its steps.
+        job: its environments.
+        patience: limit of a step in seconds.
+        arena: holds the worker's counters.
     """
 
     def __init__(self, job: Job, patience: float, arena: Arena) -> None:
@@ -69,10 +69,10 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._lifeline = -1
-        self._killed = 0  # out-of-memory kills that the kernel had counted before it started
+        self._killed = 0  # the kernel's out-of-memory kills at its start
 
     def start(self) -> None:
-        """Start the process; see `ready`."""
+        """Start the process; `ready` waits for it."""
         channel, theirs = Channel.pair()
         ends, lifeline = os.pipe()
         arena = self.job.arena[0]
@@ -110,12 +110,12 @@ class Worker:
 
     @property
     def columns(self) -> slice:
-        """Its environments among the run's."""
+        """Its environments' columns."""
         return slice(self.job.first, self.job.first + self.job.count)
 
     @property
     def pid(self) -> int | None:
-        """Its process, or None where there is none."""
+        """Its process's id, if there is a process."""
         return None if self._process is None else self._process.pid
 
     def tell(self, command: int, flag: int, slot: int, number: int, more: Any = None) -> None:
@@ -129,7 +129,7 @@ class Worker:
             raise self._post_mortem() from None
 
     def more(self) -> bytes:
-        """A further part of the reply, with its length in front."""
+        """The next length-prefixed part of the reply."""
         channel = self._open()
         try:
             return channel.receive_long()
@@ -137,11 +137,11 @@ class Worker:
             raise self._post_mortem() from None
 
     def wait(self, size: int = 0) -> bytes:
-        """Wait until the command is done; returns so many bytes of the reply.
+        """Wait until the command is done; returns `size` bytes of the reply.
 
         Raises:
-            WorkerLost: it died, raised something, or takes too long.
-            UsageError: it cannot do what it was asked, however often it is started.
+            WorkerLost: it died, raised, or took too long.
+            UsageError: the request is invalid; a restart would not help.
         """
         channel = self._open()
         try:
@@ -166,7 +166,7 @@ class Worker:
         return self._channel
 
     def _first_byte(self, channel: Channel) -> bytes:
-        """Of a reply, for as long as the worker gets on: some commands take many steps."""
+        """A reply's first byte; waits while the worker makes progress in a long command."""
         while True:
             before = self._beats.copy()
             try:
@@ -176,22 +176,22 @@ class Worker:
                     raise
 
     def kill(self) -> None:
-        """End the process at once, and leave nothing of it."""
+        """Kill the process and release its resources."""
         self.let_go()
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
-        self._cut_lifeline()
+        self._close_lifeline()
 
     def close(self, began: float) -> bool:
-        """Let the process close its environments.
+        """Let the process close its environments; kill it if that takes too long.
 
         Args:
-            began: when all were told to, by `time.monotonic`.
+            began: `time.monotonic` when all processes began to close.
 
         Returns:
-            Whether it did; one that took too long was killed.
+            Whether it closed its environments.
         """
         self.let_go()
         closed = True
@@ -203,11 +203,11 @@ class Worker:
                 self._process.kill()
                 self._process.wait()
                 self._process = None
-        self._cut_lifeline()
+        self._close_lifeline()
         return closed
 
     def _ends(self, deadline: float) -> bool:
-        """Whether the process ends until then."""
+        """Whether the process ends before the deadline."""
         assert self._process is not None
         try:
             self._process.wait(max(deadline - time.monotonic(), 0.0))
@@ -215,19 +215,19 @@ class Worker:
             return False
         return True
 
-    def _cut_lifeline(self) -> None:
+    def _close_lifeline(self) -> None:
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
 
     def let_go(self) -> None:
-        """Close the channel, upon which the process closes its environments and ends."""
+        """Close the channel; the process then closes its environments and ends."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
 
     def _post_mortem(self) -> WorkerLost:
-        """Why a process whose channel has closed is gone."""
+        """Why a process closed its channel."""
         process = self._process
         assert process is not None
         try:
@@ -248,14 +248,10 @@ class Worker:
 
 
 def as_bytes(job: Job) -> bytes:
-    """A job as it travels.
-
-    Raises:
-        UsageError: what makes the environment cannot travel.
-    """
+    """A pickled job; `UsageError` if the environment's source cannot be pickled."""
     try:
         return cloudpickle.dumps(job)
-    except Exception as error:  # pickling calls a user's code, which may raise anything
+    except Exception as error:  # the user's code may raise anything
         raise UsageError(
             "what makes the environment cannot travel to another process "
             f"({type(error).__name__}: {one_line(error)}); pass an id, module:factory, or a "
@@ -265,7 +261,7 @@ def as_bytes(job: Job) -> bytes:
 
 def _variables() -> dict[str, str]:
     """The environment variables of a worker."""
-    # An empty entry is the working folder, which -P keeps out.
+    # An empty entry is the working folder, which -P excludes.
     variables = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     variables |= {name: "1" for name in ONE_THREAD if name not in os.environ}
     return {
@@ -276,12 +272,12 @@ def _variables() -> dict[str, str]:
 
 
 class WorkerPool:
-    """All workers of a run, and how many restarts they have left.
+    """All workers of a run.
 
     Args:
         workers: in the environments' order.
-        arena: what they and this process share.
-        report: receives a sentence for each worker that was lost.
+        arena: memory that they share with this process.
+        report: receives a sentence for each lost worker.
     """
 
     def __init__(
@@ -310,7 +306,7 @@ class WorkerPool:
                 worker.ready()
 
     def work(self, workers: Sequence[Worker]) -> dict[str, Work]:
-        """What these workers have done so far; one that was started again goes on counting."""
+        """The work of these workers so far; a restarted worker continues its counters."""
         done: dict[str, Work] = {}
         for worker in workers:
             spent = self.arena[protocol.SPENT][worker.job.first].tolist()
@@ -320,11 +316,7 @@ class WorkerPool:
         return done
 
     def restart(self, lost: WorkerLost) -> None:
-        """Start a lost worker again.
-
-        Raises:
-            EnvironmentFailure: it cannot be started, or there were too many restarts already.
-        """
+        """Restart a lost worker; `EnvironmentFailure` after `MAX_RESTARTS`."""
         worker = lost.worker
         while True:
             if self.restarts >= MAX_RESTARTS:
@@ -339,23 +331,23 @@ class WorkerPool:
                 worker.start()
                 worker.ready()
                 return
-            except WorkerLost as again:
-                lost = again
+            except WorkerLost as failure:
+                lost = failure
 
     @contextmanager
     def fatal(self) -> Iterator[None]:
-        """Losing a worker here ends the run."""
+        """Losing a worker in this context is fatal."""
         try:
             yield
         except WorkerLost as lost:
             raise self.failure(lost) from None
 
     def failure(self, lost: WorkerLost) -> EnvironmentFailure:
-        """The sentence for a worker that is given up, with its traceback."""
+        """The run's error for a lost worker, with its traceback."""
         which = self._which(lost.worker)
-        often = f", after {self.restarts} restarts" if self.restarts else ""
+        after = f", after {self.restarts} restarts" if self.restarts else ""
         details = f"\n{lost.details.rstrip()}" if lost.details else ""
-        return EnvironmentFailure(f"{which} {lost.reason.rstrip('.')}{often}.{details}")
+        return EnvironmentFailure(f"{which} {lost.reason.rstrip('.')}{after}.{details}")
 
     def _which(self, worker: Worker) -> str:
         number, first = self.workers.index(worker), worker.job.first

@@ -1,4 +1,4 @@
-"""Memory and a channel that processes share without names: both go with their last descriptor."""
+"""Anonymous shared memory and channels; both vanish with their last descriptor."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ import numpy as np
 from flatout.errors import FlatoutError, one_line
 
 Fields = dict[str, tuple[tuple[int, ...], str]]
-"""What an arena holds: shape and dtype by name."""
+"""An arena's arrays: shape and dtype by name."""
 
 ALIGNMENT = 64
-"""Bytes to which every array is aligned: a cache line, and what XLA takes without copying."""
+"""Alignment of arrays in bytes: a cache line; XLA uses such arrays without a copy."""
 
 LENGTH = struct.Struct("<Q")
 
 
 def aligned(size: int) -> int:
-    """`size` rounded up to the alignment."""
+    """`size` rounded up to `ALIGNMENT`."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 class Arena:
-    """Zeroed arrays in memory that other processes map too.
+    """Zeroed arrays in shared memory.
 
     Args:
-        fields: what it holds; all processes must name the same.
-        descriptor: of an arena that another process made; None makes one.
+        fields: its arrays, the same in all processes.
+        descriptor: of another process's arena; None makes a new one.
     """
 
     def __init__(self, fields: Fields, descriptor: int | None = None) -> None:
-        places: dict[str, int] = {}
+        offsets: dict[str, int] = {}
         size = 0
         for name, (shape, dtype) in fields.items():
-            places[name] = size
+            offsets[name] = size
             size += aligned(math.prod(shape) * np.dtype(dtype).itemsize)
         self.size = max(size, ALIGNMENT)
         self.descriptor = _memory(self.size) if descriptor is None else descriptor
         memory = mmap.mmap(self.descriptor, self.size)
         self.arrays = {
-            name: np.ndarray(shape, dtype, memory, places[name])
+            name: np.ndarray(shape, dtype, memory, offsets[name])
             for name, (shape, dtype) in fields.items()
         }
 
@@ -57,7 +57,7 @@ class Arena:
         return self.arrays[name]
 
     def close(self) -> None:
-        """Give back the descriptor; the memory goes when the last array in it does."""
+        """Close the descriptor; the memory is freed with its last array."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -65,7 +65,7 @@ class Arena:
 
 
 def _memory(size: int) -> int:
-    """A descriptor of that much memory without a name."""
+    """A descriptor of `size` bytes of anonymous memory."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("flatout", os.MFD_CLOEXEC)
     else:
@@ -90,41 +90,37 @@ class Closed(Exception):  # noqa: N818 - an event, not a defect
 
 
 class Late(Exception):  # noqa: N818 - an event, not a defect
-    """Nothing came in time."""
+    """Nothing was received in time."""
 
 
 class Channel:
-    """Bytes both ways between two processes; a side that dies is noticed by the other.
-
-    Args:
-        end: one end of a socket pair.
-    """
+    """A two-way byte channel over one end of a socket pair; it notices the other side's death."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
 
     @staticmethod
     def pair() -> tuple[Channel, socket.socket]:
-        """A channel, and the other end, to be given to another process."""
-        ours, theirs = socket.socketpair()
-        return Channel(ours), theirs
+        """A channel, and the other end for another process."""
+        local, remote = socket.socketpair()
+        return Channel(local), remote
 
     def patience(self, seconds: float | None) -> None:
-        """How long `receive` waits; None waits for ever."""
+        """Limit the time that `receive` waits; None waits without a limit."""
         whole = 0 if seconds is None else int(seconds)
-        part = 0 if seconds is None else max(int((seconds - whole) * 1e6), int(not whole))
-        wait = struct.pack("ll", whole, part)  # in the kernel: no second call to poll
+        micros = 0 if seconds is None else max(int((seconds - whole) * 1e6), int(not whole))
+        wait = struct.pack("ll", whole, micros)  # the kernel's timeout saves a call of poll
         self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
 
     def send(self, data: bytes) -> None:
-        """Send all of it, or raise `Closed`."""
+        """Send all data, or raise `Closed`."""
         try:
             self._end.sendall(data)
         except OSError as error:
             raise Closed from error
 
     def receive(self, size: int) -> bytes:
-        """Exactly so many bytes, or `Closed` or `Late`."""
+        """Receive exactly `size` bytes, or raise `Closed` or `Late`."""
         try:
             data = self._end.recv(size)
             while data and len(data) < size:
@@ -139,11 +135,11 @@ class Channel:
         return data
 
     def send_long(self, data: bytes) -> None:
-        """Send bytes with their length in front."""
+        """Send length-prefixed bytes."""
         self.send(long(data))
 
     def receive_long(self) -> bytes:
-        """What `send_long` sent."""
+        """Receive length-prefixed bytes."""
         (size,) = LENGTH.unpack(self.receive(LENGTH.size))
         return self.receive(size) if size else b""
 
@@ -152,10 +148,10 @@ class Channel:
 
 
 def long(data: bytes) -> bytes:
-    """Bytes with their length in front, as `Channel.receive_long` takes them."""
+    """Length-prefixed bytes for `Channel.receive_long`."""
     return LENGTH.pack(len(data)) + data
 
 
 def fields_of(**fields: tuple[tuple[int, ...], Any]) -> Fields:
-    """Fields with their dtypes as text, as they travel between processes."""
+    """Fields with their dtypes as text, for pickling."""
     return {name: (tuple(shape), np.dtype(dtype).str) for name, (shape, dtype) in fields.items()}

@@ -1,8 +1,8 @@
-"""An actor process: steps its share of the environments in memory that it shares with the parent.
+"""An actor process: steps its environments in memory shared with the parent.
 
-Started by `flatout.samplers.processes.pool` with two descriptors. Unless it acts, too, it
-imports no JAX. Commands come over the channel that it inherits; observations, rewards and actions
-lie in the arena. It ends when the parent's end of the channel closes, however the parent ended.
+`flatout.samplers.processes.pool` starts it with two descriptors. It imports JAX only if it acts.
+Commands come over the inherited channel; observations, rewards and actions are in the arena. It
+ends when the parent's end of the channel closes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Stepper:
     Args:
         envs: steps them.
         arena: shared with the parent.
-        first: the number of the first of them.
+        first: the number of the first environment.
     """
 
     def __init__(self, envs: Envs, arena: Arena, first: int) -> None:
@@ -67,7 +67,7 @@ class Stepper:
         """Start the given episodes (None: the current one goes on)."""
         out = self._obs[slot, row]
         if len({*episodes}) == 1 and episodes[0] is not None:
-            self._envs.reset_all(out, episodes[0])  # together where that is faster
+            self._envs.reset_all(out, episodes[0])  # faster together
         else:
             for env, episode in enumerate(episodes):
                 if episode is not None:
@@ -107,8 +107,8 @@ def open_envs(job: Job) -> Envs:
 
 
 def serve(channel: Channel) -> None:
-    """Take the job, then do what the parent says until its end closes."""
-    import cloudpickle  # from the parent, over a channel that it alone holds
+    """Receive the job, then execute the parent's commands until its end closes."""
+    import cloudpickle  # safe: only the parent holds the channel's other end
 
     try:
         job: Job = cloudpickle.loads(channel.receive_long())
@@ -142,11 +142,7 @@ def serve(channel: Channel) -> None:
 
 
 def _obey(channel: Channel, answer: Answer, long_command: threading.Event) -> None:
-    """Do what the parent says.
-
-    Raises:
-        Closed: its end has closed.
-    """
+    """Execute the parent's commands until `Closed`."""
     import cloudpickle
 
     while True:
@@ -156,13 +152,13 @@ def _obey(channel: Channel, answer: Answer, long_command: threading.Event) -> No
         more = cloudpickle.loads(channel.receive_long()) if command in protocol.WITH_MORE else None
         if command != protocol.STEP:
             long_command.set()
-        for part in answer(command, flag, slot, number, more):
-            channel.send(part)
+        for message in answer(command, flag, slot, number, more):
+            channel.send(message)
         long_command.clear()
 
 
 def _count(envs: Envs, beats: np.ndarray, long_command: threading.Event) -> None:
-    """Say a few times a second how far a command has come that takes many steps."""
+    """Report the progress of long commands a few times a second."""
     while True:
         long_command.wait()
         beats[:] = sum(envs.lengths), sum(envs.episode)
@@ -170,12 +166,12 @@ def _count(envs: Envs, beats: np.ndarray, long_command: threading.Event) -> None
 
 
 def _spent(job: Job, arena: Arena) -> memoryview[float]:
-    """Where this worker's time is summed up; items of a view cost half of what an array's do."""
+    """This worker's times in the arena; a view's items cost half of an array's."""
     return memoryview(arena[protocol.SPENT][job.first]).cast("B").cast("d")
 
 
 Answer = Callable[[int, int, int, int, Any], Iterable[bytes]]
-"""``(command, flag, slot, number, more)`` to the reply's parts."""
+"""``(command, flag, slot, number, more)`` to the reply's messages."""
 
 
 def _stepper(job: Job, arena: Arena) -> tuple[Envs, Answer]:
@@ -208,7 +204,7 @@ def _actor(job: Job, arena: Arena) -> tuple[Envs, Answer]:
 
     actor = LocalActor(job, arena)
     spent = _spent(job, arena)
-    before = spent.tolist()  # of a process that was lost
+    before = spent.tolist()  # times of a lost process
 
     def answer(command: int, flag: int, slot: int, number: int, more: Any) -> Iterable[bytes]:
         if command == protocol.COLLECT:
@@ -235,15 +231,15 @@ def _actor(job: Job, arena: Arena) -> tuple[Envs, Answer]:
 
 def main() -> None:
     """The process's entry."""
-    for number in Interrupt.signals:  # sent to all; the parent's to answer
+    for number in Interrupt.signals:  # the parent handles them
         signal.signal(number, signal.SIG_IGN)
     descriptor, lifeline = int(sys.argv[1]), int(sys.argv[2])
 
     def watch() -> None:
-        os.read(lifeline, 1)  # returns when the parent is gone, also while a step hangs
+        os.read(lifeline, 1)  # returns when the parent is gone, even if a step hangs
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    os.dup2(2, 1)  # what an environment prints is not the run's output
-    with guarded():  # and may be unreadable for all that it does to the run
+    os.dup2(2, 1)  # an environment's output is not the run's
+    with guarded():  # errors of printing must not affect the run
         serve(Channel(socket.socket(fileno=descriptor)))
