@@ -103,17 +103,15 @@ class Spans:
         """A context manager that adds its duration to `name`."""
         return Span(self, name)
 
-    def add(self, name: str, duration: int, exclusive: int | None = None) -> None:
+    def add(self, name: str, duration: int, net: int | None = None) -> None:
         """Add `duration` nanoseconds to `name` (hot loops time themselves and add once).
 
         Args:
             name: the span.
             duration: nanoseconds, subtracted from the enclosing open span.
-            exclusive: nanoseconds without inner spans; by default `duration`.
+            net: nanoseconds without inner spans; by default `duration`.
         """
-        self.totals[name] = self.totals.get(name, 0) + (
-            duration if exclusive is None else exclusive
-        )
+        self.totals[name] = self.totals.get(name, 0) + (duration if net is None else net)
         if self.stack:
             self.stack[-1].children += duration
 

@@ -94,7 +94,7 @@ class Gpus:
         busy: float | None = None
         used = total = 0
         ours: list[int] = []
-        others, ours_mb, hidden = 0, 0, False
+        other_count, ours_mb, hidden = 0, 0, False
         with suppress(nvml.NVMLError):
             busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
         with suppress(nvml.NVMLError):
@@ -107,10 +107,10 @@ class Gpus:
                     hidden = hidden or process.usedGpuMemory is None
                     ours_mb += (process.usedGpuMemory or 0) // MiB
                 else:
-                    others += 1
+                    other_count += 1
         return GpuSample(
             index, self._names[index], busy, self._full(index), used, total,
-            None if hidden else ours_mb, tuple(ours), others,
+            None if hidden else ours_mb, tuple(ours), other_count,
         )  # fmt: skip
 
     def _prepare(self, handle: Any) -> tuple[Any, Any] | None:

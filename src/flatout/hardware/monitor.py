@@ -115,7 +115,7 @@ class Monitor:
         self._at = time.perf_counter()
         self._last = self._tree.read()
         self._detailed, self._detailed_at = self._last, self._at  # the last reading of threads
-        self._everybody = _busy_seconds(self._cpus)
+        self._busy_s = _busy_seconds(self._cpus)
         self._gpus.read(())  # fullness is measured between two readings
 
     @property
@@ -134,9 +134,9 @@ class Monitor:
             pid: round(max(total - last.processes.get((pid, start), 0.0), 0.0) / seconds, 4)
             for (pid, start), total in reading.processes.items()
         }
-        everybody, share = _busy_seconds(self._cpus), None
-        if everybody is not None and self._everybody is not None:
-            share = (everybody - self._everybody) / seconds / max(len(self._cpus), 1)
+        busy_s, share = _busy_seconds(self._cpus), None
+        if busy_s is not None and self._busy_s is not None:
+            share = (busy_s - self._busy_s) / seconds / max(len(self._cpus), 1)
             share = min(max(share, 0.0), 1.0)
         notes = self.notes[self._told :]
         self._told = len(self.notes)
@@ -153,7 +153,7 @@ class Monitor:
             notes=notes,
         )
         sample = self._threads(sample, reading, now)
-        self._last, self._at, self._everybody = reading, now, everybody
+        self._last, self._at, self._busy_s = reading, now, busy_s
         return sample
 
     def close(self) -> None:

@@ -49,14 +49,14 @@ class Learner:
         self._spans = spans
         self._precision = precision
         self._mesh = mesh
-        self._places = mesh.state(jax.tree.leaves(algorithm.shapes))
+        self._shardings = mesh.state(jax.tree.leaves(algorithm.shapes))
         self.device = mesh.first
         self.shapes = algorithm.shapes
         self._leaf_shapes, self._tree = jax.tree.flatten(self.shapes)
         self._bundle = Bundle(algorithm.actor(self.shapes))
         # `actor` only selects leaves: applied to indices, it gives the actor's leaves.
-        places = jax.tree.unflatten(self._tree, list(range(len(self._leaf_shapes))))
-        chosen = jax.tree.leaves(algorithm.actor(places))
+        indices = jax.tree.unflatten(self._tree, list(range(len(self._leaf_shapes))))
+        chosen = jax.tree.leaves(algorithm.actor(indices))
         self._large = [chosen[i] for i in self._bundle.large]
         self._leaves: list[Any] = []
         self._device_state: Any = None
@@ -83,7 +83,7 @@ class Learner:
         if signature not in self._programs:
             program = self._mesh.program(
                 self._learn, (None, 0, self._buffer.axes, None), (None, 0, None, None, 0),
-                self._places,
+                self._shardings,
             )  # fmt: skip
             with product_precision(self.device, self._precision):
                 lowered = program.lower(self._leaf_shapes, device_state, inputs, self._key)
@@ -177,7 +177,7 @@ class Learner:
 
     def adopt(self, state: Any) -> None:
         """Set the learning state from NumPy arrays, without the buffer's."""
-        self._leaves = jax.device_put(jax.tree.leaves(state), self._places)
+        self._leaves = jax.device_put(jax.tree.leaves(state), self._shardings)
         vector = self._bundle.pack_host(self._algorithm.actor(state))[0]
         vector = self._mesh.put(vector, None)
         self.bundle = (vector, *(self._leaves[i] for i in self._large))

@@ -77,10 +77,10 @@ def convolve(x: jax.Array, weight: jax.Array, stride: int, padding: str) -> jax.
     tiles = tiles_for(batch, rows, columns, size, x.shape[-1], outputs) if stride == 1 else None
     if tiles is not None:
         return convolve_tiles(x, weight, tiles).reshape(*lead, rows, columns, outputs)
-    places = x.shape[1] * x.shape[2]
-    if stride == 1 and places <= MOST_MORE * rows * columns:
+    pixels = x.shape[1] * x.shape[2]
+    if stride == 1 and pixels <= MOST_MORE * rows * columns:
         flat = product(
-            x.reshape(batch * places, -1), weight.transpose(2, 0, 1, 3).reshape(x.shape[-1], -1)
+            x.reshape(batch * pixels, -1), weight.transpose(2, 0, 1, 3).reshape(x.shape[-1], -1)
         )
         shares = flat.reshape(*x.shape[:3], size, size, outputs)
         total: Any = shifted_sum(shares, size)

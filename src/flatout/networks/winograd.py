@@ -123,10 +123,10 @@ def transformations(m: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
     for_weight = np.zeros((t, size))
     for_input = np.zeros((t, t))
     for j, point in enumerate(points):
-        others = np.delete(points, j)
+        other_points = np.delete(points, j)
         for_output[:, j] = point ** np.arange(m)
-        for_weight[j] = point ** np.arange(size) / np.prod(point - others)
-        for_input[j, : t - 1] = polynomial.polyfromroots(others)
+        for_weight[j] = point ** np.arange(size) / np.prod(point - other_points)
+        for_input[j, : t - 1] = polynomial.polyfromroots(other_points)
     for_output[-1, -1] = for_weight[-1, -1] = 1.0  # at infinity
     for_input[-1] = polynomial.polyfromroots(points)
     both = (np.kron(one, one).astype(np.float32) for one in (for_input, for_weight, for_output))

@@ -108,15 +108,15 @@ def costs(facts: RunFacts) -> Costs:
     computing = learn_cores = 1.0
     if facts.use.cpu is not None:
         share = env / max(each, 1e-12)  # may exceed 1 with several workers
-        others = 1.0 - (facts.waited if working else phases["env"])
+        main_share = 1.0 - (facts.waited if working else phases["env"])
         used = facts.use.cpu * facts.cores
         # If other programs take the cores, low CPU use may mean waiting for a core.
         taken = max(facts.use.cpu, facts.use.cpu_all or 0.0) * facts.cores
         if share > 0.05:
-            computing = min(max((taken - others) / share, 0.0), 1.0)
+            computing = min(max((taken - main_share) / share, 0.0), 1.0)
         learning = phases["learn"]
         if learning > 0.05:
-            learn_cores = (used - computing * share - (others - learning)) / learning
+            learn_cores = (used - computing * share - (main_share - learning)) / learning
             learn_cores = min(max(learn_cores, 1.0), float(facts.cores))
     return Costs(env, act, max(together, 1), learn, rest, computing, learn_cores)
 

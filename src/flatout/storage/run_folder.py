@@ -96,8 +96,8 @@ class RunFolder:
         assert self._lock is not None
         gone = [name for name in KEPT if not (self.path / name).is_file()]
         with suppress(OSError):  # the lock file is missing, or belongs to another run or a copy
-            here = os.stat(self.path / ".lock", follow_symlinks=False)
-            if os.path.samestat(here, os.fstat(self._lock.fileno())) and not gone:
+            lock_file = os.stat(self.path / ".lock", follow_symlinks=False)
+            if os.path.samestat(lock_file, os.fstat(self._lock.fileno())) and not gone:
                 return
         what = "the run folder" if not self.path.exists() or not gone else f"{gone[0]} in"
         raise FlatoutError(

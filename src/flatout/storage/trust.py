@@ -82,10 +82,10 @@ def refuse_foreign(
 def keep_out(folder: Path) -> None:
     """Keep this process and its children from importing from a run folder."""
     root = os.path.realpath(folder)
-    here = [os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)]
+    prefixes = [os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)]
 
     def inside(entry: str) -> bool:
-        return _lies_in(entry, root) and not any(_lies_in(entry, prefix) for prefix in here)
+        return _lies_in(entry, root) and not any(_lies_in(entry, prefix) for prefix in prefixes)
 
     sys.path[:] = [entry for entry in sys.path if not inside(entry)]
     listed = os.environ.get("PYTHONPATH")
@@ -96,9 +96,9 @@ def keep_out(folder: Path) -> None:
 
 def add_here(folder: Path) -> None:
     """Import from the working folder, too, unless it is or lies in the run folder."""
-    here = os.getcwd()
-    if here not in sys.path and not _lies_in(here, os.path.realpath(folder)):
-        sys.path.insert(0, here)
+    cwd = os.getcwd()
+    if cwd not in sys.path and not _lies_in(cwd, os.path.realpath(folder)):
+        sys.path.insert(0, cwd)
 
 
 def child_variables() -> dict[str, str]:
@@ -137,12 +137,12 @@ def _refuse_module(env: str, file: Path, signed: bool) -> None:
     if signed and module in sys.modules:
         return
     root = os.path.realpath(file.parent)
-    places = _places(module, [os.getcwd(), *sys.path])
-    beside = any(_lies_in(place, root) for place in places)
+    paths = _places(module, [os.getcwd(), *sys.path])
+    beside = any(_lies_in(place, root) for place in paths)
     if signed and not beside:
         _import_from_outside(module, env, root)
         return
-    where = f" (it lies in {places[-1]})" if places else ""
+    where = f" (it lies in {paths[-1]})" if paths else ""
     why = "lies beside that file" if signed else "is not imported because a file says so"
     raise CheckpointError(
         f"{file} names the environment {env[:200]}, whose module {why}{where}; to run its code, "
@@ -174,11 +174,11 @@ def _places(module: str, path: Sequence[str]) -> list[str]:
 
 def _import_from_outside(module: str, env: str, root: str) -> None:
     """Import the user's module if the run folder could shadow it; else it is imported later."""
-    path, here = list(sys.path), os.getcwd()
+    path, cwd = list(sys.path), os.getcwd()
     outside = [entry for entry in path if not _lies_in(entry, root)]
-    if len(outside) == len(path) and not _lies_in(here, root):
+    if len(outside) == len(path) and not _lies_in(cwd, root):
         return
-    sys.path[:] = outside if _lies_in(here, root) else [here, *outside]
+    sys.path[:] = outside if _lies_in(cwd, root) else [cwd, *outside]
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:  # the user's module may raise anything

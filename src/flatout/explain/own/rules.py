@@ -41,7 +41,7 @@ def findings(facts: RunFacts) -> tuple[Finding, ...]:
         if finding is not None:
             results.append(finding)
     if not results:
-        results.append(_nothing(facts))
+        results.append(_unattributed(facts))
     return tuple(sorted(results, key=lambda finding: -_rank(finding, facts)))
 
 
@@ -96,7 +96,7 @@ def _rank(finding: Finding, facts: RunFacts) -> float:
     return finding.share * finding.gain
 
 
-def _nothing(facts: RunFacts) -> Finding:
+def _unattributed(facts: RunFacts) -> Finding:
     largest = max(facts.phases, key=lambda phase: facts.phases[phase])
     share = facts.phases[largest]
     evidence = (f"most of the time, {percent(share)}, lies outside of every span",)

@@ -1,8 +1,7 @@
-"""Runs somebody's program unchanged and records what it does.
+"""Runs a user's program unchanged and records what it does.
 
-Its output, exit code, arguments and signals pass through. The probe rides on ``PYTHONPATH`` into
-every Python process that the program starts, whatever Python that is; the hardware is watched from
-here.
+Output, exit code, arguments and signals pass through. ``PYTHONPATH`` loads the probe into every
+Python process of the program; this process samples the hardware.
 """
 
 from __future__ import annotations
@@ -29,14 +28,13 @@ INJECT = Path(__file__).parent / "inject"
 POLL_S = 0.1
 MONITOR_S = 0.5
 PATIENCE_S = 3.0
-"""How long the probe may take to write the rest once it is told to stop."""
+"""Limit for the probe's last writes after a stop."""
 
 IMPORTS_S = 60.0
-"""Observation begins when all processes have done their imports, after this long at the latest."""
+"""Observation begins after the imports of all processes, or after this time."""
 
 LONGEST = 4
-"""Where a program was seen for less than two whole cycles it is observed for so many times as long,
-at most."""
+"""Observation is extended up to this factor to see two whole cycles."""
 
 STOP_S = 5.0
 
@@ -45,7 +43,7 @@ FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGCONT", "S
 
 @dataclass
 class Recording:
-    """What `record` saw: `meta` and `rows` make the evidence."""
+    """The result of `record`; `meta` and `rows` make the evidence."""
 
     meta: dict[str, Any]
     rows: list[list[dict[str, Any]]]
@@ -62,19 +60,19 @@ def record(
 
     Args:
         command: program and arguments.
-        seconds: how long to observe, and up to `LONGEST` times as long until two whole cycles of
-            collecting and learning were seen; the program goes on to its own end.
-        observed: called once with the recording, as soon as it is complete.
-        stop: then end the program, politely at first.
+        seconds: how long to observe, or up to `LONGEST` times as long until two whole cycles of
+            collecting and learning were seen; then the program continues.
+        observed: called once with the complete recording.
+        stop: then end the program.
 
     Returns:
-        The program's exit code; 128 + n where signal n ended it.
+        The program's exit code; 128 + n if signal n ended it.
 
     Raises:
         UsageError: the program cannot be started.
     """
     facts = machine()
-    if shutil.which(command[0]) is not None:  # else the error below is said at once
+    if shutil.which(command[0]) is not None:  # else report the error below at once
         facts["together"] = round(together(facts["cores"]), 3)  # while the cores are free
     with tempfile.TemporaryDirectory(
         prefix="flatout-explain-",
@@ -108,10 +106,8 @@ def _environment(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def _signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """While a program runs, signals to this process are the program's.
-
-    A terminal's Ctrl-C reaches the program by itself: it is only kept from ending this process.
-    """
+    """Forward signals to the program while it runs, except a terminal's Ctrl-C, which reaches the
+    program by itself."""
 
     def forward(number: int, frame: object) -> None:
         if number != signal.SIGINT or not _shares_terminal():
@@ -131,7 +127,7 @@ def _signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _shares_terminal() -> bool:
-    """Whether a Ctrl-C comes from a terminal, which sends it to the program as well."""
+    """Whether a Ctrl-C comes from a terminal, which sends it to the program, too."""
     try:
         return os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
@@ -141,7 +137,7 @@ def _shares_terminal() -> bool:
 def _watch(
     child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any], seconds: float
 ) -> dict[str, Any]:
-    """Sample the hardware until the program ends or was observed for long enough."""
+    """Sample the hardware until the program or the observation ends."""
     samples: list[dict[str, Any]] = []
     began = meta["began"]
     try:
@@ -161,21 +157,21 @@ def _watch(
                 samples.append(monitor.sample().as_json())
             now = time.monotonic()
             longest = now if ready is None else ready + LONGEST * seconds
-            if limit <= now < longest and _partly(folder, meta | {"monitor": [], "ended": now}):
+            if limit <= now < longest and _is_partial(folder, meta | {"monitor": [], "ended": now}):
                 limit = min(now + seconds / 2, longest)
         return {"samples": samples, "cores": monitor.cores, "notes": list(monitor.notes)}
     finally:
         monitor.close()
 
 
-def _partly(folder: Path, meta: dict[str, Any]) -> bool:
-    """Whether what was seen up to now is less than two cycles of what the program does."""
+def _is_partial(folder: Path, meta: dict[str, Any]) -> bool:
+    """Whether less than two whole cycles were observed so far."""
     evidence = build({**meta, "notes": [], "finished": False}, rows_of(folder))
     return bool(timeline(evidence).part)
 
 
 def _ready(folder: Path) -> bool:
-    """Whether every Python process so far has done its imports."""
+    """Whether all Python processes so far have finished their imports."""
     started = {path.name.partition("-")[0] for path in folder.glob("*.jsonl")}
     return bool(started) and started <= {path.stem for path in folder.glob("*.ready")}
 
@@ -183,23 +179,23 @@ def _ready(folder: Path) -> bool:
 def _finish(
     child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any], watched: dict[str, Any]
 ) -> Recording:
-    """Stop the probes and gather what they wrote."""
+    """Stop the probes and read their lines."""
     ended = time.monotonic()
     running = child.poll() is None
     (folder / "stop").touch()
     if running:
         _settle(folder)
     rows = rows_of(folder)
-    unseen = _unseen(meta["command"], folder, rows, ended - meta["began"])
-    seen = {
-        "ended": ended, "monitor": watched["samples"], "notes": [*watched["notes"], *unseen],
+    obstacles = _obstacles(meta["command"], folder, rows, ended - meta["began"])
+    results = {
+        "ended": ended, "monitor": watched["samples"], "notes": [*watched["notes"], *obstacles],
         "finished": not running,
     }  # fmt: skip
-    return Recording(meta | seen, rows)
+    return Recording(meta | results, rows)
 
 
 def _settle(folder: Path) -> None:
-    """Wait until no probe writes any more."""
+    """Wait until the probes stop writing."""
     limit, size = time.monotonic() + PATIENCE_S, -1
     while time.monotonic() < limit:
         time.sleep(0.7)
@@ -210,7 +206,7 @@ def _settle(folder: Path) -> None:
 
 
 def _end(child: subprocess.Popen[bytes]) -> int:
-    """End the program and what it has started: asked first, made to after a while."""
+    """Terminate the program and its descendants; kill them after a while."""
     import psutil
 
     try:
@@ -242,7 +238,7 @@ def _wait(child: subprocess.Popen[bytes]) -> int:
 
 
 def machine() -> dict[str, Any]:
-    """Facts about this machine that the rules use."""
+    """The machine's facts for the rules."""
     from flatout.hardware.inventory import inventory
 
     hardware = inventory()
@@ -250,10 +246,10 @@ def machine() -> dict[str, Any]:
     return {"cores": hardware.cores, "cpu": hardware.cpu_name, "gpus": gpus}
 
 
-def _unseen(
+def _obstacles(
     command: Sequence[str], folder: Path, rows: Sequence[object], seconds: float
 ) -> list[str]:
-    """What kept the program from being observed, one sentence each."""
+    """Why the program could not be observed, one sentence each."""
     notes = [
         f"Process {failed.stem} could not be observed ({failed.read_text().strip()})."
         for failed in folder.glob("*.failed")
@@ -277,10 +273,10 @@ def _unseen(
 
 
 def blocking_flags(command: Sequence[str]) -> list[str]:
-    """Flags of the Python command line with which no probe can be loaded: -I, -E, -S."""
+    """Flags of the Python command line that keep the probe out: -I, -E, -S."""
     if "python" not in Path(command[0]).name and "pypy" not in Path(command[0]).name:
         return []
-    found = []
+    flags = []
     words = iter(command[1:])
     for word in words:
         if not word.startswith("-") or word in ("-", "--"):
@@ -291,12 +287,12 @@ def blocking_flags(command: Sequence[str]) -> list[str]:
             continue
         letters = word[1:]
         for position, letter in enumerate(letters, 1):
-            if letter in "cm":  # what follows is the program
-                return found
+            if letter in "cm":  # the program follows
+                return flags
             if letter in "WX":  # the rest is its argument, or the next word
                 if position == len(letters):
                     next(words, None)
                 break
             if letter in "IES":
-                found.append(f"-{letter}")
-    return found
+                flags.append(f"-{letter}")
+    return flags

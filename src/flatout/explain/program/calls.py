@@ -1,7 +1,7 @@
-"""What windows tell exactly: who calls a network with which batch, how coarse operations are.
+"""Exact counts from windows: calls of networks with their batches, and operations' durations.
 
-A window is every call of the main thread for some milliseconds. Recording an event takes time of
-its own, which is measured with each window and taken off again.
+A window is every call of the main thread for some milliseconds. The measured cost of recording an
+event is subtracted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flatout.explain.program.evidence import C_CALL, CALL, RETURN, Leaf, Process
 from flatout.explain.program.places import CALLERS, Frames, NetworkSite, Site, chains
 
 SHORT_NS = 60_000
-"""An operation shorter than this is mostly the cost of starting it."""
+"""An operation shorter than this is mostly launch overhead."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Interval:
     """The time between two events of a window.
 
     Attributes:
-        ns: its length without the recorder's own cost.
-        frames: where the thread was.
-        name: the built-in function that ran, or an empty text.
+        ns: its length without the recorder's cost.
+        frames: the thread's stack.
+        name: the running built-in function, or empty.
     """
 
     ns: float
@@ -34,19 +34,19 @@ class Interval:
 
     @property
     def leaf(self) -> Leaf:
-        """The built-in function as what the innermost frame executes."""
+        """The built-in function as a leaf."""
         return Leaf(text=self.name, call=self.name)
 
 
 @dataclass(frozen=True)
 class Call:
-    """One interesting call: a network, an environment step, an optimiser step, a session.
+    """A relevant call: a network, an environment step, an optimiser step, a session.
 
     Attributes:
-        kind: which of these.
+        kind: one of these.
         owner: the class.
-        batch, grad: what it was given; 0 and None where that is unknown.
-        frames: the stack at the call, innermost first, the caller before all.
+        batch, grad: batch size, and whether gradients are on; 0 and None if unknown.
+        frames: the caller's stack, innermost first.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Replay:
-    """A window's intervals, and its interesting calls in the order in which they ended."""
+    """A window's intervals, and its relevant calls in the order of their ends."""
 
     t: float
     intervals: list[Interval]
@@ -70,8 +70,8 @@ class Counted:
     """Sums over the windows of a process.
 
     Attributes:
-        seconds: the program's own time in them.
-        calls: the interesting calls.
+        seconds: the program's time in them.
+        calls: the relevant calls.
         names: calls by (site, built-in function).
     """
 
@@ -85,30 +85,30 @@ class Counted:
 
 
 def replay(process: Process, window: Window) -> Replay:
-    """Go through a window's events in order."""
+    """Replay a window's events in order."""
     stack = list(reversed(window.stack))
     details = {detail[0]: detail for detail in window.details}
-    found = Replay(window.t, [], [])
+    result = Replay(window.t, [], [])
     open_calls: list[tuple[int, Call]] = []  # each with the depth of its stack
     name = ""
-    for position, (elapsed, kind, what, line) in enumerate(window.events):
+    for position, (elapsed, kind, target, line) in enumerate(window.events):
         if position and stack:
             ns = max(0.0, elapsed - window.cost)
-            found.intervals.append(Interval(ns, tuple(reversed(stack)), name))
-        name = window.names[what] if kind == C_CALL else ""
+            result.intervals.append(Interval(ns, tuple(reversed(stack)), name))
+        name = window.names[target] if kind == C_CALL else ""
         if kind in (CALL, C_CALL) and stack:
             stack[-1] = (stack[-1][0], line)
         if kind == CALL:
             if position in details:
                 call = _call(details[position], tuple(reversed(stack)))
                 open_calls.append((len(stack), call))
-            stack.append((what, process.codes[what].line))
+            stack.append((target, process.codes[target].line))
         elif kind == RETURN and stack:
             stack.pop()
             while open_calls and open_calls[-1][0] >= len(stack):
-                found.calls.append(open_calls.pop()[1])
-    found.calls.extend(call for _, call in open_calls)
-    return found
+                result.calls.append(open_calls.pop()[1])
+    result.calls.extend(call for _, call in open_calls)
+    return result
 
 
 def _call(detail: tuple, caller: Frames) -> Call:
@@ -119,27 +119,27 @@ def _call(detail: tuple, caller: Frames) -> Call:
 
 def counted(windows: Iterable[Replay], program: Callable[[Frames], list[Site]]) -> Counted:
     """Sum up windows."""
-    found = Counted()
+    result = Counted()
     for window in windows:
-        found.calls += window.calls
+        result.calls += window.calls
         for interval in window.intervals:
-            found.seconds += interval.ns / 1e9
+            result.seconds += interval.ns / 1e9
             if interval.name and (sites := program(interval.frames)):
-                found.names[sites[0], interval.name] += 1
-    return found
+                result.names[sites[0], interval.name] += 1
+    return result
 
 
 def network_sites(
     windows: Iterable[Replay], program: Callable[[Frames], list[Site]]
 ) -> dict[tuple[Site, ...], NetworkSite]:
-    """How each line of the program calls networks, and each with its callers: one line of a
-    policy's class may be called for choosing actions and for learning."""
-    seen: dict[tuple[Site, ...], list[Call]] = defaultdict(list)
+    """How each line of the program, with its callers, calls networks: a policy's line may be called
+    for acting and for learning."""
+    calls_by_chain: dict[tuple[Site, ...], list[Call]] = defaultdict(list)
     for window in windows:
         for call in window.calls:
             if call.kind in ("network", "session"):
                 for chain in chains(program(call.frames)[: CALLERS + 1]):
-                    seen[chain].append(call)
+                    calls_by_chain[chain].append(call)
     return {
         chain: NetworkSite(
             int(statistics.median(call.batch for call in calls)),
@@ -147,5 +147,5 @@ def network_sites(
             if all(call.grad is None for call in calls)
             else sum(bool(call.grad) for call in calls) * 2 > len(calls),
         )
-        for chain, calls in seen.items()
+        for chain, calls in calls_by_chain.items()
     }

@@ -1,4 +1,4 @@
-"""What the cores do together: two that share one core's units, or its power, are not two."""
+"""The cores' combined speed, which shared units and power limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 SPAN_S = 0.15
 STARTING_S = 0.25
 MOST = 16
-"""More processes are not started: what so many lose to each other stands for the rest."""
+"""Maximum number of processes; the result is scaled up to more cores."""
 
 SPINNER = """
 import sys, time
@@ -26,11 +26,10 @@ print(*turns)
 
 
 def together(cores: int) -> float:
-    """How many times the work of one core alone all of them do at once, from 1 to `cores`.
+    """The speed of all cores together, relative to one core alone: 1 to `cores`.
 
-    Half a second of plain Python, first in one process, then in as many as there are cores. On an
-    idle machine it is what a program can win by processes; on a busy one what is left for it.
-    `cores` where that cannot be measured.
+    Runs plain Python for half a second, first in one process, then in one per core; so it counts
+    the load of other programs, too. Returns `cores` if that cannot be measured.
     """
     number = min(cores, MOST)
     if number < 2:
@@ -45,7 +44,7 @@ def together(cores: int) -> float:
             spinners.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True))
         counts = [list(map(int, spinner.communicate()[0].split())) for spinner in spinners]
         times = sum(turns[-1] for turns in counts) / max(counts[0][0], 1)
-    except (OSError, LookupError):  # no more processes are allowed here, or one was killed
+    except (OSError, LookupError):  # processes are limited, or one was killed
         return float(cores)
     finally:
         for spinner in spinners:

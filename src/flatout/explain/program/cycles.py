@@ -1,7 +1,7 @@
-"""Which part of what was seen repeats itself: whole cycles of collecting and learning.
+"""The steady state of a program: whole cycles of collecting and learning.
 
-Many programs collect for a while, then learn for a while. A window that ends amid the first cycle
-has seen one half of what the program does, and says nothing of the whole.
+Many programs collect for a while, then learn for a while. An observation that ends within the first
+cycle does not represent the program.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ LEARNING = ("learn", "transfer", "communicate")
 COLLECTING = ("env", "act", "ipc", "wait", "eval")
 
 BURST_S = 0.3
-"""Learning that rests for longer than this has paused."""
+"""A longer gap in learning is a pause."""
 
 LEAST_S = 1.0
-"""A steady state shorter than this explains nothing: everything after the imports is taken."""
+"""Minimum length of a steady state; otherwise everything after the imports is used."""
 
 BESIDE = 4
-"""Samples before and after one by which it is told what the program is at just then."""
+"""Samples on each side that decide by majority whether a sample is learning or collecting."""
 
 FOREIGN = 0.2
-"""So much of learning at most, and of collecting, lies amid the other, where they take turns. Where
-they go side by side, or in turns too short to be seen, it is more; there are many of those."""
+"""Maximum share of learning (and of collecting) surrounded by the other if they alternate. It is
+larger if they are concurrent or alternate too quickly to be seen."""
 
 LITTLE = 0.1
-"""Where collecting takes less than this share of the time it matters little where a cycle ends."""
+"""If collecting takes less than this share of the time, cycles are not needed."""
 
 SHORT = 0.3
-"""A stretch so much shorter than the longest is none: a place or two that only looked like it."""
+"""Periods of learning shorter than this share of the longest are ignored."""
 
 CYCLES = 2
-"""So many whole cycles stand for all."""
+"""Minimum number of whole cycles."""
 
 
 @dataclass(frozen=True)
 class Steady:
-    """The time in which a program repeats itself.
+    """A program's steady state.
 
     Attributes:
-        started: when the imports were over.
-        begin, end: the steady state.
-        before, after: what is left out before it (from `started` on) and after it, in words.
-        part: why this is no whole cycle, in words; empty where it is.
+        started: end of the imports.
+        begin, end: of the steady state.
+        before, after: names of the periods before it (from `started` on) and after it.
+        part: why this is no whole cycle, or empty.
     """
 
     started: float
@@ -66,53 +66,53 @@ def steady(
     applied: bool = True,
     steps: Sequence[float] = (),
 ) -> Steady:
-    """Find it in what the driver did.
+    """Find the steady state in the driver's moments.
 
     Args:
         moments: of the driver.
         began: the program's start.
-        finished: whether the program has ended: what it did is all that there is.
-        learns: whether its code takes gradients, seen or not.
-        applied: whether it was seen to do so. Else a little learning, which names alone tell of
-            (``update_locals``), is none.
-        steps: when a window has seen an environment step.
+        finished: whether the program has ended.
+        learns: whether its code takes gradients.
+        applied: whether it was seen to take gradients. Else a little learning is ignored: only
+            names indicate it (``update_locals``).
+        steps: times of environment steps in windows.
     """
     started = _started(moments, began)
     moments = [m for m in moments if m.t > started] or moments
     last = moments[-1].t
     learning = [m for m in moments if m.mark.phase in LEARNING]
     if learns and not applied:
-        few = sum(m.dt for m in learning) < LITTLE * sum(m.dt for m in moments)
-        learning = [] if few else learning
+        is_little = sum(m.dt for m in learning) < LITTLE * sum(m.dt for m in moments)
+        learning = [] if is_little else learning
     if not learning:
         collects = sum(m.dt for m in moments if m.mark.phase in COLLECTING)
-        alone = (
+        only_collects = (
             learns and not applied and not finished and 2 * collects > sum(m.dt for m in moments)
         )
-        return Steady(started, started, last, part="no learning yet" if alone else "")
-    stretches = _stretches(moments)
-    if stretches is None or _beside(stretches, moments, steps):
+        return Steady(started, started, last, part="no learning yet" if only_collects else "")
+    periods = _learning_periods(moments)
+    if periods is None or _collects_within(periods, moments, steps):
         bursts = _bursts(learning)
         begin = bursts[0][1] if len(bursts) > 2 else bursts[0][0]
-        found = Steady(started, begin, bursts[-1][1] if finished else last)
+        result = Steady(started, begin, bursts[-1][1] if finished else last)
     else:
-        ends = [end for _, end in stretches if finished or last - end > BURST_S]
+        ends = [end for _, end in periods if finished or last - end > BURST_S]
         if len(ends) < CYCLES:
             seen = "not one whole cycle" if not ends else "only one whole cycle"
             part = f"{seen} of collecting and learning"
             return Steady(started, started, last, part="" if finished else part)
         begin = ends[0] if len(ends) > CYCLES else started
-        usual = (ends[-1] - ends[0]) / (len(ends) - 1)
-        before = "the first cycle" if begin - started < 2 * usual else Steady.before
+        cycle_s = (ends[-1] - ends[0]) / (len(ends) - 1)
+        before = "the first cycle" if begin - started < 2 * cycle_s else Steady.before
         after = Steady.after if finished else "an unfinished cycle"
-        found = Steady(started, begin, ends[-1], before, after)
-    if found.end - found.begin < LEAST_S:
+        result = Steady(started, begin, ends[-1], before, after)
+    if result.end - result.begin < LEAST_S:
         return Steady(started, started, last)
-    return found
+    return result
 
 
 def _started(moments: Sequence[Moment], began: float) -> float:
-    """When the imports were over; a late one is no start-up."""
+    """End of the imports in the first half."""
     imports = [m.t for m in moments if m.mark.phase == "import"]
     middle = (moments[0].t + moments[-1].t) / 2
     if imports and imports[-1] > middle:
@@ -120,41 +120,41 @@ def _started(moments: Sequence[Moment], began: float) -> float:
     return max(imports, default=began)
 
 
-def _stretches(moments: Sequence[Moment]) -> list[tuple[float, float]] | None:
-    """(begin, end) of the stretches of learning where a program collects and learns in turn; None
-    where it does both side by side, or only one of them."""
-    told = [m for m in moments if m.mark.phase in LEARNING or m.mark.phase in COLLECTING]
-    learns = [m.mark.phase in LEARNING for m in told]
-    around = [learns[max(at - BESIDE, 0) : at + BESIDE + 1] for at in range(len(told))]
-    most = [2 * sum(beside) > len(beside) for beside in around]
+def _learning_periods(moments: Sequence[Moment]) -> list[tuple[float, float]] | None:
+    """(begin, end) of the periods of learning if a program alternates between collecting and
+    learning; None if it does both at once, or only one of them."""
+    relevant = [m for m in moments if m.mark.phase in LEARNING or m.mark.phase in COLLECTING]
+    learns = [m.mark.phase in LEARNING for m in relevant]
+    neighbours = [learns[max(at - BESIDE, 0) : at + BESIDE + 1] for at in range(len(relevant))]
+    mostly_learning = [2 * sum(beside) > len(beside) for beside in neighbours]
     for kind in (True, False):
-        own = [at for at in range(len(told)) if learns[at] is kind]
-        astray = sum(told[at].dt for at in own if most[at] is not kind)
-        if not own or astray > FOREIGN * sum(told[at].dt for at in own):
+        same_kind = [at for at in range(len(relevant)) if learns[at] is kind]
+        astray = sum(relevant[at].dt for at in same_kind if mostly_learning[at] is not kind)
+        if not same_kind or astray > FOREIGN * sum(relevant[at].dt for at in same_kind):
             return None
-    collected = sum(m.dt for m, learning in zip(told, learns, strict=True) if not learning)
+    collected = sum(m.dt for m, learning in zip(relevant, learns, strict=True) if not learning)
     if collected < LITTLE * sum(m.dt for m in moments):
         return None
-    stretches: list[tuple[float, float]] = []
+    periods: list[tuple[float, float]] = []
     before = 0
-    for at, moment in enumerate(told):
-        if not most[at] or not learns[at]:
+    for at, moment in enumerate(relevant):
+        if not mostly_learning[at] or not learns[at]:
             continue
         begin = moment.t - moment.dt
-        if stretches and all(most[before:at]):
-            begin = stretches.pop()[0]
-        stretches.append((begin, moment.t))
+        if periods and all(mostly_learning[before:at]):
+            begin = periods.pop()[0]
+        periods.append((begin, moment.t))
         before = at
-    longest = max(end - begin for begin, end in stretches)
-    return [one for one in stretches if one[1] - one[0] >= SHORT * longest or one is stretches[-1]]
+    longest = max(end - begin for begin, end in periods)
+    return [span for span in periods if span[1] - span[0] >= SHORT * longest or span is periods[-1]]
 
 
-def _beside(
-    stretches: Sequence[tuple[float, float]], moments: Sequence[Moment], steps: Sequence[float]
+def _collects_within(
+    periods: Sequence[tuple[float, float]], moments: Sequence[Moment], steps: Sequence[float]
 ) -> bool:
-    """Whether environments step on amid learning, if only now and then: before a replay buffer is
-    filled a program collects alone, and then it does both."""
-    for begin, end in stretches:
+    """Whether environments also step within periods of learning, as once a replay buffer has
+    filled."""
+    for begin, end in periods:
         inside = [m for m in moments if begin + BURST_S < m.t - m.dt and m.t < end - BURST_S]
         collects = sum(m.mark.phase in COLLECTING for m in inside)
         if collects >= 3 and collects > 0.02 * len(inside):
@@ -165,12 +165,12 @@ def _beside(
 
 
 def _bursts(moments: Sequence[Moment]) -> list[tuple[float, float]]:
-    """(begin, end) of stretches without a longer pause."""
-    found: list[tuple[float, float]] = []
+    """(begin, end) of periods without a longer pause."""
+    bursts: list[tuple[float, float]] = []
     for moment in moments:
         begin = moment.t - moment.dt
-        if found and begin - found[-1][1] <= BURST_S:
-            found[-1] = (found[-1][0], moment.t)
+        if bursts and begin - bursts[-1][1] <= BURST_S:
+            bursts[-1] = (bursts[-1][0], moment.t)
         else:
-            found.append((begin, moment.t))
-    return found
+            bursts.append((begin, moment.t))
+    return bursts

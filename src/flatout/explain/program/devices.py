@@ -1,4 +1,4 @@
-"""What the GPUs tell: one that is never computed on, several held and one used, no memory left."""
+"""Findings about GPUs: unused ones, memory held on idle ones, full memory."""
 
 from __future__ import annotations
 
@@ -11,37 +11,32 @@ from flatout.explain.report import WORTHWHILE
 from flatout.planning.predict import ASSUMED
 
 IDLE = 0.02
-"""Busy for less than this share, a GPU is not computed on."""
+"""A GPU that is busy for less than this share is unused."""
 
 RESERVED_MB = 200
-"""Memory that a program holds on a card before it counts as reserved there."""
+"""Minimum memory with which a program counts as holding a card."""
 
 FULL = 0.92
 LEARNING_ON_GPU = 0.25
-"""What remains of large learning on a GPU; small networks gain nothing there."""
+"""Share of a large network's learning that remains on a GPU."""
 
 
 def findings(evidence: Evidence, learn: float) -> list[Finding]:
-    """Findings about GPUs, from the monitor's samples alone.
-
-    Args:
-        evidence: what was recorded.
-        learn: share of the time spent learning.
-    """
+    """Findings about GPUs, from the monitor's samples; `learn` is learning's share of the time."""
     samples = [sample for sample in evidence.monitor if sample.gpus][2:]
     if not samples:
         return []
     gpus = range(min(len(sample.gpus) for sample in samples))
     busy = [_mean([s.gpus[i].busy for s in samples]) for i in gpus]
-    held = [max(s.gpus[i].ours_mb or 0 for s in samples) for i in gpus]
-    reserved = [i for i in gpus if held[i] >= RESERVED_MB]
+    held_mb = [max(s.gpus[i].ours_mb or 0 for s in samples) for i in gpus]
+    reserved = [i for i in gpus if held_mb[i] >= RESERVED_MB]
     working = [
         i
         for i in gpus
         if (i in reserved or any(s.gpus[i].ours for s in samples)) and (busy[i] or 0.0) > IDLE
     ]
     cards = samples[-1].gpus
-    found: list[Finding] = []
+    results: list[Finding] = []
     if not working and all(share is not None for share in busy):
         gain = 1 / (1 - learn * (1 - LEARNING_ON_GPU))
         name = cards[0].name or "the GPU"
@@ -50,19 +45,19 @@ def findings(evidence: Evidence, learn: float) -> list[Finding]:
             "network is large; a small one runs faster on the CPU."
         )
         seen = f"{len(gpus)} GPU(s) ({name}) are visible, and this program computed on none."
-        found.append(
+        results.append(
             Finding("gpu-unused", learn, (seen,), words, gain if learn > 0.5 else 1.0, 1.0,
                     max(1.0, 2 * gain - 1), kind=ASSUMED)
         )  # fmt: skip
     idle = [i for i in reserved if i not in working]
     if idle and working:
-        sizes = ", ".join(f"gpu:{i} {held[i]:,} MiB" for i in idle)
+        sizes = ", ".join(f"gpu:{i} {held_mb[i]:,} MiB" for i in idle)
         seen = f"Only gpu:{working[0]} computes; memory is also held on {sizes}."
         words = (
             f"Make one card visible (CUDA_VISIBLE_DEVICES={working[0]}), or let memory grow "
             "(XLA_PYTHON_CLIENT_PREALLOCATE=false, set_memory_growth)."
         )
-        found.append(Finding("devices-reserved", len(idle) / len(gpus), (seen,), words))
+        results.append(Finding("devices-reserved", len(idle) / len(gpus), (seen,), words))
     for i in working:
         card = cards[i]
         share = card.used_mb / card.total_mb if card.total_mb else 0.0
@@ -75,14 +70,14 @@ def findings(evidence: Evidence, learn: float) -> list[Finding]:
                 "Cap the memory of each program (XLA_PYTHON_CLIENT_MEM_FRACTION, "
                 "torch.cuda.set_per_process_memory_fraction)."
             )
-            found.append(Finding("memory-contended", share, (seen,), words))
-    return found
+            results.append(Finding("memory-contended", share, (seen,), words))
+    return results
 
 
-def ranked(found: Sequence[Finding], about: Sequence[Finding]) -> list[Finding]:
-    """Findings about devices come first only where they gain more than a little."""
+def ranked(others: Sequence[Finding], about: Sequence[Finding]) -> list[Finding]:
+    """Findings about devices come first only if they are worthwhile."""
     first = [finding for finding in about if finding.gain > WORTHWHILE]
-    return [*first, *found, *(finding for finding in about if finding not in first)]
+    return [*first, *others, *(finding for finding in about if finding not in first)]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

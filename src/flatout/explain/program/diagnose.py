@@ -1,7 +1,7 @@
 """From evidence to findings: pure rules, numbers in, sentences out.
 
-The phase that holds the rest up comes first; where that is learning, the mechanism inside it. The
-rules, and the formula of each gain with the cost that it leaves, are in docs/explain.md.
+The bottleneck's phase comes first; if that is learning, the mechanism inside it. docs/explain.md
+has the rules and the formula of each gain.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from flatout.planning.predict import MODELLED
 from flatout.spans import PHASES
 
 LEAST_SHARE = 0.04
-"""Findings below this share are not worth a sentence."""
+"""Minimum share of a finding."""
 
 MOST = 0.5
-"""What takes so much of the time is the answer, whatever can be gained there."""
+"""From this share on, a cause comes first, whatever its gain."""
 
 FEW = 0.2
-"""Where nothing takes so much of the time it is spread too thin for one cause."""
+"""If all causes are below this share, no single cause is named."""
 
 SHORTEST_S = 0.5
 
@@ -34,17 +34,19 @@ SHORTEST_S = 0.5
 def diagnose(evidence: Evidence) -> Diagnosis:
     """The verdict and its findings."""
     facts = facts_of(evidence)
-    found = findings(facts)
-    if facts.line.part:  # what gains where it is seen may gain nothing in the rest
-        found = [replace(finding, gain=1.0, low=1.0, high=1.0, kind=MODELLED) for finding in found]
-    first = found[0].id if found else UNKNOWN
+    ranked = findings(facts)
+    if facts.line.part:  # gains in a part of a cycle may not hold for the rest
+        ranked = [
+            replace(finding, gain=1.0, low=1.0, high=1.0, kind=MODELLED) for finding in ranked
+        ]
+    first = ranked[0].id if ranked else UNKNOWN
     verdict = HEALTHY if first == "compute-bound" else first
     return Diagnosis(
         subject=" ".join(evidence.command),
         verdict=verdict,
-        headline=_headline(facts, found),
+        headline=_headline(facts, ranked),
         part=facts.line.part,
-        findings=tuple(found),
+        findings=tuple(ranked),
         seconds=facts.blame.seconds,
         apart=tuple(facts.line.apart),
         phases={p: facts.blame.shares[p] for p in PHASES if facts.blame.shares.get(p)},
@@ -61,26 +63,22 @@ def findings(facts: Facts) -> list[Finding]:
     if facts.blame.seconds < SHORTEST_S:
         return []
     learn = facts.share(*LEARNING)
-    found = [
+    shares = [
         (facts.share(phase), remedies.finding(cause, facts, facts.share(phase)))
         for phase, cause in CAUSE_OF.items()
         if facts.share(phase) >= LEAST_SHARE
     ]
     if learn >= LEAST_SHARE:
-        found += [(learn, finding) for finding in _mechanisms(facts, learn)]
-    crowd = remedies.oversubscribed(facts)
-    if crowd is not None:
-        found.append((2.0, crowd))  # it is why everything else is slow
-    return devices.ranked(_ranked(found), devices.findings(facts.evidence, learn))
+        shares += [(learn, finding) for finding in _mechanisms(facts, learn)]
+    oversubscription = remedies.oversubscribed(facts)
+    if oversubscription is not None:
+        shares.append((2.0, oversubscription))  # it slows everything else down
+    return devices.ranked(_ranked(shares), devices.findings(facts.evidence, learn))
 
 
-def _ranked(found: Sequence[tuple[float, Finding]]) -> list[Finding]:
-    """What to do first, and then what gains most.
-
-    Args:
-        found: findings, each with the share of the phase that it is in.
-    """
-    by_share = sorted(found, key=lambda pair: (-pair[0], -pair[1].share))
+def _ranked(shares: Sequence[tuple[float, Finding]]) -> list[Finding]:
+    """The finding to act on first, then by gain; `shares` are (the phase's share, finding)."""
+    by_share = sorted(shares, key=lambda pair: (-pair[0], -pair[1].share))
     ranked = [finding for _, finding in sorted(by_share, key=lambda pair: -pair[1].gain)]
     if by_share and (by_share[0][0] >= MOST or ranked[0].gain <= WORTHWHILE):
         first = by_share[0][1]
@@ -89,36 +87,36 @@ def _ranked(found: Sequence[tuple[float, Finding]]) -> list[Finding]:
 
 
 def _mechanisms(facts: Facts, learn: float) -> list[Finding]:
-    """Inside learning: its mechanisms, the largest first; small ones are left out."""
+    """Learning's mechanisms, largest first, without small ones."""
     transfer, communicate = facts.share("transfer"), facts.share("communicate")
     rest = max(0.0, learn - transfer - communicate)
     launch = rest * (facts.learning.launch or 0.0)
-    parts = {
+    shares = {
         "transfer-bound": transfer, "communication-bound": communicate,
         "launch-bound": launch, "compute-bound": rest - launch,
     }  # fmt: skip
-    order = sorted(parts, key=lambda cause: -parts[cause])
+    order = sorted(shares, key=lambda cause: -shares[cause])
     return [
-        remedies.finding(cause, facts, parts[cause])
+        remedies.finding(cause, facts, shares[cause])
         for cause in order
-        if parts[cause] >= LEAST_SHARE
+        if shares[cause] >= LEAST_SHARE
     ]
 
 
 # --- Around the findings ----------------------------------------------------------------------
 
 
-def _headline(facts: Facts, found: Sequence[Finding]) -> str:
-    if not found:
+def _headline(facts: Facts, ranked: Sequence[Finding]) -> str:
+    if not ranked:
         return "too little was seen to say what the time goes to"
-    first = found[0]
-    said = f"{CAUSES[first.id]} ({percent(first.share)})"
+    first = ranked[0]
+    summary = f"{CAUSES[first.id]} ({percent(first.share)})"
     if facts.line.part:
-        return f"only a part was seen, {facts.line.part}; in it {said}"
-    causes = [finding.share for finding in found if finding.id != "compute-bound"]
+        return f"only a part was seen, {facts.line.part}; in it {summary}"
+    causes = [finding.share for finding in ranked if finding.id != "compute-bound"]
     if first.id != "compute-bound" and max(causes) < FEW:
-        return f"no cause holds a fifth of the time; what gains most: {said}"
-    return said
+        return f"no cause holds a fifth of the time; what gains most: {summary}"
+    return summary
 
 
 def _notes(facts: Facts) -> list[str]:
@@ -153,7 +151,7 @@ def _machine(evidence: Evidence) -> str:
 
 
 def _lanes(evidence: Evidence, line: Timeline) -> tuple[Lane, ...]:
-    """The timeline: the driver first, threads that only ever wait left out."""
+    """The timeline: the driver first, without threads that only wait."""
     lanes = []
     order = sorted(line.tracks, key=lambda track: track is not line.driver)
     for track in order:

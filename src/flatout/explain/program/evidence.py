@@ -1,6 +1,6 @@
-"""Recorded evidence: what the probe wrote in each process, and what the monitor saw beside it.
+"""Recorded evidence: the probe's lines of each process, and the monitor's samples.
 
-It is plain data, saved as JSON with ``--save`` and diagnosed anywhere: the rules read nothing else.
+It is plain data, saved as JSON with ``--save``; the rules read nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flatout.hardware.monitor import MonitorSample
 VERSION = 1
 
 CALL, RETURN, C_CALL, C_RETURN = 0, 1, 2, 3
-"""Kinds of a window's events, as the probe numbers them."""
+"""Kinds of a window's events, as in the probe."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Code:
     """One function of the program.
 
     Attributes:
-        file, line: where it is.
+        file, line: its position.
         plain: its name, without its class's.
-        owner: what the class of its first argument is called and offers, where it has one.
-        learns: it, or another method of that class, takes gradients.
+        owner: name and attributes of the class of its first argument, if any.
+        learns: whether it, or another method of that class, takes gradients.
     """
 
     file: str
@@ -38,7 +38,7 @@ class Code:
     learns: bool = False
 
     def has(self, *attributes: str) -> bool:
-        """Whether the class of the first argument offers all of these."""
+        """Whether the class of the first argument has all of these attributes."""
         return self.owner is not None and all(name in self.owner["has"] for name in attributes)
 
 
@@ -47,11 +47,11 @@ UNKNOWN = Code("<unknown>", "<unknown>", 0)
 
 @dataclass(frozen=True)
 class Leaf:
-    """What a frame was executing: the source text and what it calls, as far as known.
+    """The expression that a frame was executing.
 
     Attributes:
-        text: the expression.
-        call: dotted name of what it calls; ``@`` for a matrix product, ``+`` for other operators.
+        text: its source.
+        call: dotted name of its call; ``@`` for a matrix product, ``+`` for other operators.
         kind: type of the called object (``type``), of compiled functions also ``learns``.
     """
 
@@ -67,7 +67,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Stack:
-    """One place of a thread: (code, line) of each frame, innermost first."""
+    """A thread's stack: (code, line) of each frame, innermost first."""
 
     frames: tuple[tuple[int, int], ...]
     at: int
@@ -75,7 +75,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Sample:
-    """Where a thread was at `t` (seconds on the machine's clock), standing for `dt` seconds."""
+    """A thread's stack at `t` (seconds on the machine's clock); it represents `dt` seconds."""
 
     t: float
     dt: float
@@ -89,12 +89,12 @@ class Window:
     """Every call of the main thread for some milliseconds.
 
     Attributes:
-        t: when it began.
+        t: its begin.
         events: (nanoseconds since the last, kind, code or name, line of the caller).
         names: of the built-in functions.
-        stack: (code, line) at its beginning, innermost first.
-        details: (event, kind, class, batch, gradients on) of calls looked at closely.
-        cost: nanoseconds that recording one event cost the program.
+        stack: (code, line) at its begin, innermost first.
+        details: (event, kind, class, batch, gradients on) of relevant calls.
+        cost: nanoseconds that recording one event took.
     """
 
     t: float
@@ -109,8 +109,8 @@ class Window:
 class Process:
     """One Python process of the program; times are seconds on the machine's monotonic clock.
 
-    `failure` says what ended its probe early, `by_thread` why a thread had to sample all of it.
-    Where it was not `timed` the order of its samples tells nothing.
+    `failure` says what ended its probe early, `by_thread` why a second thread sampled it. If it was
+    not `timed`, the order of its samples has no meaning.
     """
 
     pid: int
@@ -133,22 +133,22 @@ class Process:
     timed: bool = True
 
     def leaf(self, stack: Stack) -> Leaf:
-        """What the innermost frame of a stack was executing."""
+        """The expression of a stack's innermost frame."""
         return self.leaves.get((stack.frames[0][0], stack.at), Leaf())
 
 
 @dataclass
 class Evidence:
-    """Everything that was recorded of one program.
+    """The recording of a program.
 
     Attributes:
         command: its command line.
-        machine: facts: ``cores``, ``gpus`` (list of names), ``cpu``; where it was measured,
-            ``together``: how many times the work of one core alone they all do at once.
-        began, ended: on the monotonic clock: the start, and the end of observation.
+        machine: ``cores``, ``gpus`` (list of names), ``cpu``; if measured, ``together``: the speed
+            of all cores relative to one core alone.
+        began, ended: begin and end of observation on the monotonic clock.
         processes: in order of their start.
         monitor: samples of the hardware.
-        notes: what could not be seen.
+        notes: what could not be observed.
         finished: whether the program had ended.
     """
 
@@ -166,8 +166,8 @@ class Evidence:
 
 
 def rows_of(folder: Path) -> list[list[dict[str, Any]]]:
-    """The probe's lines by process; a line that a killed process left half is passed over."""
-    found = []
+    """The probe's lines by process, without incomplete ones."""
+    processes = []
     for path in sorted(folder.glob("*.jsonl")):
         rows = []
         for line in path.read_text(errors="replace").splitlines():
@@ -176,73 +176,73 @@ def rows_of(folder: Path) -> list[list[dict[str, Any]]]:
             except ValueError:
                 continue
         if rows and rows[0].get("k") == "process":
-            found.append(rows)
-    return found
+            processes.append(rows)
+    return processes
 
 
 def process(rows: Sequence[dict[str, Any]]) -> Process:
-    """One process from its lines."""
+    """A process from its lines."""
     first = rows[0]
-    found = Process(
+    result = Process(
         pid=first["pid"], started=first["t"], ended=None,
         python=tuple(first["python"]), argv=first["argv"], stdlib=first["stdlib"],
         timed=first.get("timed", True),
     )  # fmt: skip
     for row in rows[1:]:
-        _add(found, row)
-    count = len(found.codes)  # a killed process may have left references to what it did not write
+        _add(result, row)
+    count = len(result.codes)  # a killed process may leave dangling references
 
-    def whole(frames: Iterable[tuple[int, int]]) -> bool:
+    def are_complete(frames: Iterable[tuple[int, int]]) -> bool:
         return all(code < count for code, _ in frames)
 
-    found.stacks = {at: stack for at, stack in found.stacks.items() if whole(stack.frames)}
-    found.windows = [
+    result.stacks = {at: stack for at, stack in result.stacks.items() if are_complete(stack.frames)}
+    result.windows = [
         window
-        for window in found.windows
-        if whole((what, 0) for _, kind, what, _ in window.events if kind == CALL)
-        and whole(window.stack)
+        for window in result.windows
+        if are_complete((target, 0) for _, kind, target, _ in window.events if kind == CALL)
+        and are_complete(window.stack)
     ]
-    found.returns = {code: kinds for code, kinds in found.returns.items() if code < count}
-    return found
+    result.returns = {code: kinds for code, kinds in result.returns.items() if code < count}
+    return result
 
 
-def _add(to: Process, row: dict[str, Any]) -> None:
+def _add(target: Process, row: dict[str, Any]) -> None:
     kind = row["k"]
     if kind == "samples":
-        to.samples += [Sample(to.started + t, *rest) for t, *rest in row["d"]]
+        target.samples += [Sample(target.started + t, *rest) for t, *rest in row["d"]]
     elif kind == "stack":
-        to.stacks[row["i"]] = Stack(_pairs(row["f"]), row["at"])
+        target.stacks[row["i"]] = Stack(_pairs(row["f"]), row["at"])
     elif kind == "code":
         index = row["i"]  # two threads write: not always in order
-        to.codes += [UNKNOWN] * (index + 1 - len(to.codes))
+        target.codes += [UNKNOWN] * (index + 1 - len(target.codes))
         owner = row.get("self")
         learns = bool(row.get("learns") or (owner and owner.get("learns")))
-        to.codes[index] = Code(row["file"], row["plain"], row["line"], owner, learns)
+        target.codes[index] = Code(row["file"], row["plain"], row["line"], owner, learns)
     elif kind == "leaf":
-        to.leaves[row["c"], row["at"]] = Leaf(
+        target.leaves[row["c"], row["at"]] = Leaf(
             row.get("text") or "", row.get("call") or "", row.get("kind") or {}
         )
     elif kind == "lane":
-        to.lanes[row["i"]] = row
+        target.lanes[row["i"]] = row
     elif kind == "window":
-        to.windows.append(
+        target.windows.append(
             Window(
-                to.started + row["t"], tuple(map(tuple, row["events"])), tuple(row["names"]),
+                target.started + row["t"], tuple(map(tuple, row["events"])), tuple(row["names"]),
                 _pairs(row["stack"]), tuple(map(tuple, row["details"])), row["cost"],
             )
         )  # fmt: skip
     elif kind == "returns":
-        to.returns[row["c"]] = row["kinds"]
+        target.returns[row["c"]] = row["kinds"]
     elif kind == "library":
-        to.libraries[row["name"]] = row["version"]
+        target.libraries[row["name"]] = row["version"]
     elif kind == "torch":
-        to.torch_threads = row["threads"]
+        target.torch_threads = row["threads"]
     elif kind == "end":
-        to.ended = row["t"]
+        target.ended = row["t"]
     elif kind == "failed":
-        to.failure = row["error"]
+        target.failure = row["error"]
     elif kind == "thread":
-        to.by_thread = row["why"]
+        target.by_thread = row["why"]
 
 
 def _pairs(flat: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -251,26 +251,22 @@ def _pairs(flat: Sequence[int]) -> tuple[tuple[int, int], ...]:
 
 def save(path: Path, meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any]]]) -> None:
     """Write evidence to one JSON file."""
-    whole = {"flatout_evidence": VERSION, **meta, "processes": list(rows)}
-    path.write_text(json.dumps(whole))
+    values = {"flatout_evidence": VERSION, **meta, "processes": list(rows)}
+    path.write_text(json.dumps(values))
 
 
 def build(meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any]]]) -> Evidence:
-    """Evidence from what was recorded."""
+    """Evidence from a recording."""
     processes = sorted(map(process, rows), key=lambda process: process.started)
     monitor = [MonitorSample.from_json(row) for row in meta["monitor"]]
     return Evidence(**{**meta, "monitor": monitor}, processes=processes)
 
 
 def load(path: Path) -> Evidence:
-    """Read evidence that `save` wrote.
-
-    Raises:
-        FlatoutError: it is not such a file, or one of a newer version.
-    """
+    """Read saved evidence; `FlatoutError` for other files and versions."""
     try:
-        whole = json.loads(path.read_text())
-        version = whole.pop("flatout_evidence")
+        values = json.loads(path.read_text())
+        version = values.pop("flatout_evidence")
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise FlatoutError(
             f"{path} is not evidence that flatout explain --save wrote ({error})."
@@ -281,7 +277,7 @@ def load(path: Path) -> Evidence:
             "diagnose it with the version that wrote it."
         )
     try:
-        return build(whole, whole.pop("processes"))
+        return build(values, values.pop("processes"))
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise FlatoutError(
             f"{path} is damaged evidence ({type(error).__name__}: {one_line(error)}); "

@@ -1,4 +1,4 @@
-"""All that the rules read of a program, and what their sentences are made of."""
+"""The facts about a program that the rules read."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Facts:
-    """All that the rules read.
+    """The input of the rules.
 
     Attributes:
-        evidence, line, blame: what was recorded, and whose time it was.
+        evidence, line, blame: the recording, its timeline and bottlenecks.
         counted: exact counts of the driver's process.
-        learning: how coarse its learning's operations are.
+        learning: the composition of its learning.
     """
 
     evidence: Evidence
@@ -42,12 +42,12 @@ class Facts:
 
     @property
     def capacity(self) -> float:
-        """How many times the work of one core alone they do together (measured beforehand)."""
+        """The measured speed of all cores together, relative to one core alone."""
         return float(min(self.evidence.machine.get("together") or self.cores, self.cores))
 
     @property
     def spare(self) -> float:
-        """Cores that nobody of the program uses."""
+        """Cores that the program does not use."""
         busy = self.blame.busy_cores
         return 0.0 if busy is None else max(0.0, self.cores - busy)
 
@@ -64,15 +64,15 @@ class Facts:
         return f"{code.file.replace(chr(92), '/').rpartition('/')[2]}:{site[1]}"
 
     def heaviest(self, phase: str, share: float) -> list[str]:
-        """The two heaviest places of a phase, each with its share of the whole time; where none is
-        known the phase's `share`."""
+        """The two heaviest places of a phase with their shares of the time, or the phase's
+        `share`."""
         by_place = self._summed(phase, lambda where: (self.place(where), where[2]))
-        found = []
+        sentences = []
         for (place, call), seconds in sorted(by_place.items(), key=lambda item: -item[1])[:2]:
-            part = seconds / self.blame.seconds
-            if place and part >= 0.02:
-                found.append(f"{place} `{call}`: {percent(part)} of the time")
-        return found or [f"{percent(share)} of the time"]
+            share_here = seconds / self.blame.seconds
+            if place and share_here >= 0.02:
+                sentences.append(f"{place} `{call}`: {percent(share_here)} of the time")
+        return sentences or [f"{percent(share)} of the time"]
 
     def at(self, phase: str) -> str:
         """`` (at file.py:88)`` for the heaviest line of a phase."""
@@ -81,7 +81,7 @@ class Facts:
         return f" (at {heaviest})" if heaviest else ""
 
     def by_call(self, phase: str) -> dict[str, float]:
-        """Seconds of a phase by what is called; zero for what is not."""
+        """Seconds of a phase by call; zero for other calls."""
         return self._summed(phase, lambda where: where[2])
 
     def _summed(self, phase: str, key: Callable[[Where], Key]) -> dict[Key, float]:
@@ -102,7 +102,7 @@ class Facts:
 
     @property
     def acts_in_a_row(self) -> int:
-        """How many calls choose actions, usually, before an environment steps; 0 where unknown."""
+        """The median number of acting calls before an environment steps; 0 if unknown."""
         runs, length = list[int](), 0
         for call in self.counted.calls:
             if call.kind == "env" and length:
@@ -114,7 +114,7 @@ class Facts:
 
 
 def facts_of(evidence: Evidence) -> Facts:
-    """Read the evidence."""
+    """The facts from the evidence."""
     line = timeline(evidence)
     blamed = blame(evidence, line)
     driver = line.driver

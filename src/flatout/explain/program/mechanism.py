@@ -1,4 +1,4 @@
-"""Inside learning: is it arithmetic, or the overhead of many tiny operations?"""
+"""Learning's mechanism: arithmetic, or the overhead of many tiny operations."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from flatout.explain.program.places import Places, Site
 from flatout.explain.program.timeline import Moment
 
 EAGER_NS = 500_000
-"""The same for JAX's operations outside of a compiled function, which cost more to start."""
+"""`SHORT_NS` for JAX's operations outside of compiled functions, which cost more to launch."""
 
 BACKWARD = ("run_backward", "_run_backward")
 LEAST_S = 0.002
-"""Learning seen in windows for less than this tells nothing."""
+"""Minimum learning time in windows."""
 
 
 @dataclass(frozen=True)
 class Learning:
-    """How learning's time is made up.
+    """The composition of learning's time.
 
     Attributes:
-        launch: share spent in operations too short to be more than overhead; None: unknown.
-        operations: such operations per second of learning.
-        exact: from windows rather than from samples.
+        launch: share spent in operations that are mostly overhead; None if unknown.
+        operations: operations per second of learning.
+        exact: from windows instead of samples.
     """
 
     launch: float | None
@@ -42,14 +42,14 @@ def learning(
     moments: list[Moment],
     windows: Iterable[Replay],
 ) -> Learning:
-    """How coarse learning's operations are, from windows where there are any.
+    """How coarse learning's operations are, from windows if there are any.
 
     Args:
         process, places: of the driver.
         moments: the driver's steady moments.
         windows: of the explained time.
     """
-    seen: dict[tuple[Site, str, bool], list[float]] = defaultdict(list)
+    durations: dict[tuple[Site, str, bool], list[float]] = defaultdict(list)
     for window in windows:
         for interval in window.intervals:
             if any(tags.COMPILERS.search(process.codes[at].file) for at, _ in interval.frames):
@@ -60,31 +60,31 @@ def learning(
                     tags.NETWORK_FILES.search(process.codes[code].file)
                     for code, _ in interval.frames
                 )
-                seen[interval.frames[0], interval.name, forward].append(interval.ns)
+                durations[interval.frames[0], interval.name, forward].append(interval.ns)
     sums = {True: [0.0, 0.0], False: [0.0, 0.0]}  # forward -> [short, long]
     backward, count = 0.0, 0
-    for (site, name, forward), lengths in seen.items():
-        # The median: a thread that is put off its core for some milliseconds looks busy for long.
-        usual = statistics.median(lengths)
+    for (site, name, forward), values in durations.items():
+        # The median: a thread that loses its core for some milliseconds looks busy.
+        median = statistics.median(values)
         if name in BACKWARD:
-            backward += usual * len(lengths)
+            backward += median * len(values)
             continue
-        count += len(lengths) if name else 0
+        count += len(values) if name else 0
         file = process.codes[site[0]].file
         limit = EAGER_NS if "/jax/_src/" in file else SHORT_NS
-        sums[forward][usual >= limit] += usual * len(lengths)
+        sums[forward][median >= limit] += median * len(values)
     short, long = (sums[True][i] + sums[False][i] for i in range(2))
-    # The backward pass is one call: as coarse as the forward pass that it retraces.
+    # The backward pass is one call, as coarse as the forward pass.
     coarse = sums[True] if sum(sums[True]) else [short, long]
-    part = coarse[0] / sum(coarse) if sum(coarse) else 0.0
+    short_share = coarse[0] / sum(coarse) if sum(coarse) else 0.0
     total = short + long + backward
     if total < LEAST_S * 1e9:
         return _sampled(process, moments)
-    return Learning((short + part * backward) / total, count / (total / 1e9), True)
+    return Learning((short + short_share * backward) / total, count / (total / 1e9), True)
 
 
 def _sampled(process: Process, moments: list[Moment]) -> Learning:
-    """Without windows: time seen in compiled functions and products against all other places."""
+    """Without windows: the share of samples outside of compiled functions and products."""
     heavy = total = 0.0
     for moment in moments:
         if moment.mark.phase != "learn":

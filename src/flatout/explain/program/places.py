@@ -1,9 +1,9 @@
-"""From stacks to phases: what each place of a process is part of.
+"""From stacks to phases.
 
-A stack is decided by its own frames where they tell (`flatout.explain.program.tags`). What is left
-is decided by its surroundings: a function in which gradients are applied and no environment steps
-is learning, all of it; a network call outside of such a function learns or acts by its batch and
-whether gradients are on; a line of a long loop belongs to what stands next to it.
+A stack's phase follows from its frames' tags (`flatout.explain.program.tags`), else from its
+context: a function that applies gradients and steps no environment is learning; a network call
+elsewhere learns or acts, by its batch and whether gradients are on; a line of a long loop takes the
+phase of its neighbour.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ Site = tuple[int, int]
 """(code, line) of the program."""
 
 ALWAYS = 0.97
-"""A function that is on the stack for more than this share of the time holds everything."""
+"""A function on the stack for more than this share of the time is a root."""
 
 NEIGHBOUR = 8
-"""Lines over which an undecided line takes the phase of its neighbour."""
+"""Maximum distance in lines to the neighbour of an undecided line."""
 
 CALLERS = 2
-"""Callers of a line by which its calls of a network are told apart."""
+"""Number of callers by which a line's calls of a network are distinguished."""
 
 AROUND = ("env", "act", "learn", "replay", "input")
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What a place is part of.
+    """The phase of a place.
 
     Attributes:
         phase: of `flatout.spans.PHASES`, or ``import``.
-        waits: it waits for somebody else.
-        site: the innermost line of the program itself; None in libraries' own threads.
-        call: what is being called there, in a word.
+        waits: whether it waits.
+        site: the innermost line of the program; None in libraries' threads.
+        call: name of the current call.
     """
 
     phase: str
@@ -52,10 +52,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class NetworkSite:
-    """How one line, with some of its callers, calls a network; from windows.
+    """How a line, with some of its callers, calls a network; from windows.
 
     Attributes:
-        batch: median batch size; 0 where unknown.
+        batch: median batch size; 0 if unknown.
         grad: whether gradients were on.
     """
 
@@ -64,7 +64,7 @@ class NetworkSite:
 
 
 def chains(sites: Sequence[Site]) -> Iterator[tuple[Site, ...]]:
-    """Each line with its callers, the most of them first, from the innermost line outwards."""
+    """Each line with its callers, longest chain first, from the innermost line outwards."""
     for first in range(len(sites)):
         for length in range(CALLERS, -1, -1):
             if first + length < len(sites):
@@ -72,20 +72,20 @@ def chains(sites: Sequence[Site]) -> Iterator[tuple[Site, ...]]:
 
 
 def program_of(process: Process) -> Callable[[Frames], list[Site]]:
-    """A function that keeps the frames of a stack that are the program's own."""
-    own: dict[int, bool] = {}
+    """A function that selects the program's frames of a stack."""
+    in_program: dict[int, bool] = {}
 
     def program(frames: Frames) -> list[Site]:
         for index, _ in frames:
-            if index not in own:
-                own[index] = tags.is_program(process.codes[index], process.stdlib)
-        return [site for site in frames if own[site[0]]]
+            if index not in in_program:
+                in_program[index] = tags.is_program(process.codes[index], process.stdlib)
+        return [site for site in frames if in_program[site[0]]]
 
     return program
 
 
-def _worlds(process: Process) -> set[int]:
-    """Functions of environments by what they return: a step's tuple, and their class's others."""
+def _env_functions(process: Process) -> set[int]:
+    """Environments' functions: those that return a step's tuple, and others of their classes."""
     stepping = {code for code, kinds in process.returns.items() if tags.steps(kinds)}
     stepping = {code for code in stepping if tags.is_program(process.codes[code], process.stdlib)}
     classes = set()
@@ -103,12 +103,12 @@ def _worlds(process: Process) -> set[int]:
 
 
 class Places:
-    """Decides the phase of every place of one process.
+    """Decides the phase of every place of a process.
 
     Args:
         process: its evidence.
         networks: how each line, with its callers, calls networks, from windows.
-        seen: (frames, leaf, seconds) of everything sampled: the surroundings.
+        seen: (frames, leaf, seconds) of all samples: the context.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Places:
         self._tags: dict[int, str | None] = {}
         self._program = program_of(process)
         self._cache: dict[tuple[Frames, Leaf | str], Mark] = {}
-        self._worlds = _worlds(process)
+        self._env_functions = _env_functions(process)
         self._learns: Counter[int] = Counter()
         self._draws: Counter[int] = Counter()
         self._calls: Counter[int] = Counter()
@@ -136,7 +136,7 @@ class Places:
             self._survey(frames, leaf, seconds)
         self._find_roots(places)
         for frames, leaf, seconds in places:
-            mark = self._settled(frames, leaf) or self._named(frames)
+            mark = self._decided_phase(frames, leaf) or self._phase_by_name(frames)
             if mark in AROUND:
                 for code, line in self._program(frames):
                     at = self._lines[code].setdefault(line, {})
@@ -145,22 +145,22 @@ class Places:
 
     @property
     def applied(self) -> bool:
-        """Whether gradients were seen to be taken or applied; else only names tell of learning."""
+        """Whether gradients were seen to be taken or applied; else only names indicate learning."""
         return any(self._learns.values())
 
     def mark(self, frames: Frames, leaf: Leaf) -> Mark:
-        """What a place is part of."""
+        """The phase of a place."""
         key = (frames, leaf.text + leaf.call)
         if key not in self._cache:
             self._cache[key] = self._decide(frames, leaf)
         return self._cache[key]
 
-    # --- What a stack tells by itself ---------------------------------------------------------
+    # --- By a stack's frames ------------------------------------------------------------------
 
     def _tag(self, index: int) -> str | None:
         if index not in self._tags:
             tag = tags.frame_tag(self._process.codes[index], self._process.stdlib)
-            is_world = tag in (None, "replay") and index in self._worlds
+            is_world = tag in (None, "replay") and index in self._env_functions
             self._tags[index] = "env" if is_world else tag
         return self._tags[index]
 
@@ -169,9 +169,13 @@ class Places:
         site = program[0] if program else None
         innermost = self._process.codes[frames[0][0]]
         waits = tags.is_wait(leaf, innermost)
-        phase = self._settled(frames, leaf) or self._named(frames) or self._beside(program)
+        phase = (
+            self._decided_phase(frames, leaf)
+            or self._phase_by_name(frames)
+            or self._neighbour_phase(program)
+        )
         if phase == "env" and leaf.word == "sleep":
-            waits = False  # a slow environment, and none that waits for others
+            waits = False  # a slow environment
         if phase in ("learn", "act", "replay", "other") and waits:
             phase = "wait"
         if phase == "learn" and tags.is_transfer(leaf, innermost):
@@ -179,64 +183,63 @@ class Places:
         return Mark(phase or "other", waits, site, leaf.word or innermost.plain)
 
     def _tags_of(self, frames: Frames) -> tuple[set[str | None], set[str | None]]:
-        """Tags inside of the program's innermost function, and those around it.
+        """Tags of frames within the program's innermost function, and of those around it.
 
-        What calls the program (a pool's worker loop, the import that runs a script) is no work of
-        its own.
+        Callers of the program (a pool's worker loop, a script's import) do no work themselves.
         """
         inner: set[str | None] = set()
         outer: set[str | None] = set()
-        found = inner
+        target = inner
         for site in frames:
-            found.add(self._tag(site[0]))
+            target.add(self._tag(site[0]))
             if self._program((site,)) and self._process.codes[site[0]].plain != "<module>":
-                found = outer
+                target = outer
         return inner, outer
 
-    def _own_tag(self, frames: Frames, leaf: Leaf) -> str | None:
-        """The phase by the frames' tags and the leaf alone; ``network`` and None stay open."""
+    def _frame_phase(self, frames: Frames, leaf: Leaf) -> str | None:
+        """The phase by the frames' tags and the leaf; ``network`` and None are undecided."""
         innermost = self._process.codes[frames[0][0]]
         inner, outer = self._tags_of(frames)
-        found = inner | outer
+        both = inner | outer
         waits = tags.is_wait(leaf, innermost)
         if "import" in inner:
             return "import"
-        if "communicate" in found:
+        if "communicate" in both:
             return "communicate"
-        if "predict" in found:
+        if "predict" in both:
             return "network"
-        if "input" in found:
+        if "input" in both:
             return "input"
         if "ipc" in inner:
             if waits:
-                return "env" if "env" in found else "wait"
+                return "env" if "env" in both else "wait"
             if self._program(frames) or leaf.word in tags.MOVES:
                 return "ipc"
             return "wait"  # a service thread
         if "io" in inner or tags.is_write(leaf):
             return "io"
-        if "copy" in inner and "env" not in found:
+        if "copy" in inner and "env" not in both:
             return "transfer"
         for tag in ("env", "replay"):
-            if tag in found:
+            if tag in both:
                 return tag
         if waits:
             return "wait"
-        if "optimise" in found:
+        if "optimise" in both:
             return "learn"
         if leaf.kind.get("compiled"):
             return "learn" if leaf.kind.get("learns") else "network"
-        if "network" in found:
+        if "network" in both:
             return "network"
         if leaf.word in tags.PICKLES and "json" not in leaf.call:
             return "ipc"
         return None
 
     def _survey(self, frames: Frames, leaf: Leaf, seconds: float) -> None:
-        """Count what is found below each function of the program."""
+        """Count the tags below each function of the program."""
         if any(self._tag(index) == "import" for index, _ in frames):
-            return  # what a module does as it is imported is no part of what its functions do
-        tag = self._own_tag(frames, leaf)
+            return  # imports are not the functions' work
+        tag = self._frame_phase(frames, leaf)
         program = self._program(frames)
         counts = {"learn": self._learns, "env": self._steps, "network": self._calls}
         if tag in counts:
@@ -250,28 +253,28 @@ class Places:
             self.draws = True
 
     def _find_roots(self, places: list[tuple[Frames, Leaf, float]]) -> None:
-        """Functions that are always there: they hold everything, and so they tell nothing."""
+        """Find the functions that are always on the stack, which carry no information."""
         weights: defaultdict[int, float] = defaultdict(float)
         total = 0.0
         for frames, leaf, seconds in places:
-            if self._own_tag(frames, leaf) == "import":
+            if self._frame_phase(frames, leaf) == "import":
                 continue
             total += seconds
             for code in {code for code, _ in self._program(frames)}:
                 weights[code] += seconds
         self._roots = {code for code, weight in weights.items() if weight > ALWAYS * total}
 
-    # --- What its surroundings tell -----------------------------------------------------------
+    # --- By its context -----------------------------------------------------------------------
 
     def _learning(self, frames: Frames) -> int | None:
-        """Position of the innermost function that learns and never steps; None outside."""
+        """Position of the innermost function that learns and never steps, or None."""
         for position, (code, _) in enumerate(frames):
             if self._learns[code] and not self._steps[code] and code not in self._roots:
                 return position
         return None
 
-    def _settled(self, frames: Frames, leaf: Leaf) -> str | None:
-        tag = self._own_tag(frames, leaf)
+    def _decided_phase(self, frames: Frames, leaf: Leaf) -> str | None:
+        tag = self._frame_phase(frames, leaf)
         if tag not in (None, "network"):
             return tag
         program = self._program(frames)
@@ -280,9 +283,9 @@ class Places:
             for code, _ in program:
                 if code == frames[position][0]:
                     break
-                named = tags.by_words(self._process.codes[code])
-                if named in ("replay", "input", "io"):
-                    return named
+                phase = tags.by_words(self._process.codes[code])
+                if phase in ("replay", "input", "io"):
+                    return phase
             if tag is None and leaf.word in tags.DRAWS:
                 return "replay"
             if tag is None and leaf.word in tags.GATHERS and self.draws:
@@ -294,13 +297,13 @@ class Places:
             if code in self._roots or self._learns[code] or self._steps[code]:
                 break
             if self._draws[code] and not self._calls[code]:
-                named = tags.by_words(self._process.codes[code])
-                return named or ("replay" if self._steps else "input")
+                phase = tags.by_words(self._process.codes[code])
+                return phase or ("replay" if self._steps else "input")
             if self._moving[code] > 0 and not self._calls[code] and self._learns:
                 return "transfer"
         if leaf.word in tags.GATHERS | tags.DRAWS and self.draws and self._steps:
-            return "replay" if self._beside(program) in ("learn", "replay") else None
-        if leaf.word in tags.DRAWS and self.draws and self._beside(program) == "learn":
+            return "replay" if self._neighbour_phase(program) in ("learn", "replay") else None
+        if leaf.word in tags.DRAWS and self.draws and self._neighbour_phase(program) == "learn":
             return "input"
         return None
 
@@ -313,30 +316,30 @@ class Places:
         for code, _ in program:
             if self._steps[code] and self._learns[code]:
                 break
-            named = tags.by_words(self._process.codes[code])
-            if named in ("act", "learn"):
-                return named
+            phase = tags.by_words(self._process.codes[code])
+            if phase in ("act", "learn"):
+                return phase
         return "act" if self._steps else "learn"
 
     def role(self, batch: int, grad: bool | None) -> str:
-        """Whether a network that is called so acts or learns."""
+        """Whether such a network call acts or learns."""
         largest = max((other.batch for other in self._networks.values() if other.grad), default=0)
         if grad is False:
             return "learn" if 1 < batch == largest else "act"
         return "act" if batch < largest or (batch <= 1 and not self._learns) else "learn"
 
-    def _named(self, frames: Frames) -> str | None:
-        """The phase by the names of functions, those around everything left aside."""
+    def _phase_by_name(self, frames: Frames) -> str | None:
+        """The phase by the names of functions, except roots."""
         for code, _ in self._program(frames):
             if self._steps[code] or code in self._roots:
                 return None
-            named = tags.by_words(self._process.codes[code])
-            if named is not None:
-                return named
+            phase = tags.by_words(self._process.codes[code])
+            if phase is not None:
+                return phase
         return None
 
-    def _beside(self, program: list[Site]) -> str | None:
-        """The phase of the nearest line of the same function that has one."""
+    def _neighbour_phase(self, program: list[Site]) -> str | None:
+        """The phase of the nearest decided line of the same function."""
         for code, line in program:
             decided = self._lines.get(code)
             if not decided:

@@ -1,7 +1,7 @@
-"""Each cause's evidence, remedy and gain, for programs of others.
+"""Each cause's evidence, remedy and gain, for users' programs.
 
-Every gain is ``1 / (1 - s * (1 - r))``: of the share s of the time that the cause takes, the part r
-remains after the remedy. What r is made of stands at each rule.
+Every gain is ``1 / (1 - s * (1 - r))``: the cause takes the share s of the time, of which r remains
+after the remedy. Each rule describes its r.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from flatout.explain.report import percent
 from flatout.planning.predict import ASSUMED, MODELLED
 
 SPREAD = 0.3
-"""Half the interval of a prediction: of the time that it saves, and of the time that it leaves."""
+"""Half of a prediction's interval, relative to the saved and to the remaining time."""
 
 PROCESS_COST = 0.10
-"""What each part costs more in a process of its own."""
+"""Relative cost of running in a separate process."""
 
 ENVIRONMENTS = 8
-"""Environments that one batched call serves, where a program has one now."""
+"""Environments per batched call that are proposed for a program with one."""
 
 SHORT_AVERAGE_S = 0.002
-"""An average shorter than this is mostly the cost of starting it."""
+"""Averages shorter than this are dominated by latency."""
 
 COLLECTIVE = re.compile(r"all_?reduce|all_?gather|broadcast|reduce_scatter", re.IGNORECASE)
 
 RARER = 10
-"""How much rarer to write."""
+"""Factor by which to write more rarely."""
 
 PERMUTED = 0.3
-"""Share of a phase from which on putting all rows in a random order is what is wrong with it."""
+"""Share of a phase from which on permuting all rows is its problem."""
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """What a rule proposes.
+    """A rule's proposal.
 
     Attributes:
         words: what to change.
-        remains: of the cause's share.
+        remains: remaining part of the cause's share.
         kind: of the gain, `MODELLED` or `ASSUMED`.
-        evidence: None where that is the heaviest places alone.
+        evidence: by default the heaviest places.
     """
 
     words: str
@@ -56,7 +56,7 @@ class Remedy:
 
 
 def gain_of(share: float, remains: float) -> tuple[float, float, float]:
-    """(gain, low, high) when of `share` of the time the part `remains` is left."""
+    """(gain, low, high) if the part `remains` of `share` is left."""
     saved = min(max(share * (1 - remains), 0.0), 0.99)
     after = 1 - saved
     return 1 / after, 1 / (after + SPREAD * saved), 1 / (after - SPREAD * min(saved, after))
@@ -75,8 +75,8 @@ def finding(cause: str, facts: Facts, share: float) -> Finding:
 
 
 def env(facts: Facts, share: float) -> Remedy:
-    """Environments. Remains: its part for W processes at once, as far as the cores do more together
-    than one alone, and what a process costs."""
+    """Environments. Remains: one part in W processes, limited by the cores' combined speed, plus
+    the cost of a process."""
     evidence = facts.heaviest("env", share)
     steps = facts.counted.rate(sum(call.kind == "env" for call in facts.counted.calls))
     if steps:
@@ -101,8 +101,8 @@ def env(facts: Facts, share: float) -> Remedy:
 
 
 def acting(facts: Facts, share: float) -> Remedy:
-    """Actions. Remains: one call instead of n, a hundredth of it dearer for each of the n. They are
-    those that are made now between two steps, or as many as there could be environments."""
+    """Actions. Remains: one call instead of n, plus 1 % for each of the n. n is the number of calls
+    between two steps now, or `ENVIRONMENTS`."""
     evidence = facts.heaviest("act", share)
     acts = [call for call in facts.counted.calls if facts.acts(call)]
     grads = 2 * sum(bool(call.grad) for call in acts) > len(acts)
@@ -126,8 +126,8 @@ def acting(facts: Facts, share: float) -> Remedy:
 
 
 def replay(facts: Facts, share: float) -> Remedy:
-    """Replay. Remains: the gather, without the drawing of a permutation; from arrays instead of
-    objects a twelfth of it."""
+    """Replay. Remains: the gather without drawing a permutation; with arrays instead of objects
+    a twelfth."""
     drawn, where = _drawn(facts, "replay"), facts.at("replay")
     if drawn > PERMUTED:
         return Remedy(
@@ -143,8 +143,8 @@ def replay(facts: Facts, share: float) -> Remedy:
 
 
 def inputs(facts: Facts, share: float) -> Remedy:
-    """A data set. Remains: the gather, without the drawing of a permutation; else what W workers on
-    the idle cores cannot hide behind learning, as far as the cores do more together than one."""
+    """A data set. Remains: the gather without drawing a permutation; else what W workers on the
+    idle cores cannot hide behind learning, limited by the cores' combined speed."""
     drawn = _drawn(facts, "input")
     if drawn > PERMUTED:
         return Remedy(
@@ -165,7 +165,7 @@ def inputs(facts: Facts, share: float) -> Remedy:
 
 
 def ipc(facts: Facts, share: float) -> Remedy:
-    """Pipes. Remains: what shared memory still costs, a fifth."""
+    """Pipes. Remains: a fifth, the cost of shared memory."""
     return Remedy(
         "Move arrays through multiprocessing.shared_memory (write in place, send only an index), "
         "and several steps at once.",
@@ -174,13 +174,13 @@ def ipc(facts: Facts, share: float) -> Remedy:
 
 
 def io(facts: Facts, share: float) -> Remedy:
-    """Files. Remains: the tenth that is still written."""
+    """Files. Remains: a tenth."""
     words = f"Write {RARER} times less often{facts.at('io')}, without a flush each time."
     return Remedy(words, 1 / RARER, MODELLED)
 
 
 def compiling(facts: Facts, share: float) -> Remedy:
-    """Compilation again and again. Remains: running what is compiled once, not counted here."""
+    """Repeated compilation. Remains: almost nothing."""
     return Remedy(
         f"Compile once{facts.at('compile')}: create jitted functions outside of the loop, pad "
         "arguments to a few fixed shapes, and pass changing numbers as arrays, not as static "
@@ -190,7 +190,7 @@ def compiling(facts: Facts, share: float) -> Remedy:
 
 
 def waiting(facts: Facts, share: float) -> Remedy:
-    """A lockstep. Remains: the work, if it were spread evenly over all that wait now."""
+    """A lockstep. Remains: the work, spread evenly over all workers."""
     words = facts.by_call("wait")
     asleep = words["sleep"] / (sum(words.values()) or 1.0)
     evidence = facts.heaviest("wait", share)
@@ -215,11 +215,11 @@ COARSER = {
     "tensorflow": "tf.function around the whole update",
     "torch": "torch.compile, fused or foreach optimisers, larger batches",
 }
-"""How to do more in each operation, by library."""
+"""How to make operations coarser, by library."""
 
 
 def launch(facts: Facts, share: float) -> Remedy:
-    """Tiny operations. Remains: a tenth, when one compiled program does them all."""
+    """Tiny operations. Remains: 15 %, in one compiled program."""
     evidence = facts.heaviest("learn", facts.share("learn"))
     if facts.learning.exact:
         evidence.insert(
@@ -235,9 +235,9 @@ def launch(facts: Facts, share: float) -> Remedy:
 
 
 def transfer(facts: Facts, share: float) -> Remedy:
-    """Copies and syncs. Remains: one of very many, a twentieth."""
+    """Copies and syncs. Remains: a twentieth."""
     counts = Counter[str]()
-    for (_, name), count in facts.counted.names.items():  # of each place that calls it
+    for (_, name), count in facts.counted.names.items():  # by call site
         if name in tags.TRANSFERS:
             counts[name] += count
     rates = [
@@ -252,8 +252,8 @@ def transfer(facts: Facts, share: float) -> Remedy:
 
 
 def communication(facts: Facts, share: float) -> Remedy:
-    """Averaging. Remains: the bytes, half of it, when all gradients travel as one piece; where each
-    average is so short that starting it is its time, one of many, a sixteenth."""
+    """Averaging. Remains: half (the bytes) with all gradients in one piece; a sixteenth if the
+    averages are dominated by latency."""
     calls = sum(c for (_, n), c in facts.counted.names.items() if COLLECTIVE.search(n))
     evidence, remains = facts.heaviest("communicate", share), 0.5
     if calls:
@@ -270,7 +270,7 @@ def communication(facts: Facts, share: float) -> Remedy:
 
 
 def compute(facts: Facts, share: float) -> Remedy:
-    """Arithmetic: healthy. Nothing is predicted to be gained on this hardware."""
+    """Arithmetic: healthy. No gain is predicted on this hardware."""
     evidence = facts.heaviest("learn", share)
     busy = facts.blame.busy_cores
     if busy is not None:
@@ -283,7 +283,7 @@ def compute(facts: Facts, share: float) -> Remedy:
 
 
 def _drawn(facts: Facts, phase: str) -> float:
-    """The share of a phase in which all rows are put in a random order."""
+    """The share of a phase that permutes all rows."""
     words = facts.by_call(phase)
     return (words["permutation"] + words["shuffle"]) / (sum(words.values()) or 1.0)
 
@@ -295,12 +295,12 @@ REMEDIES: dict[str, tuple[str, Callable[[Facts, float], Remedy]]] = {
     "launch-bound": ("learn", launch), "transfer-bound": ("transfer", transfer),
     "communication-bound": ("communicate", communication), "compute-bound": ("learn", compute),
 }  # fmt: skip
-"""Each cause's phase, whose heaviest places are the evidence, and its rule."""
+"""Each cause's phase and rule."""
 
 
 def oversubscribed(facts: Facts) -> Finding | None:
-    """More threads than cores. Remains: the same work by as many threads as there are cores; the
-    switching, the spinning and the stragglers at each barrier go."""
+    """More threads than cores. Remains: the work with one thread per core, without switching,
+    spinning and stragglers."""
     begin, end = facts.line.begin, facts.line.end
     samples = [s for s in facts.evidence.monitor if begin <= s.t <= end + 1]
     counts = [sample.runnable for sample in samples if sample.runnable is not None]

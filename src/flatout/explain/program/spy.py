@@ -1,4 +1,4 @@
-"""Observes a Python process that runs already, through py-spy, which reads it from outside."""
+"""Observes a running Python process through py-spy."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ FRAME = re.compile(r"^(?P<name>.*) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)$")
 
 
 def record_pid(pid: int, seconds: float) -> Recording:
-    """Observe a process for some seconds; it goes on undisturbed.
+    """Observe a process for some seconds without disturbing it.
 
-    What py-spy tells is where the process was, not when and not what it called: evidence from it
-    has no windows, and its samples are put one after the other.
+    py-spy gives stacks without times and calls: the evidence has no windows, and its samples are
+    in no meaningful order.
 
     Raises:
         UsageError: there is no such process.
@@ -50,9 +50,9 @@ def record_pid(pid: int, seconds: float) -> Recording:
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         samples, cores = _watch(child, pid)
-        said = (child.communicate()[1] or "").strip().splitlines()
+        messages = (child.communicate()[1] or "").strip().splitlines()
         if child.returncode or not file.exists():
-            why = one_line(RuntimeError(said[-1] if said else "no reason given"))
+            why = one_line(RuntimeError(messages[-1] if messages else "no reason given"))
             raise FlatoutError(
                 f"py-spy cannot read process {pid} ({why}); on Linux this needs root or "
                 "kernel.yama.ptrace_scope=0."
@@ -97,17 +97,17 @@ def rows_of_stacks(
             continue
         flat: list[int] = []
         for frame in reversed(stack.split(";")):
-            found = FRAME.match(frame)
-            if found is None:
+            match = FRAME.match(frame)
+            if match is None:
                 continue
-            key = found["name"], found["file"]
+            key = match["name"], match["file"]
             if key not in codes:
                 codes[key] = len(codes)
                 rows.append(
                     {"k": "code", "i": codes[key], "file": key[1],
                      "plain": key[0].rpartition(".")[2], "line": 0}
                 )  # fmt: skip
-            flat += [codes[key], int(found["line"] or 0)]
+            flat += [codes[key], int(match["line"] or 0)]
         if flat:
             rows.append({"k": "stack", "i": index, "at": 0, "f": flat})
             samples += [[0.0, 1 / RATE, 0, index, 0]] * int(count)

@@ -1,7 +1,7 @@
-"""What a frame of a stack tells by itself: environment, network, optimiser, replay, files, pipes.
+"""Tags of single frames: environment, network, optimiser, replay, files, pipes.
 
-First by what the code is (the library's file, what its class offers, what the compiled function
-does); only where that says nothing by the English words that people use for these things.
+First by the code itself (the library's file, its class's attributes, the compiled function), then
+by the English words in its names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CORE = frozenset(
         "wandb", "ray", "zmq", "cloudpickle", "pandas", "h5py", "ale_py", "joblib", "einops",
     }
 )  # fmt: skip
-"""Packages that are tools of a training program; any other package counts as the program."""
+"""Packages that are a training program's tools; others count as the program."""
 
 
 @lru_cache(maxsize=100_000)
@@ -40,7 +40,7 @@ def package(file: str, stdlib: str) -> str:
 
 
 def is_program(code: Code, stdlib: str) -> bool:
-    """Whether a function belongs to the program or a library of algorithms."""
+    """Whether a function belongs to the program or to a library of algorithms."""
     return package(code.file, stdlib) == "program" and not code.file.startswith("<__array")
 
 
@@ -71,7 +71,7 @@ LEARN_FILES = re.compile(
     r"|/keras/(optimizers|src/trainers)/|/tensorflow/python/training/"
 )
 NOT_LEARNING = ("_wrapped_call_impl", "__init__", "add_param_group")
-"""What is in those files and applies no gradients; an optimiser that is made is not at work."""
+"""Functions in those files that apply no gradients."""
 
 NETWORK_FILES = re.compile(
     r"/torch/nn/modules/|/tensorflow/python/client/session\.py|/keras/src/(layers|models)/|/flax/(linen|nnx)/|/equinox/nn/|/haiku/"
@@ -79,7 +79,7 @@ NETWORK_FILES = re.compile(
 NETWORK_CALLS = frozenset(
     {"forward", "__call__", "_call_impl", "_wrapped_call_impl", "call", "apply", "run"}
 )
-"""What runs a network; its class's other functions copy, count or name its parameters."""
+"""Functions that run a network; others of its class copy, count or name its parameters."""
 
 DIST_FILES = re.compile(r"/torch/distributed/|/horovod/|/mpi4py/|/torch/nn/parallel/")
 COLLECTIVES = frozenset(
@@ -95,12 +95,12 @@ COMPILERS = re.compile(
     r"/jax/_src/(compiler|compilation_cache|cache_key|interpreters/(mlir|pxla))\.py"
     r"|/torch/_(dynamo|inductor)/|/tensorflow/python/eager/polymorphic_function/tracing"
 )
-"""Where tracing and compiling happens: no part of learning's own operations."""
+"""Tracing and compiling, which are not learning's operations."""
 
 
 def frame_tag(code: Code, stdlib: str) -> str | None:
-    """What a frame is part of, or None where it does not say: one of import, env, input, io, ipc,
-    replay, communicate, optimise, network."""
+    """A frame's tag, or None: import, env, input, io, ipc, replay, communicate, optimise, network,
+    copy, draw or predict."""
     file = code.file.replace("\\", "/")
     where = package(code.file, stdlib)
     if "/jax/_src/" in file and code.plain in ("device_get", "device_put", "asarray", "array"):
@@ -143,7 +143,7 @@ def steps(kinds: str) -> bool:
     """Whether a function returns what a step returns: an observation, a reward, ends.
 
     Args:
-        kinds: of the returned tuple's elements, as the probe writes them.
+        kinds: of the returned tuple's elements, in the probe's format.
     """
     if len(kinds) < 3:
         return False
@@ -153,7 +153,7 @@ def steps(kinds: str) -> bool:
 
 
 def is_env(code: Code) -> bool:
-    """A method of something that steps and resets and is no learner."""
+    """Whether a method's class steps and resets, and is no learner."""
     owner = code.owner
     if owner is None or code.plain.startswith("__"):
         return False
@@ -167,7 +167,7 @@ def is_env(code: Code) -> bool:
 
 
 def is_replay(code: Code) -> bool:
-    """A method of something that stores and samples."""
+    """Whether a method's class stores and samples."""
     return (
         code.owner is not None
         and (code.has("sample") or code.has("sample_batch"))
@@ -203,7 +203,7 @@ TRANSFERS = frozenset(
 COPIES = TRANSFERS | frozenset(
     {"tensor", "copy", "copy_", "clone", "detach", "copyto", "block_until_ready", "deepcopy"}
 )
-"""What a function that only moves parameters between host and device is made of."""
+"""Calls in functions that only move parameters between host and device."""
 
 DRAWS = frozenset(
     {"permutation", "choice", "sample", "randint", "integers", "shuffle", "randrange", "choices"}
@@ -220,7 +220,7 @@ MOVES = PICKLES | {"write", "send", "_send", "sendmsg", "sendall", "read", "recv
 
 
 def is_wait(leaf: Leaf, code: Code) -> bool:
-    """Whether the innermost frame waits for somebody."""
+    """Whether the innermost frame waits."""
     word, file = leaf.word, code.file.replace("\\", "/")
     if "/multiprocessing/" in file:
         return word in WAITS or word in ("read", "recv", "get") or code.plain in (
@@ -244,7 +244,7 @@ def is_write(leaf: Leaf) -> bool:
     word = leaf.word
     if word in ("replace", "rename"):
         return leaf.call.startswith(("os.", "shutil."))
-    if word in ("sync", "open"):  # as windows call them, too
+    if word in ("sync", "open"):  # windows record these names, too
         return leaf.call in ("os.sync", "sync", "open", "io.open", "os.open")
     if word in ("dump", "save"):
         return not leaf.kind.get("type", "").startswith("numba")
@@ -273,10 +273,10 @@ WORDS: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 
 def by_words(code: Code) -> str | None:
-    """What a function of the program calls itself, by the field's words."""
+    """The phase that a function's name suggests."""
     name = _snake(code.plain).strip("_")
     if code.plain.startswith("<") or (name == "step" and code.owner and not code.has("reset")):
-        return None  # what steps and never resets may be an optimiser
+        return None  # without a reset it may be an optimiser
     for phase, words in WORDS:
         if words.search(name):
             return phase

@@ -1,4 +1,4 @@
-"""Who did what when, in every thread of a program, and which part of it is the steady state."""
+"""The timeline of a program's threads, and its steady state."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from flatout.explain.program.places import Mark, Places, Site, program_of
 from flatout.explain.program.tags import is_program
 
 LATE, FADED = 0.4, 0.25
-"""Compiling that takes less than a quarter of its part in the last two fifths has faded."""
+"""Compiling has faded if the last two fifths have less than a quarter of their even share."""
 
 TAKING = ("vjp", "value_and_grad_f", "grad_f", "backward", "run_backward", "gradient")
-"""Functions of libraries that take gradients."""
+"""Library functions that take gradients."""
 
 APART = ("import", "first compilation")
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A thread's sample: it was at `mark` from `t - dt` to `t`."""
+    """A thread's sample: at `mark` from `t - dt` to `t`."""
 
     t: float
     dt: float
@@ -34,11 +34,11 @@ class Moment:
 
 @dataclass
 class Track:
-    """One thread of one process over time.
+    """One thread over time.
 
     Attributes:
-        process: its position in the evidence.
-        name: for a reader.
+        process: its process's position in the evidence.
+        name: for display.
         moments: in order.
     """
 
@@ -48,11 +48,11 @@ class Track:
     times: list[float] = field(default_factory=list)
 
     def at(self, t: float) -> Mark | None:
-        """What it was doing at `t`; None where it was not there."""
-        place = bisect.bisect_left(self.times, t)
-        if place == len(self.moments):
+        """Its mark at `t`; None if it had no sample."""
+        index = bisect.bisect_left(self.times, t)
+        if index == len(self.moments):
             return None
-        moment = self.moments[place]
+        moment = self.moments[index]
         return moment.mark if moment.t - moment.dt <= t + 0.02 else None
 
     def seconds(self, phases: Sequence[str], begin: float = 0.0, end: float = 1e300) -> float:
@@ -62,16 +62,16 @@ class Track:
 
 @dataclass
 class Timeline:
-    """Everything that was sampled.
+    """All samples of a program.
 
     Attributes:
-        tracks: all threads that did something.
-        places: what decides, by process.
-        driver: the thread that the others serve: the one that learns most.
-        begin, end: the steady state.
-        apart: (what, seconds) left out, of the driver.
+        tracks: all threads with samples.
+        places: decide phases, by process.
+        driver: the thread that learns most, which the others serve.
+        begin, end: of the steady state.
+        apart: (what, seconds) of the driver outside of it.
         windows: of the driver's process in the steady state.
-        part: why that is no whole cycle of what the program does; empty where it is.
+        part: why the steady state is no whole cycle, or empty.
     """
 
     tracks: list[Track]
@@ -84,23 +84,23 @@ class Timeline:
     part: str = ""
 
     def steady(self, track: Track) -> list[Moment]:
-        """A track's moments in the steady state, imports and first compilations left out."""
+        """A track's moments in the steady state, without imports and first compilations."""
         return [
             m for m in track.moments if self.begin < m.t <= self.end and m.mark.phase not in APART
         ]
 
 
 def timeline(evidence: Evidence) -> Timeline:
-    """Decide what every sample was part of."""
+    """Decide the phase of every sample."""
     tracks: list[Track] = []
     places: list[Places] = []
     for index, process in enumerate(evidence.processes):
         if any("resource_tracker" in word or "forkserver" in word for word in process.argv):
             places.append(Places(process, {}))
             continue
-        decided = _places(process)
-        places.append(decided)
-        tracks += _tracks(index, process, decided)
+        process_places = _places(process)
+        places.append(process_places)
+        tracks += _tracks(index, process, process_places)
     driver = _driver(tracks)
     if driver is None:
         return Timeline(tracks, places, None, evidence.began, evidence.ended, [])
@@ -110,12 +110,14 @@ def timeline(evidence: Evidence) -> Timeline:
     codes = [process.codes[code] for code in at_work]
     learns = any(code.learns and is_program(code, process.stdlib) for code in codes)
     steps = [w.t for w in process.windows if any(detail[1] == "env" for detail in w.details)]
-    traced = any(code.plain in TAKING for code in codes)  # then it ran, if too shortly to be met
+    traced = any(code.plain in TAKING for code in codes)  # it ran, but was too short to be sampled
     applied = traced or places[driver.process].applied
-    found = steady(driver.moments, evidence.began, evidence.finished, learns, applied, steps)
+    steady_state = steady(driver.moments, evidence.began, evidence.finished, learns, applied, steps)
     if not process.timed:
-        found = Steady(driver.times[0], driver.times[0] - driver.moments[0].dt, driver.times[-1])
-    begin, end = found.begin, found.end
+        steady_state = Steady(
+            driver.times[0], driver.times[0] - driver.moments[0].dt, driver.times[-1]
+        )
+    begin, end = steady_state.begin, steady_state.end
     windows = [replay(process, window) for window in process.windows if begin < window.t <= end]
     if _fades(driver, begin, end):
         for track in tracks:
@@ -125,8 +127,8 @@ def timeline(evidence: Evidence) -> Timeline:
                 else m
                 for m in track.moments
             ]
-    apart = _apart(driver, evidence, found)
-    return Timeline(tracks, places, driver, begin, end, apart, windows, found.part)
+    excluded = _excluded(driver, evidence, steady_state)
+    return Timeline(tracks, places, driver, begin, end, excluded, windows, steady_state.part)
 
 
 def _places(process: Process) -> Places:
@@ -140,7 +142,7 @@ def _places(process: Process) -> Places:
         if weights.get(index) and stack.frames
     ]
     windows = [replay(process, window) for window in process.windows]
-    seen += [  # what is too short to be sampled is still seen there
+    seen += [  # windows also have calls too short to be sampled
         (interval.frames, interval.leaf, interval.ns / 1e9)
         for window in windows
         for interval in window.intervals
@@ -150,14 +152,14 @@ def _places(process: Process) -> Places:
 
 def _tracks(index: int, process: Process, places: Places) -> list[Track]:
     tracks: dict[int, Track] = {}
-    first: dict[Site | None, int] = {}
+    first_compilations: dict[Site | None, int] = {}
     for sample in process.samples:
         stack = process.stacks.get(sample.stack)
         if stack is None or not stack.frames:
             continue
         mark = places.mark(stack.frames, process.leaf(stack))
         if sample.compilation and mark.phase != "import":
-            number = first.setdefault(mark.site, sample.compilation)
+            number = first_compilations.setdefault(mark.site, sample.compilation)
             phase = "first compilation" if number == sample.compilation else "compile"
             mark = Mark(phase, False, mark.site, mark.call)
         if sample.lane not in tracks:
@@ -175,7 +177,7 @@ def _name(process: Process, lane: int) -> str:
 
 
 def _driver(tracks: Sequence[Track]) -> Track | None:
-    """The thread that learns most; without learning, the first process's main thread."""
+    """The thread that learns most; without learning the first process's main thread."""
     if not tracks:
         return None
     best = max(tracks, key=lambda track: track.seconds(LEARNING))
@@ -183,13 +185,13 @@ def _driver(tracks: Sequence[Track]) -> Track | None:
 
 
 def _fades(driver: Track, begin: float, end: float) -> bool:
-    """Whether compiling comes to an end: then it was warm-up, however many programs there were."""
+    """Whether compiling comes to an end: then it was warm-up."""
     late = end - LATE * (end - begin)
-    whole = driver.seconds(("compile",), begin, end)
-    return driver.seconds(("compile",), late, end) < FADED * LATE * whole
+    total = driver.seconds(("compile",), begin, end)
+    return driver.seconds(("compile",), late, end) < FADED * LATE * total
 
 
-def _apart(driver: Track, evidence: Evidence, steady: Steady) -> list[tuple[str, float]]:
+def _excluded(driver: Track, evidence: Evidence, steady: Steady) -> list[tuple[str, float]]:
     def total(keep: Callable[[Moment], bool]) -> float:
         return sum(m.dt for m in driver.moments if keep(m))
 
@@ -199,8 +201,8 @@ def _apart(driver: Track, evidence: Evidence, steady: Steady) -> list[tuple[str,
     before = total(lambda m: steady.started < m.t <= steady.begin and m.mark.phase not in APART)
     after = total(lambda m: m.t > steady.end and m.mark.phase not in APART)
     start = max(0.0, driver.times[0] - evidence.began) if driver.times else 0.0
-    found = [
+    periods = [
         ("imports and start", imports + early + start), ("first compilation", compiled),
         (steady.before, before), (steady.after, after),
     ]  # fmt: skip
-    return [(name, seconds) for name, seconds in found if seconds >= 0.05]
+    return [(name, seconds) for name, seconds in periods if seconds >= 0.05]
