@@ -33,7 +33,7 @@ VIRTUAL = "--xla_force_host_platform_device_count"
 
 
 def start(placement: Placement) -> list[str]:
-    """Configure JAX for a placement before its first use; returns notes on what came too late."""
+    """Configure JAX for a placement before its first use; returns notes on ignored settings."""
     gpus = sorted(device.index for device in placement.devices if device.kind == "gpu")
     notes: list[str] = []
     if placement.memory is not None and not gpus:

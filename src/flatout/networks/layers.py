@@ -34,7 +34,7 @@ def orthogonal(rng: np.random.Generator | None, shape: tuple[int, int], gain: fl
     """An orthogonal ``[in, out]`` matrix times `gain` (Saxe et al., 2014).
 
     NumPy draws it: the same numbers on every device, and nothing to compile. Without a generator
-    it is zeros, where only shapes are needed.
+    it is zeros, for shapes only.
     """
     if rng is None:
         return np.zeros(shape, np.float32)

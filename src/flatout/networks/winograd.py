@@ -129,6 +129,6 @@ def transformations(m: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
         for_input[j, : t - 1] = polynomial.polyfromroots(other_points)
     for_output[-1, -1] = for_weight[-1, -1] = 1.0  # at infinity
     for_input[-1] = polynomial.polyfromroots(points)
-    both = (np.kron(one, one).astype(np.float32) for one in (for_input, for_weight, for_output))
-    of_input, of_weight, of_output = both
+    factors = (for_input, for_weight, for_output)
+    of_input, of_weight, of_output = (np.kron(x, x).astype(np.float32) for x in factors)
     return of_input, of_weight, of_output

@@ -47,7 +47,7 @@ class RunFacts:
         seconds: its length.
         phases: share of the time by phase, with all phases; sums to 1. Waiting for actor processes
             or the learner's thread is attributed to what they did meanwhile.
-        logs, checkpoints: the shares of ``io``.
+        logs, checkpoints: shares of the time; together ``io``.
         steps, updates, iterations: made in it.
         settings: the run's, by name.
         placement: the run's, with its workers.

@@ -52,7 +52,7 @@ class Gain:
 
 
 def gain_of(share: float, remains: float) -> float:
-    """The gain where `remains` of a phase's share stays: 1 / (1 - s + s r)."""
+    """The gain if `remains` of a phase's share stays: 1 / (1 - s + s r)."""
     return 1.0 / max(1.0 - share + share * max(remains, 0.0), 1e-3)
 
 

@@ -83,8 +83,8 @@ class Schedule:
         self._sampler.start()
 
     def adopt(self, arrays: dict[str, np.ndarray]) -> None:
-        """Start from learned arrays (parameters, normalisers, any optimiser state); counters stay
-        at zero."""
+        """Start from learned arrays (parameters, normalisers, any optimiser state), with fresh
+        counters."""
         fresh = named_leaves(self._learner.host_state(), PREFIX)
         counters = tuple(PREFIX + name for name in (".step", ".iteration", ".updates", ".epsilon"))
         fresh |= {name: arrays[name] for name in fresh if name in arrays and name not in counters}

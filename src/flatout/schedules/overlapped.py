@@ -126,7 +126,7 @@ class OverlappedSchedule(Schedule):
         queued = time.perf_counter() - pending.ready
         job = self._thread.submit(self._learn, pending)
         try:
-            # With lag 1 always the next; with more, as many as there is time for while learning.
+            # With lag 1 always the next trajectory; with more, as many as fit into learning.
             while self._collected <= self._version + self._lag and not (
                 self._pending and job.done()
             ):

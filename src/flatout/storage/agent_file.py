@@ -32,7 +32,7 @@ def save_parameters(
         path: the safetensors file.
         config: the settings.
         arrays: a snapshot's arrays.
-        reached: the mean return, if there is one.
+        reached: the return to record, or None.
         optimiser: keep the optimiser's state too, so that learning can continue.
         learned: calls of `learn` so far; each draws other seeds.
     """

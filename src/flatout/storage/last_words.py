@@ -123,27 +123,23 @@ def _died(running: str | None, fault: str | None) -> str:
     """Why a process died that left these two texts."""
     if running is None:
         return ""
-    prefix = "the process before "
+    text = "the process before "
     match = re.search(r"^(?:Fatal Python error: )?(.+)", fault or "")
     if match is not None:
-        position = re.search(r'File "(.+)", line (\d+) in (.+)', fault or "")
-        where = (
-            ""
-            if position is None
-            else f" in {position[3]} ({position[1]}:{position[2]})"[:LONGEST_NAME]
-        )
-        return printable(f"{prefix}died of: {match[1][:LONGEST_NAME]}{where}")
+        at = re.search(r'File "(.+)", line (\d+) in (.+)', fault or "")
+        where = "" if at is None else f" in {at[3]} ({at[1]}:{at[2]})"[:LONGEST_NAME]
+        return printable(f"{text}died of: {match[1][:LONGEST_NAME]}{where}")
     try:
         marker = json.loads(running)
         boot, kills = str(marker["boot"]), int(marker["out_of_memory"])
     except (ValueError, TypeError, KeyError, OverflowError):
         boot, kills = _boot(), out_of_memory_kills()
     if boot != _boot():
-        return f"{prefix}ended without a word; since then the machine was started again"
+        return f"{text}ended without a word; since then the machine was started again"
     if out_of_memory_kills() > kills:
-        return f"{prefix}was killed, probably by the kernel because memory ran out"
+        return f"{text}was killed, probably by the kernel because memory ran out"
     crashed = ", crashed" if fault is None else ""
     return (
-        f"{prefix}ended without a word: it was killed (SIGKILL, or a second Ctrl-C){crashed}, or its "
+        f"{text}ended without a word: it was killed (SIGKILL, or a second Ctrl-C){crashed}, or its "
         "code called os._exit"
     )

@@ -25,7 +25,7 @@ from flatout.storage import durable, nofollow
 from flatout.types import RowSource
 
 SMALL = 8 << 20
-"""A newest segment below these bytes is merged with the next rows, which limits the files."""
+"""A newest segment below these bytes is merged with the next rows: fewer files."""
 PIECE = 64 << 20
 """Maximum bytes of a segment with more than one row."""
 

@@ -27,7 +27,7 @@ _SIZE = 32
 
 
 def key_file() -> Path:
-    """``$XDG_CONFIG_HOME/flatout/key``, by default below ``~/.config``."""
+    """``$XDG_CONFIG_HOME/flatout/key``, or below ``~/.config``; `RuntimeError` without a home."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     folder = Path(base) if os.path.isabs(base) else Path.home() / ".config"
     return folder / "flatout" / "key"

@@ -136,7 +136,7 @@ class Places:
             self._survey(frames, leaf, seconds)
         self._find_roots(places)
         for frames, leaf, seconds in places:
-            mark = self._decided_phase(frames, leaf) or self._phase_by_name(frames)
+            mark = self._by_context(frames, leaf) or self._by_name(frames)
             if mark in AROUND:
                 for code, line in self._program(frames):
                     at = self._lines[code].setdefault(line, {})
@@ -170,9 +170,7 @@ class Places:
         innermost = self._process.codes[frames[0][0]]
         waits = tags.is_wait(leaf, innermost)
         phase = (
-            self._decided_phase(frames, leaf)
-            or self._phase_by_name(frames)
-            or self._neighbour_phase(program)
+            self._by_context(frames, leaf) or self._by_name(frames) or self._by_neighbour(program)
         )
         if phase == "env" and leaf.word == "sleep":
             waits = False  # a slow environment
@@ -196,7 +194,7 @@ class Places:
                 target = outer
         return inner, outer
 
-    def _frame_phase(self, frames: Frames, leaf: Leaf) -> str | None:
+    def _by_frames(self, frames: Frames, leaf: Leaf) -> str | None:
         """The phase by the frames' tags and the leaf; ``network`` and None are undecided."""
         innermost = self._process.codes[frames[0][0]]
         inner, outer = self._tags_of(frames)
@@ -239,7 +237,7 @@ class Places:
         """Count the tags below each function of the program."""
         if any(self._tag(index) == "import" for index, _ in frames):
             return  # imports are not the functions' work
-        tag = self._frame_phase(frames, leaf)
+        tag = self._by_frames(frames, leaf)
         program = self._program(frames)
         counts = {"learn": self._learns, "env": self._steps, "network": self._calls}
         if tag in counts:
@@ -257,7 +255,7 @@ class Places:
         weights: defaultdict[int, float] = defaultdict(float)
         total = 0.0
         for frames, leaf, seconds in places:
-            if self._frame_phase(frames, leaf) == "import":
+            if self._by_frames(frames, leaf) == "import":
                 continue
             total += seconds
             for code in {code for code, _ in self._program(frames)}:
@@ -273,8 +271,8 @@ class Places:
                 return position
         return None
 
-    def _decided_phase(self, frames: Frames, leaf: Leaf) -> str | None:
-        tag = self._frame_phase(frames, leaf)
+    def _by_context(self, frames: Frames, leaf: Leaf) -> str | None:
+        tag = self._by_frames(frames, leaf)
         if tag not in (None, "network"):
             return tag
         program = self._program(frames)
@@ -302,8 +300,8 @@ class Places:
             if self._moving[code] > 0 and not self._calls[code] and self._learns:
                 return "transfer"
         if leaf.word in tags.GATHERS | tags.DRAWS and self.draws and self._steps:
-            return "replay" if self._neighbour_phase(program) in ("learn", "replay") else None
-        if leaf.word in tags.DRAWS and self.draws and self._neighbour_phase(program) == "learn":
+            return "replay" if self._by_neighbour(program) in ("learn", "replay") else None
+        if leaf.word in tags.DRAWS and self.draws and self._by_neighbour(program) == "learn":
             return "input"
         return None
 
@@ -328,7 +326,7 @@ class Places:
             return "learn" if 1 < batch == largest else "act"
         return "act" if batch < largest or (batch <= 1 and not self._learns) else "learn"
 
-    def _phase_by_name(self, frames: Frames) -> str | None:
+    def _by_name(self, frames: Frames) -> str | None:
         """The phase by the names of functions, except roots."""
         for code, _ in self._program(frames):
             if self._steps[code] or code in self._roots:
@@ -338,7 +336,7 @@ class Places:
                 return phase
         return None
 
-    def _neighbour_phase(self, program: list[Site]) -> str | None:
+    def _by_neighbour(self, program: list[Site]) -> str | None:
         """The phase of the nearest decided line of the same function."""
         for code, line in program:
             decided = self._lines.get(code)

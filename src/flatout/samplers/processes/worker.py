@@ -64,7 +64,7 @@ class Stepper:
         self._publish(bool(flags.any()))
 
     def reset(self, slot: int, row: int, episodes: list[int | None]) -> None:
-        """Start the given episodes (None: the current one goes on)."""
+        """Start the given episodes (None: continue the current one)."""
         out = self._obs[slot, row]
         if len({*episodes}) == 1 and episodes[0] is not None:
             self._envs.reset_all(out, episodes[0])  # faster together
@@ -130,7 +130,7 @@ def serve(channel: Channel) -> None:
             envs.close()
     except Closed:
         return
-    except BaseException as error:  # whatever a user's environment raises
+    except BaseException as error:  # a user's environment may raise anything
         text = (
             str(error)
             if isinstance(error, FlatoutError)
