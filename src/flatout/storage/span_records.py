@@ -241,6 +241,6 @@ def _worker(records: Sequence[SpanRecord]) -> Worker:
     )
 
 
-def _number(lane: str) -> int:
-    digits = lane.removeprefix(WORKER)
+def _number(name: str) -> int:
+    digits = name.removeprefix(WORKER)
     return int(digits) if digits.isdecimal() else 0

@@ -26,8 +26,8 @@ BESIDE = 4
 """Samples on each side that decide by majority whether a sample is learning or collecting."""
 
 FOREIGN = 0.2
-"""Maximum share of learning (and of collecting) surrounded by the other if they alternate. It is
-larger if they are concurrent or alternate too quickly to be seen."""
+"""Maximum share of learning (and of collecting) surrounded by the other, if they alternate; more
+means that they are concurrent, or alternate too quickly to be seen."""
 
 LITTLE = 0.1
 """If collecting takes less than this share of the time, cycles are not needed."""

@@ -69,9 +69,9 @@ class Facts:
         by_place = self._summed(phase, lambda where: (self.place(where), where[2]))
         sentences = []
         for (place, call), seconds in sorted(by_place.items(), key=lambda item: -item[1])[:2]:
-            share_here = seconds / self.blame.seconds
-            if place and share_here >= 0.02:
-                sentences.append(f"{place} `{call}`: {percent(share_here)} of the time")
+            place_share = seconds / self.blame.seconds
+            if place and place_share >= 0.02:
+                sentences.append(f"{place} `{call}`: {percent(place_share)} of the time")
         return sentences or [f"{percent(share)} of the time"]
 
     def at(self, phase: str) -> str:

@@ -160,8 +160,8 @@ class Places:
     def _tag(self, index: int) -> str | None:
         if index not in self._tags:
             tag = tags.frame_tag(self._process.codes[index], self._process.stdlib)
-            is_world = tag in (None, "replay") and index in self._env_functions
-            self._tags[index] = "env" if is_world else tag
+            is_env = tag in (None, "replay") and index in self._env_functions
+            self._tags[index] = "env" if is_env else tag
         return self._tags[index]
 
     def _decide(self, frames: Frames, leaf: Leaf) -> Mark:
