@@ -112,12 +112,10 @@ def timeline(evidence: Evidence) -> Timeline:
     steps = [w.t for w in process.windows if any(detail[1] == "env" for detail in w.details)]
     traced = any(code.plain in TAKING for code in codes)  # it ran, but was too short to be sampled
     applied = traced or places[driver.process].applied
-    steady_state = steady(driver.moments, evidence.began, evidence.finished, learns, applied, steps)
+    period = steady(driver.moments, evidence.began, evidence.finished, learns, applied, steps)
     if not process.timed:
-        steady_state = Steady(
-            driver.times[0], driver.times[0] - driver.moments[0].dt, driver.times[-1]
-        )
-    begin, end = steady_state.begin, steady_state.end
+        period = Steady(driver.times[0], driver.times[0] - driver.moments[0].dt, driver.times[-1])
+    begin, end = period.begin, period.end
     windows = [replay(process, window) for window in process.windows if begin < window.t <= end]
     if _fades(driver, begin, end):
         for track in tracks:
@@ -127,8 +125,8 @@ def timeline(evidence: Evidence) -> Timeline:
                 else m
                 for m in track.moments
             ]
-    excluded = _excluded(driver, evidence, steady_state)
-    return Timeline(tracks, places, driver, begin, end, excluded, windows, steady_state.part)
+    excluded = _excluded(driver, evidence, period)
+    return Timeline(tracks, places, driver, begin, end, excluded, windows, period.part)
 
 
 def _places(process: Process) -> Places:
