@@ -11,14 +11,11 @@ from unittest import mock
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from flatout.algorithms.base import Algorithm, BuildSpec, ReplaySpec, raw_key, shapes_of
+from flatout.algorithms.base import Algorithm, BuildSpec, raw_key, shapes_of
 from flatout.algorithms.dqn import dqn
 from flatout.algorithms.sac import sac
 from flatout.buffers.device import DeviceReplay
-from flatout.buffers.ledger import Ledger
 from flatout.buffers.replay import HostReplay
 from flatout.buffers.ring import Geometry, Ring, gather
 from flatout.buffers.sampling import EPSILON, leaves
@@ -32,7 +29,7 @@ from flatout.storage.segments import SavedRows, SegmentStore
 from flatout.types import ContinuousSpec, DiscreteSpec
 from tests.conftest import Result
 from tests.run.test_resume import assert_same
-from tests.worlds import NEEDS, VECTOR, Rates, World, compare, grid, image, plain
+from tests.worlds import VECTOR, Rates, World, compare, grid, image, plain
 
 LANES, ROWS, TOTAL = 2, 12, 400
 NETWORK = NetworkConfig(network="mlp", hidden=(8,))
@@ -267,33 +264,6 @@ def test_what_is_kept_is_said() -> None:
         assert mb[kind == "host"] == 0
 
 
-@settings(deadline=None, max_examples=60)
-@given(
-    st.integers(1, 5), st.integers(1, 9), st.integers(1, 7), st.integers(0, 60), st.integers(1, 30)
-)
-def test_updates_are_those_that_the_steps_have_paid_for(
-    num_envs: int, train_freq: int, gradient_steps: int, learning_starts: int, rounds: int
-) -> None:
-    """K updates for every M steps after the first ones, remainders carried over."""
-    needs = ReplaySpec(
-        **vars(NEEDS) | {
-            "train_freq": train_freq, "gradient_steps": gradient_steps,
-            "learning_starts": learning_starts,
-        }
-    )  # fmt: skip
-    rows = needs.horizon(num_envs)
-    assert rows * num_envs >= train_freq > (rows - 1) * num_envs
-    ledger = Ledger(Geometry(VECTOR, num_envs, max(rows, 4), 1, 0.9), needs)
-    world, total, steps = World(VECTOR, num_envs, 0), 0, 0
-    for _ in range(rounds):
-        ledger.ingest(world.collect(rows))
-        steps += rows * num_envs
-        total += ledger.due
-        assert 0 <= ledger.due <= needs.most(num_envs)
-        assert total == ledger.made
-        assert total == max(steps - learning_starts, 0) * gradient_steps // train_freq
-
-
 @pytest.mark.parametrize("kind", ["host", "device"])
 def test_the_updates_that_are_due_are_made(kind: str) -> None:
     one = agent("vectors", kind)
@@ -301,16 +271,6 @@ def test_the_updates_that_are_due_are_made(kind: str) -> None:
     assert np.cumsum(made).tolist() == [max(4 * n - 6, 0) * 5 // 4 for n in range(1, 13)]
     state: Any = one.learner.host_state()
     assert (state.updates, state.step) == (sum(made), 48)
-
-
-def test_beta_moves_over_the_run() -> None:
-    ledger = Ledger(Geometry(VECTOR, 2, 4, 1, 0.9), NEEDS)
-    world, seen = World(VECTOR, 2, 0), [ledger.beta]
-    for _ in range(300):
-        ledger.ingest(world.collect(2))
-        seen.append(ledger.beta)
-    assert seen[:3] == pytest.approx([0.4, 0.4 + 0.6 * 0.004, 0.4 + 0.6 * 0.008])
-    assert seen[250:] == [1.0] * 51
 
 
 RUN = (

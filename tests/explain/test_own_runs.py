@@ -30,7 +30,7 @@ from flatout.explain.own.runs import (
 )
 from flatout.explain.own.settings import flags, more_envs, placed, possible
 from flatout.planning.facts import RunFacts, Use, facts, mean_use, shared_out
-from flatout.planning.predict import between, gain_of, remaining
+from flatout.planning.predict import gain_of
 from flatout.run.display import load_words
 from flatout.run.progress import Load
 from flatout.spans import NAMES, PHASES
@@ -41,12 +41,10 @@ from flatout.storage.span_records import (
     Totals,
     Worker,
     as_line,
-    cut_after,
-    read_lines,
-    steady,
 )
 from tests.conftest import TINY, Result
 from tests.kills import finish, spawn, wait_for
+from tests.storage.test_span_records import record
 
 Cli = Callable[..., Result]
 PPO = resolve("ppo", {"env": "CartPole-v1", "envs": 8, "n_steps": 256, "placement": "cpu"}).flat()
@@ -285,13 +283,6 @@ def test_whatever_the_times_a_diagnosis_is_sane(
             assert possible(given.settings, changes, cores), one.setting
 
 
-@given(st.floats(0, 0.99), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
-def test_predictions_are_ordered(share: float, a: float, b: float, c: float) -> None:
-    gain = remaining(share, a, b, c)
-    assert 1 <= gain.low <= gain.gain <= gain.high <= 1 / (1 - share) + 1e-6
-    assert between(math.nan, math.inf, -1).gain == 1.0
-
-
 def test_settings_that_cannot_be_are_not_proposed() -> None:
     assert not possible(PPO, {"n_steps": 3, "envs": 1}, 4)
     assert not possible(PPO, {"placement": "sampler=processes workers=3x3"}, 4)
@@ -317,56 +308,6 @@ def test_the_live_line() -> None:
 
 
 # --- The files ----------------------------------------------------------------------------------
-
-
-def record(t: float, d: float = 1.0, **more: Any) -> SpanRecord:
-    return SpanRecord(t, d, **({"spans": {"env": d / 2}, "iterations": 1, "steps": 10} | more))
-
-
-def test_the_steady_state_leaves_out_what_comes_before_and_after() -> None:
-    lines = [
-        record(0, 3, first=True, updates=5), record(3, updates=5), record(4, updates=5),
-        record(5, 2, closing=True, iterations=0),
-    ]  # fmt: skip
-    totals, apart = steady(lines)
-    assert totals is not None
-    assert (totals.seconds, totals.steps, totals.updates) == (2, 20, 10)
-    assert dict(apart) == {"first iteration": 3, "end of the run": 2}
-    assert totals.main == {"env": 1.0, "other": 1.0}
-
-
-def test_time_before_the_first_update_is_not_the_steady_state() -> None:
-    lines = [record(0, first=True), record(1), record(2, updates=1), record(3, updates=9)]
-    totals, apart = steady(lines)
-    assert totals is not None
-    assert (totals.seconds, totals.updates) == (1, 9)
-    assert dict(apart)["before the first update"] == 2
-
-
-def test_a_run_of_one_iteration_is_explained_with_a_note() -> None:
-    totals, _ = steady([record(0, 3, first=True)])
-    assert totals is not None
-    assert totals.notes
-    assert steady([])[0] is None
-
-
-def test_lines_survive_and_rubbish_is_skipped() -> None:
-    one = record(1.5, 0.25, lane="worker 3", turns=4, square=0.5)
-    lines = [as_line(one), {"t": "no"}, {"d": 1}, {"spans": 3}, {"begin": {"t": 0.5, "cores": 3}}]
-    begins, records = read_lines(lines)
-    assert records == [one]
-    assert begins[0].cores == 3
-
-
-def test_cutting_keeps_what_had_ended(tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-    lines = [{"t": 0.0, "d": 1.0}, {"begin": {"t": 1.0}}, {"t": 1.0, "d": 1.0}, {"t": 2.0, "d": 9}]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"t": 3')
-    cut_after(path, 2.5)
-    assert [json.loads(line) for line in path.read_text().splitlines()] == lines[:3]
-    cut_after(path, 0.0)
-    assert path.read_text() == ""
-    cut_after(tmp_path / "nothing", 1.0)
 
 
 @given(st.lists(st.tuples(st.sampled_from([MAIN, "learner"]), tables), max_size=6))

@@ -1,0 +1,49 @@
+"""The ledger: updates that steps have paid for, and the exponent of importance weights."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flatout.algorithms.base import ReplaySpec
+from flatout.buffers.ledger import Ledger
+from flatout.buffers.ring import Geometry
+from tests.worlds import NEEDS, VECTOR, World
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(1, 5), st.integers(1, 9), st.integers(1, 7), st.integers(0, 60), st.integers(1, 30)
+)
+def test_updates_are_those_that_the_steps_have_paid_for(
+    num_envs: int, train_freq: int, gradient_steps: int, learning_starts: int, rounds: int
+) -> None:
+    """K updates for every M steps after the first ones, remainders carried over."""
+    needs = ReplaySpec(
+        **vars(NEEDS) | {
+            "train_freq": train_freq, "gradient_steps": gradient_steps,
+            "learning_starts": learning_starts,
+        }
+    )  # fmt: skip
+    rows = needs.horizon(num_envs)
+    assert rows * num_envs >= train_freq > (rows - 1) * num_envs
+    ledger = Ledger(Geometry(VECTOR, num_envs, max(rows, 4), 1, 0.9), needs)
+    world, total, steps = World(VECTOR, num_envs, 0), 0, 0
+    for _ in range(rounds):
+        ledger.ingest(world.collect(rows))
+        steps += rows * num_envs
+        total += ledger.due
+        assert 0 <= ledger.due <= needs.most(num_envs)
+        assert total == ledger.made
+        assert total == max(steps - learning_starts, 0) * gradient_steps // train_freq
+
+
+def test_beta_moves_over_the_run() -> None:
+    ledger = Ledger(Geometry(VECTOR, 2, 4, 1, 0.9), NEEDS)
+    world, seen = World(VECTOR, 2, 0), [ledger.beta]
+    for _ in range(300):
+        ledger.ingest(world.collect(2))
+        seen.append(ledger.beta)
+    assert seen[:3] == pytest.approx([0.4, 0.4 + 0.6 * 0.004, 0.4 + 0.6 * 0.008])
+    assert seen[250:] == [1.0] * 51

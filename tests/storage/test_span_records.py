@@ -1,0 +1,59 @@
+"""Span records: read back, truncated on resume, summed over the steady state."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flatout.storage.span_records import SpanRecord, as_line, cut_after, read_lines, steady
+
+
+def record(t: float, d: float = 1.0, **more: Any) -> SpanRecord:
+    return SpanRecord(t, d, **({"spans": {"env": d / 2}, "iterations": 1, "steps": 10} | more))
+
+
+def test_the_steady_state_leaves_out_what_comes_before_and_after() -> None:
+    lines = [
+        record(0, 3, first=True, updates=5), record(3, updates=5), record(4, updates=5),
+        record(5, 2, closing=True, iterations=0),
+    ]  # fmt: skip
+    totals, apart = steady(lines)
+    assert totals is not None
+    assert (totals.seconds, totals.steps, totals.updates) == (2, 20, 10)
+    assert dict(apart) == {"first iteration": 3, "end of the run": 2}
+    assert totals.main == {"env": 1.0, "other": 1.0}
+
+
+def test_time_before_the_first_update_is_not_the_steady_state() -> None:
+    lines = [record(0, first=True), record(1), record(2, updates=1), record(3, updates=9)]
+    totals, apart = steady(lines)
+    assert totals is not None
+    assert (totals.seconds, totals.updates) == (1, 9)
+    assert dict(apart)["before the first update"] == 2
+
+
+def test_a_run_of_one_iteration_is_explained_with_a_note() -> None:
+    totals, _ = steady([record(0, 3, first=True)])
+    assert totals is not None
+    assert totals.notes
+    assert steady([])[0] is None
+
+
+def test_lines_survive_and_rubbish_is_skipped() -> None:
+    one = record(1.5, 0.25, lane="worker 3", turns=4, square=0.5)
+    lines = [as_line(one), {"t": "no"}, {"d": 1}, {"spans": 3}, {"begin": {"t": 0.5, "cores": 3}}]
+    begins, records = read_lines(lines)
+    assert records == [one]
+    assert begins[0].cores == 3
+
+
+def test_cutting_keeps_what_had_ended(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    lines = [{"t": 0.0, "d": 1.0}, {"begin": {"t": 1.0}}, {"t": 1.0, "d": 1.0}, {"t": 2.0, "d": 9}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"t": 3')
+    cut_after(path, 2.5)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == lines[:3]
+    cut_after(path, 0.0)
+    assert path.read_text() == ""
+    cut_after(tmp_path / "nothing", 1.0)
