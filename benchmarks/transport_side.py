@@ -76,7 +76,7 @@ def flatout_rates(args: argparse.Namespace) -> list[float]:
     )
     try:
         pool.wait()
-        group = WorkerEnvGroup(pool, pool.workers, "empty")
+        group = WorkerEnvGroup(pool, pool.workers)
         group.reset_all()
         actions = np.zeros(args.envs, np.int32)
         t = 0

@@ -35,6 +35,7 @@ def measure(env: str, settings: dict[str, Any], inference: str) -> dict[str, lis
     from flatout.envs.task import open_task
     from flatout.hardware import backend
     from flatout.learner.learner import Learner
+    from flatout.learner.mesh import Mesh
     from flatout.samplers.make import ActingPolicies, RolloutSpec, make_sampler, start_workers
     from flatout.spans import Spans
 
@@ -59,7 +60,7 @@ def measure(env: str, settings: dict[str, Any], inference: str) -> dict[str, lis
     learner = Learner(
         algorithm,
         OnPolicyBuffer(algorithm),
-        backend.device(CPU),
+        Mesh([backend.device(CPU)], 1),
         raw_key(0, INIT),
         raw_key(0, LEARN),
         spans,
