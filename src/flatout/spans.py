@@ -85,7 +85,7 @@ class Span:
     ) -> None:
         end = time.perf_counter_ns()
         self._spans.stack.pop()
-        self._spans.add(self.name, end - self.start, exclusive=end - self.start - self.children)
+        self._spans.add(self.name, end - self.start, net=end - self.start - self.children)
         self._spans.event(self.name, self.start, end)
 
 
