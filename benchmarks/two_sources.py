@@ -28,7 +28,7 @@ PPO = ("ppo", "--env", "CartPole-v1", "--envs", "8", "--n-steps", "256", "--batc
        "--n-epochs", "10", "--steps", "102400")  # fmt: skip
 DQN = ("dqn", "--env", "CartPole-v1", "--envs", "8", "--batch-size", "32", "--buffer-size", "50000",
        "--learning-starts", "1000", "--train-freq", "32", "--gradient-steps", "8", "--hidden", "64",
-       "64", "--steps", "40960")  # fmt: skip
+       "64", "--steps", "81920")  # fmt: skip
 TRANSPORT = ("--side", "flatout", "--envs", "32", "--workers", "2", "--seconds", "3")
 SOLVED = ("ppo", "--preset", "cartpole-ppo")
 
