@@ -362,6 +362,45 @@ def test_one_line_that_acts_and_learns_is_told_apart_by_its_caller() -> None:
     assert "no_grad" not in first.remedy
 
 
+def test_the_loop_around_acting_and_learning_tells_nothing_about_one_of_its_calls() -> None:
+    """As in a Keras tutorial: no window saw the batch of `predict`, some saw the batch of 32."""
+    rows: list[dict[str, Any]] = [
+        {"k": "process", "pid": 1, "ppid": 0, "t": 100.0, "python": [3, 11, 7],
+         "argv": ["python", "dqn.py"], "stdlib": STDLIB},
+        {"k": "lane", "i": 0, "main": True, "name": "MainThread", "native": 1},
+    ]  # fmt: skip
+    keras = "/usr/lib/site-packages/keras/src"
+    codes = [
+        ("/home/me/dqn.py", "main", None),
+        ("/home/me/dqn.py", "act", None),
+        ("/home/me/dqn.py", "replay", None),
+        (f"{keras}/backend/tensorflow/trainer.py", "predict", None),
+        (f"{keras}/layers/layer.py", "__call__", None),
+        ("/home/me/maze.py", "step", ENV),
+        (f"{keras}/optimizers/adam.py", "update_step", None),
+        ("/home/me/dqn.py", "<module>", None),
+    ]
+    for index, (file, name, owner) in enumerate(codes):
+        rows.append({"k": "code", "i": index, "file": file, "plain": name, "line": 1}
+                    | ({"self": owner} if owner else {}))  # fmt: skip
+    for index, stack in enumerate(([3, 5, 1, 10, 0, 50], [6, 5, 2, 20, 0, 60], [5, 5, 0, 52])):
+        rows.append({"k": "stack", "i": index, "at": index, "f": [*stack, 7, 99]})
+    samples, clock = [], 0.0
+    for _ in range(40):
+        for stack in (0, 0, 0, 0, 0, 0, 1, 1, 2):
+            clock = round(clock + 0.01, 5)
+            samples.append((clock, 0.01, 0, stack, 0))
+    events = [[0, 0, 2, 60], [900, 0, 4, 19], [90_000, 1, 0, 0], [900, 1, 0, 0]]
+    rows += [
+        {"k": "window", "t": 2.0, "names": [], "stack": [0, 60, 7, 99], "cost": 0.0,
+         "events": events, "details": [[1, "network", "Functional", 32, None]]},
+        {"k": "samples", "d": samples},
+    ]  # fmt: skip
+    found = diagnose(build(meta(clock), [rows]))
+    assert found.phases["act"] == pytest.approx(6 / 9, abs=0.03)
+    assert found.phases["learn"] == pytest.approx(2 / 9, abs=0.03)
+
+
 # --- Whole cycles -----------------------------------------------------------------------------
 
 

@@ -308,6 +308,9 @@ class Places:
     def _network(self, program: list[Site]) -> str:
         """Whether a network call outside of a learning function acts or learns."""
         for chain in chains(program):
+            code = chain[0][0]
+            if chain[0] != program[0] and self._steps[code] and self._learns[code]:
+                break  # the loop around everything tells nothing about one of its calls
             network = self._networks.get(chain)
             if network is not None:
                 return self.role(network.batch, network.grad)
