@@ -7,17 +7,22 @@ action has become, at most 1 (the truncated weights of Espeholt et al., 2018). W
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from flatout.algorithms.base import Algorithm, BuildSpec, Updated, shapes_of
+from flatout.algorithms.base import Algorithm, BuildSpec, State, Updated
 from flatout.algorithms.common.actor_critic import Networks, policy, value
-from flatout.algorithms.common.on_policy import Batch, OnPolicy, State
+from flatout.algorithms.common.distributions import Distribution
+from flatout.algorithms.common.on_policy import Batch, OnPolicy, gae
 from flatout.algorithms.common.optimiser import Optimiser, schedule
-from flatout.algorithms.common.returns import centre, mean
-from flatout.algorithms.parallel.accumulate import Losses, pieces_of, value_and_grad
-from flatout.config.hyper import A2CConfig, linear
+from flatout.algorithms.common.returns import centre, mean, next_reward_targets
+from flatout.algorithms.hp import hyper_parameters
+from flatout.algorithms.parallel.accumulate import Losses, gradient
+from flatout.config.hyper import A2CConfig
 from flatout.types import Trajectory
 
 METRICS = (
@@ -26,59 +31,73 @@ METRICS = (
 )  # fmt: skip
 
 
+def loss(static: Networks, dist: Distribution, networks: Networks, batch: Batch, hp: Any) -> Losses:
+    """The policy gradient, the value loss and the entropy bonus (algorithm S3 of the paper).
+
+    Args:
+        static: what the networks are beside their arrays.
+        dist: the actions' distribution.
+    """
+    networks = eqx.combine(networks, static)
+    x, hidden = policy(networks.actor, batch.obs)
+    v = value(networks, batch.obs, hidden)
+    log_prob = dist.log_prob(x, networks.actor.extra, batch.sample)
+    likelier = jnp.exp(jax.lax.stop_gradient(log_prob) - batch.log_prob)
+    policy_loss = -mean(jnp.minimum(likelier, 1.0) * batch.advantage * log_prob)
+    value_loss = mean(jnp.square(batch.target - v))
+    entropy = mean(dist.entropy(x, networks.actor.extra))
+    total = policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
+    scalars = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+    return total, (scalars, None)
+
+
+def next_reward(
+    r_t: jax.Array, v_t: jax.Array, v_tp1: jax.Array, terminated_t: jax.Array, done_t: jax.Array,
+    hp: Any,
+) -> jax.Array:  # fmt: skip
+    """By how much it exceeds the value that a reward follows, or not."""
+    return next_reward_targets(r_t, v_tp1, terminated_t, done_t) - v_t
+
+
 def a2c(config: A2CConfig, spec: BuildSpec) -> Algorithm:
     """Build A2C's pure functions.
 
     Raises:
         UsageError: a network that does not fit the spaces.
     """
-    base, shards = OnPolicy(config, spec, next_reward=config.targets == "next_reward"), spec.shards
-    steps = Optimiser(base.arrays, config.optimizer, config.max_grad_norm)
-    learning_rate = linear("learning_rate", config.learning_rate)
+    advantages = next_reward if config.targets == "next_reward" else gae
+    base, shards = OnPolicy(config, spec, advantages=advantages), spec.shards
+    optimiser = Optimiser(base.arrays, config.optimizer)
+    rows = config.n_steps * spec.num_envs
+    grad = gradient(functools.partial(loss, base.static, base.dist), rows, spec.micro_batch, shards)
 
-    def loss(networks: Networks, batch: Batch) -> Losses:
-        networks = eqx.combine(networks, base.static)
-        x, hidden = policy(networks.actor, batch.obs)
-        v = value(networks, batch.obs, hidden)
-        advantage = batch.advantage
-        log_prob = base.dist.log_prob(x, networks.actor.extra, batch.sample)
-        likelier = jnp.exp(jax.lax.stop_gradient(log_prob) - batch.log_prob)
-        policy_loss = -mean(jnp.minimum(likelier, 1.0) * advantage * log_prob)
-        value_loss = mean(jnp.square(batch.target - v))
-        entropy = mean(base.dist.entropy(x, networks.actor.extra))
-        total = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
-        scalars = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
-        return total, (scalars, None)
-
-    rows = config.n_steps * spec.num_envs // shards.count
-    gradient = value_and_grad(loss, pieces_of(rows, spec.micro_batch), shards)
-
-    def update(state: State, trajectory: Trajectory, key: jax.Array) -> Updated:
-        state, batch = base.prepare(state, trajectory)
-        rate = schedule(learning_rate, state.step, spec.total_steps)
+    def update(state: State, trajectory: Trajectory, key: jax.Array, hp: Any) -> Updated:
+        state, batch = base.prepare(state, trajectory, hp)
+        rate = schedule(hp.learning_rate, state.counters.step, spec.total_steps)
         if config.normalize_advantage:
             centred = centre(batch.advantage, None, shards.each_step)
             batch = batch._replace(advantage=centred)
-        (_, (metrics, _)), grads = gradient(state.networks, batch)
-        grads, metrics = shards.each_step.mean((grads, metrics))
-        networks, optimiser, norm = steps.step(state.networks, grads, state.optimiser, rate)
+        grads, metrics, _ = grad(state.params.networks, batch, hp)
+        networks, opt, norm = optimiser.step(
+            state.params.networks, grads, state.opt, rate, hp.max_grad_norm
+        )
         state, explained = base.conclude(state, trajectory, batch)
         metrics |= {
             "grad_norm": norm, "explained_variance": explained, "learning_rate": rate,
             "updates": jnp.ones(()),
         }  # fmt: skip
-        return state._replace(networks=networks, optimiser=optimiser), metrics, None
+        params = state.params._replace(networks=networks)
+        return state._replace(params=params, opt=opt), metrics, None
 
     return Algorithm(
         name="a2c",
-        init=base.initial(steps.init),
-        shapes=shapes_of(base.fresh(base.arrays, steps.init())),
-        noise=base.dist.noise,
+        hp=hyper_parameters(config),
+        init=base.initial(optimiser.init),
         act=base.act,
         update=update,
-        actor=base.actor,
-        horizon=config.n_steps,
-        episodes=None,
         metrics=METRICS,
+        horizon=config.n_steps,
+        noise=base.dist.noise,
+        actor=base.actor,
         shards=shards,
     )

@@ -2,26 +2,56 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.parallel.shards import UNSHARDED, Shards
-from flatout.config.hyper import ReplayConfig, linear
+from flatout.config.hyper import ReplayConfig
 from flatout.config.schema import NetworkConfig
 from flatout.networks.torsos import Network
-from flatout.types import ActionSpec, ObservationSpec
+from flatout.types import ActionSpec, Array, ObservationSpec
 
-State = Any
 Params = Any
+HyperParameters = Any
 Acted = tuple[jax.Array, Any, dict[str, jax.Array]]
 """Actions ``[B, ...]``, the carry, and extras ``[B, ...]`` by name."""
 
+
+class State(NamedTuple):
+    """Everything that learning changes: pytrees of arrays.
+
+    Attributes:
+        params: networks, their targets, normalisers: what an agent is.
+        opt: the optimisers' states.
+        counters: of this run; an agent that starts from another's `params` counts from 0. `step`
+            among them counts environment steps (int32).
+    """
+
+    params: Any
+    opt: Any
+    counters: Any
+
+
+class Counters(NamedTuple):
+    """Environment steps, and gradient steps or trajectories, both int32."""
+
+    step: Array
+    updates: Array
+
+
 Updated = tuple[State, dict[str, jax.Array], Any]
 """The state, metrics by name, and with replay the size of each row's error ``[B]``."""
+
+
+def no_noise(key: jax.Array, env: jax.Array, step: jax.Array) -> jax.Array:
+    """What acting draws where it draws nothing."""
+    return jnp.zeros(())
 
 
 @dataclass(frozen=True)
@@ -30,44 +60,62 @@ class Algorithm:
 
     Attributes:
         name: the algorithm's name.
-        init: ``raw key uint32[2] -> state``; everything that learning changes, a pytree of NumPy
-            arrays: drawn on the host, it is the same on every device.
-        shapes: the state's shapes and dtypes.
-        noise: ``(key, env, step) -> noise`` for one environment and one of its steps: what acting
-            draws, as a pure function of (seed, environment, step), so that it may be computed
-            anywhere and in blocks without changing a single draw.
+        hp: the hyper-parameters: a named tuple (or any pytree) of float32 NumPy arrays. Programs
+            take them at run time, so that their values change no program.
+        init: ``(raw key uint32[2], hp) -> state``, with NumPy arrays: drawn on the host, it is the
+            same on every device.
         act: ``(params, obs[B, ...], carry, noise[B, ...] | None) -> action[B, ...], carry,
             extras``; without noise it acts greedily. `carry` is empty for feed-forward networks.
-        update: ``(state, data, key) -> state, metrics, priorities | None``. On-policy the data is
-            a `Trajectory`, and this makes all the gradient steps that it pays for; with `replay`
+            `params` are what `actor` returns.
+        update: ``(state, data, key, hp) -> state, metrics, priorities | None``. On-policy the data
+            is a `Trajectory`, and this makes all the gradient steps that it pays for; with `replay`
             it is a `Batch`, and this makes one, returning the size of each row's error ``[B]``. The
             key is the learning stream's, the same every time; the state's counter is folded
             into it.
-        actor: ``state -> params``, only what `act` needs, normaliser statistics included.
+        metrics: the names of the scalars that `update` returns; on-policy ``updates`` among them,
+            the gradient steps made.
         horizon: T, steps per environment in a fresh trajectory.
+        noise: ``(key, env, step) -> noise`` for one environment and one of its steps: what acting
+            draws, as a pure function of (seed, environment, step), so that it may be computed
+            anywhere and in blocks without changing a single draw.
+        actor: ``(state, hp) -> params``, only what `act` needs, normaliser statistics included. It
+            reads `params` and `counters` alone.
         episodes: whole episodes per environment and trajectory (padded to T), or None.
-        metrics: the names of the scalars that `update` returns.
         replay: what the algorithm asks of replay; None where it learns from fresh trajectories.
-        advance: ``(state, steps) -> state, scalars`` with `replay`: environment steps were taken,
-            before the updates that they pay for; scalars (epsilon, say) by name.
+        advance: ``(state, steps, hp) -> state, scalars`` with `replay`: environment steps were
+            taken, before the updates that they pay for; scalars (epsilon, say) by name.
         advanced: the names of those scalars.
         shards: the logical shards of an update.
+        shapes: the state's shapes and dtypes; by default those of what `init` draws.
     """
 
     name: str
-    init: Callable[[np.ndarray], State]
-    shapes: State
-    noise: Callable[[jax.Array, jax.Array, jax.Array], Any]
+    hp: HyperParameters
+    init: Callable[[np.ndarray, HyperParameters], State]
     act: Callable[[Params, jax.Array, Any, Any], Acted]
-    update: Callable[[State, Any, jax.Array], Updated]
-    actor: Callable[[State], Params]
-    horizon: int
-    episodes: int | None
+    update: Callable[[State, Any, jax.Array, HyperParameters], Updated]
     metrics: tuple[str, ...]
+    horizon: int
+    noise: Callable[[jax.Array, jax.Array, jax.Array], Any] = no_noise
+    actor: Callable[[State, HyperParameters], Params] = lambda state, hp: state.params
+    episodes: int | None = None
     replay: ReplaySpec | None = None
-    advance: Callable[[State, jax.Array], tuple[State, dict[str, jax.Array]]] | None = None
+    advance: (
+        Callable[[State, jax.Array, HyperParameters], tuple[State, dict[str, jax.Array]]] | None
+    ) = None
     advanced: tuple[str, ...] = ()
     shards: Shards = UNSHARDED
+    shapes: Any = None
+
+    def __post_init__(self) -> None:
+        if self.shapes is None:
+            state = self.init(np.zeros(2, np.uint32), self.hp)
+            object.__setattr__(self, "shapes", shapes_of(state))
+
+    @functools.cached_property
+    def actor_shapes(self) -> Params:
+        """The shapes and dtypes of what `actor` returns."""
+        return jax.eval_shape(self.actor, self.shapes, self.hp)
 
 
 @dataclass(frozen=True)
@@ -106,11 +154,10 @@ class ReplaySpec:
             many updates.
         learning_starts: environment steps before the first update.
         buffer_size: transitions to keep.
-        n_step: rewards summed before the bootstrap.
-        gamma: discount per step.
-        alpha: exponent of the priorities, or None to sample uniformly.
-        beta: exponent of the importance weights at the start and at the end of the run.
-        total_steps: environment steps of the run, over which beta moves.
+        n_step: rewards summed before the bootstrap, discounted by ``hp.gamma``.
+        prioritized: sample by priority, with the exponents ``hp.priority_alpha`` and
+            ``hp.priority_beta``, ``(start, end)``; else uniformly.
+        total_steps: environment steps of the run, over which the latter moves.
         shards: S, where this is what one shard of a learner asks for: a share of the batch, of the
             buffer and of the environments. Steps and updates are counted over all shards.
     """
@@ -120,11 +167,9 @@ class ReplaySpec:
     gradient_steps: int
     learning_starts: int
     buffer_size: int
-    n_step: int
-    gamma: float
-    alpha: float | None
-    beta: tuple[float, float]
-    total_steps: int
+    n_step: int = 1
+    prioritized: bool = False
+    total_steps: int = 1
     shards: int = 1
 
     def shard(self, count: int) -> ReplaySpec:
@@ -165,9 +210,7 @@ def replay_spec(config: ReplayConfig, total_steps: int) -> ReplaySpec:
         learning_starts=config.learning_starts,
         buffer_size=config.buffer_size,
         n_step=config.n_step,
-        gamma=config.gamma,
-        alpha=config.priority_alpha if config.prioritized else None,
-        beta=linear("priority_beta", config.priority_beta),
+        prioritized=config.prioritized,
         total_steps=total_steps,
     )
 

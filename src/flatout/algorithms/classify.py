@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flatout.algorithms.base import Acted, Algorithm, BuildSpec, Updated, shapes_of
+from flatout.algorithms.base import Acted, Algorithm, BuildSpec, Counters, State, Updated
 from flatout.algorithms.common.optimiser import Optimiser, schedule
-from flatout.algorithms.parallel.accumulate import pieces_of, value_and_grad
+from flatout.algorithms.hp import hyper_parameters
+from flatout.algorithms.parallel.accumulate import Losses, gradient
 from flatout.algorithms.parallel.shards import UNSHARDED, over_devices
-from flatout.config.hyper import ClassifyConfig, linear
+from flatout.config.hyper import ClassifyConfig
 from flatout.errors import UsageError
 from flatout.networks.convolution import convolve
 from flatout.networks.layers import Conv, Draw, FanIn, Linear
@@ -64,17 +65,8 @@ class Network(eqx.Module):
     head: Linear
 
 
-class State(NamedTuple):
-    """Everything that learning changes; `step` counts gradient steps (int32)."""
-
-    networks: Network
-    optimiser: Any
-    moments: tuple[Normalisation, ...]
-    step: Array
-
-
-class ActorParams(NamedTuple):
-    """What predicting needs."""
+class Params(NamedTuple):
+    """The network, and its running statistics."""
 
     networks: Network
     moments: tuple[Normalisation, ...]
@@ -96,8 +88,7 @@ def classify(config: ClassifyConfig, spec: BuildSpec) -> Algorithm:
     (first, size), (second, other) = SIZES[config.size]
     norm = config.size == "small"
     counts = (first, second) if norm else ()
-    dropout = 0.0 if norm else config.dropout
-    learning_rate = linear("learning_rate", config.learning_rate)
+    dropout = 0.0 if norm else config.dropout  # 0 draws nothing
     high = float(spec.obs_spec.high or 1)
 
     def build(draw: Draw) -> Network:
@@ -112,24 +103,21 @@ def classify(config: ClassifyConfig, spec: BuildSpec) -> Algorithm:
         )
 
     arrays, static = eqx.partition(build(FanIn(None)), eqx.is_array)
-    steps, alone = Optimiser(arrays, "adam", None), shards.each_step
+    steps, alone = Optimiser(arrays), shards.each_step
 
-    def fresh(networks: Network) -> State:
-        return State(
-            networks=jax.tree.map(np.asarray, networks),
-            optimiser=steps.init(),
-            moments=tuple(
-                Normalisation(np.zeros(n, np.float32), np.ones(n, np.float32)) for n in counts
-            ),
-            step=np.zeros((), np.int32),
+    def init(key: np.ndarray, hp: Any) -> State:
+        networks = eqx.filter(build(FanIn(np.random.default_rng(key))), eqx.is_array)
+        moments = tuple(
+            Normalisation(np.zeros(n, np.float32), np.ones(n, np.float32)) for n in counts
         )
-
-    def init(key: np.ndarray) -> State:
-        return fresh(eqx.filter(build(FanIn(np.random.default_rng(key))), eqx.is_array))
+        params = Params(jax.tree.map(np.asarray, networks), moments)
+        zero = np.zeros((), np.int32)
+        return State(params, steps.init(), Counters(zero, zero.copy()))
 
     def logits(
-        networks: Network, images: jax.Array, normalise: Normalise, kept: jax.Array | None = None
-    ) -> tuple[jax.Array, tuple[Normalisation, ...]]:
+        networks: Network, images: jax.Array, normalise: Normalise,
+        dropped: tuple[jax.Array, jax.Array] | None = None,
+    ) -> tuple[jax.Array, tuple[Normalisation, ...]]:  # fmt: skip
         """Logits ``[B, classes]``, and the statistics that were used."""
         networks = eqx.combine(networks, static)
         x, seen = images.astype(jnp.float32) / high, list[Normalisation]()
@@ -141,69 +129,70 @@ def classify(config: ClassifyConfig, spec: BuildSpec) -> Algorithm:
                 x = (x - now.mean) * jax.lax.rsqrt(now.var + 1e-5) * networks.scale[layer]
             x = pool(jax.nn.relu(x + networks.shift[layer]))
         x = jax.nn.relu(networks.dense(x.reshape(len(x), -1)))
-        if kept is not None:
-            x = jnp.where(kept, x / (1 - dropout), 0.0)
+        if dropped is not None:
+            kept, share = dropped
+            x = jnp.where(kept, x / (1 - share), 0.0)
         return networks.head(x), tuple(seen)
 
     def loss(
         average: Callable[[jax.Array], jax.Array], networks: Network,
-        batch: tuple[jax.Array, jax.Array, jax.Array | None],
-    ) -> tuple[jax.Array, tuple[tuple[dict[str, jax.Array], Any], None]]:  # fmt: skip
+        batch: tuple[jax.Array, jax.Array, jax.Array | None], hp: Any,
+    ) -> Losses:  # fmt: skip
         images, labels, kept = batch
-        outputs, seen = logits(networks, images, lambda _, x: batch_moments(x, average), kept)
+        dropped = None if kept is None else (kept, hp.dropout)
+        outputs, seen = logits(networks, images, lambda _, x: batch_moments(x, average), dropped)
         error = optax.softmax_cross_entropy_with_integer_labels(outputs, labels).mean()
         weights = (*networks.kernels, networks.dense.weight, networks.head.weight)
-        l2 = 0.5 * config.l2 * sum(jnp.sum(jnp.square(one)) for one in weights)
+        l2 = 0.5 * hp.l2 * sum(jnp.sum(jnp.square(one)) for one in weights)
         right = (outputs.argmax(-1) == labels).astype(jnp.float32).mean()
-        scalars = {"loss": error, "accuracy": right, "l2": jnp.asarray(l2)}
-        return error + l2, ((scalars, seen), None)
+        scalars = {"error": error, "accuracy": right, "l2": l2, "moments": seen}
+        return error + l2, (scalars, None)
 
-    pieces = pieces_of(config.batch_size // shards.count, spec.micro_batch)
     # Batch normalisation asks for the other shards' statistics in the middle of the network.
-    gradient = value_and_grad(
-        functools.partial(loss, alone.mean), pieces,
-        UNSHARDED if norm and shards.ordered else shards, functools.partial(loss, over_devices),
+    grad = gradient(
+        functools.partial(loss, alone.mean), config.batch_size, spec.micro_batch, shards,
+        functools.partial(loss, over_devices), UNSHARDED if norm and shards.ordered else shards,
     )  # fmt: skip
 
-    def update(state: State, data: Trajectory, key: jax.Array) -> Updated:
+    def update(state: State, data: Trajectory, key: jax.Array, hp: Any) -> Updated:
         stream = shards.key(key)
 
         def one(state: State, batch: tuple[jax.Array, jax.Array]) -> tuple[State, dict[str, Any]]:
-            drawing = jax.random.fold_in(stream, state.step)
+            (networks, moments), opt, counters = state
             kept = None
             if dropout:
-                kept = jax.random.bernoulli(drawing, 1 - dropout, (len(batch[1]), DENSE))
-            (_, ((scalars, seen), _)), grads = gradient(state.networks, (*batch, kept))
-            grads, scalars = alone.mean((grads, scalars))
-            rate = schedule(learning_rate, state.step, spec.total_steps)
-            networks, optimiser, size = steps.step(state.networks, grads, state.optimiser, rate)
+                drawing = jax.random.fold_in(stream, counters.step)
+                kept = jax.random.bernoulli(drawing, 1 - hp.dropout, (len(batch[1]), DENSE))
+            grads, scalars, _ = grad(networks, (*batch, kept), hp)
+            rate = schedule(hp.learning_rate, counters.step, spec.total_steps)
+            networks, opt, norm = steps.step(networks, grads, opt, rate)
             moments = jax.tree.map(
-                lambda old, new: (1 - FORGET) * old + FORGET * new, state.moments, seen
+                lambda old, new: (1 - FORGET) * old + FORGET * new, moments, scalars.pop("moments")
             )
-            scalars |= {"grad_norm": size, "learning_rate": rate, "updates": jnp.ones(())}
-            done = state.step + 1
-            networks, optimiser = shards.sync((networks, optimiser), done)
-            return State(networks, optimiser, moments, done), scalars
+            scalars |= {
+                "loss": scalars.pop("error"), "grad_norm": norm, "learning_rate": rate,
+                "updates": jnp.ones(()),
+            }  # fmt: skip
+            counters = Counters(counters.step + 1, counters.updates + 1)
+            networks, opt = shards.sync((networks, opt), counters.updates)
+            return State(Params(networks, moments), opt, counters), scalars
 
         state, history = jax.lax.scan(one, state, (data.obs, data.actions))
         metrics = {name: values.mean() for name, values in history.items()}
         return state, metrics | {"updates": history["updates"].sum()}, None
 
-    def act(params: ActorParams, obs: jax.Array, carry: Any, draw: Any) -> Acted:
+    def act(params: Params, obs: jax.Array, carry: Any, draw: Any) -> Acted:
         outputs, _ = logits(params.networks, obs, lambda layer, _: params.moments[layer])
         return outputs.argmax(-1).astype(jnp.int32), carry, {}
 
     return Algorithm(
         name="classify",
+        hp=hyper_parameters(config),
         init=init,
-        shapes=shapes_of(fresh(arrays)),
-        noise=lambda key, env, step: jnp.zeros(()),
         act=act,
         update=update,
-        actor=lambda state: ActorParams(state.networks, state.moments),
-        horizon=spec.horizon,
-        episodes=None,
         metrics=METRICS,
+        horizon=spec.horizon,
         shards=shards,
     )
 

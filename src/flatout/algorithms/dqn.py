@@ -6,6 +6,8 @@ environment is told to say so; its frames go on.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,12 +16,21 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flatout.algorithms.base import Acted, Algorithm, BuildSpec, Updated, replay_spec, shapes_of
+from flatout.algorithms.base import (
+    Acted,
+    Algorithm,
+    BuildSpec,
+    Counters,
+    State,
+    Updated,
+    replay_spec,
+)
 from flatout.algorithms.common.continuous import observe
 from flatout.algorithms.common.optimiser import Optimiser, polyak, schedule
 from flatout.algorithms.common.randomness import uniforms
-from flatout.algorithms.parallel.accumulate import Losses, pieces_of, value_and_grad
-from flatout.config.hyper import DQNConfig, linear
+from flatout.algorithms.hp import hyper_parameters
+from flatout.algorithms.parallel.accumulate import Losses, gradient
+from flatout.config.hyper import DQNConfig
 from flatout.errors import UsageError
 from flatout.networks.layers import Draw, FanIn, Linear
 from flatout.networks.torsos import Torso, features, make_torso, over_batch
@@ -50,15 +61,11 @@ class ActorParams(NamedTuple):
     epsilon: Array
 
 
-class State(NamedTuple):
-    """Everything that learning changes; `step` counts environment steps (int32)."""
+class Params(NamedTuple):
+    """The online network, and the target network that follows it."""
 
     network: QNetwork
     target: QNetwork
-    optimiser: Any
-    epsilon: Array
-    step: Array
-    updates: Array
 
 
 class Noise(NamedTuple):
@@ -66,6 +73,42 @@ class Noise(NamedTuple):
 
     explore: Array
     action: Array
+
+
+Values = Callable[[QNetwork, jax.Array], jax.Array]
+"""``(network, raw observations [B, ...]) -> action values [B, actions]``."""
+
+
+def loss(
+    values: Values, huber: bool, online: QNetwork, rows: tuple[Batch, jax.Array], hp: Any
+) -> Losses:
+    """The temporal difference of the chosen actions' values, squared or Huber's (equation 2).
+
+    Args:
+        huber: quadratic up to 1, linear beyond.
+        rows: a batch, and what its values are moved towards, ``[B]``.
+    """
+    batch, target = rows
+    q = values(online, batch.obs)
+    # A one-hot product, not a gather: its gradient is a product too.
+    error = (q * jax.nn.one_hot(batch.actions, q.shape[-1])).sum(-1) - target
+    each = optax.huber_loss(error) if huber else jnp.square(error)
+    size = jnp.abs(error)
+    return (batch.weights * each).mean(), (
+        {"td_error": size.mean(), "q_max": q.max(-1).mean()},
+        size,
+    )
+
+
+def targets(values: Values, double: bool, params: Params, batch: Batch) -> jax.Array:
+    """What the values of the chosen actions are moved towards, ``[B]``."""
+    q_next = values(params.target, batch.next_obs)
+    if double:  # van Hasselt et al., 2016, equation 4
+        best = values(params.network, batch.next_obs).argmax(-1)
+        bootstrap = jnp.take_along_axis(q_next, best[:, None], -1)[:, 0]
+    else:
+        bootstrap = q_next.max(-1)
+    return batch.rewards + batch.discounts * bootstrap
 
 
 def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
@@ -76,13 +119,8 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
     """
     if not isinstance(spec.action_spec, DiscreteSpec):
         raise UsageError("dqn needs Discrete actions; use sac, td3, ddpg or ppo for a Box.")
-    actions = spec.action_spec.n
-    replay, shards, obs_spec = replay_spec(config, spec.total_steps), spec.shards, spec.obs_spec
-    learning_rate = linear("learning_rate", config.learning_rate)
-    fall = config.exploration_steps
-    fall = config.exploration_fraction * spec.total_steps if fall is None else fall
-    interval = config.target_update_interval
-    first = 1.0 if config.learning_starts else config.exploration_initial_eps
+    actions, obs_spec = spec.action_spec.n, spec.obs_spec
+    replay, shards, total = replay_spec(config, spec.total_steps), spec.shards, spec.total_steps
 
     def build(draw: Draw) -> QNetwork:
         torso = make_torso(draw, obs_spec, spec.network_config, spec.network)
@@ -91,21 +129,14 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         return QNetwork(torso, Linear(draw, width, actions, 1.0), baseline)
 
     arrays, static = eqx.partition(build(FanIn(None)), eqx.is_array)
-    steps = Optimiser(arrays, config.optimizer, config.max_grad_norm)
+    optimiser = Optimiser(arrays, config.optimizer)
 
-    def init(key: np.ndarray) -> State:
-        return fresh(eqx.filter(build(FanIn(np.random.default_rng(key))), eqx.is_array))
-
-    def fresh(online: QNetwork) -> State:
+    def init(key: np.ndarray, hp: Any) -> State:
+        online = eqx.filter(build(FanIn(np.random.default_rng(key))), eqx.is_array)
         online = jax.tree.map(np.asarray, online)
-        return State(
-            network=online,
-            target=jax.tree.map(np.copy, online),
-            optimiser=steps.init(),
-            epsilon=np.asarray(first, np.float32),
-            step=np.zeros((), np.int32),
-            updates=np.zeros((), np.int32),
-        )
+        zero = np.zeros((), np.int32)
+        params = Params(online, jax.tree.map(np.copy, online))
+        return State(params, optimiser.init(), Counters(zero, zero.copy()))
 
     def values(online: QNetwork, obs: jax.Array) -> jax.Array:
         return eqx.combine(online, static)(observe(obs_spec, obs))
@@ -113,6 +144,14 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
     def noise(key: jax.Array, env: jax.Array, step: jax.Array) -> Noise:
         drawn = uniforms(key, env, step, 2)
         return Noise(drawn[0], jnp.floor(drawn[1] * actions).astype(jnp.int32))
+
+    def epsilon(step: jax.Array, hp: Any) -> jax.Array:
+        """The probability of a random action."""
+        fall = config.exploration_steps
+        fall = hp.exploration_fraction * total if fall is None else fall
+        done = jnp.clip(step / jnp.maximum(fall, 1), 0.0, 1.0)
+        start, end = hp.exploration_initial_eps, hp.exploration_final_eps
+        return jnp.where(step < config.learning_starts, 1.0, start + (end - start) * done)
 
     def act(params: ActorParams, obs: jax.Array, carry: Any, draw: Noise | None) -> Acted:
         if draw is None:
@@ -131,65 +170,47 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         action, q_max = jax.lax.cond(explore.all(), skip, run, None)
         return action, carry, {"q_max": q_max}
 
-    def advance(state: State, taken: jax.Array) -> tuple[State, dict[str, jax.Array]]:
-        step = state.step + taken
-        done = jnp.clip(step / jnp.maximum(fall, 1), 0.0, 1.0)
-        start, end = config.exploration_initial_eps, config.exploration_final_eps
-        epsilon = jnp.where(step < config.learning_starts, 1.0, start + (end - start) * done)
-        epsilon = epsilon.astype(jnp.float32)
+    def advance(state: State, taken: jax.Array, hp: Any) -> tuple[State, dict[str, jax.Array]]:
+        (network, target), counters = state.params, state.counters
+        step = counters.step + taken
         # As many moves as intervals were crossed; the online network is the same for all of them.
-        moves = step // interval - state.step // interval
-        share = 1.0 if config.tau == 1.0 else 1.0 - (1.0 - config.tau) ** moves
-        target = jax.lax.cond(
-            moves > 0, lambda: polyak(state.target, state.network, share), lambda: state.target
+        interval = config.target_update_interval
+        moves = step // interval - counters.step // interval
+        share = 1.0 - (1.0 - hp.tau) ** moves
+        target = jax.lax.cond(moves > 0, lambda: polyak(target, network, share), lambda: target)
+        state = state._replace(
+            params=Params(network, target), counters=counters._replace(step=step)
         )
-        return state._replace(target=target, epsilon=epsilon, step=step), {"epsilon": epsilon}
+        return state, {"epsilon": epsilon(step, hp)}
 
-    def loss(online: QNetwork, rows: tuple[jax.Array, ...]) -> Losses:
-        obs, chosen, target, weights = rows
-        q = values(online, obs)
-        error = (q * jax.nn.one_hot(chosen, actions)).sum(-1) - target
-        each = optax.huber_loss(error) if config.loss == "huber" else jnp.square(error)
-        return (weights * each).mean(), (q.max(-1).mean(), error)
+    towards = shards.one_by_one(functools.partial(targets, values, config.double))
+    grad = gradient(
+        functools.partial(loss, values, config.loss == "huber"), config.batch_size,
+        spec.micro_batch, shards,
+    )  # fmt: skip
 
-    pieces = pieces_of(config.batch_size // shards.count, spec.micro_batch)
-    gradient = value_and_grad(loss, pieces, shards)
-
-    @shards.one_by_one
-    def targets(state: State, batch: Batch) -> jax.Array:
-        """What the values of the chosen actions are moved towards, ``[B]``."""
-        q_next = values(state.target, batch.next_obs)
-        if config.double:
-            best = values(state.network, batch.next_obs).argmax(-1)
-            bootstrap = jnp.take_along_axis(q_next, best[:, None], -1)[:, 0]
-        else:
-            bootstrap = q_next.max(-1)
-        return batch.rewards + batch.discounts * bootstrap
-
-    def update(state: State, batch: Batch, key: jax.Array) -> Updated:
-        rows = (batch.obs, batch.actions, targets(state, batch), batch.weights)
-        (total, (q_max, error)), grads = gradient(state.network, rows)
-        error = jnp.abs(error)
-        scalars = {"loss": total, "td_error": error.mean(), "q_max": q_max}
-        grads, scalars = shards.each_step.mean((grads, scalars))
-        rate = schedule(learning_rate, state.step, spec.total_steps)
-        online, optimiser, norm = steps.step(state.network, grads, state.optimiser, rate)
-        metrics = scalars | {"grad_norm": norm, "learning_rate": rate}
-        updates = state.updates + 1
-        online, optimiser = shards.sync((online, optimiser), updates)
-        return state._replace(network=online, optimiser=optimiser, updates=updates), metrics, error
+    def update(state: State, batch: Batch, key: jax.Array, hp: Any) -> Updated:
+        params, counters = state.params, state.counters
+        grads, metrics, error = grad(params.network, (batch, towards(params, batch)), hp)
+        rate = schedule(hp.learning_rate, counters.step, total)
+        network, opt, norm = optimiser.step(
+            params.network, grads, state.opt, rate, hp.max_grad_norm
+        )
+        counters = counters._replace(updates=counters.updates + 1)
+        network, opt = shards.sync((network, opt), counters.updates)
+        metrics |= {"grad_norm": norm, "learning_rate": rate}
+        return State(params._replace(network=network), opt, counters), metrics, error
 
     return Algorithm(
         name="dqn",
+        hp=hyper_parameters(config),
         init=init,
-        shapes=shapes_of(fresh(arrays)),
-        noise=noise,
         act=act,
         update=update,
-        actor=lambda state: ActorParams(state.network, state.epsilon),
-        horizon=replay.horizon(spec.num_envs),
-        episodes=None,
         metrics=METRICS,
+        horizon=replay.horizon(spec.num_envs),
+        noise=noise,
+        actor=lambda state, hp: ActorParams(state.params.network, epsilon(state.counters.step, hp)),
         replay=replay,
         advance=advance,
         advanced=("epsilon",),

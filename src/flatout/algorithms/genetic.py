@@ -7,40 +7,26 @@ parameters.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Acted, Algorithm, BuildSpec, Updated, shapes_of
+from flatout.algorithms.base import Acted, Algorithm, BuildSpec, Counters, State, Updated
 from flatout.algorithms.common.actor_critic import Actor, build_networks, policy
 from flatout.algorithms.common.continuous import observe
 from flatout.algorithms.common.distributions import distribution
 from flatout.algorithms.common.optimiser import schedule
 from flatout.algorithms.common.randomness import normals
+from flatout.algorithms.hp import hyper_parameters
 from flatout.algorithms.parallel.packing import Packing
-from flatout.config.hyper import GeneticConfig, linear
+from flatout.config.hyper import GeneticConfig
 from flatout.errors import UsageError
-from flatout.types import Array, ContinuousSpec, Trajectory
+from flatout.types import ContinuousSpec, Trajectory
 
 METRICS = ("fitness_mean", "fitness_max", "fitness_elite", "noise", "updates")
-
-
-class State(NamedTuple):
-    """Everything that learning changes.
-
-    Attributes:
-        members: the actors' arrays with a leading axis P; the elites of the last generation come
-            first, the best of them at 0.
-        step: environment steps, int32.
-        iteration: generations, int32.
-    """
-
-    members: Actor
-    step: Array
-    iteration: Array
 
 
 def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
@@ -57,7 +43,6 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
         )
     dist = distribution(spec.action_spec)
     log_std = 0.0 if isinstance(spec.action_spec, ContinuousSpec) else None
-    noise_std = linear("noise", config.noise)
 
     def build(rng: np.random.Generator | None) -> Actor:
         return build_networks(rng, spec, dist, log_std).actor
@@ -65,14 +50,14 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
     arrays, static = eqx.partition(build(None), eqx.is_array)
     packing = Packing(arrays)
 
-    def init(key: np.ndarray) -> State:
+    def init(key: np.ndarray, hp: Any) -> State:
+        """Members are the actors' arrays with a leading axis P; from the first generation on its
+        elites come first, the best of them at 0."""
         rng = np.random.default_rng(key)
         members = [eqx.filter(build(rng), eqx.is_array) for _ in range(num_envs)]
-        return fresh(jax.tree.map(lambda *leaves: np.stack(leaves), *members))
-
-    def fresh(members: Actor) -> State:
         zero = np.zeros((), np.int32)
-        return State(jax.tree.map(np.asarray, members), zero, zero.copy())
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *members)
+        return State(stacked, (), Counters(zero, zero.copy()))
 
     def one(member: Actor, obs: jax.Array) -> jax.Array:
         actor = eqx.combine(member, static)
@@ -86,25 +71,26 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
         mine = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, draw[0], count), params)
         return jax.vmap(lambda member, row: one(member, row[None])[0])(mine, obs), carry, {}
 
-    def update(state: State, trajectory: Trajectory, key: jax.Array) -> Updated:
+    def update(state: State, trajectory: Trajectory, key: jax.Array, hp: Any) -> Updated:
         assert trajectory.valid is not None
         valid = trajectory.valid
         over = jnp.logical_or(trajectory.terminated, trajectory.truncated)
         played = jnp.where(valid, trajectory.rewards, 0.0).sum(0)
         episodes = (valid & over).sum(0) + (valid[-1] & ~over[-1])  # the unfinished one counts
         fitness = shards.gather(played / jnp.maximum(episodes, 1))  # and all select alike
-        step = state.step + shards.sum(trajectory.valid.sum().astype(jnp.int32))
-        std = schedule(noise_std, step, spec.total_steps)
+        counters = state.counters
+        step = counters.step + shards.sum(trajectory.valid.sum().astype(jnp.int32))
+        std = schedule(hp.noise, step, spec.total_steps)
         elites = jnp.argsort(-fitness)[: config.elites]
         # Children are noisy copies of the elites in turn.
         children = num_envs - config.elites
         parents = jnp.concatenate([elites, elites[jnp.arange(children) % config.elites]])
-        kicks = normals(key, jnp.zeros((), jnp.int32), state.iteration, children * packing.size)
+        kicks = normals(key, jnp.zeros((), jnp.int32), counters.updates, children * packing.size)
         kicks = jnp.concatenate(
             [jnp.zeros((config.elites, packing.size)), std * kicks.reshape(children, -1)]
         )
         moved = jax.vmap(packing.unpack)(kicks)
-        members = jax.tree.map(lambda leaf, kick: leaf[parents] + kick, state.members, moved)
+        members = jax.tree.map(lambda leaf, kick: leaf[parents] + kick, state.params, moved)
         metrics = {
             "fitness_mean": fitness.mean(),
             "fitness_max": fitness.max(),
@@ -112,18 +98,17 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
             "noise": std,
             "updates": jnp.ones(()),
         }
-        return State(members, step, state.iteration + 1), metrics, None
+        return State(members, (), Counters(step, counters.updates + 1)), metrics, None
 
     return Algorithm(
         name="genetic",
+        hp=hyper_parameters(config),
         init=init,
-        shapes=shapes_of(fresh(jax.tree.map(lambda leaf: np.stack([leaf] * num_envs), arrays))),
-        noise=lambda key, env, step: jnp.asarray(env, jnp.int32),
         act=act,
         update=update,
-        actor=lambda state: state.members,
-        horizon=spec.horizon,
-        episodes=config.rollout_episodes,
         metrics=METRICS,
+        horizon=spec.horizon,
+        noise=lambda key, env, step: jnp.asarray(env, jnp.int32),
+        episodes=config.rollout_episodes,
         shards=shards,
     )

@@ -1,7 +1,4 @@
-"""Proximal policy optimisation (Schulman et al., 2017), one trajectory at a time.
-
-All epochs and minibatches of a trajectory are one scan, so that the learner dispatches once.
-"""
+"""Proximal policy optimisation (Schulman et al., 2017), one trajectory at a time."""
 
 from __future__ import annotations
 
@@ -11,52 +8,136 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 
-from flatout.algorithms.base import Algorithm, BuildSpec, Updated, shapes_of
+from flatout.algorithms.base import Algorithm, BuildSpec, State, Updated
 from flatout.algorithms.common.actor_critic import Networks, policy, value
-from flatout.algorithms.common.on_policy import Batch, OnPolicy, State
-from flatout.algorithms.common.optimiser import Optimiser
+from flatout.algorithms.common.distributions import Distribution
+from flatout.algorithms.common.epochs import epochs
+from flatout.algorithms.common.on_policy import Batch, OnPolicy
+from flatout.algorithms.common.optimiser import Optimiser, schedule
 from flatout.algorithms.common.returns import balanced, centre, mean
-from flatout.algorithms.common.shuffle import permutations
-from flatout.algorithms.parallel.accumulate import Losses, pieces_of, value_and_grad
-from flatout.config.hyper import PPOConfig, linear
+from flatout.algorithms.hp import hyper_parameters
+from flatout.algorithms.parallel.accumulate import Losses, gradient
+from flatout.config.hyper import PPOConfig
 from flatout.errors import UsageError
 from flatout.types import Trajectory
 
 AVERAGED = (
-    "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm", "updates",
+    "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm",
 )  # fmt: skip
-METRICS = (*AVERAGED[:-1], "explained_variance", "learning_rate", "clip_range", "updates")
+METRICS = (*AVERAGED, "explained_variance", "learning_rate", "clip_range", "updates")
+
+
+def loss(
+    static: Networks, dist: Distribution, networks: Networks, batch: Batch, clip: jax.Array, hp: Any
+) -> Losses:
+    """The clipped surrogate, the value loss and the entropy bonus (equations 7 and 9).
+
+    Args:
+        static: what the networks are beside their arrays.
+        dist: the actions' distribution.
+        clip: epsilon of the paper, now.
+    """
+    networks = eqx.combine(networks, static)
+    average = functools.partial(mean, weight=batch.weight)
+    x, hidden = policy(networks.actor, batch.obs)
+    v = value(networks, batch.obs, hidden)
+    log_ratio = dist.log_prob(x, networks.actor.extra, batch.sample) - batch.log_prob
+    if batch.weight is not None:  # padding must not overflow: 0 x infinity is not 0
+        log_ratio = jnp.where(batch.weight > 0, log_ratio, 0.0)
+    ratio = jnp.exp(log_ratio)
+    clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
+    policy_loss = -average(jnp.minimum(ratio * batch.advantage, clipped * batch.advantage))
+    if hp.clip_range_vf is not None:
+        v = batch.value + jnp.clip(v - batch.value, -hp.clip_range_vf, hp.clip_range_vf)
+    value_loss = average(jnp.square(batch.target - v))
+    entropy = average(dist.entropy(x, networks.actor.extra))
+    total = policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
+    scalars = {
+        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "entropy": entropy,
+        "approx_kl": average(ratio - 1 - log_ratio),
+        "clip_fraction": average((jnp.abs(ratio - 1) > clip).astype(jnp.float32)),
+    }
+    return total, (scalars, None)
 
 
 def ppo(config: PPOConfig, spec: BuildSpec) -> Algorithm:
     """Build PPO's pure functions.
 
     Raises:
-        UsageError: a network that does not fit the spaces.
+        UsageError: a network that does not fit the spaces, or settings that exclude each other.
     """
+    _check(config, spec)
+    masked = config.rollout_episodes is not None or config.replay_trajectories > 1
+    base, shards = OnPolicy(config, spec, masked=masked), spec.shards
+    optimiser = Optimiser(base.arrays)
+    grad = gradient(
+        functools.partial(loss, base.static, base.dist), config.batch_size, spec.micro_batch, shards
+    )
+
+    def update(state: State, trajectory: Trajectory, key: jax.Array, hp: Any) -> Updated:
+        state, batch = base.prepare(state, trajectory, hp)
+        # Schedules are those after this trajectory, as in Stable-Baselines3.
+        rate = schedule(hp.learning_rate, state.counters.step, spec.total_steps)
+        clip = schedule(hp.clip_range, state.counters.step, spec.total_steps)
+        factors = None
+        if hp.critic_learning_rate is not None:
+            ratio = hp.critic_learning_rate / hp.learning_rate[0]
+            actor, critic = base.arrays
+            factors = Networks(
+                jax.tree.map(lambda _: 1.0, actor), jax.tree.map(lambda _: ratio, critic)
+            )
+
+        def minibatch(carry: Any, part: Batch) -> tuple[Any, dict[str, jax.Array]]:
+            networks, opt = carry
+            if config.normalize_advantage:
+                centred = centre(part.advantage, part.weight, shards.each_step)
+                part = part._replace(advantage=centred)
+            if part.weight is not None:
+                part = part._replace(weight=balanced(part.weight, shards.each_step))
+            grads, metrics, _ = grad(networks, part, clip, hp)
+            networks, opt, norm = optimiser.step(
+                networks, grads, opt, rate, hp.max_grad_norm, factors, eps=hp.adam_eps
+            )
+            return (networks, opt), metrics | {"grad_norm": norm}
+
+        proceed = None
+        if hp.target_kl is not None:
+            proceed = lambda metrics: metrics["approx_kl"] <= 1.5 * hp.target_kl  # noqa: E731
+        (networks, opt), metrics = epochs(
+            minibatch, (state.params.networks, state.opt), batch,
+            metrics=AVERAGED, count=config.n_epochs, size=config.batch_size // shards.count,
+            shards=shards, key=key, iteration=state.counters.updates, proceed=proceed,
+        )  # fmt: skip
+        state, explained = base.conclude(state, trajectory, batch, metrics["policy_loss"])
+        metrics |= {"explained_variance": explained, "learning_rate": rate, "clip_range": clip}
+        params = state.params._replace(networks=networks)
+        return state._replace(params=params, opt=opt), metrics, None
+
+    return Algorithm(
+        name="ppo",
+        hp=hyper_parameters(config),
+        init=base.initial(optimiser.init),
+        act=base.act,
+        update=update,
+        metrics=METRICS,
+        horizon=spec.horizon,
+        noise=base.dist.noise,
+        actor=base.actor,
+        episodes=config.rollout_episodes,
+        shards=shards,
+    )
+
+
+def _check(config: PPOConfig, spec: BuildSpec) -> None:
     replayed = config.replay_trajectories > 1
-    masked = config.rollout_episodes is not None or replayed
-    base = OnPolicy(config, spec, masked=masked)
-    arrays, static, dist = base.arrays, base.static, base.dist
-    shards, alone = spec.shards, spec.shards.each_step
-    learning_rate = linear("learning_rate", config.learning_rate)
-    clip_range = linear("clip_range", config.clip_range)
-    critic_ratio = (config.critic_learning_rate or learning_rate[0]) / learning_rate[0]
-    factors = None
-    if critic_ratio != 1.0:
-        factors = Networks(
-            jax.tree.map(lambda _: 1.0, arrays.actor),
-            jax.tree.map(lambda _: critic_ratio, arrays.critic),
-        )
-    adam = optax.scale_by_adam(eps=config.adam_eps)
-    steps = Optimiser(arrays, adam, config.max_grad_norm, factors)
-    if config.target_kl is not None and shards.every > 1:
+    if config.target_kl is not None and spec.shards.every > 1:
         raise UsageError(
             "target_kl does not go with --sync every:K: the shards would stop at different updates."
         )
-    if masked and spec.micro_batch is not None:
+    if (replayed or config.rollout_episodes is not None) and spec.micro_batch is not None:
         raise UsageError(
             "micro_batch does not go with rollout_episodes or replay_trajectories: padding would "
             "make some pieces count more than others."
@@ -66,120 +147,3 @@ def ppo(config: PPOConfig, spec: BuildSpec) -> Algorithm:
             "replay_trajectories does not go with normalize_observation or normalize_reward: "
             "their statistics would count each step several times."
         )
-
-    def loss(networks: Networks, batch: Batch, clip: jax.Array) -> Losses:
-        networks = eqx.combine(networks, static)
-        x, hidden = policy(networks.actor, batch.obs)
-        v = value(networks, batch.obs, hidden)
-        average = functools.partial(mean, weight=batch.weight)
-        advantage = batch.advantage
-        log_ratio = dist.log_prob(x, networks.actor.extra, batch.sample) - batch.log_prob
-        if batch.weight is not None:  # padding must not overflow: 0 x infinity is not 0
-            log_ratio = jnp.where(batch.weight > 0, log_ratio, 0.0)
-        ratio = jnp.exp(log_ratio)
-        clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
-        policy_loss = -average(jnp.minimum(ratio * advantage, clipped * advantage))
-        if config.clip_range_vf is not None:
-            reach = config.clip_range_vf
-            v = batch.value + jnp.clip(v - batch.value, -reach, reach)
-        value_loss = average(jnp.square(batch.target - v))
-        entropy = average(dist.entropy(x, networks.actor.extra))
-        total = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
-        scalars = {
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy,
-            "approx_kl": average(ratio - 1 - log_ratio),
-            "clip_fraction": average((jnp.abs(ratio - 1) > clip).astype(jnp.float32)),
-        }
-        return total, (scalars, None)
-
-    pieces = pieces_of(config.batch_size // shards.count, spec.micro_batch)
-    gradient = value_and_grad(loss, pieces, shards)
-
-    def update(state: State, trajectory: Trajectory, key: jax.Array) -> Updated:
-        state, batch = base.prepare(state, trajectory)
-        # Rows are all transitions; counted after this trajectory, as Stable-Baselines3 does.
-        done = jnp.minimum(state.step / spec.total_steps, 1.0)
-        rate = learning_rate[0] + (learning_rate[1] - learning_rate[0]) * done
-        clip = clip_range[0] + (clip_range[1] - clip_range[0]) * done
-        rows, size = batch.advantage.shape[0], config.batch_size // shards.count
-        stream = shards.key(key)
-
-        def stack(metrics: dict[str, jax.Array]) -> jax.Array:
-            return jnp.stack([metrics[name] for name in AVERAGED])
-
-        def minibatch(carry: Any, given: tuple[Any, Any, Any]) -> tuple[Any, jax.Array]:
-            (networks, optimiser, going), (rows, number, some) = carry, given
-            part = batch if rows is None else jax.tree.map(lambda leaf: leaf[rows], batch)
-            if config.normalize_advantage:
-                centred = centre(part.advantage, part.weight, alone)
-                part = part._replace(advantage=centred)
-            if part.weight is not None:
-                part = part._replace(weight=balanced(part.weight, alone))
-            (_, (metrics, _)), grads = gradient(networks, part, clip)
-            grads, metrics = alone.mean((grads, metrics))
-            stepped, moved, norm = steps.step(networks, grads, optimiser, rate)
-            stepped, moved = shards.sync((stepped, moved), number)
-            metrics["grad_norm"] = norm
-            if config.target_kl is None and not masked:
-                metrics["updates"] = jnp.ones(())
-                return (stepped, moved, going), stack(metrics)
-            if config.target_kl is not None:
-                going = going & (metrics["approx_kl"] <= 1.5 * config.target_kl)
-            apply = going
-            if some is not None:
-                apply = going & some
-            keep = lambda new, old: jnp.where(apply, new, old)  # noqa: E731
-            networks = jax.tree.map(keep, stepped, networks)
-            optimiser = jax.tree.map(keep, moved, optimiser)
-            metrics["updates"] = jnp.ones(())
-            return (networks, optimiser, going), jnp.where(apply, stack(metrics), 0.0)
-
-        if rows == size:  # a mean does not ask for an order
-            order = None
-        elif batch.weight is None:
-            order = permutations(stream, state.iteration, config.n_epochs, rows)
-        else:  # padding sorts last: minibatches of nothing else come at the end and are skipped
-            drawing = jax.random.fold_in(stream, state.iteration)
-            bits = jax.random.bits(drawing, (config.n_epochs, rows)) >> 1
-            bits = jnp.where(batch.weight > 0, bits, jnp.uint32(2**32 - 1))
-            order = jnp.argsort(bits, axis=-1)
-        if order is not None:
-            order = order.reshape(-1, size)
-        count, some = config.n_epochs * rows // size, None
-        if batch.weight is not None:
-            counted = batch.weight[None] if order is None else batch.weight[order]
-            some = jnp.broadcast_to(shards.sum(counted.sum(-1)) > 0, count)
-        carry = (state.networks, state.optimiser, jnp.asarray(True))
-        numbers = None
-        if shards.every > 1:
-            numbers = (state.iteration - 1) * count + 1 + jnp.arange(count)
-        (networks, optimiser, _), history = jax.lax.scan(
-            minibatch, carry, (order, numbers, some), length=count
-        )
-        totals = history.sum(0)
-        made = totals[-1]
-        state, explained = base.conclude(state, trajectory, batch, totals[0])
-        metrics = dict(zip(AVERAGED, totals / jnp.maximum(made, 1.0), strict=True))
-        metrics |= {
-            "explained_variance": explained,
-            "learning_rate": rate,
-            "clip_range": clip,
-            "updates": made,
-        }
-        return state._replace(networks=networks, optimiser=optimiser), metrics, None
-
-    return Algorithm(
-        name="ppo",
-        init=base.initial(steps.init),
-        shapes=shapes_of(base.fresh(arrays, steps.init())),
-        noise=dist.noise,
-        act=base.act,
-        update=update,
-        actor=base.actor,
-        horizon=spec.horizon,
-        episodes=config.rollout_episodes,
-        metrics=METRICS,
-        shards=shards,
-    )

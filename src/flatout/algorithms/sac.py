@@ -13,21 +13,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Acted, Algorithm, BuildSpec, Updated, replay_spec, shapes_of
+from flatout.algorithms.base import (
+    Acted,
+    Algorithm,
+    BuildSpec,
+    Counters,
+    State,
+    Updated,
+    replay_spec,
+)
 from flatout.algorithms.common.continuous import (
     ActorCritics,
     ActorParams,
     Bounds,
     Noise,
+    count_steps,
+    every,
     observe,
+    rates,
     smallest,
     step_noise,
     warm_up,
 )
-from flatout.algorithms.common.optimiser import Optimiser, polyak, schedule
+from flatout.algorithms.common.optimiser import Optimiser, polyak
 from flatout.algorithms.common.randomness import normals
-from flatout.algorithms.parallel.accumulate import in_pieces, pieces_of
-from flatout.config.hyper import SACConfig, entropy_coefficient, linear
+from flatout.algorithms.hp import hyper_parameters
+from flatout.algorithms.parallel.accumulate import Losses, gradient
+from flatout.config.hyper import SACConfig, entropy_coefficient
 from flatout.types import Array, Batch
 
 METRICS = (
@@ -38,19 +50,21 @@ LOG_STD = (-20.0, 2.0)
 """Between which log standard deviations are clipped."""
 
 
-class State(NamedTuple):
-    """Everything that learning changes; `log_ent` is the logarithm of the entropy weight."""
+class Params(NamedTuple):
+    """Actor, critics, the targets that follow these, and the entropy weight's logarithm."""
 
     actor: Any
     critics: Any
     target_critics: Any
     log_ent: Array
-    actor_optimiser: Any
-    critic_optimiser: Any
-    ent_optimiser: Any
-    epsilon: Array
-    step: Array
-    updates: Array
+
+
+class Optimisers(NamedTuple):
+    """Their states; `ent` is None where the entropy weight is given."""
+
+    actor: Any
+    critic: Any
+    ent: Any
 
 
 def squashed(x: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -72,6 +86,41 @@ def squashed(x: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.tanh(raw), log_prob
 
 
+def critic_loss(
+    nets: ActorCritics, critics: Any, rows: tuple[Batch, jax.Array], params: Params
+) -> Losses:
+    """The critics' squared errors against the soft target (equation 5).
+
+    Args:
+        rows: a batch, and standard normals ``[B, A]`` for the next actions.
+    """
+    batch, drawn = rows
+    next_action, next_log_prob = squashed(nets.outputs(params.actor, batch.next_obs), drawn)
+    bootstrap = smallest(nets.values(params.target_critics, batch.next_obs, next_action))
+    soft = bootstrap - jnp.exp(params.log_ent) * next_log_prob
+    target = batch.rewards + batch.discounts * soft
+    estimates = nets.values(critics, batch.obs, batch.actions)
+    losses = [0.5 * (batch.weights * jnp.square(q - target)).mean() for q in estimates]
+    error = jnp.abs(jnp.stack(estimates) - target).mean(0)
+    scalars = {"td_error": error.mean(), "q_mean": estimates[0].mean()}
+    return sum(losses, jnp.zeros(())), (scalars, error)
+
+
+def actor_loss(
+    nets: ActorCritics, actor: Any, rows: tuple[Batch, jax.Array], params: Params
+) -> Losses:
+    """The weighted log density of what the actor chooses, minus its value (equation 7).
+
+    Args:
+        rows: a batch, and standard normals ``[B, A]`` for the actions.
+    """
+    batch, drawn = rows
+    action, log_prob = squashed(nets.outputs(actor, batch.obs), drawn)
+    value = smallest(nets.values(params.critics, batch.obs, action))
+    ent_coef = jnp.exp(params.log_ent)
+    return (ent_coef * log_prob - value).mean(), ({"entropy": -log_prob.mean()}, None)
+
+
 def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
     """Build SAC's pure functions.
 
@@ -79,148 +128,94 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
         UsageError: actions that are not a bounded box, or a network that does not fit.
     """
     bounds = Bounds(spec.action_spec, "sac")
-    replay, shards, obs_spec = replay_spec(config, spec.total_steps), spec.shards, spec.obs_spec
-    learning_rate = linear("learning_rate", config.learning_rate)
-    critic_ratio = (config.critic_learning_rate or learning_rate[0]) / learning_rate[0]
-    start, learned = entropy_coefficient(config.ent_coef)
-    aim = -float(bounds.size) if config.target_entropy is None else config.target_entropy
+    replay, shards = replay_spec(config, spec.total_steps), spec.shards
+    _, learned = entropy_coefficient(config.ent_coef)
+    nets = ActorCritics(spec, bounds.size, 2 * bounds.size, 2)
+    actor_optimiser, critic_optimiser = (Optimiser(shapes) for shapes in nets.shapes)
+    ent_optimiser = Optimiser(np.zeros((), np.float32))
 
-    networks = ActorCritics(spec, bounds.size, 2 * bounds.size, 2)
-    outputs, q = networks.outputs, networks.values
-    actor_steps, critic_steps = (
-        Optimiser(shapes, "adam", config.max_grad_norm) for shapes in networks.shapes
-    )
-    ent_steps = Optimiser(np.zeros((), np.float32))
-
-    def fresh(actor: Any, critics: Any) -> State:
-        actor, critics = jax.tree.map(np.asarray, (actor, critics))
-        return State(
-            actor=actor,
-            critics=critics,
-            target_critics=jax.tree.map(np.copy, critics),
-            log_ent=np.asarray(math.log(start) if start else -np.inf, np.float32),
-            actor_optimiser=actor_steps.init(),
-            critic_optimiser=critic_steps.init(),
-            ent_optimiser=ent_steps.init() if learned else None,
-            epsilon=np.asarray(config.learning_starts > 0, np.float32),
-            step=np.zeros((), np.int32),
-            updates=np.zeros((), np.int32),
-        )
+    def init(key: np.ndarray, hp: Any) -> State:
+        actor, critics = jax.tree.map(np.asarray, nets.draw(key))
+        start = float(hp.ent_coef)
+        log_ent = np.asarray(math.log(start) if start else -np.inf, np.float32)
+        params = Params(actor, critics, jax.tree.map(np.copy, critics), log_ent)
+        opt = Optimisers(
+            actor_optimiser.init(), critic_optimiser.init(),
+            ent_optimiser.init() if learned else None,
+        )  # fmt: skip
+        zero = np.zeros((), np.int32)
+        return State(params, opt, Counters(zero, zero.copy()))
 
     def act(params: ActorParams, obs: jax.Array, carry: Any, draw: Noise | None) -> Acted:
+        x = observe(spec.obs_spec, obs)
         if draw is None:
-            x = outputs(params.actor, observe(obs_spec, obs))
-            return bounds.to_environment(jnp.tanh(x[:, : bounds.size])), carry, {}
+            outputs = nets.outputs(params.actor, x)
+            return bounds.to_environment(jnp.tanh(outputs[:, : bounds.size])), carry, {}
 
         def run(_: Any) -> jax.Array:
-            return squashed(outputs(params.actor, observe(obs_spec, obs)), draw.normal)[0]
+            return squashed(nets.outputs(params.actor, x), draw.normal)[0]
 
         action = jax.lax.cond(params.epsilon > 0, lambda _: draw.uniform, run, None)
         return bounds.to_environment(action), carry, {}
 
-    pieces = pieces_of(config.batch_size // shards.count, spec.micro_batch)
+    critic_grad = gradient(
+        functools.partial(critic_loss, nets), config.batch_size, spec.micro_batch, shards
+    )
+    actor_grad = gradient(
+        functools.partial(actor_loss, nets), config.batch_size, spec.micro_batch, shards
+    )
 
-    def critics_gradient(
-        state: State, rows: tuple[Batch, jax.Array], ent_coef: jax.Array
-    ) -> tuple[Any, Any]:
-        """``(loss, mean value, gradient)`` of the critics, and errors ``[B]``."""
-        batch, drawn = rows
-        x, next_x = observe(obs_spec, batch.obs), observe(obs_spec, batch.next_obs)
-        action = bounds.from_environment(batch.actions)
-        next_action, next_log_prob = squashed(outputs(state.actor, next_x), drawn)
-        bootstrap = smallest(q(state.target_critics, next_x, next_action))
-        target = batch.rewards + batch.discounts * (bootstrap - ent_coef * next_log_prob)
-
-        def loss(critics: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-            estimates = q(critics, x, action)
-            losses = [0.5 * (batch.weights * jnp.square(one - target)).mean() for one in estimates]
-            error = jnp.abs(jnp.stack(estimates) - target).mean(0)
-            return sum(losses, jnp.zeros(())), (error, estimates[0].mean())
-
-        (value, (error, q_mean)), grads = jax.value_and_grad(loss, has_aux=True)(state.critics)
-        return (value, q_mean, grads), error
-
-    def actor_gradient(
-        networks: tuple[Any, Any], rows: tuple[jax.Array, jax.Array], ent_coef: jax.Array
-    ) -> tuple[Any, None]:
-        """The actor's gradient, the mean value and mean log-probability of what it chooses."""
-        (actor, critics), (obs, drawn) = networks, rows
-        x = observe(obs_spec, obs)
-
-        def policy(actor: Any) -> tuple[jax.Array, jax.Array]:
-            return squashed(outputs(actor, x), drawn)
-
-        # Only the gradient by action is needed of the critics, not by their parameters.
-        (chosen, log_prob), pull = jax.vjp(policy, actor)
-        value, by_action = jax.value_and_grad(lambda a: smallest(q(critics, x, a)).mean())(chosen)
-        (grads,) = pull((-by_action, jnp.full_like(log_prob, 1.0 / len(x)) * ent_coef))
-        return (grads, value, log_prob.mean()), None
-
-    critic_grads = in_pieces(critics_gradient, pieces, shards)
-    direct = in_pieces(actor_gradient, pieces, shards)
-
-    def update(state: State, batch: Batch, key: jax.Array) -> Updated:
-        rows, alone = batch.rewards.shape[0], shards.each_step
+    def update(state: State, batch: Batch, key: jax.Array, hp: Any) -> Updated:
+        params, opt, counters = state
+        rows = batch.rewards.shape[0]
+        batch = bounds.scaled(batch, spec.obs_spec)
         draw = shards.one_by_one(functools.partial(normals, count=2 * rows * bounds.size))
-        drawn = draw(shards.key(key), jnp.zeros((), jnp.int32), state.updates)
+        drawn = draw(shards.key(key), jnp.zeros((), jnp.int32), counters.updates)
         drawn = drawn.reshape(2, rows, bounds.size)
-        ent_coef = jnp.exp(state.log_ent)
-        rate = schedule(learning_rate, state.step, spec.total_steps)
+        rate, ratio = rates(hp, counters.step, spec.total_steps)
 
-        (loss, q_mean, grads), error = critic_grads(state, (batch, drawn[0]), ent_coef)
-        scalars = {"critic_loss": loss, "td_error": error.mean(), "q_mean": q_mean}
-        grads, scalars = alone.mean((grads, scalars))
-        critics, critic_optimiser, norm = critic_steps.step(
-            state.critics, grads, state.critic_optimiser, rate * critic_ratio
+        grads, metrics, error = critic_grad(params.critics, (batch, drawn[0]), params)
+        critics, critic_opt, norm = critic_optimiser.step(
+            params.critics, grads, opt.critic, rate * ratio, hp.max_grad_norm
         )
-        computed, _ = direct((state.actor, critics), (batch.obs, drawn[1]), ent_coef)
-        grads, value, mean_log_prob = alone.mean(computed)
-        actor, actor_optimiser, _ = actor_steps.step(
-            state.actor, grads, state.actor_optimiser, rate
+        params = params._replace(critics=critics)
+        grads, means, _ = actor_grad(params.actor, (batch, drawn[1]), params)
+        actor, actor_opt, _ = actor_optimiser.step(
+            params.actor, grads, opt.actor, rate, hp.max_grad_norm
         )
-        log_ent, ent_optimiser = state.log_ent, state.ent_optimiser
-        if learned:
-            log_ent, ent_optimiser, _ = ent_steps.step(
-                log_ent, -(mean_log_prob + aim), ent_optimiser, rate
-            )
-        updates = state.updates + 1
-        target = state.target_critics
-        if config.target_update_interval == 1:
-            target = polyak(target, critics, config.tau)
-        else:
-            target = jax.lax.cond(
-                updates % config.target_update_interval == 0,
-                lambda: polyak(state.target_critics, critics, config.tau),
-                lambda: state.target_critics,
-            )
-        metrics = scalars | {
-            "actor_loss": ent_coef * mean_log_prob - value, "ent_coef": ent_coef,
-            "entropy": -mean_log_prob, "grad_norm": norm, "learning_rate": rate,
+        log_ent, ent_opt = params.log_ent, opt.ent
+        if learned:  # equation 18: its gradient is how far the entropy is above its aim
+            aim = -float(bounds.size) if hp.target_entropy is None else hp.target_entropy
+            log_ent, ent_opt, _ = ent_optimiser.step(log_ent, means["entropy"] - aim, ent_opt, rate)
+        counters = counters._replace(updates=counters.updates + 1)
+        metrics |= {
+            "actor_loss": means["loss"], "critic_loss": metrics["loss"],
+            "ent_coef": jnp.exp(params.log_ent), "entropy": means["entropy"], "grad_norm": norm,
+            "learning_rate": rate,
         }  # fmt: skip
-        state = state._replace(
-            actor=actor,
-            critics=critics,
-            target_critics=target,
-            log_ent=log_ent,
-            actor_optimiser=actor_optimiser,
-            critic_optimiser=critic_optimiser,
-            ent_optimiser=ent_optimiser,
-            updates=updates,
-        )
-        return shards.sync(state, updates), metrics, error
+        target = every(
+            config.target_update_interval, counters.updates,
+            lambda target: polyak(target, critics, hp.tau), params.target_critics,
+        )  # fmt: skip
+        params = Params(actor, critics, target, log_ent)
+        state = State(params, Optimisers(actor_opt, critic_opt, ent_opt), counters)
+        return shards.sync(state, counters.updates), metrics, error
+
+    def actor(state: State, hp: Any) -> ActorParams:
+        epsilon = warm_up(state.counters.step, config.learning_starts)
+        return ActorParams(state.params.actor, epsilon)
 
     return Algorithm(
         name="sac",
-        init=lambda key: fresh(*networks.draw(key)),
-        shapes=shapes_of(fresh(*networks.shapes)),
-        noise=lambda key, env, step: step_noise(key, env, step, bounds.size),
+        hp=hyper_parameters(config),
+        init=init,
         act=act,
         update=update,
-        actor=lambda state: ActorParams(state.actor, state.epsilon),
-        horizon=replay.horizon(spec.num_envs),
-        episodes=None,
         metrics=METRICS,
+        horizon=replay.horizon(spec.num_envs),
+        noise=lambda key, env, step: step_noise(key, env, step, bounds.size),
+        actor=actor,
         replay=replay,
-        advance=warm_up(config.learning_starts),
+        advance=count_steps,
         shards=shards,
     )

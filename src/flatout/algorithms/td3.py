@@ -12,39 +12,76 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Acted, Algorithm, BuildSpec, Updated, replay_spec, shapes_of
+from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, Updated, replay_spec
 from flatout.algorithms.common.continuous import (
     ActorCritics,
     ActorParams,
     Bounds,
     Noise,
+    count_steps,
+    every,
     observe,
+    rates,
     smallest,
     step_noise,
     warm_up,
 )
-from flatout.algorithms.common.optimiser import Optimiser, polyak, schedule
+from flatout.algorithms.common.optimiser import Optimiser, polyak
 from flatout.algorithms.common.randomness import normals
-from flatout.algorithms.parallel.accumulate import in_pieces, pieces_of
-from flatout.config.hyper import DDPGConfig, TD3Config, linear
+from flatout.algorithms.hp import hyper_parameters
+from flatout.algorithms.parallel.accumulate import Losses, gradient
+from flatout.config.hyper import DDPGConfig, TD3Config
 from flatout.types import Array, Batch
 
 METRICS = ("actor_loss", "critic_loss", "td_error", "q_mean", "grad_norm", "learning_rate")
 
 
-class State(NamedTuple):
-    """Everything that learning changes; `actor_loss` is the last one, for the metrics."""
+class Params(NamedTuple):
+    """Actor and critics, and the targets that follow them."""
 
     actor: Any
     critics: Any
     target_actor: Any
     target_critics: Any
-    actor_optimiser: Any
-    critic_optimiser: Any
-    actor_loss: Array
-    epsilon: Array
+
+
+class Counters(NamedTuple):
+    """Environment steps and updates (int32), and the actor's newest loss, for the metrics."""
+
     step: Array
     updates: Array
+    actor_loss: Array
+
+
+def critic_loss(
+    nets: ActorCritics, critics: Any, rows: tuple[Batch, jax.Array | None], params: Params,
+    hp: Any,
+) -> Losses:  # fmt: skip
+    """The critics' squared errors against clipped double Q-learning's target (equation 14).
+
+    Args:
+        rows: a batch, and standard normals ``[B, A]`` for the smoothing of target actions
+            (equation 15), or None.
+    """
+    batch, drawn = rows
+    next_action = nets.bounded(params.target_actor, batch.next_obs)
+    if drawn is not None:
+        reach = hp.target_noise_clip
+        noise = jnp.clip(hp.target_policy_noise * drawn, -reach, reach)
+        next_action = jnp.clip(next_action + noise, -1.0, 1.0)
+    bootstrap = smallest(nets.values(params.target_critics, batch.next_obs, next_action))
+    target = batch.rewards + batch.discounts * bootstrap
+    estimates = nets.values(critics, batch.obs, batch.actions)
+    losses = [(batch.weights * jnp.square(q - target)).mean() for q in estimates]
+    error = jnp.abs(jnp.stack(estimates) - target).mean(0)
+    scalars = {"td_error": error.mean(), "q_mean": estimates[0].mean()}
+    return sum(losses, jnp.zeros(())), (scalars, error)
+
+
+def actor_loss(nets: ActorCritics, actor: Any, batch: Batch, critics: Any) -> Losses:
+    """Minus the mean value of what the actor chooses (algorithm 1: the deterministic gradient)."""
+    action = nets.bounded(actor, batch.obs)
+    return -nets.values(critics, batch.obs, action)[0].mean(), ({}, None)
 
 
 def td3(config: DDPGConfig, spec: BuildSpec) -> Algorithm:
@@ -54,143 +91,91 @@ def td3(config: DDPGConfig, spec: BuildSpec) -> Algorithm:
         UsageError: actions that are not a bounded box, or a network that does not fit.
     """
     twin = isinstance(config, TD3Config)
-    delay = config.policy_delay if isinstance(config, TD3Config) else 1
-    spread, reach = 0.0, 0.0
-    if isinstance(config, TD3Config):
-        spread, reach = config.target_policy_noise, config.target_noise_clip
-    name = "td3" if twin else "ddpg"
+    name, delay = ("td3", config.policy_delay) if isinstance(config, TD3Config) else ("ddpg", 1)
     bounds = Bounds(spec.action_spec, name)
-    replay, shards, obs_spec = replay_spec(config, spec.total_steps), spec.shards, spec.obs_spec
-    learning_rate = linear("learning_rate", config.learning_rate)
-    critic_ratio = (config.critic_learning_rate or learning_rate[0]) / learning_rate[0]
+    replay, shards = replay_spec(config, spec.total_steps), spec.shards
+    nets = ActorCritics(spec, bounds.size, bounds.size, 2 if twin else 1)
+    actor_optimiser, critic_optimiser = (Optimiser(shapes) for shapes in nets.shapes)
 
-    networks = ActorCritics(spec, bounds.size, bounds.size, 2 if twin else 1)
-    q = networks.values
-    actor_steps, critic_steps = (
-        Optimiser(shapes, "adam", config.max_grad_norm) for shapes in networks.shapes
-    )
-
-    def fresh(actor: Any, critics: Any) -> State:
-        actor, critics = jax.tree.map(np.asarray, (actor, critics))
-        return State(
-            actor=actor,
-            critics=critics,
-            target_actor=jax.tree.map(np.copy, actor),
-            target_critics=jax.tree.map(np.copy, critics),
-            actor_optimiser=actor_steps.init(),
-            critic_optimiser=critic_steps.init(),
-            actor_loss=np.zeros((), np.float32),
-            epsilon=np.asarray(config.learning_starts > 0, np.float32),
-            step=np.zeros((), np.int32),
-            updates=np.zeros((), np.int32),
-        )
-
-    def means(actor: Any, x: jax.Array) -> jax.Array:
-        return jnp.tanh(networks.outputs(actor, x))
+    def init(key: np.ndarray, hp: Any) -> State:
+        actor, critics = jax.tree.map(np.asarray, nets.draw(key))
+        params = Params(actor, critics, *jax.tree.map(np.copy, (actor, critics)))
+        zero = np.zeros((), np.int32)
+        counters = Counters(zero, zero.copy(), np.zeros((), np.float32))
+        return State(params, (actor_optimiser.init(), critic_optimiser.init()), counters)
 
     def act(params: ActorParams, obs: jax.Array, carry: Any, draw: Noise | None) -> Acted:
+        x = observe(spec.obs_spec, obs)
         if draw is None:
-            action = means(params.actor, observe(obs_spec, obs))
-            return bounds.to_environment(action), carry, {}
+            return bounds.to_environment(nets.bounded(params.actor, x)), carry, {}
 
         def run(_: Any) -> jax.Array:
-            action = means(params.actor, observe(obs_spec, obs))
-            return jnp.clip(action + config.action_noise * draw.normal, -1.0, 1.0)
+            action = nets.bounded(params.actor, x)
+            return jnp.clip(action + params.noise * draw.normal, -1.0, 1.0)
 
         action = jax.lax.cond(params.epsilon > 0, lambda _: draw.uniform, run, None)
         return bounds.to_environment(action), carry, {}
 
-    pieces = pieces_of(config.batch_size // shards.count, spec.micro_batch)
+    critic_grad = gradient(
+        functools.partial(critic_loss, nets), config.batch_size, spec.micro_batch, shards
+    )
+    actor_grad = gradient(
+        functools.partial(actor_loss, nets), config.batch_size, spec.micro_batch, shards
+    )
 
-    def critics_gradient(state: State, rows: tuple[Batch, jax.Array | None]) -> tuple[Any, Any]:
-        """``(loss, mean value, gradient)`` of the critics, and errors ``[B]``."""
-        batch, drawn = rows
-        x, next_x = observe(obs_spec, batch.obs), observe(obs_spec, batch.next_obs)
-        action = bounds.from_environment(batch.actions)
-        next_action = means(state.target_actor, next_x)
-        if drawn is not None:
-            drawn = jnp.clip(spread * drawn, -reach, reach)
-            next_action = jnp.clip(next_action + drawn, -1.0, 1.0)
-        bootstrap = smallest(q(state.target_critics, next_x, next_action))
-        target = batch.rewards + batch.discounts * bootstrap
-
-        def loss(critics: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-            estimates = q(critics, x, action)
-            losses = [(batch.weights * jnp.square(one - target)).mean() for one in estimates]
-            error = jnp.abs(jnp.stack(estimates) - target).mean(0)
-            return sum(losses, jnp.zeros(())), (error, estimates[0].mean())
-
-        (value, (error, q_mean)), grads = jax.value_and_grad(loss, has_aux=True)(state.critics)
-        return (value, q_mean, grads), error
-
-    def actor_gradient(networks: tuple[Any, Any], obs: jax.Array) -> tuple[Any, None]:
-        """Minus the mean value of what the actor chooses, and its gradient by the actor."""
-        actor, critics = networks
-        x = observe(obs_spec, obs)
-
-        def loss(actor: Any) -> jax.Array:
-            return -q(critics, x, means(actor, x))[0].mean()
-
-        return jax.value_and_grad(loss)(actor), None
-
-    critic_grads = in_pieces(critics_gradient, pieces, shards)
-    direct = in_pieces(actor_gradient, pieces, shards)
-
-    def update(state: State, batch: Batch, key: jax.Array) -> Updated:
+    def update(state: State, batch: Batch, key: jax.Array, hp: Any) -> Updated:
+        counters = state.counters
+        rows = batch.rewards.shape[0]
+        batch = bounds.scaled(batch, spec.obs_spec)
         drawn = None
-        if spread:
-            rows = batch.rewards.shape[0]
+        if twin:
             draw = shards.one_by_one(functools.partial(normals, count=rows * bounds.size))
-            drawn = draw(shards.key(key), jnp.zeros((), jnp.int32), state.updates)
+            drawn = draw(shards.key(key), jnp.zeros((), jnp.int32), counters.updates)
             drawn = drawn.reshape(rows, bounds.size)
-        (loss, q_mean, grads), error = critic_grads(state, (batch, drawn))
-        scalars = {"critic_loss": loss, "td_error": error.mean(), "q_mean": q_mean}
-        grads, scalars = shards.each_step.mean((grads, scalars))
-        rate = schedule(learning_rate, state.step, spec.total_steps)
-        critics, critic_optimiser, norm = critic_steps.step(
-            state.critics, grads, state.critic_optimiser, rate * critic_ratio
+        rate, ratio = rates(hp, counters.step, spec.total_steps)
+        params, (actor_opt, critic_opt) = state.params, state.opt
+        grads, metrics, error = critic_grad(params.critics, (batch, drawn), params, hp)
+        critics, critic_opt, norm = critic_optimiser.step(
+            params.critics, grads, critic_opt, rate * ratio, hp.max_grad_norm
         )
-        updates = state.updates + 1
-        state = state._replace(critics=critics, critic_optimiser=critic_optimiser, updates=updates)
+        counters = counters._replace(updates=counters.updates + 1)
+        state = State(params._replace(critics=critics), (actor_opt, critic_opt), counters)
 
         def improve(state: State) -> State:
-            computed, _ = direct((state.actor, state.critics), batch.obs)
-            value, grads = shards.each_step.mean(computed)
-            actor, optimiser, _ = actor_steps.step(state.actor, grads, state.actor_optimiser, rate)
-            return state._replace(actor=actor, actor_optimiser=optimiser, actor_loss=value)
+            params, (opt, critic_opt) = state.params, state.opt
+            grads, means, _ = actor_grad(params.actor, batch, params.critics)
+            actor, opt, _ = actor_optimiser.step(params.actor, grads, opt, rate, hp.max_grad_norm)
+            counters = state.counters._replace(actor_loss=means["loss"])
+            return State(params._replace(actor=actor), (opt, critic_opt), counters)
 
         def follow(state: State) -> State:
-            return state._replace(
-                target_actor=polyak(state.target_actor, state.actor, config.tau),
-                target_critics=polyak(state.target_critics, state.critics, config.tau),
-            )
+            actor, critics, *targets = state.params
+            followed = polyak(tuple(targets), (actor, critics), hp.tau)
+            return state._replace(params=Params(actor, critics, *followed))
 
-        if delay == 1:
-            state = improve(state)
-        else:
-            state = jax.lax.cond(updates % delay == 0, improve, lambda s: s, state)
-        every = delay * config.target_update_interval
-        if every == 1:
-            state = follow(state)
-        else:
-            state = jax.lax.cond(updates % every == 0, follow, lambda s: s, state)
-        metrics = scalars | {
-            "actor_loss": state.actor_loss, "grad_norm": norm, "learning_rate": rate,
+        state = every(delay, counters.updates, improve, state)
+        state = every(delay * config.target_update_interval, counters.updates, follow, state)
+        metrics |= {
+            "actor_loss": state.counters.actor_loss, "critic_loss": metrics["loss"],
+            "grad_norm": norm, "learning_rate": rate,
         }  # fmt: skip
-        return shards.sync(state, updates), metrics, error
+        return shards.sync(state, counters.updates), metrics, error
+
+    def actor(state: State, hp: Any) -> ActorParams:
+        epsilon = warm_up(state.counters.step, config.learning_starts)
+        return ActorParams(state.params.actor, epsilon, hp.action_noise)
 
     return Algorithm(
         name=name,
-        init=lambda key: fresh(*networks.draw(key)),
-        shapes=shapes_of(fresh(*networks.shapes)),
-        noise=lambda key, env, step: step_noise(key, env, step, bounds.size),
+        hp=hyper_parameters(config),
+        init=init,
         act=act,
         update=update,
-        actor=lambda state: ActorParams(state.actor, state.epsilon),
-        horizon=replay.horizon(spec.num_envs),
-        episodes=None,
         metrics=METRICS,
+        horizon=replay.horizon(spec.num_envs),
+        noise=lambda key, env, step: step_noise(key, env, step, bounds.size),
+        actor=actor,
         replay=replay,
-        advance=warm_up(config.learning_starts),
+        advance=count_steps,
         shards=shards,
     )

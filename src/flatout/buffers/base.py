@@ -62,7 +62,7 @@ class Buffer:
         """The device state with the shapes that the next inputs need."""
         return device_state
 
-    def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array) -> Learned:
+    def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
         """Make the updates of a dispatch."""
         raise NotImplementedError
 

@@ -15,7 +15,14 @@ import numpy as np
 from flatout.algorithms.base import Algorithm
 from flatout.buffers.base import Arrays, Buffer, Data, Learned, Saved
 from flatout.buffers.ledger import Ledger
-from flatout.buffers.replay import COUNT, STEPS, averages, one_update, replay_metrics
+from flatout.buffers.replay import (
+    COUNT,
+    STEPS,
+    averages,
+    one_update,
+    replay_metrics,
+    weights_exponent,
+)
 from flatout.buffers.ring import Geometry, Piece, Ring, gather, ring_bytes, ring_shapes
 from flatout.buffers.sampling import (
     Priorities,
@@ -48,7 +55,6 @@ class DispatchInputs(NamedTuple):
     places: Any
     key: Any
     counters: Any
-    beta: Any
 
 
 class DeviceReplay(Buffer):
@@ -82,7 +88,7 @@ class DeviceReplay(Buffer):
         self._shapes = ring_shapes(geometry, trajectory, self.ledger.room)
         self._before = 0  # final observations when room was last made
         self._ingested: tuple[Any, ...] = ()
-        self.axes: Any = DispatchInputs(0, 0, 0, 0, None, None)
+        self.axes: Any = DispatchInputs(0, 0, 0, 0, None)
         self.metrics = replay_metrics(algorithm)
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
@@ -102,13 +108,12 @@ class DeviceReplay(Buffer):
             jax.ShapeDtypeStruct((room,), np.int32),
             jax.ShapeDtypeStruct(self._key.shape, self._key.dtype),
             jax.ShapeDtypeStruct((4,), np.int32),
-            jax.ShapeDtypeStruct((), np.float32),
         )
         return [inputs]
 
     def device_state(self) -> Any:
         ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in self._shapes))
-        priorities = None if self._replay.alpha is None else empty_priorities(self._geometry)
+        priorities = empty_priorities(self._geometry) if self._replay.prioritized else None
         return DeviceState(ring, priorities)
 
     def ingest(self, trajectory: Trajectory) -> None:
@@ -127,9 +132,7 @@ class DeviceReplay(Buffer):
         places = np.full((space,), room, np.int32)
         for i, (number, final) in enumerate(zip(numbers, finals, strict=True)):
             frames[i], places[i] = final, number % room
-        yield DispatchInputs(
-            piece, frames, places, self._key, counters, np.float32(self.ledger.beta)
-        )
+        yield DispatchInputs(piece, frames, places, self._key, counters)
 
     def _resize(self, room: int) -> None:
         old = self._shapes.finals
@@ -154,8 +157,9 @@ class DeviceReplay(Buffer):
         return device_state._replace(ring=device_state.ring._replace(finals=jnp.asarray(moved)))
 
     def learn(
-        self, state: Any, device_state: DeviceState, inputs: DispatchInputs, key: jax.Array
-    ) -> Learned:
+        self, state: Any, device_state: DeviceState, inputs: DispatchInputs, key: jax.Array,
+        hp: Any,
+    ) -> Learned:  # fmt: skip
         algorithm, geometry, replay = self._algorithm, self._geometry, self._replay
         counters = inputs.counters
         head, rows = counters[HEAD], inputs.piece.rewards.shape[0]
@@ -164,22 +168,24 @@ class DeviceReplay(Buffer):
         if priorities is not None:
             priorities = insert_priorities(geometry, priorities, head, rows)
         assert algorithm.advance is not None
-        state, scalars = algorithm.advance(state, counters[STEPS])
+        state, scalars = algorithm.advance(state, counters[STEPS], hp)
         newest = head + rows
+        beta = jnp.ones(())
+        if replay.prioritized:
+            beta = weights_exponent(replay, geometry, newest, hp.priority_beta)
 
         def body(u: jax.Array, carry: Any) -> Any:
             state, totals, priorities = carry
             drawn = draw(
                 geometry, inputs.key, counters[MADE] + u, newest, replay.batch_size,
-                priorities, inputs.beta,
+                priorities, beta,
             )  # fmt: skip
             batch = gather(jnp, geometry, ring, newest, drawn.row, drawn.env)
             batch = batch._replace(weights=drawn.weight)
-            state, totals, error = one_update(algorithm, geometry, state, totals, batch, key)
+            state, totals, error = one_update(algorithm, geometry, state, totals, batch, key, hp)
             if priorities is not None:
-                assert replay.alpha is not None
                 priorities = set_priorities(
-                    geometry, priorities, drawn.row, drawn.env, error, replay.alpha
+                    geometry, priorities, drawn.row, drawn.env, error, hp.priority_alpha
                 )
             return state, totals, priorities
 
@@ -202,8 +208,8 @@ class DeviceReplay(Buffer):
     def restore(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Any:
         ring = self.ledger.restore(self.device_state().ring, arrays, data, rows)
         self._resize(len(ring.finals))
-        uniform = self._replay.alpha is None
-        return DeviceState(ring, None if uniform else restored(self._geometry, arrays))
+        prioritized = self._replay.prioritized
+        return DeviceState(ring, restored(self._geometry, arrays) if prioritized else None)
 
     def truncate(
         self, env: int, last_obs: Array, first_obs: Array, device_state: DeviceState

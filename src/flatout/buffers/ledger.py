@@ -45,14 +45,6 @@ class Ledger:
         self._final_rows: deque[int] = deque()  # the rows whose final observations are still needed
         self.room = max(room, geometry.num_envs)
 
-    @property
-    def beta(self) -> float:
-        """The exponent of the importance weights now."""
-        start, end = self._replay.beta
-        steps = self.head * self._geometry.num_envs * self._replay.shards
-        done = min(steps / self._replay.total_steps, 1.0)
-        return start + (end - start) * done
-
     def ingest(self, trajectory: Trajectory) -> tuple[Piece, list[np.ndarray], range]:
         """Count a trajectory. Returns the piece, its final frames and their numbers."""
         geometry = self._geometry

@@ -67,7 +67,7 @@ def replay_mb(
         trajectory: the shapes of trajectories.
     """
     ring = ring_bytes(ring_shapes(geometry, trajectory, geometry.num_envs))
-    tree = 0 if replay.alpha is None else 8 * leaf_count(geometry)
+    tree = 8 * leaf_count(geometry) if replay.prioritized else 0
     if placement.replay_on_device:
         return 0.0, (ring + tree) / MiB
     spec = geometry.spec
@@ -87,7 +87,7 @@ def _build_replay(
     assert replay is not None
     num_envs, shards = shapes.rewards.shape[1], config.run.shards
     rows = max(replay.buffer_size // num_envs, algorithm.horizon)
-    geometry = Geometry(task.obs_spec, num_envs, rows, replay.n_step, replay.gamma)
+    geometry = Geometry(task.obs_spec, num_envs, rows, replay.n_step)
     host, device = replay_mb(geometry, replay, shapes, placement)
     expect((shards * host, shards * device))
     keys = [raw_key(config.run.seed, REPLAY, number) for number in range(shards)]

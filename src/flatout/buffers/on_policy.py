@@ -28,6 +28,6 @@ class OnPolicyBuffer(Buffer):
     def batches(self) -> Iterator[Any]:
         yield self._ingested
 
-    def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array) -> Learned:
-        state, metrics, _ = self._algorithm.update(state, inputs, wrap_key(key))
+    def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
+        state, metrics, _ = self._algorithm.update(state, inputs, wrap_key(key), hp)
         return state, device_state, metrics, ()

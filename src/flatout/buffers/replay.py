@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Algorithm, wrap_key
+from flatout.algorithms.base import Algorithm, ReplaySpec, wrap_key
+from flatout.algorithms.common.optimiser import schedule
 from flatout.buffers.base import Arrays, Buffer, Data, Learned, Saved, Scalars, check_shards
 from flatout.buffers.ledger import Ledger
 from flatout.buffers.ring import Gathered, Geometry, Ring, gather, merge, ring_bytes, ring_shapes
@@ -80,14 +81,16 @@ class HostReplay(Buffer):
         self._priorities: Any = None
         self._host = host
         counters = np.zeros(2, np.int32)
-        if self._replay.alpha is not None:
+        self._beta = self._alpha = np.ones(2, np.float32)
+        if self._replay.prioritized:
+            self._alpha, self._beta = algorithm.hp.priority_alpha, algorithm.hp.priority_beta
             empty = empty_priorities(geometry)
             self._priorities = self._placed(
                 jax.tree.map(lambda leaf: np.broadcast_to(leaf, self._shards + leaf.shape), empty)
             )
         rows = trajectory.rewards.shape[0]
         self._draw = self._compiled(
-            self._draw_all, (0, 0, None, None), self._priorities, key, counters, np.float32(1)
+            self._draw_all, (0, 0, None, None), self._priorities, key, counters, self._beta
         )
         if self._priorities is not None:
             self._insert_priorities = self._compiled(
@@ -96,8 +99,8 @@ class HostReplay(Buffer):
             )  # fmt: skip
             drawn = np.zeros((*self._shards, self._most, self._replay.batch_size), np.int32)
             self._set_priorities = self._compiled(
-                self._set_all_priorities, (0, 0, 0, 0, None), self._priorities, drawn, drawn,
-                drawn.astype(np.float32), np.int32(0), donate=(0,),
+                self._set_all_priorities, (0, 0, 0, 0, None, None), self._priorities, drawn, drawn,
+                drawn.astype(np.float32), np.int32(0), self._alpha, donate=(0,),
             )  # fmt: skip
         none = np.zeros((*self._shards, self._chunk, self._replay.batch_size), np.int32)
         batches = self._gather(none, none)
@@ -136,9 +139,10 @@ class HostReplay(Buffer):
             # A separate program: what does not change in a loop, XLA computes before it.
             yield (), np.array([0, steps], np.int32)
             return
-        beta = np.float32(ledger.beta)
         counters = np.array([made, ledger.head], np.int32)
-        row, env, weights = map(np.asarray, self._draw(self._priorities, self._key, counters, beta))
+        row, env, weights = map(
+            np.asarray, self._draw(self._priorities, self._key, counters, self._beta)
+        )
         self._drawn = (row, env)
         for start in range(0, count, self._chunk):
             stop = min(start + self._chunk, count)
@@ -147,12 +151,12 @@ class HostReplay(Buffer):
                 batch = batch._replace(weights=_some(weights, start, self._chunk))
             yield batch, np.array([stop - start, 0 if start else steps], np.int32)
 
-    def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array) -> Learned:
+    def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
         """All of a dispatch's updates, one batch after the other; none without batches."""
         batches, counters = inputs
         algorithm, geometry = self._algorithm, self._shard
         assert algorithm.advance is not None
-        state, scalars = algorithm.advance(state, counters[STEPS])
+        state, scalars = algorithm.advance(state, counters[STEPS], hp)
         zeros = jnp.zeros((len(algorithm.metrics),), jnp.float32)
         if batches == ():
             scalars |= averages(algorithm, zeros, counters[COUNT])
@@ -161,13 +165,13 @@ class HostReplay(Buffer):
         def body(u: jax.Array, carry: Any) -> Any:
             state, totals, errors = carry
             batch = jax.tree.map(lambda leaf: leaf[u], batches)
-            state, totals, error = one_update(algorithm, geometry, state, totals, batch, key)
+            state, totals, error = one_update(algorithm, geometry, state, totals, batch, key, hp)
             return state, totals, errors.at[u].set(error)
 
         errors = jnp.zeros((self._chunk, self._replay.batch_size), jnp.float32)
         count = counters[COUNT]
         state, totals, errors = jax.lax.fori_loop(0, count, body, (state, zeros, errors))
-        feedback = errors if self._replay.alpha is not None else ()
+        feedback = errors if self._replay.prioritized else ()
         return state, device_state, scalars | averages(algorithm, totals, count), feedback
 
     def update_priorities(self, feedback: list[Any]) -> None:
@@ -179,7 +183,7 @@ class HostReplay(Buffer):
         errors[..., : fed_back.shape[-2], :] = fed_back
         row, env = self._drawn
         self._priorities = self._set_priorities(
-            self._priorities, row, env, errors, np.int32(self.ledger.due)
+            self._priorities, row, env, errors, np.int32(self.ledger.due), self._alpha
         )
 
     def stats(self) -> dict[str, float]:
@@ -212,18 +216,19 @@ class HostReplay(Buffer):
     ) -> Drawn:
         """One shard's rows ``[K, B]`` for all updates of a trajectory."""
         made, head = counters[0], counters[1]
+        exponent = weights_exponent(self._replay, self._shard, head, beta)
 
         def one(update: jax.Array) -> Drawn:
-            return draw(self._shard, key, update, head, self._replay.batch_size, priorities, beta)
+            return draw(
+                self._shard, key, update, head, self._replay.batch_size, priorities, exponent
+            )
 
         return jax.vmap(one)(made + jnp.arange(self._most))
 
     def _set_all_priorities(
         self, priorities: Priorities, row: jax.Array, env: jax.Array, errors: jax.Array,
-        count: jax.Array,
+        count: jax.Array, alpha: jax.Array,
     ) -> Priorities:  # fmt: skip
-        alpha = self._replay.alpha or 0.0
-
         def body(u: jax.Array, priorities: Priorities) -> Priorities:
             return set_priorities(self._shard, priorities, row[u], env[u], errors[u], alpha)
 
@@ -232,12 +237,20 @@ class HostReplay(Buffer):
 
 def one_update(
     algorithm: Algorithm, geometry: Geometry, state: Any, totals: jax.Array, gathered: Gathered,
-    key: jax.Array,
+    key: jax.Array, hp: Any,
 ) -> tuple[Any, jax.Array, jax.Array]:  # fmt: skip
     """One gradient step from gathered transitions; the same text wherever they came from."""
-    batch = algorithm.shards.one_by_one(functools.partial(merge, geometry))(gathered)
-    state, metrics, error = algorithm.update(state, batch, wrap_key(key))
+    merged = algorithm.shards.one_by_one(functools.partial(merge, geometry))
+    state, metrics, error = algorithm.update(state, merged(gathered, hp.gamma), wrap_key(key), hp)
     return state, totals + jnp.stack([metrics[name] for name in algorithm.metrics]), error
+
+
+def weights_exponent(
+    replay: ReplaySpec, geometry: Geometry, head: jax.Array, beta: jax.Array
+) -> jax.Array:
+    """The exponent of the importance weights once `head` rows were ingested; `beta` is
+    ``hp.priority_beta``, ``(start, end)``."""
+    return schedule(beta, head * (geometry.num_envs * replay.shards), replay.total_steps)
 
 
 def replay_metrics(algorithm: Algorithm) -> tuple[str, ...]:

@@ -64,14 +64,12 @@ class Geometry:
         num_envs: N.
         rows: R, steps of each environment that can be sampled.
         n_step: steps that a sample spans.
-        gamma: discount per step.
     """
 
     spec: ObservationSpec
     num_envs: int
     rows: int
     n_step: int
-    gamma: float
 
     @property
     def length(self) -> int:
@@ -194,17 +192,18 @@ def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, env: 
     )
 
 
-def merge(geometry: Geometry, gathered: Gathered) -> Batch:
+def merge(geometry: Geometry, gathered: Gathered, gamma: jax.Array) -> Batch:
     """A batch ``[B]`` as algorithms take it: rewards discounted and summed, frames stacked.
 
     Done within the compiled update, and with looked-up factors, so that no rounding depends on
     where the transitions were gathered.
     """
-    n, gamma = geometry.n_step, geometry.gamma
-    factors = np.tril(np.broadcast_to([gamma**k for k in range(n)], (n, n))).astype(np.float32)
-    ahead = np.asarray([*(gamma ** (k + 1) for k in range(n)), 0.0], np.float32)
-    rewards = (gathered.rewards * jnp.asarray(factors)[gathered.steps - 1]).sum(-1)
-    discounts = jnp.asarray(ahead)[jnp.where(gathered.terminated, n, gathered.steps - 1)]
+    n = geometry.n_step
+    powers = jnp.cumprod(jnp.full(n, gamma))  # gamma, its square, ...
+    factors = jnp.tril(jnp.broadcast_to(jnp.append(1.0, powers[:-1]), (n, n)))
+    rewards = (gathered.rewards * factors[gathered.steps - 1]).sum(-1)
+    ahead = jnp.append(powers, 0.0)
+    discounts = ahead[jnp.where(gathered.terminated, n, gathered.steps - 1)]
 
     depth, shape = geometry.spec.stack, (len(rewards), *geometry.spec.shape)
     frames = gathered.frames

@@ -68,7 +68,7 @@ def draw(
     head: jax.Array,
     count: int,
     priorities: Priorities | None,
-    beta: jax.Array | float,
+    beta: jax.Array,
 ) -> Drawn:
     """Choose B transitions for one update.
 
@@ -151,7 +151,7 @@ def set_priorities(
     row: jax.Array,
     env: jax.Array,
     error: jax.Array,
-    alpha: float,
+    alpha: jax.Array,
 ) -> Priorities:
     """Give sampled transitions the priorities of their errors ``[B]``."""
     place = row % geometry.length * geometry.num_envs + env

@@ -52,8 +52,8 @@ class ShardedBuffer(Buffer):
         for several in zip(*(shard.batches() for shard in self._shards), strict=True):
             yield stacked(several, self.axes)
 
-    def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array) -> Learned:
-        return self._shards[0].learn(state, device_state, inputs, key)
+    def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
+        return self._shards[0].learn(state, device_state, inputs, key, hp)
 
     def stats(self) -> dict[str, float]:
         stats = [shard.stats() for shard in self._shards]

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, shapes_of
-from flatout.algorithms.parallel.packing import Bundle
+from flatout.algorithms.parallel.packing import Packing
 from flatout.buffers.base import Arrays, Buffer, Data, Saved
+from flatout.config.placement import CPU
 from flatout.errors import FlatoutError
+from flatout.hardware import backend
 from flatout.hardware.backend import product_precision
-from flatout.learner.memory import live_mb, with_optimiser
+from flatout.learner.learn_step import ActorLayout, LearnerState, make_learn_step
+from flatout.learner.memory import live_mb
 from flatout.learner.mesh import Mesh
 from flatout.spans import Spans
 from flatout.types import RowSource, Trajectory
@@ -53,11 +55,10 @@ class Learner:
         self.device = mesh.first
         self.shapes = algorithm.shapes
         self._leaf_shapes, self._tree = jax.tree.flatten(self.shapes)
-        self._bundle = Bundle(algorithm.actor(self.shapes))
-        # `actor` only selects leaves: applied to indices, it gives the actor's leaves.
-        indices = jax.tree.unflatten(self._tree, list(range(len(self._leaf_shapes))))
-        chosen = jax.tree.leaves(algorithm.actor(indices))
-        self._large = [chosen[i] for i in self._bundle.large]
+        self._layout = ActorLayout(algorithm)
+        self._learn_step = make_learn_step(algorithm, buffer)
+        self._hp_layout = Packing(algorithm.hp)  # one array is passed sooner than many
+        self._hp = mesh.put(self._hp_layout.pack_host(algorithm.hp), None)
         self._leaves: list[Any] = []
         self._device_state: Any = None
         self.bundle: tuple[Any, ...] = ()
@@ -82,18 +83,20 @@ class Learner:
         signature = _signature((device_state, inputs))
         if signature not in self._programs:
             program = self._mesh.program(
-                self._learn, (None, 0, self._buffer.axes, None), (None, 0, None, None, 0),
+                self._learn, (None, 0, self._buffer.axes, None, None), (None, 0, None, None, 0),
                 self._shardings,
             )  # fmt: skip
             with product_precision(self.device, self._precision):
-                lowered = program.lower(self._leaf_shapes, device_state, inputs, self._key)
+                lowered = program.lower(
+                    self._leaf_shapes, device_state, inputs, self._key, self._hp
+                )
                 self._programs[signature] = lowered.compile()
         return self._programs[signature]
 
     def start(self) -> None:
         """Draw the initial state."""
         self._device_state = self._mesh.put(self._buffer.device_state(), 0)
-        self.adopt(self._algorithm.init(self._init_key))
+        self.adopt(self._algorithm.init(self._init_key, self._algorithm.hp))
 
     def update(self, trajectory: Trajectory) -> dict[str, float]:
         """Learn from a trajectory and return metrics with ``updates``; waits for the device.
@@ -104,7 +107,7 @@ class Learner:
         spans, buffer = self._spans, self._buffer
         feedback: list[Any] = []
         values: list[Any] = []
-        vector: Any = None
+        published: Any = ()
         with spans.span("replay"):
             buffer.ingest(trajectory)
             batches = iter(buffer.batches())
@@ -124,8 +127,8 @@ class Learner:
                 with spans.span("compile"):
                     program = self._compile(shapes_of(self._device_state), shapes_of(inputs))
             with spans.span("learn"):
-                self._leaves, self._device_state, vector, scalars, errors = program(
-                    self._leaves, self._device_state, inputs, self._key
+                self._leaves, self._device_state, published, scalars, errors = program(
+                    self._leaves, self._device_state, inputs, self._key, self._hp
                 )
                 if self.device.platform == "cpu":
                     scalars = np.asarray(scalars)
@@ -137,7 +140,7 @@ class Learner:
         if jax.tree.leaves(feedback):
             with spans.span("replay"):
                 buffer.update_priorities(feedback)
-        self.bundle = (vector, *(self._leaves[i] for i in self._large))
+        self.bundle = self._layout.joined(published, self._leaves)
         return self._metrics(values)
 
     def _metrics(self, values: list[np.ndarray]) -> dict[str, float]:
@@ -157,8 +160,9 @@ class Learner:
 
     def live_mb(self) -> dict[str, dict[str, float]]:
         """See `flatout.learner.memory.live_mb`."""
-        optimiser = [flag for _, flag in with_optimiser(self.shapes)]
-        return live_mb(list(zip(self._leaves, optimiser, strict=True)), self._device_state)
+        state = jax.tree.unflatten(self._tree, self._leaves)
+        return live_mb({"model": state._replace(opt=()), "optimiser": state.opt,
+                        "replay": self._device_state})  # fmt: skip
 
     def buffer_state(self) -> Saved:
         """See `Buffer.state`."""
@@ -178,21 +182,18 @@ class Learner:
     def adopt(self, state: Any) -> None:
         """Set the learning state from NumPy arrays, without the buffer's."""
         self._leaves = jax.device_put(jax.tree.leaves(state), self._shardings)
-        vector = self._bundle.pack_host(self._algorithm.actor(state))[0]
-        vector = self._mesh.put(vector, None)
-        self.bundle = (vector, *(self._leaves[i] for i in self._large))
+        with jax.default_device(backend.device(CPU)):
+            published = self._layout.publish(state, self._algorithm.hp)
+        arrays = self._mesh.put(tuple(map(np.asarray, published)), (None,) * len(published))
+        self.bundle = self._layout.joined(arrays, self._leaves)
 
-    def _learn(self, leaves: list[Any], device_state: Any, inputs: Any, key: jax.Array) -> Any:
-        state = jax.tree.unflatten(self._tree, leaves)
-        state, device_state, metrics, feedback = self._buffer.learn(
-            state, device_state, inputs, key
-        )
-        state, metrics = self._algorithm.shards.sync_now((state, metrics))
-        vector = self._bundle.vector(self._algorithm.actor(state))
-        scalars = [metrics[name].astype(jnp.float32) for name in self._buffer.metrics]
-        finite = jnp.isfinite(vector).all() & jnp.isfinite(jnp.stack(scalars)).all()
-        stacked = jnp.stack([*scalars, finite.astype(jnp.float32)])
-        return jax.tree.leaves(state), device_state, vector, stacked, feedback
+    def _learn(
+        self, leaves: list[Any], store: Any, data: Any, key: jax.Array, hp: jax.Array
+    ) -> Any:
+        """`learn_step` on flat leaves, whose shardings may differ, and packed hyper-parameters."""
+        state = LearnerState(jax.tree.unflatten(self._tree, leaves), store)
+        state, published = self._learn_step(state, data, key, self._hp_layout.unpack(hp))
+        return jax.tree.leaves(state.learned), state.store, *published
 
 
 def _joined(values: list[np.ndarray], names: tuple[str, ...]) -> np.ndarray:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
+from flatout.algorithms.base import State
 from flatout.config.placement import DeviceName, Placement
 from flatout.errors import FlatoutError
 from flatout.hardware.inventory import Hardware, MiB
@@ -22,29 +23,15 @@ def size_mb(tree: Any) -> float:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)) / MiB
 
 
-def learned_mb(shapes: Any) -> tuple[float, float]:
+def learned_mb(shapes: State) -> tuple[float, float]:
     """MiB of a learning state: the model, and the optimiser's state."""
-    total = size_mb(shapes)
-    optimiser = size_mb([leaf for leaf, is_optimiser in with_optimiser(shapes) if is_optimiser])
-    return total - optimiser, optimiser
+    return size_mb(shapes._replace(opt=())), size_mb(shapes.opt)
 
 
-def with_optimiser(tree: Any) -> list[tuple[Any, bool]]:
-    """Each leaf of a learning state, and whether it is the optimiser's."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [(leaf, "optimiser" in jax.tree_util.keystr(path)) for path, leaf in leaves]
-
-
-def live_mb(learned: Sequence[tuple[Any, bool]], replay: Any) -> dict[str, dict[str, float]]:
-    """Current MiB of model, optimiser state and replay on each device, and the peak if counted.
-
-    Args:
-        learned: the learning state's arrays, as labelled by `with_optimiser`.
-        replay: a pytree of arrays.
-    """
+def live_mb(purposes: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Current MiB of each purpose's pytree of arrays on each device, and the peak if counted."""
     taken: dict[str, dict[str, float]] = {}
-    named = [("optimiser" if is_optimiser else "model", leaf) for leaf, is_optimiser in learned]
-    named += [("replay", leaf) for leaf in jax.tree.leaves(replay)]
+    named = [(what, leaf) for what, tree in purposes.items() for leaf in jax.tree.leaves(tree)]
     for purpose, array in named:
         for shard in array.addressable_shards:
             device = shard.device

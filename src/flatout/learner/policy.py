@@ -54,7 +54,7 @@ class Policy:
         self._key = key
         self._precision = precision
         self.device = device
-        self._bundle = Bundle(algorithm.actor(algorithm.shapes))
+        self._bundle = Bundle(algorithm.actor_shapes)
         self._noise: dict[int, tuple[int, Any]] = {}  # by first environment: first step, block
         self._params: tuple[jax.Array, ...] = ()
         self.version = -1

@@ -101,7 +101,8 @@ class Acting:
         """The actor's parameters, bundled."""
         if self.arrays is None:
             raise UsageError("this agent has learned nothing yet: call learn or load.")
-        shapes = algorithm.actor(algorithm.shapes)
-        # `actor` only selects, so that it selects names as well as arrays.
-        names = algorithm.actor(checkpoint.leaf_names(algorithm.shapes, checkpoint.PREFIX))
-        return Bundle(shapes).pack_host(checkpoint.rebuild(names, shapes, self.arrays))
+        shapes = algorithm.shapes._replace(opt=())  # a saved agent may have none
+        names = checkpoint.leaf_names(shapes, checkpoint.PREFIX)
+        state = checkpoint.rebuild(names, shapes, self.arrays)
+        params = algorithm.actor(state, algorithm.hp)
+        return Bundle(algorithm.actor_shapes).pack_host(params)

@@ -57,7 +57,7 @@ class ActingPolicies:
     ) -> None:
         self.rounds = rounds
         self.ordered = sorted((s for groups in rounds for s in groups), key=lambda s: s.first)
-        self.bundle = Bundle(algorithm.actor(algorithm.shapes))
+        self.bundle = Bundle(algorithm.actor_shapes)
         self._remote: Remote | None = None
         self._policies: dict[tuple[DeviceName, int], Policy] = {}
         for share in self.ordered:

@@ -85,9 +85,10 @@ class Schedule:
     def adopt(self, arrays: dict[str, np.ndarray]) -> None:
         """Start from learned arrays (parameters, normalisers, any optimiser state), with fresh
         counters."""
-        fresh = named_leaves(self._learner.host_state(), PREFIX)
-        counters = tuple(PREFIX + name for name in (".step", ".iteration", ".updates", ".epsilon"))
-        fresh |= {name: arrays[name] for name in fresh if name in arrays and name not in counters}
+        state = self._learner.host_state()
+        fresh = named_leaves(state, PREFIX)
+        learned = named_leaves(state._replace(counters=()), PREFIX)
+        fresh |= {name: arrays[name] for name in learned if name in arrays}
         self._learner.adopt(self._learned(fresh))
         self._publish(self.params, self._version)
 

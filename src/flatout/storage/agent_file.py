@@ -40,7 +40,7 @@ def save_parameters(
         name: array
         for name, array in arrays.items()
         if name.startswith(checkpoint.PREFIX)
-        and (optimiser or not name.startswith(f"{checkpoint.PREFIX}.optimiser"))
+        and (optimiser or not name.startswith(f"{checkpoint.PREFIX}.opt"))
     }
     checkpoint.save_agent(
         path,

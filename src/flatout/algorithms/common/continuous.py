@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import BuildSpec
+from flatout.algorithms.base import BuildSpec, State
 from flatout.algorithms.common.distributions import inwards
+from flatout.algorithms.common.optimiser import schedule
 from flatout.algorithms.common.randomness import uniforms
 from flatout.errors import UsageError
 from flatout.networks.layers import MLP, Draw, FanIn, Linear
 from flatout.networks.torsos import Torso, features, make_torso, over_batch
-from flatout.types import ActionSpec, Array, ContinuousSpec, ObservationSpec
+from flatout.types import ActionSpec, Array, Batch, ContinuousSpec, ObservationSpec
+
+Tree = TypeVar("Tree")
 
 
 class Bounds:
@@ -58,12 +61,21 @@ class Bounds:
         """From the box to -1..1."""
         return (action - self.middle) / self.half
 
+    def scaled(self, batch: Batch, spec: ObservationSpec) -> Batch:
+        """A batch with observations as networks take them and actions in -1..1."""
+        return batch._replace(
+            obs=observe(spec, batch.obs), next_obs=observe(spec, batch.next_obs),
+            actions=self.from_environment(batch.actions),
+        )  # fmt: skip
+
 
 class ActorParams(NamedTuple):
-    """What acting needs: the actor and the probability of a random action (warm-up)."""
+    """What acting needs: the actor, the probability of a random action (1 in the warm-up, then 0),
+    and the deviation of the noise on actions, if there is any."""
 
     actor: Any
     epsilon: Array
+    noise: Array | None = None
 
 
 class Noise(NamedTuple):
@@ -79,18 +91,30 @@ def step_noise(key: jax.Array, env: jax.Array, step: jax.Array, size: int) -> No
     return Noise(drawn[:size], math.sqrt(2.0) * jax.lax.erf_inv(drawn[size:]))
 
 
-def warm_up(learning_starts: int) -> Callable[[Any, jax.Array], tuple[Any, dict[str, jax.Array]]]:
-    """The `advance` of algorithms whose actions are random for so many environment steps.
+def warm_up(step: jax.Array, learning_starts: int) -> jax.Array:
+    """The probability of a random action: 1 for so many environment steps, 0 from then on."""
+    return (step < learning_starts).astype(jnp.float32)
 
-    Their states have `step`, and `epsilon`: 1 while actions are random, 0 from then on.
-    """
 
-    def advance(state: Any, taken: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
-        step = state.step + taken
-        epsilon = (step < learning_starts).astype(jnp.float32)
-        return state._replace(epsilon=epsilon, step=step), {}
+def rates(hp: Any, step: jax.Array, total: int) -> tuple[jax.Array, jax.Array | float]:
+    """The actor's step size now, and by how much the critics' is larger."""
+    ratio = 1.0
+    if hp.critic_learning_rate is not None:
+        ratio = hp.critic_learning_rate / hp.learning_rate[0]
+    return schedule(hp.learning_rate, step, total), ratio
 
-    return advance
+
+def every(interval: int, updates: jax.Array, function: Callable[[Tree], Tree], value: Tree) -> Tree:
+    """The function of a value at each `interval`-th update, else the value."""
+    if interval == 1:
+        return function(value)
+    return jax.lax.cond(updates % interval == 0, function, lambda same: same, value)
+
+
+def count_steps(state: State, taken: jax.Array, hp: Any) -> tuple[State, dict[str, jax.Array]]:
+    """The `advance` of algorithms whose targets follow updates, not steps."""
+    counters = state.counters
+    return state._replace(counters=counters._replace(step=counters.step + taken)), {}
 
 
 class Trunk(eqx.Module):
@@ -154,6 +178,10 @@ class ActorCritics:
     def outputs(self, actor: Any, x: jax.Array) -> jax.Array:
         """The actor's outputs for prepared observations ``[B, ...]``."""
         return eqx.combine(actor, self._actor)(x)
+
+    def bounded(self, actor: Any, x: jax.Array) -> jax.Array:
+        """The actor's outputs as actions ``[B, A]`` in -1..1."""
+        return jnp.tanh(self.outputs(actor, x))
 
     def values(self, critics: Any, x: jax.Array, action: jax.Array) -> tuple[jax.Array, ...]:
         """Each critic's values ``[B]`` of prepared observations and actions ``[B, A]``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flatout.algorithms.base import Acted, BuildSpec
+from flatout.algorithms.base import Acted, BuildSpec, State
 from flatout.algorithms.common.actor_critic import Actor, Networks, build_networks, policy, value
 from flatout.algorithms.common.distributions import distribution
 from flatout.algorithms.common.returns import (
@@ -21,7 +20,6 @@ from flatout.algorithms.common.returns import (
     explained_variance,
     generalised_advantages,
     initial_moments,
-    next_reward_targets,
     normalise,
     update_moments,
 )
@@ -38,19 +36,26 @@ class ActorParams(NamedTuple):
     moments: RunningMoments | None
 
 
-class State(NamedTuple):
-    """Everything that learning changes.
-
-    `step` counts environment steps learned from (int32), `iteration` trajectories.
-    """
+class Params(NamedTuple):
+    """Networks, and the statistics by which observations and rewards are scaled."""
 
     networks: Networks
-    optimiser: optax.OptState
     obs_moments: RunningMoments | None
     reward_moments: RunningMoments | None
-    reward_sums: Array
+
+
+class Counters(NamedTuple):
+    """Environment steps learned from, trajectories (`updates`), and each environment's discounted
+    return so far, where rewards are scaled by it."""
+
     step: Array
-    iteration: Array
+    updates: Array
+    returns: Array | None
+
+
+Advantages = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, Any], jax.Array]
+"""``(r_t, v_t, v_tp1, terminated_t, done_t, hp) -> advantages``, each ``[T, N]``, as
+`generalised_advantages`; targets are advantages + values."""
 
 
 class Batch(NamedTuple):
@@ -65,6 +70,14 @@ class Batch(NamedTuple):
     weight: jax.Array | None
 
 
+def gae(
+    r_t: jax.Array, v_t: jax.Array, v_tp1: jax.Array, terminated_t: jax.Array, done_t: jax.Array,
+    hp: Any,
+) -> jax.Array:  # fmt: skip
+    """Generalised advantages with ``hp.gamma`` and ``hp.gae_lambda``."""
+    return generalised_advantages(r_t, v_t, v_tp1, terminated_t, done_t, hp.gamma, hp.gae_lambda)
+
+
 class OnPolicy:
     """Networks, acting, and what a trajectory becomes before gradients are taken.
 
@@ -72,7 +85,7 @@ class OnPolicy:
         config: hyper-parameters.
         spec: what it is built for; trajectories come in shards of N / S environments each.
         masked: trajectories say which steps count.
-        next_reward: learn the chance of a reward before the episode's end, instead of returns.
+        advantages: the estimator.
 
     Attributes:
         dist: the distribution over actions.
@@ -88,20 +101,18 @@ class OnPolicy:
         spec: BuildSpec,
         *,
         masked: bool = False,
-        next_reward: bool = False,
+        advantages: Advantages = gae,
     ) -> None:
         self._config = config
         self._obs_spec = spec.obs_spec
         self._continuous = isinstance(spec.action_spec, ContinuousSpec)
         self._num_envs = spec.num_envs
         self._masked = masked
-        self._next_reward = next_reward
         self._shards = shards = spec.shards
         self.dist = distribution(spec.action_spec)
-        log_std = config.log_std_init if self._continuous else None
 
-        def build(rng: np.random.Generator | None) -> Networks:
-            return build_networks(rng, spec, self.dist, log_std)
+        def build(rng: np.random.Generator | None, log_std: Any = 0.0) -> Networks:
+            return build_networks(rng, spec, self.dist, log_std if self._continuous else None)
 
         self._build = build
         self.arrays, self.static = eqx.partition(build(None), eqx.is_array)
@@ -110,10 +121,8 @@ class OnPolicy:
             return value(eqx.combine(arrays, self.static), x)
 
         self._values = shards.one_by_one(values)
-        self._returns = shards.one_by_one(functools.partial(discounted_returns, gamma=config.gamma))
-        self._advantages = shards.one_by_one(
-            functools.partial(generalised_advantages, gamma=config.gamma, lam=config.gae_lambda)
-        )
+        self._returns = shards.one_by_one(discounted_returns)
+        self._advantages = shards.one_by_one(advantages)
         if config.normalize_observation and isinstance(
             self.arrays.actor.torso, Grid | OneHot | Centred
         ):
@@ -122,29 +131,25 @@ class OnPolicy:
                 "off, or use network = mlp."
             )
 
-    def initial(self, optimiser: Callable[[], optax.OptState]) -> Callable[[np.ndarray], State]:
-        """The function from a raw key to the initial state."""
+    def initial(
+        self, optimiser: Callable[[], optax.OptState]
+    ) -> Callable[[np.ndarray, Any], State]:
+        """The function from a raw key and hyper-parameters to the initial state (NumPy)."""
 
-        def init(key: np.ndarray) -> State:
-            networks = eqx.filter(self._build(np.random.default_rng(key)), eqx.is_array)
-            return self.fresh(networks, optimiser())
+        def init(key: np.ndarray, hp: Any) -> State:
+            networks = self._build(np.random.default_rng(key), hp.log_std_init)
+            config, returns = self._config, None
+            params = Params(
+                jax.tree.map(np.asarray, eqx.filter(networks, eqx.is_array)),
+                initial_moments(self._obs_spec.shape) if config.normalize_observation else None,
+                initial_moments(()) if config.normalize_reward else None,
+            )
+            if config.normalize_reward:
+                returns = np.zeros((self._num_envs,), np.float32)
+            zero = np.zeros((), np.int32)
+            return State(params, optimiser(), Counters(zero, zero.copy(), returns))
 
         return init
-
-    def fresh(self, networks: Networks, optimiser: optax.OptState) -> State:
-        """A state before any learning (NumPy)."""
-        config = self._config
-        shape = self._obs_spec.shape
-        scaled = config.normalize_reward
-        return State(
-            networks=jax.tree.map(np.asarray, networks),
-            optimiser=optimiser,
-            obs_moments=initial_moments(shape) if config.normalize_observation else None,
-            reward_moments=initial_moments(()) if scaled else None,
-            reward_sums=np.zeros((self._num_envs,), np.float32) if scaled else None,
-            step=np.zeros((), np.int32),
-            iteration=np.zeros((), np.int32),
-        )
 
     def observe(self, obs: jax.Array, moments: RunningMoments | None) -> jax.Array:
         """Observations as networks take them."""
@@ -164,11 +169,11 @@ class OnPolicy:
         return self.dist.to_environment(sample), carry, extras
 
     @staticmethod
-    def actor(state: State) -> ActorParams:
+    def actor(state: State, hp: Any) -> ActorParams:
         """See `Algorithm.actor`."""
-        return ActorParams(state.networks.actor, state.obs_moments)
+        return ActorParams(state.params.networks.actor, state.params.obs_moments)
 
-    def prepare(self, state: State, trajectory: Trajectory) -> tuple[State, Batch]:
+    def prepare(self, state: State, trajectory: Trajectory, hp: Any) -> tuple[State, Batch]:
         """Advantages and targets for a trajectory.
 
         Returns:
@@ -176,6 +181,7 @@ class OnPolicy:
             transitions.
         """
         masked, shards = self._masked, self._shards
+        networks, obs_moments, reward_moments = state.params
         shape = trajectory.rewards.shape
         done = jnp.logical_or(trajectory.terminated, trajectory.truncated)
         weight = None
@@ -184,27 +190,23 @@ class OnPolicy:
             done = jnp.logical_or(done, ~trajectory.valid)
             weight = trajectory.valid.astype(jnp.float32).reshape(-1)
         rewards = trajectory.rewards
-        reward_moments, sums = state.reward_moments, state.reward_sums
+        returns = state.counters.returns
         if reward_moments is not None:
-            sums, after = self._returns(shards.local(sums), rewards, done)
-            sums = shards.gather(sums)
+            returns, after = self._returns(shards.local(returns), rewards, done, hp.gamma)
+            returns = shards.gather(returns)
             reward_moments = update_moments(reward_moments, after.reshape(-1), weight, shards)
             scale = jax.lax.rsqrt(reward_moments.var + 1e-8)
             rewards = jnp.clip(rewards * scale, -10.0, 10.0)
         flat_obs = trajectory.obs.reshape(-1, *self._obs_spec.shape)
         seen = jnp.concatenate([flat_obs, trajectory.last_obs, trajectory.final_obs])
-        x = self.observe(seen, state.obs_moments)
-        v_t, v_tp1 = _values_around(self._values(state.networks, x), trajectory)
+        x = self.observe(seen, obs_moments)
+        v_t, v_tp1 = _values_around(self._values(networks, x), trajectory)
         x = x[: len(flat_obs)]
         if masked:  # padding holds whatever an earlier trajectory left there
             rewards = jnp.where(trajectory.valid, rewards, 0.0)
             v_t = jnp.where(trajectory.valid, v_t, 0.0)
             v_tp1 = jnp.where(trajectory.valid, v_tp1, 0.0)
-        if self._next_reward:
-            targets = next_reward_targets(rewards, v_tp1, trajectory.terminated, done)
-            advantages = targets - v_t
-        else:
-            advantages = self._advantages(rewards, v_t, v_tp1, trajectory.terminated, done)
+        advantages = self._advantages(rewards, v_t, v_tp1, trajectory.terminated, done, hp)
         sample = trajectory.extras.get("sample", trajectory.actions)
         batch = Batch(
             obs=x,
@@ -219,13 +221,9 @@ class OnPolicy:
         if masked:  # of replayed trajectories the newest are the first environments
             newest = trajectory.valid[:, : self._num_envs // shards.count]
             counted = shards.sum(newest.sum().astype(jnp.int32))
-        state = state._replace(
-            reward_moments=reward_moments,
-            reward_sums=sums,
-            step=state.step + counted,
-            iteration=state.iteration + 1,
-        )
-        return state, batch
+        counters = Counters(state.counters.step + counted, state.counters.updates + 1, returns)
+        params = state.params._replace(reward_moments=reward_moments)
+        return state._replace(params=params, counters=counters), batch
 
     def conclude(
         self, state: State, trajectory: Trajectory, batch: Batch, done: jax.Array | None = None
@@ -243,12 +241,13 @@ class OnPolicy:
             much of the targets' variance the values explained.
         """
         shards = self._shards.after(done)
-        obs_moments = state.obs_moments
+        obs_moments = state.params.obs_moments
         if obs_moments is not None:
             flat_obs = trajectory.obs.reshape(-1, *self._obs_spec.shape).astype(jnp.float32)
             obs_moments = update_moments(obs_moments, flat_obs, batch.weight, shards)
         explained = explained_variance(batch.value, batch.target, batch.weight, shards)
-        return state._replace(obs_moments=obs_moments), explained
+        params = state.params._replace(obs_moments=obs_moments)
+        return state._replace(params=params), explained
 
 
 def _values_around(values: jax.Array, trajectory: Trajectory) -> tuple[jax.Array, jax.Array]:

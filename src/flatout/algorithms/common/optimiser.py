@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -38,8 +39,8 @@ def centred_rmsprop(decay: float = 0.95, eps: float = 0.01) -> optax.GradientTra
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
 
 
-KINDS = {
-    "adam": lambda: optax.scale_by_adam(),
+KINDS: dict[str, Callable[..., optax.GradientTransformation]] = {
+    "adam": optax.scale_by_adam,
     "rms": lambda: optax.scale_by_rms(decay=0.99, eps=1e-5, eps_in_sqrt=False),
     "rmsprop": centred_rmsprop,
     "nesterov": lambda: optax.trace(decay=0.95, nesterov=True),
@@ -51,58 +52,59 @@ class Optimiser:
 
     Args:
         shapes: the parameters' shapes.
-        kind: of `KINDS`, or how a gradient becomes a direction.
-        max_grad_norm: largest norm of a gradient, or None.
-        factors: on the step size of each leaf, or None.
+        kind: of `KINDS`: how a gradient becomes a direction.
     """
 
-    def __init__(
-        self,
-        shapes: Any,
-        kind: str | optax.GradientTransformation = "adam",
-        max_grad_norm: float | None = None,
-        factors: Any = None,
-    ) -> None:
+    def __init__(self, shapes: Any, kind: str = "adam") -> None:
         self._bundle = Bundle(shapes)
-        self._direction = KINDS[kind]() if isinstance(kind, str) else kind
-        self._max = max_grad_norm
-        self._factors = factors
+        self._kind = KINDS[kind]
 
     def init(self) -> Any:
         """The initial state: zeros (NumPy), as every kind here starts."""
         floats = tuple(jax.ShapeDtypeStruct(s.shape, jnp.float32) for s in self._bundle.shapes)
-        shapes = jax.eval_shape(self._direction.init, floats)
+        shapes = jax.eval_shape(self._kind().init, floats)
         return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
 
     def step(
-        self, params: Any, grads: Any, state: Any, rate: jax.Array | float
+        self,
+        params: Any,
+        grads: Any,
+        state: Any,
+        rate: jax.Array,
+        max_norm: jax.Array | None = None,
+        factors: Any = None,
+        **settings: jax.Array,
     ) -> tuple[Any, Any, jax.Array]:
         """One step against the gradient.
+
+        Args:
+            rate: the step size.
+            max_norm: largest norm of a gradient, or None.
+            factors: on the step size of each leaf, or None.
+            settings: of the kind, ``eps`` for example.
 
         Returns:
             The parameters, the optimiser's state, and the gradient's norm before clipping.
         """
         arrays = tuple(array.astype(jnp.float32) for array in self._bundle.pack(grads))
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(array)) for array in arrays))
-        if self._max is not None:
-            factor = jnp.minimum(1.0, self._max / (norm + 1e-6))
+        if max_norm is not None:
+            factor = jnp.minimum(1.0, max_norm / (norm + 1e-6))
             arrays = tuple(array * factor for array in arrays)
-        directions, state = self._direction.update(arrays, state)
+        directions, state = self._kind(**settings).update(arrays, state)
         assert isinstance(directions, tuple)
         moved = self._bundle.unpack(tuple(rate * jnp.asarray(one) for one in directions))
-        if self._factors is not None:
-            moved = jax.tree.map(jnp.multiply, moved, self._factors)
+        if factors is not None:
+            moved = jax.tree.map(jnp.multiply, moved, factors)
         return jax.tree.map(lambda p, m: p - m.astype(p.dtype), params, moved), state, norm
 
 
-def polyak(target: Any, online: Any, tau: jax.Array | float) -> Any:
-    """The target moved by a share `tau` towards the online parameters."""
-    if isinstance(tau, float) and tau == 1.0:
-        return online
+def polyak(target: Any, online: Any, tau: jax.Array) -> Any:
+    """The target moved by a share `tau` towards the online parameters; 1 copies them."""
     return jax.tree.map(lambda t, p: (1.0 - tau) * t + tau * p, target, online)
 
 
-def schedule(ends: tuple[float, float], step: jax.Array, total: int) -> jax.Array:
-    """A linear schedule's value at an environment step of the run."""
+def schedule(ends: jax.Array, step: jax.Array, total: int) -> jax.Array:
+    """A linear schedule's value at an environment step of the run; `ends` are start and end."""
     done = jnp.minimum(step / total, 1.0)
-    return jnp.asarray(ends[0] + (ends[1] - ends[0]) * done, jnp.float32)
+    return ends[0] + (ends[1] - ends[0]) * done

@@ -20,8 +20,8 @@ def generalised_advantages(
     v_tp1: jax.Array,
     terminated_t: jax.Array,
     done_t: jax.Array,
-    gamma: float,
-    lam: float,
+    gamma: jax.Array | float,
+    lam: jax.Array | float,
 ) -> jax.Array:
     """Generalised advantage estimation (Schulman et al., 2016, equation 16).
 
@@ -129,7 +129,7 @@ def normalise(x: jax.Array, moments: RunningMoments, clip: float = 10.0) -> jax.
 
 
 def discounted_returns(
-    g: jax.Array, r_t: jax.Array, done_t: jax.Array, gamma: float
+    g: jax.Array, r_t: jax.Array, done_t: jax.Array, gamma: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
     """Forward discounted sums of rewards, whose deviation scales rewards.
 

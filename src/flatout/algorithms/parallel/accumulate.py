@@ -19,6 +19,8 @@ Loss = Callable[..., Losses]
 """``(params, batch, *shared) -> mean over rows, (means over rows, arrays with a row each)``."""
 Compute = Callable[..., tuple[Any, Any]]
 """``(params, batch, *shared) -> (means over rows, arrays with a row each)``."""
+Gradient = Callable[..., tuple[Any, Any, Any]]
+"""``(params, batch, *shared) -> gradient, means over rows, arrays with a row each``."""
 
 
 def pieces_of(rows: int, micro_batch: int | None) -> int:
@@ -72,31 +74,43 @@ def in_pieces(
     return accumulated
 
 
-def value_and_grad(
-    loss: Loss, pieces: int, shards: Shards = UNSHARDED, merged: Loss | None = None
-) -> Callable[..., Any]:
-    """`jax.value_and_grad` with `has_aux` of a mean over rows, piece by piece (see `in_pieces`).
+def gradient(
+    loss: Loss, rows: int, micro_batch: int | None = None, shards: Shards = UNSHARDED,
+    merged: Loss | None = None, apart: Shards | None = None,
+) -> Gradient:  # fmt: skip
+    """The gradient of a loss that is a mean over rows, whatever computes it.
+
+    It is computed piece by piece where a micro-batch is asked for, and gradient and means are
+    averaged over the shards unless only parameters are. Everything traced that the loss uses is an
+    argument of it: `shared` is equal in all shards.
 
     Args:
-        loss: of `Loss`'s form.
-        pieces: how many; 1 is the plain function.
-        shards: whose shard the batch is; the loss asks nothing of the other shards.
-        merged: the same for all rows of a device, where it does (see `Shards.as_one_batch`).
+        loss: of `Loss`'s form; it asks nothing of the other shards.
+        rows: of the batch, over all shards.
+        micro_batch: rows of a shard whose gradient is computed at once; None for all.
+        shards: of the update.
+        merged: the same loss for all rows of a device, where it does ask (`Shards.as_one_batch`).
+        apart: shards for the computation, where they are others than those of the averages.
+
+    Raises:
+        UsageError: pieces of that size do not make up the batch.
     """
 
     def compute(loss: Loss, params: Any, batch: Any, *shared: Any) -> tuple[Any, Any]:
-        (value, (means, rows)), grads = jax.value_and_grad(loss, has_aux=True)(
+        (value, (means, each)), grads = jax.value_and_grad(loss, has_aux=True)(
             params, batch, *shared
         )
-        return (value, means, grads), rows
+        return (grads, value, means), each
 
     together = in_pieces(
-        functools.partial(compute, loss), pieces, shards,
+        functools.partial(compute, loss), pieces_of(rows // shards.count, micro_batch),
+        shards if apart is None else apart,
         None if merged is None else functools.partial(compute, merged),
     )  # fmt: skip
 
-    def graded(params: Any, batch: Any, *shared: Any) -> Any:
-        (value, means, grads), rows = together(params, batch, *shared)
-        return (value, (means, rows)), grads
+    def averaged(params: Any, batch: Any, *shared: Any) -> tuple[Any, Any, Any]:
+        (grads, value, means), each = together(params, batch, *shared)
+        grads, means = shards.each_step.mean((grads, {"loss": value} | means))
+        return grads, means, each
 
-    return graded
+    return averaged

@@ -1,0 +1,102 @@
+"""Several epochs of minibatches over one batch, as one scan: the learner dispatches once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from flatout.algorithms.common.shuffle import permutations
+from flatout.algorithms.parallel.shards import Shards
+
+Minibatch = Callable[[Any, Any], tuple[Any, dict[str, jax.Array]]]
+"""``(carry, minibatch) -> carry, metrics``: one gradient step."""
+
+
+def epochs(
+    minibatch: Minibatch,
+    carry: Any,
+    batch: Any,
+    *,
+    metrics: tuple[str, ...],
+    count: int,
+    size: int,
+    shards: Shards,
+    key: jax.Array,
+    iteration: jax.Array,
+    proceed: Callable[[dict[str, jax.Array]], jax.Array] | None = None,
+) -> tuple[Any, dict[str, jax.Array]]:
+    """Pass `count` times over a batch's rows in random order, `size` at a time.
+
+    Args:
+        minibatch: makes one gradient step; what it returns as `carry` is averaged over shards
+            where only parameters are.
+        carry: parameters and the optimiser's state.
+        batch: this shard's rows ``[R, ...]``; those whose `weight` is 0 do not count.
+        metrics: the names of what `minibatch` returns beside it.
+        count: epochs.
+        size: this shard's rows of a minibatch.
+        shards: of the update.
+        key: the learning stream.
+        iteration: trajectories learned from, this one included, int32.
+        proceed: of a step's metrics, whether to make it and those after it.
+
+    Returns:
+        The carry, and each metric's mean over the steps that were made; ``updates`` counts those.
+    """
+    rows = batch.advantage.shape[0]
+    order, some = _order(batch.weight, rows, count, size, shards, key, iteration)
+    steps = count * rows // size
+    numbers = None
+    if shards.every > 1:
+        numbers = (iteration - 1) * steps + 1 + jnp.arange(steps)
+
+    def step(carry: Any, given: tuple[Any, Any, Any]) -> tuple[Any, jax.Array]:
+        (learned, going), (rows, number, some) = carry, given
+        part = batch if rows is None else jax.tree.map(lambda leaf: leaf[rows], batch)
+        stepped, values = minibatch(learned, part)
+        stepped = shards.sync(stepped, number)
+        made = jnp.stack([*(values[name] for name in metrics), jnp.ones(())])
+        if proceed is None and some is None:
+            return (stepped, going), made
+        if proceed is not None:
+            going = going & proceed(values)
+        apply = going if some is None else going & some
+        learned = jax.tree.map(lambda new, old: jnp.where(apply, new, old), stepped, learned)
+        return (learned, going), jnp.where(apply, made, 0.0)
+
+    (carry, _), history = jax.lax.scan(
+        step, (carry, jnp.asarray(True)), (order, numbers, some), length=steps
+    )
+    *totals, made = history.sum(0)
+    means = {
+        name: total / jnp.maximum(made, 1.0) for name, total in zip(metrics, totals, strict=True)
+    }
+    return carry, means | {"updates": made}
+
+
+def _order(
+    weight: jax.Array | None, rows: int, count: int, size: int, shards: Shards, key: jax.Array,
+    iteration: jax.Array,
+) -> tuple[jax.Array | None, jax.Array | None]:  # fmt: skip
+    """Each minibatch's rows ``[steps, size]``, and whether any of them counts ``[steps]``.
+
+    None for the order where all rows are one minibatch: a mean does not ask for one.
+    """
+    stream = shards.key(key)
+    if rows == size:
+        order = None
+    elif weight is None:
+        order = permutations(stream, iteration, count, rows).reshape(-1, size)
+    else:  # padding sorts last: minibatches of nothing else come at the end and are skipped
+        drawing = jax.random.fold_in(stream, iteration)
+        bits = jax.random.bits(drawing, (count, rows)) >> 1
+        bits = jnp.where(weight > 0, bits, jnp.uint32(2**32 - 1))
+        order = jnp.argsort(bits, axis=-1).reshape(-1, size)
+    if weight is None:
+        return order, None
+    counted = weight[None] if order is None else weight[order]
+    some = shards.sum(counted.sum(-1)) > 0
+    return order, jnp.broadcast_to(some, count * rows // size)

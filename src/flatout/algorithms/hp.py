@@ -1,0 +1,37 @@
+"""Hyper-parameters as data: float32 leaves that programs take at run time."""
+
+from __future__ import annotations
+
+import functools
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+
+from flatout.config.hyper import Hyper, check_entropy, entropy_coefficient, linear
+from flatout.config.values import hints
+
+
+def hyper_parameters(config: Hyper) -> Any:
+    """A named tuple of every real-valued setting, by its name: what changes no shape.
+
+    Numbers are scalars, schedules ``(start, end)`` ``[2]``, and what may be left out is None.
+    Whole numbers, flags and choices are static: they change the program.
+    """
+    leaves: dict[str, Any] = {}
+    for name, (kinds, rules) in hints(type(config)).items():
+        value = getattr(config, name)
+        if float not in kinds:
+            continue
+        if check_entropy in rules:
+            value, _ = entropy_coefficient(value)
+        elif str in kinds:
+            value = linear(name, value)
+        leaves[name] = None if value is None else np.asarray(value, np.float32)
+    return _tuple_of(tuple(leaves))(**leaves)
+
+
+@functools.cache
+def _tuple_of(names: tuple[str, ...]) -> Any:
+    """One class per set of names: pytrees of two builds have the same structure."""
+    return namedtuple("HyperParameters", names)
