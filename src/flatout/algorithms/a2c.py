@@ -21,7 +21,7 @@ from flatout.algorithms.common.on_policy import Batch, OnPolicy, gae
 from flatout.algorithms.common.optimiser import Optimiser, schedule
 from flatout.algorithms.common.returns import centre, mean, next_reward_targets
 from flatout.algorithms.hp import hyper_parameters
-from flatout.algorithms.parallel.accumulate import Losses, gradient
+from flatout.algorithms.parallel.accumulate import Losses
 from flatout.config.hyper import A2CConfig
 from flatout.types import Trajectory
 
@@ -69,7 +69,7 @@ def a2c(config: A2CConfig, spec: BuildSpec) -> Algorithm:
     base, shards = OnPolicy(config, spec, advantages=advantages), spec.shards
     optimiser = Optimiser(base.arrays, config.optimizer)
     rows = config.n_steps * spec.num_envs
-    grad = gradient(functools.partial(loss, base.static, base.dist), rows, spec.micro_batch, shards)
+    grad = spec.gradient(functools.partial(loss, base.static, base.dist), rows)
 
     def update(state: State, trajectory: Trajectory, key: jax.Array, hp: Any) -> Updated:
         state, batch = base.prepare(state, trajectory, hp)

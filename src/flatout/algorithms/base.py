@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flatout.algorithms.parallel.accumulate import Gradient, Loss, gradient
 from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import ReplayConfig
 from flatout.config.schema import NetworkConfig
@@ -142,6 +143,10 @@ class BuildSpec:
     network: Network | None = None
     shards: Shards = UNSHARDED
     micro_batch: int | None = None
+
+    def gradient(self, loss: Loss, rows: int) -> Gradient:
+        """See `flatout.algorithms.parallel.accumulate.gradient`; `rows` are those of the batch."""
+        return gradient(loss, rows, self.micro_batch, self.shards)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from flatout.algorithms.common.continuous import observe
 from flatout.algorithms.common.optimiser import Optimiser, polyak, schedule
 from flatout.algorithms.common.randomness import uniforms
 from flatout.algorithms.hp import hyper_parameters
-from flatout.algorithms.parallel.accumulate import Losses, gradient
+from flatout.algorithms.parallel.accumulate import Losses
 from flatout.config.hyper import DQNConfig
 from flatout.errors import UsageError
 from flatout.networks.layers import Draw, FanIn, Linear
@@ -184,10 +184,7 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         return state, {"epsilon": epsilon(step, hp)}
 
     towards = shards.one_by_one(functools.partial(targets, values, config.double))
-    grad = gradient(
-        functools.partial(loss, values, config.loss == "huber"), config.batch_size,
-        spec.micro_batch, shards,
-    )  # fmt: skip
+    grad = spec.gradient(functools.partial(loss, values, config.loss == "huber"), config.batch_size)
 
     def update(state: State, batch: Batch, key: jax.Array, hp: Any) -> Updated:
         params, counters = state.params, state.counters

@@ -17,7 +17,7 @@ from flatout.algorithms.common.on_policy import Batch, OnPolicy
 from flatout.algorithms.common.optimiser import Optimiser, schedule
 from flatout.algorithms.common.returns import balanced, centre, mean
 from flatout.algorithms.hp import hyper_parameters
-from flatout.algorithms.parallel.accumulate import Losses, gradient
+from flatout.algorithms.parallel.accumulate import Losses
 from flatout.config.hyper import PPOConfig
 from flatout.errors import UsageError
 from flatout.types import Trajectory
@@ -73,9 +73,7 @@ def ppo(config: PPOConfig, spec: BuildSpec) -> Algorithm:
     masked = config.rollout_episodes is not None or config.replay_trajectories > 1
     base, shards = OnPolicy(config, spec, masked=masked), spec.shards
     optimiser = Optimiser(base.arrays)
-    grad = gradient(
-        functools.partial(loss, base.static, base.dist), config.batch_size, spec.micro_batch, shards
-    )
+    grad = spec.gradient(functools.partial(loss, base.static, base.dist), config.batch_size)
 
     def update(state: State, trajectory: Trajectory, key: jax.Array, hp: Any) -> Updated:
         state, batch = base.prepare(state, trajectory, hp)

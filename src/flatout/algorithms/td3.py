@@ -29,7 +29,7 @@ from flatout.algorithms.common.continuous import (
 from flatout.algorithms.common.optimiser import Optimiser, polyak
 from flatout.algorithms.common.randomness import normals
 from flatout.algorithms.hp import hyper_parameters
-from flatout.algorithms.parallel.accumulate import Losses, gradient
+from flatout.algorithms.parallel.accumulate import Losses
 from flatout.config.hyper import DDPGConfig, TD3Config
 from flatout.types import Array, Batch
 
@@ -116,12 +116,8 @@ def td3(config: DDPGConfig, spec: BuildSpec) -> Algorithm:
         action = jax.lax.cond(params.epsilon > 0, lambda _: draw.uniform, run, None)
         return bounds.to_environment(action), carry, {}
 
-    critic_grad = gradient(
-        functools.partial(critic_loss, nets), config.batch_size, spec.micro_batch, shards
-    )
-    actor_grad = gradient(
-        functools.partial(actor_loss, nets), config.batch_size, spec.micro_batch, shards
-    )
+    critic_grad = spec.gradient(functools.partial(critic_loss, nets), config.batch_size)
+    actor_grad = spec.gradient(functools.partial(actor_loss, nets), config.batch_size)
 
     def update(state: State, batch: Batch, key: jax.Array, hp: Any) -> Updated:
         counters = state.counters

@@ -200,7 +200,7 @@ class OnPolicy:
         flat_obs = trajectory.obs.reshape(-1, *self._obs_spec.shape)
         seen = jnp.concatenate([flat_obs, trajectory.last_obs, trajectory.final_obs])
         x = self.observe(seen, obs_moments)
-        v_t, v_tp1 = _values_around(self._values(networks, x), trajectory)
+        v_t, v_tp1 = values_around(self._values(networks, x), trajectory)
         x = x[: len(flat_obs)]
         if masked:  # padding holds whatever an earlier trajectory left there
             rewards = jnp.where(trajectory.valid, rewards, 0.0)
@@ -250,7 +250,7 @@ class OnPolicy:
         return state._replace(params=params), explained
 
 
-def _values_around(values: jax.Array, trajectory: Trajectory) -> tuple[jax.Array, jax.Array]:
+def values_around(values: jax.Array, trajectory: Trajectory) -> tuple[jax.Array, jax.Array]:
     """Values ``[T, N]`` before and after each step, final observations' at truncations.
 
     Args:

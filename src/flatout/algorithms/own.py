@@ -1,0 +1,240 @@
+"""Algorithms that a user brings: from a name or a function to a checked `Algorithm`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from flatout.algorithms.base import Algorithm, BuildSpec, State, raw_key, wrap_key
+from flatout.algorithms.parallel.shards import UNSHARDED
+from flatout.config.hyper import HYPER
+from flatout.errors import FlatoutError, UsageError, nearest, one_line
+from flatout.types import Batch, ContinuousSpec, Trajectory
+
+MakeAlgorithm = Callable[[BuildSpec], Algorithm]
+
+
+def own_algorithm(
+    name: str, make: MakeAlgorithm | None, values: dict[str, Any], spec: BuildSpec
+) -> Algorithm:
+    """A user's algorithm, checked.
+
+    Args:
+        name: ``module:function``, or what to call `make`.
+        make: the function; None imports the named one.
+        values: hyper-parameters to change, by the names in the algorithm's `hp`.
+
+    Raises:
+        UsageError: it cannot be imported, or breaks the contract.
+    """
+    make = imported(name) if make is None else make
+    algorithm = _made(name, make, values, spec)
+    # One shard's functions are checked: those of several speak to each other.
+    alone = replace(spec, shards=UNSHARDED)
+    check(name, algorithm if spec.shards.count == 1 else _made(name, make, values, alone), alone)
+    return algorithm
+
+
+def _made(name: str, make: MakeAlgorithm, values: dict[str, Any], spec: BuildSpec) -> Algorithm:
+    algorithm = _guarded(name, "the function itself", make, spec)
+    if not isinstance(algorithm, Algorithm):
+        raise UsageError(
+            f"{name} returned {type(algorithm).__name__}; it must return a flatout.Algorithm."
+        )
+    if algorithm.name in HYPER:
+        raise UsageError(f"{name}: the name {algorithm.name!r} is taken; choose another.")
+    return replace(algorithm, hp=_with(name, algorithm.hp, values))
+
+
+def imported(name: str) -> MakeAlgorithm:
+    """The function that ``module:function`` names; the working folder is searched, too.
+
+    Raises:
+        UsageError: there is none.
+    """
+    module, _, function = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
+        raise UsageError(
+            f"the algorithm {name} cannot be imported: {type(error).__name__}: {one_line(error)}. "
+            "A run or an agent of it goes on only where its module is."
+        ) from error
+    make = getattr(found, function, None)
+    if not callable(make):
+        near = nearest(function, [n for n, value in vars(found).items() if callable(value)])
+        raise UsageError(f"{module} has no function {function!r}.{near}")
+    return make
+
+
+def _with(name: str, hp: Any, values: dict[str, Any]) -> Any:
+    """The hyper-parameters with some changed."""
+    names = list(hp._fields if hasattr(hp, "_fields") else hp)
+    for key, value in values.items():
+        if key not in names:
+            raise UsageError(
+                f"{name} has no hyper-parameter {key!r}; there is {', '.join(names)}."
+                f"{nearest(key, names)}"
+            )
+        try:
+            values = values | {key: np.asarray(value, np.float32)}
+        except (TypeError, ValueError):
+            raise UsageError(f"--hp {key}={value}: {key} is a number.") from None
+    changed = hp._replace(**values) if hasattr(hp, "_fields") else {**hp, **values}
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), changed)
+
+
+# --- The contract -----------------------------------------------------------------------------
+
+
+def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
+    """Refuse an algorithm that breaks the contract, by shapes alone: nothing is computed.
+
+    Raises:
+        UsageError: which function of it, and which leaf.
+    """
+    state, hp = algorithm.shapes, algorithm.hp
+    if not isinstance(state, State):
+        raise UsageError(
+            f"{name}: init returns {type(state).__name__}; it must return a flatout.State of "
+            "params, opt and counters."
+        )
+    if not hasattr(state.counters, "step"):
+        raise UsageError(f"{name}: init's counters have no step; flatout.Counters has.")
+    obs = jax.ShapeDtypeStruct((spec.num_envs, *spec.obs_spec.shape), spec.obs_spec.dtype)
+    params = _guarded(name, "actor", jax.eval_shape, algorithm.actor, state, hp)
+    key = wrap_key(raw_key(0))
+    zero = np.int32(0)
+    noise = _guarded(name, "noise", jax.eval_shape, algorithm.noise, key, zero, zero)
+    noise = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((spec.num_envs, *leaf.shape), leaf.dtype), noise
+    )
+
+    def act(params: Any, obs: Any, noise: Any) -> Any:
+        return algorithm.act(params, obs, (), noise)
+
+    traces = [_guarded(name, "act", _traced, act, params, obs, noise) for _ in range(2)]
+    if traces[0] != traces[1]:
+        raise UsageError(
+            f"{name}: act is not pure: traced twice, it gave two programs. Draw what it needs in "
+            "noise, and keep state in the algorithm's state."
+        )
+    action, _, extras = _guarded(name, "act", jax.eval_shape, act, params, obs, noise)
+    shape, dtype = (spec.num_envs,), np.dtype(np.int32)
+    if isinstance(spec.action_spec, ContinuousSpec):
+        shape, dtype = (spec.num_envs, spec.action_spec.size), np.dtype(np.float32)
+    if (action.shape, action.dtype) != (shape, dtype):
+        raise UsageError(
+            f"{name}: act gives actions {_words(action)}; this environment takes "
+            f"{dtype}{list(shape)}."
+        )
+    for key_, extra in extras.items():
+        if extra.shape[:1] != (spec.num_envs,) or extra.dtype.itemsize != 4:
+            raise UsageError(
+                f"{name}: act's extra {key_!r} is {_words(extra)}; it must have {spec.num_envs} "
+                "rows (one per environment) of 32 bits."
+            )
+    if algorithm.replay is not None and algorithm.advance is not None:
+        advance = jax.eval_shape(algorithm.advance, state, zero, hp)
+        _same(name, "advance", state, advance[0])
+    data = _data(algorithm, spec, action, extras)
+    after = _guarded(name, "update", jax.eval_shape, algorithm.update, state, data, key, hp)
+    _check_update(name, algorithm, after)
+
+
+def _check_update(name: str, algorithm: Algorithm, after: Any) -> None:
+    if not isinstance(after, tuple) or len(after) != 3:
+        raise UsageError(f"{name}: update must return (state, metrics, priorities or None).")
+    state, metrics, _ = after
+    _same(name, "update", algorithm.shapes, state)
+    expected = set(algorithm.metrics) | (set() if algorithm.replay is not None else {"updates"})
+    missing = sorted(expected - set(metrics)) + sorted(expected - set(algorithm.metrics))
+    if missing:
+        raise UsageError(
+            f"{name}: the metric {missing[0]!r} must be in both Algorithm.metrics and what update "
+            f"returns ({', '.join(metrics)})."
+        )
+    for metric in algorithm.metrics:
+        if metrics[metric].shape != ():
+            raise UsageError(
+                f"{name}: update's metric {metric!r} is {_words(metrics[metric])}; it must be a "
+                "scalar, its mean for example."
+            )
+
+
+def _same(name: str, function: str, before: Any, after: Any) -> None:
+    """Refuse a state of another structure, shape or dtype than `init`'s."""
+    kept, changed = dict(_leaves(before)), dict(_leaves(after))
+    for path in [*kept, *changed]:
+        old, new = kept.get(path), changed.get(path)
+        if old is None or new is None:
+            where = "init made none" if old is None else f"init made {_words(old)}"
+            what = f"a leaf {path}" if old is None else f"no leaf {path}"
+            raise UsageError(f"{name}: {function} returns {what}, and {where}.")
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise UsageError(
+                f"{name}: {function} returns {path} as {_words(new)}, and init made {_words(old)}; "
+                "a state keeps its shapes."
+            )
+
+
+def _leaves(tree: Any) -> Iterator[tuple[str, Any]]:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        yield f"state{jax.tree_util.keystr(path)}", leaf
+
+
+def _data(algorithm: Algorithm, spec: BuildSpec, action: Any, extras: dict[str, Any]) -> Any:
+    """The shapes of what `update` is given."""
+    obs, dtype = spec.obs_spec.shape, np.dtype(spec.obs_spec.dtype)
+
+    def each(shape: tuple[int, ...], dtype: Any = np.float32) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
+
+    if algorithm.replay is not None:
+        rows = algorithm.replay.batch_size
+        one = each((rows,))
+        seen = each((rows, *obs), dtype)
+        return Batch(seen, each((rows, *action.shape[1:]), action.dtype), one, seen, one, one)
+    steps, envs = algorithm.horizon, spec.num_envs
+
+    def rows_of(leaf: Any) -> jax.ShapeDtypeStruct:
+        return each((steps, *leaf.shape), leaf.dtype)
+
+    flags = each((steps, envs), np.bool_)
+    return Trajectory(
+        obs=each((steps, envs, *obs), dtype), actions=rows_of(action), rewards=each((steps, envs)),
+        terminated=flags, truncated=flags, last_obs=each((envs, *obs), dtype),
+        final_obs=each((envs, *obs), dtype), final_index=each((envs,), np.int32),
+        extras={name: rows_of(leaf) for name, leaf in extras.items()},
+        valid=None if algorithm.episodes is None else flags,
+    )  # fmt: skip
+
+
+def _traced(function: Callable[..., Any], *arguments: Any) -> tuple[str, list[bytes]]:
+    closed = jax.make_jaxpr(function)(*arguments)
+    return str(closed.jaxpr), [np.asarray(const).tobytes() for const in closed.consts]
+
+
+def _guarded(name: str, function: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    """What a user's function returns; what it raises becomes a sentence."""
+    try:
+        return call(*arguments)
+    except FlatoutError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        raise UsageError(
+            f"{name}: {function} failed: {type(error).__name__}: {one_line(error)}."
+        ) from error
+
+
+def _words(leaf: Any) -> str:
+    return f"{leaf.dtype}{list(leaf.shape)}"
