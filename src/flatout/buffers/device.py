@@ -13,26 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import Algorithm
-from flatout.buffers.base import Arrays, Buffer, Data, Learned, Saved
-from flatout.buffers.ledger import Ledger
-from flatout.buffers.replay import (
-    COUNT,
-    STEPS,
-    averages,
-    one_update,
-    replay_metrics,
-    weights_exponent,
-)
+from flatout.buffers.base import Arrays, Data, Learned, Saved, check_shards
+from flatout.buffers.replay import COUNT, STEPS, Replay, averages, one_update, weights_exponent
 from flatout.buffers.ring import Geometry, Piece, Ring, gather, ring_bytes, ring_shapes
-from flatout.buffers.sampling import (
-    Priorities,
-    draw,
-    empty_priorities,
-    insert_priorities,
-    restored,
-    saved,
-    set_priorities,
-)
+from flatout.buffers.rows import by_shard, side_by_side
+from flatout.buffers.sampling import Priorities, draw, insert_priorities, set_priorities
 from flatout.types import Array, RowSource, Trajectory
 
 HEAD, MADE = 2, 3
@@ -57,18 +42,14 @@ class DispatchInputs(NamedTuple):
     counters: Any
 
 
-class DeviceReplay(Buffer):
-    """A ring in the learning device's memory.
+class DeviceReplay(Replay):
+    """A ring in the learning devices' memory, each shard's on the device that carries it.
+
+    Final observations are few: every shard keeps those of all.
 
     Args:
-        algorithm: learns from it.
-        geometry: the ring's sizes.
-        trajectory: the shapes of trajectories.
-        key: raw key data of the sampling stream, uint32 ``[2]``.
-        finals: final observations to make room for from the start.
-
-    Attributes:
-        ledger: its counters.
+        trajectory: the shapes of trajectories, or of a shard's. For the other arguments see
+            `Replay`.
     """
 
     def __init__(
@@ -79,32 +60,27 @@ class DeviceReplay(Buffer):
         key: np.ndarray,
         finals: int,
     ) -> None:
-        assert algorithm.replay is not None
-        super().__init__(algorithm)
-        self._replay = algorithm.replay
-        self._geometry = geometry
-        self._key = key
-        self.ledger = Ledger(geometry, self._replay, finals)
+        super().__init__(algorithm, geometry, key, finals)
+        self._like = trajectory
         self._shapes = ring_shapes(geometry, trajectory, self.ledger.room)
         self._before = 0  # final observations when room was last made
         self._ingested: tuple[Any, ...] = ()
-        self.axes: Any = DispatchInputs(0, 0, 0, 0, None)
-        self.metrics = replay_metrics(algorithm)
+        self.axes: Any = DispatchInputs(0, None, None, 0, None)
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
-        rows, num_envs = trajectory.rewards.shape
+        rows = trajectory.rewards.shape[0]
         ring = self._shapes
-        frame = ring.finals.shape[1:]
 
         def each(name: str) -> jax.ShapeDtypeStruct:
             like, more = getattr(ring, name), int(name in ("frames", "age"))
-            return jax.ShapeDtypeStruct((rows + more, num_envs, *like.shape[1:]), like.dtype)
+            shape = (*self._shards, rows + more, self._shard.num_envs, *like.shape[1:])
+            return jax.ShapeDtypeStruct(shape, like.dtype)
 
         piece = Piece(*(each(name) for name in Piece._fields))
         room = trajectory.final_obs.shape[0]
         inputs = DispatchInputs(
             piece,
-            jax.ShapeDtypeStruct((room, *frame), ring.finals.dtype),
+            jax.ShapeDtypeStruct((room, *ring.finals.shape[1:]), ring.finals.dtype),
             jax.ShapeDtypeStruct((room,), np.int32),
             jax.ShapeDtypeStruct(self._key.shape, self._key.dtype),
             jax.ShapeDtypeStruct((4,), np.int32),
@@ -112,21 +88,23 @@ class DeviceReplay(Buffer):
         return [inputs]
 
     def device_state(self) -> Any:
-        ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in self._shapes))
-        priorities = empty_priorities(self._geometry) if self._replay.prioritized else None
-        return DeviceState(ring, priorities)
+        ring = (np.zeros(self._shards + shape.shape, shape.dtype) for shape in self._shapes)
+        return DeviceState(Ring(*ring), self._empty_priorities())
 
     def ingest(self, trajectory: Trajectory) -> None:
         counters = np.zeros(4, np.int32)
         counters[[HEAD, MADE]] = self.ledger.head, self.ledger.made
         piece, finals, numbers = self.ledger.ingest(trajectory)
-        steps = piece.rewards.size * self._replay.shards
-        counters[[COUNT, STEPS]] = self.ledger.due, steps
+        counters[[COUNT, STEPS]] = self.ledger.due, piece.rewards.size
+        if self._shards:
+            piece = Piece(*(by_shard(array, self._count) for array in piece))
         self._ingested = (piece, finals, numbers, len(trajectory.final_index), counters)
 
     def batches(self) -> Iterator[Any]:
         piece, finals, numbers, space, counters = self._ingested
-        self.reserve(numbers.start)
+        if self.ledger.room > self._shapes.finals.shape[0]:
+            self._resize(self.ledger.room)
+            self._before = numbers.start
         room, *frame = self._shapes.finals.shape
         frames = np.zeros((space, *frame), self._shapes.finals.dtype)
         places = np.full((space,), room, np.int32)
@@ -139,28 +117,20 @@ class DeviceReplay(Buffer):
         finals = jax.ShapeDtypeStruct((room, *old.shape[1:]), old.dtype)
         self._shapes = self._shapes._replace(finals=finals)
 
-    def reserve(self, finals: int) -> None:
-        """Make the room that the ledger asks for; the device state then has to be `resized`.
-
-        Args:
-            finals: how many final observations are in the device state.
-        """
-        if self.ledger.room > self._shapes.finals.shape[0]:
-            self._resize(self.ledger.room)
-            self._before = finals
-
     def resized(self, device_state: DeviceState) -> DeviceState:
         old, room = device_state.ring.finals, self._shapes.finals.shape[0]
-        if len(old) == room:
+        if old.shape[len(self._shards)] == room:
             return device_state
-        moved = self.ledger.moved(np.asarray(old), room, self._before)
-        return device_state._replace(ring=device_state.ring._replace(finals=jnp.asarray(moved)))
+        finals = np.asarray(old)[0] if self._shards else np.asarray(old)
+        moved = self.ledger.moved(finals, room, self._before)
+        ring = device_state.ring._replace(finals=self._for_all(moved))
+        return device_state._replace(ring=ring)
 
     def learn(
         self, state: Any, device_state: DeviceState, inputs: DispatchInputs, key: jax.Array,
         hp: Any,
     ) -> Learned:  # fmt: skip
-        algorithm, geometry, replay = self._algorithm, self._geometry, self._replay
+        algorithm, geometry, replay = self._algorithm, self._shard, self._replay
         counters = inputs.counters
         head, rows = counters[HEAD], inputs.piece.rewards.shape[0]
         ring = _insert(geometry, device_state.ring, head, inputs)
@@ -197,27 +167,56 @@ class DeviceReplay(Buffer):
         return state, DeviceState(ring, priorities), scalars, ()
 
     def stats(self) -> dict[str, float]:
-        return self.ledger.stats(ring_bytes(self._shapes))
+        return self.ledger.stats(self._count * ring_bytes(self._shapes))
 
     def memory_mb(self) -> tuple[float, float]:
-        return 0.0, ring_bytes(self._shapes) / 2**20
+        return 0.0, self._count * ring_bytes(self._shapes) / 2**20
 
     def state(self, device_state: DeviceState) -> Saved:
-        return self.ledger.saved(device_state.ring, saved(self._geometry, device_state.priorities))
+        return self._state(device_state.ring, device_state.priorities, self._shard)
 
     def restore(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Any:
-        ring = self.ledger.restore(self.device_state().ring, arrays, data, rows)
+        check_shards(data, self._count)
+        shapes = ring_shapes(self._geometry, self._like, self.ledger.room)
+        empty = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
+        ring = self.ledger.restore(empty, arrays, data, rows)
         self._resize(len(ring.finals))
-        prioritized = self._replay.prioritized
-        return DeviceState(ring, restored(self._geometry, arrays) if prioritized else None)
+        return DeviceState(self._in_shards(ring), self._restored(arrays))
 
     def truncate(
         self, env: int, last_obs: Array, first_obs: Array, device_state: DeviceState
     ) -> Any:
-        ring = Ring(*(np.array(array) for array in device_state.ring))
-        ring = self.ledger.truncate(ring, env, last_obs, first_obs)
+        """See `Buffer.truncate`; the ring moves through host memory."""
+        ring = self.ledger.truncate(self._whole(device_state.ring), env, last_obs, first_obs)
         self._resize(len(ring.finals))
-        return device_state._replace(ring=ring)
+        return device_state._replace(ring=self._in_shards(ring))
+
+    def _whole(self, ring: Ring) -> Ring:
+        """The ring of all environments, NumPy."""
+        arrays = [np.array(array) for array in ring]
+        if not self._shards:
+            return Ring(*arrays)
+        length, num_envs = self._shard.length, self._shard.num_envs
+        joined = [
+            side_by_side(array.reshape(self._count, length, num_envs, *array.shape[2:]))
+            for array in arrays[:-1]
+        ]
+        return Ring(*(array.reshape(-1, *array.shape[2:]) for array in joined), arrays[-1][0])
+
+    def _in_shards(self, ring: Ring) -> Ring:
+        """The inverse of `_whole`."""
+        if not self._shards:
+            return ring
+        length = self._shard.length
+        parts = [
+            by_shard(array.reshape(length, -1, *array.shape[1:]), self._count)
+            for array in ring[:-1]
+        ]
+        flat = (array.reshape(self._count, -1, *array.shape[3:]) for array in parts)
+        return Ring(*flat, self._for_all(ring.finals))
+
+    def _for_all(self, finals: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(finals, self._shards + finals.shape)
 
 
 def _insert(geometry: Geometry, ring: Ring, head: jax.Array, inputs: DispatchInputs) -> Ring:

@@ -13,7 +13,7 @@ from flatout.algorithms.base import ReplaySpec
 from flatout.buffers.arrays import room_for
 from flatout.buffers.base import Arrays, Data, Saved
 from flatout.buffers.ring import MAX_AGE, Geometry, Piece, Ring, write
-from flatout.buffers.rows import STORED, RingRows, on_host
+from flatout.buffers.rows import STORED, RingRows
 from flatout.errors import CheckpointError
 from flatout.types import Array, RowSource, Trajectory
 
@@ -114,24 +114,16 @@ class Ledger:
         rows = min(self.head, self._geometry.rows)
         return {"replay_fill": rows / self._geometry.rows, "replay_mb": size / 2**20}
 
-    def next_row(self, ring: Ring) -> Arrays:
-        """What lies in the row that the next step will complete."""
-        geometry = self._geometry
-        place = self.head % geometry.length * geometry.num_envs
-        frames = on_host(ring.frames, place, geometry.num_envs)
-        return {"frames": frames.copy(), "age": self._age.copy()}
+    def saved(self, ring: Ring, geometry: Geometry | None = None) -> Saved:
+        """See `Buffer.state`: the row that the next step will complete, counters, and the rows.
 
-    def state(self) -> Data:
-        """JSON-compatible counters."""
-        return {"head": self.head, "room": self.room}
-
-    def source(self, ring: Ring) -> RowSource:
-        """The rows, to be read where they lie."""
-        return RingRows(self._geometry, ring, self.head)
-
-    def saved(self, ring: Ring, priorities: Arrays) -> Saved:
-        """See `Buffer.state`."""
-        return self.next_row(ring) | priorities, self.state(), self.source(ring)
+        Args:
+            ring: its arrays, read where they lie; those of S shards have a leading axis.
+            geometry: of a shard's ring, where it is sharded.
+        """
+        rows = RingRows(geometry or self._geometry, ring, self.head)
+        arrays = {"frames": rows.row("frames", self.head).copy(), "age": self._age.copy()}
+        return arrays, {"head": self.head, "room": self.room}, rows
 
     def restore(self, ring: Ring, arrays: Arrays, data: Data, rows: RowSource | None) -> Ring:
         """Take over saved rows, in place, and counters; returns the ring (NumPy)."""

@@ -18,7 +18,6 @@ from flatout.buffers.replay import HostReplay
 from flatout.buffers.ring import Geometry, ring_bytes, ring_shapes
 from flatout.buffers.sampling import leaf_count
 from flatout.buffers.sharded import ShardedBuffer
-from flatout.buffers.sharded_replay import ShardedReplay
 from flatout.buffers.trajectories import TrajectoryReplay
 from flatout.config.placement import CPU, Placement
 from flatout.hardware import backend
@@ -93,11 +92,10 @@ def _build_replay(
     keys = [raw_key(config.run.seed, REPLAY, number) for number in range(shards)]
     if shards == 1:
         keys = [raw_key(config.run.seed, REPLAY)]
+    key = keys[0] if shards == 1 else np.stack(keys)
     if placement.replay_on_device:
         finals = rows * num_envs // (task.limit or 64) + num_envs
-        buffers = [DeviceReplay(algorithm, geometry, shapes, key, finals) for key in keys]
-        return buffers[0] if shards == 1 else ShardedReplay(buffers, num_envs)
+        return DeviceReplay(algorithm, geometry, shapes, key, shards * finals)
     several = placement.learn[0].kind == "gpu" and replay.most(num_envs) > 1
     chunk = -(-replay.most(num_envs) // 2) if several else None
-    key = keys[0] if shards == 1 else np.stack(keys)
     return HostReplay(algorithm, geometry, shapes, key, backend.device(CPU), chunk)

@@ -37,20 +37,58 @@ COUNT, STEPS = range(2)
 """What a dispatch's first counters are: updates to make, environment steps taken."""
 
 
-class HostReplay(Buffer):
-    """A ring in host memory, which all shards of a sharded learner have in common.
+class Replay(Buffer):
+    """A ring of replayed transitions in S shards, counted on the host.
 
-    Shard s has the s-th N environments, draws from those alone, and by their priorities; batches
-    have a leading axis of shards then.
+    Shard s has the s-th N / S environments, draws from those alone, and by their priorities;
+    batches have a leading axis of shards then. What is saved does not depend on where it lies.
 
     Args:
         algorithm: learns from it, or from a shard of it.
         geometry: the ring's sizes, or a shard's.
-        trajectory: the shapes of trajectories, or of a shard's.
         key: raw key data of the sampling stream, uint32 ``[2]``; of S shards ``[S, 2]``.
+        finals: final observations to make room for from the start.
+
+    Attributes:
+        ledger: its counters.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, geometry: Geometry, key: np.ndarray, finals: int = 0
+    ) -> None:
+        assert algorithm.replay is not None
+        super().__init__(algorithm)
+        self._replay = algorithm.replay
+        self._shard, self._key = geometry, key
+        self._shards = key.shape[:-1]  # () or (S,)
+        self._count = math.prod(self._shards)
+        self._geometry = replace(geometry, num_envs=geometry.num_envs * self._count)
+        self.ledger = Ledger(self._geometry, self._replay.whole(), finals)
+        self.metrics = (*algorithm.advanced, *algorithm.metrics, "updates")
+
+    def _state(self, ring: Ring, priorities: Priorities | None, geometry: Geometry) -> Saved:
+        arrays, data, rows = self.ledger.saved(ring, geometry)
+        return arrays | saved(self._shard, priorities), data | {"shards": self._count}, rows
+
+    def _restored(self, arrays: Arrays) -> Priorities | None:
+        return restored(self._shard, arrays) if self._replay.prioritized else None
+
+    def _empty_priorities(self) -> Priorities | None:
+        if not self._replay.prioritized:
+            return None
+        empty = empty_priorities(self._shard)
+        return jax.tree.map(lambda leaf: np.broadcast_to(leaf, self._shards + leaf.shape), empty)
+
+
+class HostReplay(Replay):
+    """A ring in host memory, which all shards have in common.
+
+    Args:
+        trajectory: the shapes of trajectories, or of a shard's.
         host: the CPU device that chooses rows.
         chunk: the most updates in one dispatch; a trajectory's updates that need several are
-            dispatched one after the other, the next one's batches gathered meanwhile.
+            dispatched one after the other, the next one's batches gathered meanwhile. For the
+            other arguments see `Replay`.
     """
 
     def __init__(
@@ -62,32 +100,22 @@ class HostReplay(Buffer):
         host: Device,
         chunk: int | None = None,
     ) -> None:
-        assert algorithm.replay is not None
-        super().__init__(algorithm)
-        self._replay = algorithm.replay
-        self._shard, self._key = geometry, key
-        self._shards = key.shape[:-1]  # () or (S,)
-        self._geometry = replace(geometry, num_envs=geometry.num_envs * math.prod(self._shards))
-        first = geometry.num_envs * np.arange(math.prod(self._shards), dtype=np.int32)
+        super().__init__(algorithm, geometry, key)
+        first = geometry.num_envs * np.arange(self._count, dtype=np.int32)
         self._first = first.reshape(*self._shards, 1, 1)  # each shard's first environment
         self._most = self._replay.most(geometry.num_envs)
         self._chunk = min(chunk or self._most, self._most)
-        shapes = ring_shapes(self._geometry, trajectory, self._geometry.num_envs)
+        shapes = ring_shapes(self._geometry, trajectory, self.ledger.room)
         self._ring = Ring(*(np.zeros(shape.shape, shape.dtype) for shape in shapes))
-        self.ledger = Ledger(self._geometry, self._replay.whole())
         self._drawn: tuple[np.ndarray, np.ndarray] | None = None
         self._ingested = (0, 0)
         self.axes: Any = (0, None)
-        self._priorities: Any = None
         self._host = host
+        self._priorities: Any = self._placed(self._empty_priorities())
         counters = np.zeros(2, np.int32)
         self._beta = self._alpha = np.ones(2, np.float32)
         if self._replay.prioritized:
             self._alpha, self._beta = algorithm.hp.priority_alpha, algorithm.hp.priority_beta
-            empty = empty_priorities(geometry)
-            self._priorities = self._placed(
-                jax.tree.map(lambda leaf: np.broadcast_to(leaf, self._shards + leaf.shape), empty)
-            )
         rows = trajectory.rewards.shape[0]
         self._draw = self._compiled(
             self._draw_all, (0, 0, None, None), self._priorities, key, counters, self._beta
@@ -105,7 +133,6 @@ class HostReplay(Buffer):
         none = np.zeros((*self._shards, self._chunk, self._replay.batch_size), np.int32)
         batches = self._gather(none, none)
         self._batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batches)
-        self.metrics = replay_metrics(algorithm)
 
     def _placed(self, tree: Any) -> Any:
         return jax.device_put(tree, self._host)
@@ -193,14 +220,12 @@ class HostReplay(Buffer):
         return ring_bytes(self._ring) / 2**20, 0.0
 
     def state(self, device_state: Any) -> Saved:
-        arrays, data, rows = self.ledger.saved(self._ring, saved(self._shard, self._priorities))
-        return arrays, data | {"shards": math.prod(self._shards)}, rows
+        return self._state(self._ring, self._priorities, self._geometry)
 
     def restore(self, arrays: Arrays, data: Data, rows: RowSource | None) -> Any:
-        check_shards(data, math.prod(self._shards))
+        check_shards(data, self._count)
         self._ring = self.ledger.restore(self._ring, arrays, data, rows)
-        if self._priorities is not None:
-            self._priorities = self._placed(restored(self._shard, arrays))
+        self._priorities = self._placed(self._restored(arrays))
         return ()
 
     def truncate(self, env: int, last_obs: Array, first_obs: Array, device_state: Any) -> Any:
@@ -251,11 +276,6 @@ def weights_exponent(
     """The exponent of the importance weights once `head` rows were ingested; `beta` is
     ``hp.priority_beta``, ``(start, end)``."""
     return schedule(beta, head * (geometry.num_envs * replay.shards), replay.total_steps)
-
-
-def replay_metrics(algorithm: Algorithm) -> tuple[str, ...]:
-    """The names of the scalars that `learn` returns with replay."""
-    return (*algorithm.advanced, *algorithm.metrics, "updates")
 
 
 def averages(algorithm: Algorithm, totals: jax.Array, count: jax.Array) -> Scalars:
