@@ -16,7 +16,7 @@ from flatout.output import say
 
 if TYPE_CHECKING:
     from flatout.explain.diagnosis import Diagnosis
-    from flatout.explain.program.attach import Recording
+    from flatout.explain.program.evidence import Recording
 
 USAGE = (
     "flatout explain RUN_DIR, flatout explain [--seconds 60] -- python script.py ..., "
@@ -162,10 +162,10 @@ def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:
 
     if asked.save is not None:
         try:
-            save(Path(asked.save), recording.meta, recording.rows)
+            save(Path(asked.save), *recording)
         except OSError as error:
             say(f"--save {asked.save} failed: {one_line(error)}")
-    return diagnose(build(dict(recording.meta), recording.rows))
+    return diagnose(build(*recording))
 
 
 def _report(diagnosis: Diagnosis, asked: ExplainArguments, stderr: bool = False) -> None:

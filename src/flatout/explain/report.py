@@ -36,24 +36,15 @@ GOOD, BAD, QUIET = "bold green", "bold yellow", "dim"
 
 @dataclass(frozen=True)
 class Meter:
-    """How much of one piece of hardware was used over time.
+    """How much of one piece of hardware was used over time."""
 
-    Attributes:
-        name: what is measured, for a reader ("GPU 0 busy").
-        meaning: what its share is a share of.
-        kind: ``busy`` (the rest was idle), ``full`` or ``memory`` (the rest was merely unused).
-        values: one share, 0 to 1, for every sample of the diagnosis; None where it is unknown.
-        others: the same with everybody's programs counted; empty where it is unknown.
-        mean, mean_others: their means over the explained time; None where they are unknown.
-    """
-
-    name: str
-    meaning: str
-    kind: str
-    values: tuple[float | None, ...]
-    others: tuple[float | None, ...] = ()
-    mean: float | None = None
-    mean_others: float | None = None
+    name: str  # what is measured, for a reader ("GPU 0 busy")
+    meaning: str  # what its share is a share of
+    kind: str  # ``busy`` (the rest was idle), ``full`` or ``memory`` (the rest was merely unused)
+    values: tuple[float | None, ...]  # a share, 0 to 1, for every sample; None where unknown
+    others: tuple[float | None, ...]  # the same with everybody's programs counted
+    mean: float | None  # over the explained time; None where unknown
+    mean_others: float | None
 
 
 def show(diagnosis: Diagnosis, console: Console) -> None:

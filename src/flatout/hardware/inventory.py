@@ -6,7 +6,7 @@ import importlib.util
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,26 +39,16 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Hardware:
-    """The machine as this process may use it.
+    """The machine as this process may use it."""
 
-    Attributes:
-        cpu_name: the processor's name.
-        cores: cores within affinity and container limits.
-        cpu_devices: CPU devices that JAX will show; more than one are virtual (XLA).
-        memory_total_mb, memory_available_mb: host memory in MiB within the container's limit.
-        gpus: the visible GPUs.
-        cuda_plugin: whether JAX's CUDA plugin is installed.
-        gpu_note: why GPUs could not be listed, or empty.
-    """
-
-    cpu_name: str
-    cores: int
-    memory_total_mb: int
+    cpu_name: str  # the processor's name
+    cores: int  # cores within affinity and container limits
+    memory_total_mb: int  # host memory in MiB within the container's limit
     memory_available_mb: int
-    cpu_devices: int = 1
-    gpus: tuple[Gpu, ...] = field(default=())
-    cuda_plugin: bool = False
-    gpu_note: str = ""
+    cpu_devices: int = 1  # that JAX will show; more than one are virtual (XLA)
+    gpus: tuple[Gpu, ...] = ()  # the visible GPUs
+    cuda_plugin: bool = False  # whether JAX's CUDA plugin is installed
+    gpu_note: str = ""  # why GPUs could not be listed, or empty
 
     @property
     def usable_gpus(self) -> tuple[Gpu, ...]:

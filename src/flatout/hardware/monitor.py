@@ -25,38 +25,22 @@ BUSY = (0, 1, 2, 5, 6)
 
 @dataclass(frozen=True)
 class MonitorSample:
-    """What a program and its descendants used since the last sample.
+    """What a program and its descendants used since the last sample."""
 
-    Attributes:
-        t: seconds at its end, by the monitor's clock.
-        seconds: its duration.
-        cores: cores that the program may use.
-        cpu: share of these that it used, 0 to 1.
-        cpu_all: the same of all programs on this machine; None if unknown.
-        rss_mb: resident memory in MiB; None after the program's end.
-        processes: cores that each process used, by pid.
-        threads: number of threads of all processes.
-        runnable: running or runnable threads; None if not measured in this sample.
-        busiest: cores that the busiest thread used (at most 1), or None.
-        voluntary, involuntary: context switches per second, or None.
-        gpus: each visible GPU.
-        notes: what cannot be read; in the first sample only.
-    """
-
-    t: float
-    seconds: float
-    cores: int
-    cpu: float
-    cpu_all: float | None = None
-    rss_mb: float | None = None
-    processes: dict[int, float] = field(default_factory=dict)
-    threads: int = 0
-    runnable: float | None = None
-    busiest: float | None = None
-    voluntary: float | None = None
+    t: float  # seconds at its end, by the monitor's clock
+    seconds: float  # its duration
+    cores: int  # cores that the program may use
+    cpu: float  # share of these that it used, 0 to 1
+    cpu_all: float | None = None  # the same of all programs on this machine; None if unknown
+    rss_mb: float | None = None  # resident memory in MiB; None after the program's end
+    processes: dict[int, float] = field(default_factory=dict)  # cores that each used, by pid
+    threads: int = 0  # number of threads of all processes
+    runnable: float | None = None  # running or runnable threads; None if not measured in this one
+    busiest: float | None = None  # cores that the busiest thread used (at most 1), or None
+    voluntary: float | None = None  # context switches per second, or None
     involuntary: float | None = None
-    gpus: tuple[GpuSample, ...] = ()
-    notes: tuple[str, ...] = ()
+    gpus: tuple[GpuSample, ...] = ()  # each visible GPU
+    notes: tuple[str, ...] = ()  # what cannot be read; in the first sample only
 
     def as_json(self) -> dict[str, Any]:
         """As JSON-compatible values, without unknown and empty ones."""

@@ -24,25 +24,16 @@ STATE, UTIME, STIME, CUTIME, CSTIME, START = 0, 11, 12, 13, 14, 19
 
 @dataclass
 class Reading:
-    """What a process tree has used so far.
+    """What a process tree has used so far."""
 
-    Attributes:
-        total_s: CPU seconds of all processes, including reaped ones.
-        processes: CPU seconds by (pid, start time) of live processes.
-        rss_mb: resident memory in MiB, shared pages counted once.
-        threads: number of threads.
-        runnable: running or runnable threads; None if not measured.
-        by_thread: CPU seconds by thread; empty if not measured.
-        switches: voluntary and involuntary context switches of live threads, or None.
-    """
-
-    total_s: float = 0.0
+    total_s: float = 0.0  # CPU seconds of all processes, including reaped ones
+    # CPU seconds by (pid, start time) of live processes
     processes: dict[tuple[int, float], float] = field(default_factory=dict)
-    rss_mb: float | None = None
-    threads: int = 0
-    runnable: int | None = None
-    by_thread: dict[int, float] = field(default_factory=dict)
-    switches: tuple[int, int] | None = None
+    rss_mb: float | None = None  # resident memory in MiB, shared pages counted once
+    threads: int = 0  # number of threads
+    runnable: int | None = None  # running or runnable threads; None if not measured
+    by_thread: dict[int, float] = field(default_factory=dict)  # CPU seconds; empty if not measured
+    switches: tuple[int, int] | None = None  # voluntary and involuntary, of live threads
 
 
 class Tree(Protocol):

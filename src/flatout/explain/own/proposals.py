@@ -17,19 +17,12 @@ WORTH_SAYING = 0.05
 
 @dataclass(frozen=True)
 class Try:
-    """A possible remedy.
+    """A possible remedy."""
 
-    Attributes:
-        gain: predicted.
-        words: what to change.
-        changes: to settings, if any.
-        handicap: its gain is divided by this in comparisons, for its side effects.
-    """
-
-    gain: Gain
-    words: str
-    changes: Changes
-    handicap: float = 1.0
+    gain: Gain  # predicted
+    words: str  # what to change
+    changes: Changes  # to settings, if any
+    handicap: float = 1.0  # its gain is divided by this in comparisons, for its side effects
 
 
 def predicted(

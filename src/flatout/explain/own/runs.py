@@ -38,21 +38,13 @@ MOST_RECORDS, MOST_SAMPLES = 400, 1000
 
 @dataclass(frozen=True)
 class Evidence:
-    """The input of a run's diagnosis: plain values, which can be saved.
+    """The input of a run's diagnosis: plain values, which can be saved."""
 
-    Attributes:
-        subject: the run's folder.
-        config: its settings.
-        lines: of spans.jsonl.
-        samples: of devices.jsonl.
-        ended: whether the run has ended.
-    """
-
-    subject: str
-    config: TrainConfig
-    lines: Sequence[Mapping[str, Any]] = ()
-    samples: Sequence[MonitorSample] = ()
-    ended: bool = False
+    subject: str  # the run's folder
+    config: TrainConfig  # its settings
+    lines: Sequence[Mapping[str, Any]] = ()  # of spans.jsonl
+    samples: Sequence[MonitorSample] = ()  # of devices.jsonl
+    ended: bool = False  # whether the run has ended
 
     def as_json(self) -> dict[str, Any]:
         """What ``--save`` writes."""

@@ -28,25 +28,16 @@ Where = tuple[int, Site | None, str]
 
 @dataclass
 class Blame:
-    """The explained time by bottleneck.
+    """The explained time by bottleneck."""
 
-    Attributes:
-        seconds: of the steady state.
-        shares: by phase; sums to 1.
-        where: by phase, seconds by place.
-        workers: number of threads that work for the driver.
-        balance: mean share of workers that worked during a lockstep.
-        busy_cores: cores that the whole program used on average; None if unknown.
-    """
-
-    seconds: float
-    shares: dict[str, float]
-    where: dict[str, dict[Where, float]] = field(
+    seconds: float  # of the steady state
+    shares: dict[str, float]  # by phase; sums to 1
+    where: dict[str, dict[Where, float]] = field(  # by phase, seconds by place
         default_factory=lambda: defaultdict(lambda: defaultdict(float))
     )
-    workers: int = 0
-    balance: float = 1.0
-    busy_cores: float | None = None
+    workers: int = 0  # number of threads that work for the driver
+    balance: float = 1.0  # mean share of workers that worked during a lockstep
+    busy_cores: float | None = None  # cores that the whole program used on average; None if unknown
 
 
 def blame(evidence: Evidence, line: Timeline) -> Blame:

@@ -20,17 +20,11 @@ SHORT_NS = 60_000
 
 @dataclass(frozen=True)
 class Interval:
-    """The time between two events of a window.
+    """The time between two events of a window."""
 
-    Attributes:
-        ns: its length without the recorder's cost.
-        frames: the thread's stack.
-        name: the running built-in function, or empty.
-    """
-
-    ns: float
-    frames: Frames
-    name: str
+    ns: float  # its length without the recorder's cost
+    frames: Frames  # the thread's stack
+    name: str  # the running built-in function, or empty
 
     @property
     def leaf(self) -> Leaf:
@@ -40,20 +34,13 @@ class Interval:
 
 @dataclass(frozen=True)
 class Call:
-    """A relevant call: a network, an environment step, an optimiser step, a session.
+    """A relevant call: a network, an environment step, an optimiser step, a session."""
 
-    Attributes:
-        kind: one of these.
-        owner: the class.
-        batch, grad: batch size, and whether gradients are on; 0 and None if unknown.
-        frames: the caller's stack, innermost first.
-    """
-
-    kind: str
-    owner: str
-    batch: int
-    grad: bool | None
-    frames: Frames
+    kind: str  # one of these
+    owner: str  # the class
+    batch: int  # its size; 0 if unknown
+    grad: bool | None  # whether gradients are on
+    frames: Frames  # the caller's stack, innermost first
 
 
 @dataclass(frozen=True)
@@ -67,17 +54,12 @@ class Replay:
 
 @dataclass
 class Counted:
-    """Sums over the windows of a process.
+    """Sums over the windows of a process."""
 
-    Attributes:
-        seconds: the program's time in them.
-        calls: the relevant calls.
-        names: calls by (site, built-in function).
-    """
-
-    seconds: float = 0.0
-    calls: list[Call] = field(default_factory=list)
-    names: Counter[tuple[Site, str]] = field(default_factory=Counter[tuple[Site, str]])
+    seconds: float = 0.0  # the program's time in them
+    calls: list[Call] = field(default_factory=list)  # the relevant calls
+    # calls by (site, built-in function)
+    names: Counter[tuple[Site, str]] = field(default_factory=Counter)
 
     def rate(self, number: float) -> float:
         """Per second of the program's time."""

@@ -41,21 +41,15 @@ CYCLES = 2
 
 @dataclass(frozen=True)
 class Steady:
-    """A program's steady state.
+    """A program's steady state."""
 
-    Attributes:
-        started: end of the imports.
-        begin, end: of the steady state.
-        before, after: names of the periods before it (from `started` on) and after it.
-        part: why this is no whole cycle, or empty.
-    """
-
-    started: float
+    started: float  # end of the imports
     begin: float
     end: float
+    # names of the periods before it (from `started` on) and after it
     before: str = "warm-up before steady learning"
     after: str = "after the last learning"
-    part: str = ""
+    part: str = ""  # why this is no whole cycle, or empty
 
 
 def steady(

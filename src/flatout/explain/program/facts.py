@@ -21,19 +21,13 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Facts:
-    """The input of the rules.
-
-    Attributes:
-        evidence, line, blame: the recording, its timeline and bottlenecks.
-        counted: exact counts of the driver's process.
-        learning: the composition of its learning.
-    """
+    """The input of the rules."""
 
     evidence: Evidence
     line: Timeline
     blame: Blame
-    counted: Counted
-    learning: Learning
+    counted: Counted  # exact counts of the driver's process
+    learning: Learning  # the composition of its learning
 
     @property
     def cores(self) -> int:

@@ -23,17 +23,11 @@ LEAST_S = 0.002
 
 @dataclass(frozen=True)
 class Learning:
-    """The composition of learning's time.
+    """The composition of learning's time."""
 
-    Attributes:
-        launch: share spent in operations that are mostly overhead; None if unknown.
-        operations: operations per second of learning.
-        exact: from windows instead of samples.
-    """
-
-    launch: float | None
-    operations: float = 0.0
-    exact: bool = False
+    launch: float | None  # share spent in operations that are mostly overhead; None if unknown
+    operations: float = 0.0  # operations per second of learning
+    exact: bool = False  # from windows instead of samples
 
 
 def learning(

@@ -35,32 +35,20 @@ AROUND = ("env", "act", "learn", "replay", "input")
 
 @dataclass(frozen=True)
 class Mark:
-    """The phase of a place.
+    """The phase of a place."""
 
-    Attributes:
-        phase: of `flatout.spans.PHASES`, or ``import``.
-        waits: whether it waits.
-        site: the innermost line of the program; None in libraries' threads.
-        call: name of the current call.
-    """
-
-    phase: str
-    waits: bool
-    site: Site | None
-    call: str
+    phase: str  # of `flatout.spans.PHASES`, or ``import``
+    waits: bool  # whether it waits
+    site: Site | None  # the innermost line of the program; None in libraries' threads
+    call: str  # name of the current call
 
 
 @dataclass(frozen=True)
 class NetworkSite:
-    """How a line, with some of its callers, calls a network; from windows.
+    """How a line, with some of its callers, calls a network; from windows."""
 
-    Attributes:
-        batch: median batch size; 0 if unknown.
-        grad: whether gradients were on.
-    """
-
-    batch: int
-    grad: bool | None
+    batch: int  # median batch size; 0 if unknown
+    grad: bool | None  # whether gradients were on
 
 
 def chains(sites: Sequence[Site]) -> Iterator[tuple[Site, ...]]:

@@ -40,19 +40,12 @@ PERMUTED = 0.3
 
 @dataclass(frozen=True)
 class Remedy:
-    """A rule's proposal.
+    """A rule's proposal."""
 
-    Attributes:
-        words: what to change.
-        remains: remaining part of the cause's share.
-        kind: of the gain, `MODELLED` or `ASSUMED`.
-        evidence: by default the heaviest places.
-    """
-
-    words: str
-    remains: float
-    kind: str = ASSUMED
-    evidence: list[str] | None = None
+    words: str  # what to change
+    remains: float  # remaining part of the cause's share
+    kind: str = ASSUMED  # of the gain, `MODELLED` or `ASSUMED`
+    evidence: list[str] | None = None  # by default the heaviest places
 
 
 def gain_of(share: float, remains: float) -> tuple[float, float, float]:

@@ -34,17 +34,11 @@ class Moment:
 
 @dataclass
 class Track:
-    """One thread over time.
+    """One thread over time."""
 
-    Attributes:
-        process: its process's position in the evidence.
-        name: for display.
-        moments: in order.
-    """
-
-    process: int
-    name: str
-    moments: list[Moment] = field(default_factory=list)
+    process: int  # its process's position in the evidence
+    name: str  # for display
+    moments: list[Moment] = field(default_factory=list)  # in order
     times: list[float] = field(default_factory=list)
 
     def at(self, t: float) -> Mark | None:
@@ -62,26 +56,16 @@ class Track:
 
 @dataclass
 class Timeline:
-    """All samples of a program.
+    """All samples of a program."""
 
-    Attributes:
-        tracks: all threads with samples.
-        places: decide phases, by process.
-        driver: the thread that learns most, which the others serve.
-        begin, end: of the steady state.
-        apart: (what, seconds) of the driver outside of it.
-        windows: of the driver's process in the steady state.
-        part: why the steady state is no whole cycle, or empty.
-    """
-
-    tracks: list[Track]
-    places: list[Places]
-    driver: Track | None
-    begin: float
+    tracks: list[Track]  # all threads with samples
+    places: list[Places]  # decide phases, by process
+    driver: Track | None  # the thread that learns most, which the others serve
+    begin: float  # of the steady state
     end: float
-    apart: list[tuple[str, float]]
-    windows: list[Replay] = field(default_factory=list[Replay])
-    part: str = ""
+    apart: list[tuple[str, float]]  # (what, seconds) of the driver outside of it
+    windows: list[Replay] = field(default_factory=list)  # of the driver's process, in that time
+    part: str = ""  # why the steady state is no whole cycle, or empty
 
     def steady(self, track: Track) -> list[Moment]:
         """A track's moments in the steady state, without imports and first compilations."""
