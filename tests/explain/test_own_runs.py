@@ -24,7 +24,6 @@ from flatout.explain.own.rules import bottleneck, findings, headline, verdict
 from flatout.explain.own.runs import (
     Evidence,
     diagnose_evidence,
-    diagnose_run,
     lanes,
     read_run,
 )
@@ -63,6 +62,10 @@ def told(
         totals, settings=settings | {"placement": placement}, placement=parse(placement),
         envs=int(settings["envs"]), cores=cores, use=use, gpus=gpus,
     )  # fmt: skip
+
+
+def diagnose_run(path: Path) -> Diagnosis:
+    return diagnose_evidence(read_run(path))
 
 
 def first(given: RunFacts) -> Any:

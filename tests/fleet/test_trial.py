@@ -14,7 +14,7 @@ from rich.console import Console
 from flatout.config.settings import load_file, resolve
 from flatout.errors import FlatoutError, UsageError
 from flatout.explain.diagnosis import Diagnosis, Finding
-from flatout.explain.own.runs import diagnose_run
+from flatout.explain.own.runs import diagnose_evidence, read_run
 from flatout.fleet import child, trial
 from flatout.fleet.trial import Outcome, difference, effect, show, try_first
 from tests.conftest import TINY, Result
@@ -140,7 +140,7 @@ def test_a_remedy_is_tried_end_to_end(
     flags = ("--env", "tests.fault_envs:sleepy", "--envs", 4, "--n-steps", 8, "--batch-size", 32,
              "--n-epochs", 1, "--checkpoint-every", 0, "--steps", 256)  # fmt: skip
     assert flatout("train", "ppo", *flags, "--run-dir", run, "--quiet").code == 0
-    diagnosis = diagnose_run(run)
+    diagnosis = diagnose_evidence(read_run(run))
     assert "sampler=processes" in diagnosis.findings[0].setting[1]
     file = tmp_path / "d.json"
     done = flatout("explain", run, "--try", "--json", file)

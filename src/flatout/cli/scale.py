@@ -82,7 +82,7 @@ def scale(argv: list[str]) -> int:
 def _counts(text: str | None) -> list[int]:
     """Numbers of devices, in order."""
     words = (text or "").split(",")
-    if text is None or not all(re.fullmatch(r"[1-9]\d{0,2}", word) for word in words):
+    if not all(re.fullmatch(r"[1-9]\d{0,2}", word) for word in words):
         raise UsageError(
             f"--devices {text or ''}: name the numbers of devices to compare, such as 1,2,4."
         )
@@ -161,11 +161,8 @@ def row(devices: int, summary: dict[str, Any], costs: dict[str, float], examples
 
 
 def crossover(config: TrainConfig, run: Any, fewest: int, most: int) -> dict[str, Any]:
-    """The batch from which the larger number of devices is faster, by measurement.
-
-    Returns:
-        `tried`: (batch, examples/s on the fewest, on the most), and `batch`, None where none was.
-    """
+    """The `batch` (or None) from which the larger number of devices is faster, by measurement, and
+    what was `tried`: (batch, examples/s on the fewest, on the most)."""
     tried: list[tuple[int, float, float]] = []
     for factor in FACTORS:
         larger = enlarged(config, factor)

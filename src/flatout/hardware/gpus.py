@@ -39,13 +39,9 @@ class Gpus:
         self._gpm: list[tuple[Any, Any] | None] = []  # memory of two samples, by GPU
         self._primed: set[int] = set()
         self._open = False
-        try:
-            import pynvml  # the import name of nvidia-ml-py
+        import pynvml  # the import name of nvidia-ml-py
 
-            self._nvml: Any = pynvml
-        except ImportError:
-            self.notes.append("GPUs were not looked at: nvidia-ml-py is not installed.")
-            return
+        self._nvml: Any = pynvml
         nvml = self._nvml
         try:
             nvml.nvmlInit()

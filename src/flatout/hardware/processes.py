@@ -12,7 +12,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 MiB = 1024 * 1024
 PATIENCE = 250.0
@@ -36,15 +35,7 @@ class Reading:
     switches: tuple[int, int] | None = None  # voluntary and involuntary, of live threads
 
 
-class Tree(Protocol):
-    """A process and its descendants."""
-
-    def read(self) -> Reading:
-        """What they have used so far; empty if all have ended."""
-        ...
-
-
-def open_tree(root: int, proc: Path = Path("/proc")) -> Tree:
+def open_tree(root: int, proc: Path = Path("/proc")) -> LinuxTree | PortableTree:
     """The cheapest reader of a process tree on this system."""
     return LinuxTree(root, proc) if (proc / "self" / "stat").exists() else PortableTree(root)
 
@@ -54,22 +45,17 @@ class LinuxTree:
 
     CPU times and memory are read every time; the list of processes and their threads only as often
     as it costs less than 0.4 % of a core.
-
-    Args:
-        root: the process at the top.
-        proc: the folder ``/proc``.
     """
 
     def __init__(self, root: int, proc: Path = Path("/proc")) -> None:
         self._root, self._proc = root, str(proc)
         self._pids = [root]
         self._due = 0.0
-        ticks = os.sysconf("SC_CLK_TCK")
-        self._second = 1.0 / ticks
+        self._second = 1.0 / os.sysconf("SC_CLK_TCK")
         self._page_mb = os.sysconf("SC_PAGE_SIZE") / MiB
 
     def read(self) -> Reading:
-        """See `Tree.read`."""
+        """What they have used so far; empty if all have ended."""
         reading = Reading()
         detailed = time.monotonic() >= self._due
         if detailed:
@@ -152,7 +138,7 @@ class PortableTree:
         self._root = root
 
     def read(self) -> Reading:
-        """See `Tree.read`."""
+        """As `LinuxTree.read`."""
         import psutil
 
         reading = Reading()
@@ -166,10 +152,7 @@ class PortableTree:
             with suppress(psutil.Error), process.oneshot():
                 times, key = process.cpu_times(), (process.pid, process.create_time())
                 used = times.user + times.system
-                reaped = getattr(times, "children_user", 0.0) + getattr(
-                    times, "children_system", 0.0
-                )
-                reading.total_s += used + reaped
+                reading.total_s += used + (times.children_user + times.children_system)
                 reading.processes[key] = used
                 rss += process.memory_info().rss
                 reading.threads += process.num_threads()

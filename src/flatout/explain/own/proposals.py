@@ -29,14 +29,8 @@ def predicted(
     cause: str, share: float, evidence: Sequence[str], otherwise: str,
     facts: RunFacts, tries: Sequence[Try] = (),
 ) -> Finding:  # fmt: skip
-    """A finding with the proposal that gains most, divided by its handicap.
-
-    Args:
-        cause, share, evidence: the finding's.
-        otherwise: advice if no proposal is predicted to gain.
-        facts: of the run.
-        tries: the proposals.
-    """
+    """A finding with the proposal that gains most, divided by its handicap; `otherwise` is the
+    advice if none is predicted to gain."""
     valid = [
         proposal
         for proposal in tries

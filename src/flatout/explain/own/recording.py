@@ -50,7 +50,6 @@ class RunRecording:
         wall: seconds since the run's start.
         folder: of the files; None writes no files.
         kept_s: the checkpoint's time; a resumed run truncates the files after it.
-        cores: that the run may use.
         devices: sample the CPU and the GPUs.
     """
 
@@ -74,12 +73,10 @@ class RunRecording:
             with suppress(OSError):  # failing to record must not end a run
                 for name in (SPANS, DEVICES):
                     cut_after(folder / name, kept_s)
-                descriptor = nofollow.open_file(folder / SPANS, nofollow.APPEND)
-                self._file = os.fdopen(descriptor, "ab")
+                self._file = nofollow.open_stream(folder / SPANS, nofollow.APPEND)
         if devices:
             monitor = Monitor(os.getpid(), INTERVAL_S, cores=cores, clock=wall)
-            path = None if folder is None else folder / DEVICES
-            self._recorder = Recorder(monitor, path)
+            self._recorder = Recorder(monitor, None if folder is None else folder / DEVICES)
         self._lines: list[dict[str, Any]] = []
         self._recent: deque[SpanRecord] = deque()
         self._counts = (0, 0, 0)
@@ -156,13 +153,11 @@ class RunRecording:
         if learner_s:
             spent["wait"] -= learner_s
             spent[WAIT_LEARNER] = learner_s
-        steps, updates, iterations = (
-            new - old for new, old in zip(counts, self._counts, strict=True)
-        )
+        made = (new - old for new, old in zip(counts, self._counts, strict=True))
         record = partial(
             SpanRecord, max(end - duration, 0.0), duration, first=first, closing=closing
         )
-        records = [record(MAIN, spent, steps=steps, updates=updates, iterations=iterations)]
+        records = [record(MAIN, spent, *made)]
         for lane, work in works.items():
             before = self._works.get(lane, Work())
             spent = {name: s - before.seconds.get(name, 0.0) for name, s in work.seconds.items()}

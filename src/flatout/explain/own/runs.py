@@ -91,11 +91,6 @@ def read_run(path: Path) -> Evidence:
     )
 
 
-def diagnose_run(path: Path) -> Diagnosis:
-    """`diagnose_evidence` of `read_run`."""
-    return diagnose_evidence(read_run(path))
-
-
 def diagnose_evidence(evidence: Evidence) -> Diagnosis:
     """The diagnosis of a run. Pure.
 

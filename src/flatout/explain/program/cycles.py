@@ -66,24 +66,19 @@ def steady(
         moments: of the driver.
         began: the program's start.
         finished: whether the program has ended.
-        learns: whether its code takes gradients.
-        applied: whether it was seen to take gradients. Else a little learning is ignored: only
-            names indicate it (``update_locals``).
+        learns, applied: whether its code takes gradients, and was seen to do so. If not, a little
+            learning is ignored: only names indicate it (``update_locals``).
         steps: times of environment steps in windows.
     """
     started = _started(moments, began)
     moments = [m for m in moments if m.t > started] or moments
     last = moments[-1].t
     learning = [m for m in moments if m.mark.phase in LEARNING]
-    if learns and not applied:
-        is_little = sum(m.dt for m in learning) < LITTLE * sum(m.dt for m in moments)
-        learning = [] if is_little else learning
-    if not learning:
+    unseen, seconds = learns and not applied, sum(m.dt for m in moments)
+    if not learning or (unseen and sum(m.dt for m in learning) < LITTLE * seconds):
         collects = sum(m.dt for m in moments if m.mark.phase in COLLECTING)
-        only_collects = (
-            learns and not applied and not finished and 2 * collects > sum(m.dt for m in moments)
-        )
-        return Steady(started, started, last, part="no learning yet" if only_collects else "")
+        part = "no learning yet" if unseen and not finished and 2 * collects > seconds else ""
+        return Steady(started, started, last, part=part)
     periods = _learning_periods(moments)
     if periods is None or _collects_within(periods, moments, steps):
         bursts = _bursts(learning)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flatout.errors import FlatoutError, one_line
+from flatout.errors import FlatoutError
 from flatout.hardware.monitor import MonitorSample
 
 VERSION = 1
@@ -234,7 +234,7 @@ def build(meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any]]]) -> Evi
 
 
 def load(path: Path) -> Evidence:
-    """Read saved evidence; `FlatoutError` for other files and versions."""
+    """Read saved evidence; `FlatoutError` for other files and versions, others for damaged ones."""
     try:
         values = json.loads(path.read_text())
         version = values.pop("flatout_evidence")
@@ -247,10 +247,4 @@ def load(path: Path) -> Evidence:
             f"{path} is evidence of version {version}, and this Flatout reads {VERSION}: "
             "diagnose it with the version that wrote it."
         )
-    try:
-        return build(values, values.pop("processes"))
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise FlatoutError(
-            f"{path} is damaged evidence ({type(error).__name__}: {one_line(error)}); "
-            "record it again."
-        ) from None
+    return build(values, values.pop("processes"))

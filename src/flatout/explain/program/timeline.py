@@ -39,11 +39,10 @@ class Track:
     process: int  # its process's position in the evidence
     name: str  # for display
     moments: list[Moment] = field(default_factory=list)  # in order
-    times: list[float] = field(default_factory=list)
 
     def at(self, t: float) -> Mark | None:
         """Its mark at `t`; None if it had no sample."""
-        index = bisect.bisect_left(self.times, t)
+        index = bisect.bisect_left(self.moments, t, key=lambda moment: moment.t)
         if index == len(self.moments):
             return None
         moment = self.moments[index]
@@ -98,17 +97,16 @@ def timeline(evidence: Evidence) -> Timeline:
     applied = traced or places[driver.process].applied
     period = steady(driver.moments, evidence.began, evidence.finished, learns, applied, steps)
     if not process.timed:
-        period = Steady(driver.times[0], driver.times[0] - driver.moments[0].dt, driver.times[-1])
+        first, last = driver.moments[0], driver.moments[-1]
+        period = Steady(first.t, first.t - first.dt, last.t)
     begin, end = period.begin, period.end
     windows = [replay(process, window) for window in process.windows if begin < window.t <= end]
     if _fades(driver, begin, end):
         for track in tracks:
-            track.moments = [
-                replace(m, mark=replace(m.mark, phase="first compilation"))
-                if m.mark.phase == "compile"
-                else m
-                for m in track.moments
-            ]
+            for at, moment in enumerate(track.moments):
+                if moment.mark.phase == "compile":
+                    mark = replace(moment.mark, phase="first compilation")
+                    track.moments[at] = replace(moment, mark=mark)
     excluded = _excluded(driver, evidence, period)
     return Timeline(tracks, places, driver, begin, end, excluded, windows, period.part)
 
@@ -146,9 +144,7 @@ def _tracks(index: int, process: Process, places: Places) -> list[Track]:
             mark = Mark(phase, False, mark.site, mark.call)
         if sample.lane not in tracks:
             tracks[sample.lane] = Track(index, _name(process, sample.lane))
-        track = tracks[sample.lane]
-        track.moments.append(Moment(sample.t, sample.dt, mark, sample.stack))
-        track.times.append(sample.t)
+        tracks[sample.lane].moments.append(Moment(sample.t, sample.dt, mark, sample.stack))
     return list(tracks.values())
 
 
@@ -182,7 +178,7 @@ def _excluded(driver: Track, evidence: Evidence, steady: Steady) -> list[tuple[s
     early = total(lambda m: m.t <= steady.started and m.mark.phase not in APART)
     before = total(lambda m: steady.started < m.t <= steady.begin and m.mark.phase not in APART)
     after = total(lambda m: m.t > steady.end and m.mark.phase not in APART)
-    start = max(0.0, driver.times[0] - evidence.began) if driver.times else 0.0
+    start = max(0.0, driver.moments[0].t - evidence.began)
     periods = [
         ("imports and start", imports + early + start), ("first compilation", compiled),
         (steady.before, before), (steady.after, after),
