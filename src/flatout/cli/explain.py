@@ -50,11 +50,7 @@ class ExplainArguments:
 
 
 def explain(argv: list[str]) -> int:
-    """Run ``flatout explain`` with what follows on the command line; returns the exit code.
-
-    Raises:
-        FlatoutError: anything that the user can mend.
-    """
+    """Run ``flatout explain`` with what follows on the command line; returns the exit code."""
     command: list[str] = []
     if "--" in argv:
         at = argv.index("--")

@@ -41,16 +41,11 @@ virtual devices stand in for them, and share its cores.
   flatout scale ppo --env CartPole-v1 --envs 8 --devices 1,2
   flatout scale runs/one runs/two        runs that are there already; unequal work is refused
 """
-FACTORS = (2, 4, 8, 16)
-"""By how much the search enlarges batches."""
+FACTORS = (2, 4, 8, 16)  # by how much the search enlarges batches
 
 
 def scale(argv: list[str]) -> int:
-    """Run the command; returns the exit code.
-
-    Raises:
-        FlatoutError: what the user can mend.
-    """
+    """Run the command; returns the exit code."""
     if not argv or any(word in argv for word in ("-h", "--help")):
         print(HELP, end="")
         return 0 if argv else 2

@@ -22,8 +22,7 @@ STYLES = {"@": "bold yellow", "o": "green", "*": "bold red", "·": "bright_black
 
 DEFAULT_FPS = 10.0
 
-COLOUR = re.compile(r"(\x1b\[[\d;]*m)")
-"""What a frame of text may send to a terminal beside text."""
+COLOUR = re.compile(r"(\x1b\[[\d;]*m)")  # what a frame of text may send to a terminal beside text
 
 
 def watch(

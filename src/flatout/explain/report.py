@@ -26,8 +26,7 @@ from flatout.spans import PHASES
 WORTHWHILE = 1.1
 """A healthy program is told to change something only where more than this gain is predicted."""
 
-SHOWN_SHARE = 0.01
-"""Phases below this share of the time are not listed in a terminal."""
+SHOWN_SHARE = 0.01  # phases below this share of the time are not listed in a terminal
 
 INDENT = 9
 BAR = 24

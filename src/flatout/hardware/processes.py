@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MiB = 1024 * 1024
-PATIENCE = 250.0
-"""Seconds between two detailed readings, for each second that one takes."""
+PATIENCE = 250.0  # seconds between two detailed readings, for each second that one takes
 
 STATE, UTIME, STIME, CUTIME, CSTIME, START = 0, 11, 12, 13, 14, 19
 """Fields of a stat file, counted after the name."""
@@ -121,14 +120,12 @@ class LinuxTree:
         """A file's text; empty if it is gone or may not be read."""
         try:
             descriptor = os.open(f"{self._proc}/{path}", os.O_RDONLY)
+            try:
+                return os.read(descriptor, 1 << 16).decode("ascii", "replace")
+            finally:
+                os.close(descriptor)
         except OSError:
             return ""
-        try:
-            return os.read(descriptor, 1 << 16).decode("ascii", "replace")
-        except OSError:
-            return ""
-        finally:
-            os.close(descriptor)
 
 
 class PortableTree:

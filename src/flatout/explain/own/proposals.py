@@ -11,8 +11,7 @@ from flatout.explain.report import gain_word, percent
 from flatout.planning.facts import RunFacts
 from flatout.planning.predict import Gain
 
-WORTH_SAYING = 0.05
-"""Minimum share of the time for a finding."""
+WORTH_SAYING = 0.05  # minimum share of the time for a finding
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,8 @@ from flatout.storage.span_records import (
 )
 
 INTERVAL_S = 1.0
-RECENT_S = 5.0
-"""Seconds that the live display shows."""
-
-MANY_LANES = 32
-"""Runs with more processes than this write records more rarely."""
+RECENT_S = 5.0  # seconds that the live display shows
+MANY_LANES = 32  # runs with more processes than this write records more rarely
 
 
 class RunRecording:

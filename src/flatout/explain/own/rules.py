@@ -16,8 +16,7 @@ from flatout.explain.report import WORTHWHILE, percent
 from flatout.planning.facts import RunFacts
 from flatout.planning.predict import Costs, costs
 
-LEARNING_HOLDS = 0.5
-"""From this share on, learning itself is the bottleneck."""
+LEARNING_HOLDS = 0.5  # from this share on, learning itself is the bottleneck
 
 Rule = Callable[[RunFacts, Costs, float], Finding | None]
 

@@ -29,8 +29,7 @@ from flatout.storage.span_records import (
     steady,
 )
 
-CROWDED = 0.25
-"""Share of the cores used by other programs from which on the diagnosis notes it."""
+CROWDED = 0.25  # share of the cores used by other programs from which on the diagnosis notes it
 
 MOST_RECORDS, MOST_SAMPLES = 400, 1000
 """Maximum to be drawn: beyond it records are merged and samples left out."""

@@ -29,14 +29,9 @@ from flatout.hardware.monitor import Monitor
 INJECT = Path(__file__).parent / "inject"
 POLL_S = 0.1
 MONITOR_S = 0.5
-PATIENCE_S = 3.0
-"""Limit for the probe's last writes after a stop."""
-
-IMPORTS_S = 60.0
-"""Observation begins after the imports of all processes, or after this time."""
-
-LONGEST = 4
-"""Observation is extended up to this factor to see two whole cycles."""
+PATIENCE_S = 3.0  # limit for the probe's last writes after a stop
+IMPORTS_S = 60.0  # observation begins after the imports of all processes, or after this time
+LONGEST = 4  # observation is extended up to this factor to see two whole cycles
 
 STOP_S = 5.0
 
@@ -56,7 +51,6 @@ def record(
     """Run a program and observe its first `seconds`.
 
     Args:
-        command: program and arguments.
         seconds: how long to observe, or up to `LONGEST` times as long until two whole cycles of
             collecting and learning were seen; then the program continues.
         observed: called once with the complete recording.

@@ -19,11 +19,8 @@ ACTIVE, TRAINS = 0.02, 0.005
 """Minimum shares of the time in which a worker thread works, and in which it does training's work
 (which managers and loggers do not)."""
 
-WORK = ("env", "act", "replay", "input", "learn", "transfer", "communicate")
-"""Phases of training."""
-
-Where = tuple[int, Site | None, str]
-"""(process, site, call)."""
+WORK = ("env", "act", "replay", "input", "learn", "transfer", "communicate")  # phases of training
+Where = tuple[int, Site | None, str]  # (process, site, call)
 
 
 @dataclass

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from flatout.explain.program.evidence import C_CALL, CALL, RETURN, Leaf, Process, Window
-from flatout.explain.program.places import CALLERS, Frames, NetworkSite, Site, chains
+from flatout.explain.program.places import CALLERS, Frames, Networks, Site, chains
 
-SHORT_NS = 60_000
-"""An operation shorter than this is mostly launch overhead."""
+SHORT_NS = 60_000  # an operation shorter than this is mostly launch overhead
 
 
 @dataclass(frozen=True)
@@ -111,9 +110,7 @@ def counted(windows: Iterable[Replay], program: Callable[[Frames], list[Site]]) 
     return result
 
 
-def network_sites(
-    windows: Iterable[Replay], program: Callable[[Frames], list[Site]]
-) -> dict[tuple[Site, ...], NetworkSite]:
+def network_sites(windows: Iterable[Replay], program: Callable[[Frames], list[Site]]) -> Networks:
     """How each line of the program, with its callers, calls networks: a policy's line may be called
     for acting and for learning."""
     calls_by_chain: dict[tuple[Site, ...], list[Call]] = defaultdict(list)
@@ -123,11 +120,14 @@ def network_sites(
                 for chain in chains(program(call.frames)[: CALLERS + 1]):
                     calls_by_chain[chain].append(call)
     return {
-        chain: NetworkSite(
+        chain: (
             int(statistics.median(call.batch for call in calls)),
-            None
-            if all(call.grad is None for call in calls)
-            else sum(bool(call.grad) for call in calls) * 2 > len(calls),
+            None if all(call.grad is None for call in calls) else mostly_with_gradients(calls),
         )
         for chain, calls in calls_by_chain.items()
     }
+
+
+def mostly_with_gradients(calls: Sequence[Call]) -> bool:
+    """Whether gradients were on in more than half of some calls."""
+    return 2 * sum(bool(call.grad) for call in calls) > len(calls)

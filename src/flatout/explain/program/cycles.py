@@ -16,11 +16,8 @@ if TYPE_CHECKING:
 LEARNING = ("learn", "transfer", "communicate")
 COLLECTING = ("env", "act", "ipc", "wait", "eval")
 
-BURST_S = 0.3
-"""A longer gap in learning is a pause."""
-
-LEAST_S = 1.0
-"""Minimum length of a steady state; otherwise everything after the imports is used."""
+BURST_S = 0.3  # a longer gap in learning is a pause
+LEAST_S = 1.0  # minimum length of a steady state; otherwise everything after the imports is used
 
 BESIDE = 4
 """Samples on each side that decide by majority whether a sample is learning or collecting."""
@@ -29,14 +26,9 @@ FOREIGN = 0.2
 """Maximum share of learning (and of collecting) surrounded by the other, if they alternate; more
 means that they are concurrent, or alternate too quickly to be seen."""
 
-LITTLE = 0.1
-"""If collecting takes less than this share of the time, cycles are not needed."""
-
-SHORT = 0.3
-"""Periods of learning shorter than this share of the longest are ignored."""
-
-CYCLES = 2
-"""Minimum number of whole cycles."""
+LITTLE = 0.1  # if collecting takes less than this share of the time, cycles are not needed
+SHORT = 0.3  # periods of learning shorter than this share of the longest are ignored
+CYCLES = 2  # minimum number of whole cycles
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ VERSION = 1
 Recording = tuple[dict[str, Any], list[list[dict[str, Any]]]]
 """Evidence as it is saved: facts about the program, and each process's rows."""
 
-CALL, RETURN, C_CALL = 0, 1, 2
-"""Kinds of a window's events, as in the probe."""
+CALL, RETURN, C_CALL = 0, 1, 2  # kinds of a window's events, as in the probe
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,11 @@ class Code:
     line: int
     owner: dict[str, Any] | None = None  # name and attributes of the class of its first argument
     learns: bool = False  # whether it, or another method of that class, takes gradients
+
+    @property
+    def cls(self) -> tuple[str, str] | None:
+        """Module and name of the class of its first argument, if any."""
+        return None if self.owner is None else (self.owner["module"], self.owner["name"])
 
     def has(self, *attributes: str) -> bool:
         """Whether the class of the first argument has all of these attributes."""

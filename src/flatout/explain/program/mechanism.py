@@ -17,8 +17,7 @@ EAGER_NS = 500_000
 """`SHORT_NS` for JAX's operations outside of compiled functions, which cost more to launch."""
 
 BACKWARD = ("run_backward", "_run_backward")
-LEAST_S = 0.002
-"""Minimum learning time in windows."""
+LEAST_S = 0.002  # minimum learning time in windows
 
 
 @dataclass(frozen=True)

@@ -13,29 +13,20 @@ from dataclasses import dataclass
 
 from flatout.explain.diagnosis import Finding
 from flatout.explain.program import tags
+from flatout.explain.program.calls import mostly_with_gradients
 from flatout.explain.program.facts import Facts
 from flatout.explain.report import percent
 from flatout.planning.predict import ASSUMED, MODELLED
 
-SPREAD = 0.3
-"""Half of a prediction's interval, relative to the saved and to the remaining time."""
-
-PROCESS_COST = 0.10
-"""Relative cost of running in a separate process."""
-
-ENVIRONMENTS = 8
-"""Environments per batched call that are proposed for a program with one."""
-
-SHORT_AVERAGE_S = 0.002
-"""Averages shorter than this are dominated by latency."""
+SPREAD = 0.3  # half of a prediction's interval, relative to the saved and to the remaining time
+PROCESS_COST = 0.10  # relative cost of running in a separate process
+ENVIRONMENTS = 8  # environments per batched call that are proposed for a program with one
+SHORT_AVERAGE_S = 0.002  # averages shorter than this are dominated by latency
 
 COLLECTIVE = re.compile(r"all_?reduce|all_?gather|broadcast|reduce_scatter", re.IGNORECASE)
 
-RARER = 10
-"""Factor by which to write more rarely."""
-
-PERMUTED = 0.3
-"""Share of a phase from which on permuting all rows is its problem."""
+RARER = 10  # factor by which to write more rarely
+PERMUTED = 0.3  # share of a phase from which on permuting all rows is its problem
 
 
 @dataclass(frozen=True)
@@ -98,7 +89,7 @@ def acting(facts: Facts, share: float) -> Remedy:
     between two steps now, or `ENVIRONMENTS`."""
     evidence = facts.heaviest("act", share)
     acts = [call for call in facts.counted.calls if facts.acts(call)]
-    grads = 2 * sum(bool(call.grad) for call in acts) > len(acts)
+    grads = mostly_with_gradients(acts)
     if acts:
         name, batch = Counter((call.owner, call.batch) for call in acts).most_common(1)[0][0]
         evidence.insert(

@@ -19,8 +19,7 @@ from flatout.explain.program.attach import MONITOR_S, machine
 from flatout.explain.program.evidence import Recording
 from flatout.hardware.monitor import Monitor
 
-RATE = 50
-"""Samples per second."""
+RATE = 50  # samples per second
 
 FRAME = re.compile(r"^(?P<name>.*) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)$")
 

@@ -34,11 +34,9 @@ class Timer:
         why: why there is no such timer; None while there is one.
     """
 
-    def __init__(self, before=None):
+    def __init__(self):
         self.running = False
-        self.number = before.number if before else None
-        self.handler = before.handler if before else None
-        self.why = before.why if before else None
+        self.number = self.handler = self.why = None
 
     def handle(self, function):
         """Call `function`, which returns an empty text, from now on; in the main thread."""
