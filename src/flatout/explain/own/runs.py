@@ -10,6 +10,7 @@ from typing import Any
 
 from flatout.config.placement import Placement, parse
 from flatout.config.schema import TrainConfig
+from flatout.config.settings import resolve
 from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.explain.diagnosis import Diagnosis, Lane, Usage
 from flatout.explain.own.rules import findings, headline, verdict
@@ -59,8 +60,6 @@ class Evidence:
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Evidence:
         """The inverse of `as_json`; `UsageError` for other values."""
-        from flatout.config.settings import resolve
-
         try:
             settings = dict(values["settings"])
             return Evidence(

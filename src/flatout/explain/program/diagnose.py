@@ -139,8 +139,7 @@ def _notes(facts: Facts) -> list[str]:
 
 
 def _machine(evidence: Evidence) -> str:
-    machine = evidence.machine
-    gpus = machine["gpus"]
+    machine, gpus = evidence.machine, evidence.machine["gpus"]
     cards = f"{len(gpus)} x {gpus[0]}" if gpus else "no GPU"
     return f"{machine['cpu']}, {machine['cores']} cores, {cards}"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -149,10 +150,8 @@ def rows_of(folder: Path) -> list[list[dict[str, Any]]]:
     for path in sorted(folder.glob("*.jsonl")):
         rows = []
         for line in path.read_text(errors="replace").splitlines():
-            try:
+            with suppress(ValueError):
                 rows.append(json.loads(line))
-            except ValueError:
-                continue
         if rows and rows[0].get("k") == "process":
             processes.append(rows)
     return processes

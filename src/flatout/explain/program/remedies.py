@@ -76,10 +76,8 @@ def env(facts: Facts, share: float) -> Remedy:
         )  # fmt: skip
     why = "All cores are busy already"
     if spare >= 0.25:
-        why = (
-            f"Processes would gain little: together the {cores} cores do {facts.capacity:.1f} "
-            "times what one does"
-        )
+        together = f"together the {cores} cores do {facts.capacity:.1f} times what one does"
+        why = f"Processes would gain little: {together}"
     words = f"{why}: make the step itself cheaper, beginning with the line above."
     return Remedy(words, 0.8, ASSUMED, evidence)
 
@@ -212,8 +210,8 @@ def launch(facts: Facts, share: float) -> Remedy:
             f"under 0.06 ms take {percent(facts.learning.launch or 0)} of its time",
         )
     libraries = facts.evidence.processes[facts.line.driver.process].libraries  # type: ignore[union-attr]
-    how = next((COARSER[name] for name in COARSER if name in libraries), None)
-    how = how or "whole arrays instead of loops over elements"
+    hows = (COARSER[name] for name in COARSER if name in libraries)
+    how = next(hows, "whole arrays instead of loops over elements")
     words = f"Do more in each operation{facts.at('learn')}: {how}."
     return Remedy(words, 0.15, ASSUMED, evidence)
 

@@ -134,11 +134,7 @@ def frame_tag(code: Code, stdlib: str) -> str | None:
 
 
 def steps(kinds: str) -> bool:
-    """Whether a function returns what a step returns: an observation, a reward, ends.
-
-    Args:
-        kinds: of the returned tuple's elements, in the probe's format.
-    """
+    """Whether a function returns elements of a step's kinds: an observation, a reward, ends."""
     if len(kinds) < 3:
         return False
     scalar = kinds[0] in "oNn" and kinds[1] == "n" and "b" in kinds[2:4]
@@ -152,32 +148,21 @@ def is_env(code: Code) -> bool:
     if owner is None or code.plain.startswith("__"):
         return False
     if any(base in ENV_BASES for base in owner["bases"]):
-        return not any(code.has(name) for name in ("zero_grad", "parameters"))
-    return (
-        code.has("step", "reset")
-        and not any(code.has(name) for name in NOT_ENV)
-        and (code.plain in ("step", "reset", "render") or not code.has("act"))
-    )
+        return not (code.has("zero_grad") or code.has("parameters"))
+    stepping = code.has("step", "reset") and not any(map(code.has, NOT_ENV))
+    return stepping and (code.plain in ("step", "reset", "render") or not code.has("act"))
 
 
 def is_replay(code: Code) -> bool:
     """Whether a method's class stores and samples."""
-    return (
-        code.owner is not None
-        and (code.has("sample") or code.has("sample_batch"))
-        and any(code.has(name) for name in STORE)
-        and not code.has("step")
-        and not code.plain.startswith("__init")
-    )
+    samples = code.has("sample") or code.has("sample_batch")
+    stores = any(map(code.has, STORE)) and not code.has("step")
+    return samples and stores and not code.plain.startswith("__init")
 
 
 def _is_dataset(code: Code, where: str) -> bool:
-    return (
-        code.plain == "__getitem__"
-        and where == "program"
-        and code.has("__getitem__", "__len__")
-        and not code.has("forward")
-    )
+    indexed = code.plain == "__getitem__" and code.has("__getitem__", "__len__")
+    return indexed and where == "program" and not code.has("forward")
 
 
 # --- Leaves -----------------------------------------------------------------------------------

@@ -89,8 +89,7 @@ def timeline(evidence: Evidence) -> Timeline:
         return Timeline(tracks, places, None, evidence.began, evidence.ended, [])
     process = evidence.processes[driver.process]
     stacks = {m.stack for m in driver.moments if m.mark.phase != "import"}
-    at_work = {code for stack in stacks for code, _ in process.stacks[stack].frames}
-    codes = [process.codes[code] for code in at_work]
+    codes = [process.codes[code] for stack in stacks for code, _ in process.stacks[stack].frames]
     learns = any(code.learns and is_program(code, process.stdlib) for code in codes)
     steps = [w.t for w in process.windows if any(detail[1] == "env" for detail in w.details)]
     traced = any(code.plain in TAKING for code in codes)  # it ran, but was too short to be sampled
