@@ -95,8 +95,7 @@ def merge(
 
     Args:
         spans: (start, end, phase) in seconds, finite; of one lane, so they do not overlap.
-        end: the time, above 0, at the last pixel's right edge; the first one's left edge is 0.
-        pixels: how many pixels share the time equally.
+        end: the time, above 0, that the pixels share equally, from 0 on.
 
     Returns:
         (first pixel, pixel after the last, phase), in time's order; empty pixels are in none.

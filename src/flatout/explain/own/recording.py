@@ -150,11 +150,13 @@ class RunRecording:
         if learner_s:
             spent["wait"] -= learner_s
             spent[WAIT_LEARNER] = learner_s
-        made = (new - old for new, old in zip(counts, self._counts, strict=True))
+        steps, updates, iterations = (
+            new - old for new, old in zip(counts, self._counts, strict=True)
+        )
         record = partial(
             SpanRecord, max(end - duration, 0.0), duration, first=first, closing=closing
         )
-        records = [record(MAIN, spent, *made)]
+        records = [record(MAIN, spent, steps=steps, updates=updates, iterations=iterations)]
         for lane, work in works.items():
             before = self._works.get(lane, Work())
             spent = {name: s - before.seconds.get(name, 0.0) for name, s in work.seconds.items()}

@@ -245,12 +245,7 @@ class Probe:
         self.line({"k": "thread", "why": why})
 
     def attempt(self, frame, seconds):
-        """Sample, and write now and then.
-
-        Args:
-            frame: the main thread's, where that is who samples.
-            seconds: that the sample of it stands for; None: all since the last one.
-        """
+        """Sample, for so many seconds or (None) all since the last, and write now and then."""
         self.take(frame, seconds)
         if self.last - self.flushed >= FLUSH:
             self.flushed = self.last
