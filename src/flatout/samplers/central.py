@@ -10,14 +10,14 @@ import numpy as np
 
 from flatout.buffers.rollout import RolloutBuffer, share_room
 from flatout.errors import CheckpointError
-from flatout.samplers.base import Restart, check_counts
+from flatout.samplers.base import Sampler, check_counts
 from flatout.samplers.env_group import ActingGroup, LostEnv
 from flatout.samplers.episodes import MAX_REPLAYED_STEPS, ActionLog, EpisodeValues
 from flatout.spans import Spans, Work
-from flatout.types import Episode, Trajectory
+from flatout.types import Trajectory
 
 
-class CentralSampler:
+class CentralSampler(Sampler):
     """Acts for N environments in groups: while one group steps, another's actions are chosen.
 
     Args:
@@ -42,6 +42,7 @@ class CentralSampler:
         *,
         life_loss: bool = False,
     ) -> None:
+        super().__init__()
         self._rounds = [list(groups) for groups in rounds]
         every = [group for groups in rounds for group in groups]
         self._groups = sorted(every, key=lambda group: group.envs.first)
@@ -56,9 +57,6 @@ class CentralSampler:
         self.num_envs = sum(group.envs.num_envs for group in self._groups)
         valued = "q_max" in self._groups[0].policy.layout.fields
         self._values = EpisodeValues(self.num_envs) if valued else None
-        self.episodes: list[Episode] = []
-        self.restarted: list[Restart] = []
-        self.lost = 0
         self.steps = 0  # of each environment, since the run's start: what noise is folded with
         self._slot = self._row = 0  # where the newest observations lie
         self._rows = 0  # of the last trajectory

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from flatout.algorithms.parallel.packing import Bundle
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.config.placement import DeviceName, Share
-from flatout.envs.host import TRAINING
+from flatout.envs.base import TRAINING
 from flatout.errors import UsageError
 from flatout.learner.policy import Policy
 from flatout.samplers.base import Sampler
 from flatout.samplers.central import CentralSampler
-from flatout.samplers.env_group import ActingGroup, EnvGroup, InlineEnvGroup
+from flatout.samplers.env_group import ActingGroup, InlineEnvGroup
 from flatout.samplers.processes.env_group import WorkerEnvGroup
 from flatout.samplers.processes.local import LocalSampler, Remote
 from flatout.samplers.processes.pool import Worker, WorkerPool
@@ -217,7 +217,7 @@ def make_sampler(
         if pool.local:
             return LocalSampler(pool, buffers, acting.remote(pool), task.name, spans)
 
-    def env_group(share: Share) -> EnvGroup:
+    def env_group(share: Share) -> InlineEnvGroup | WorkerEnvGroup:
         if pool is None:
             envs = task.open(
                 share.count, config.run.seed, TRAINING, reseed_after(rollout), share.first

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WorkerEnvGroup:
-    """The environments of consecutive workers of a pool."""
+    """The environments of consecutive workers of a pool; see `InlineEnvGroup`."""
 
     span = "wait"
 
@@ -147,7 +147,7 @@ class WorkerEnvGroup:
                     break
                 except WorkerLost as failure:
                     lost = failure
-            losses += [LostEnv(columns.start + i, obs) for i, obs in enumerate(before)]
+            losses += [(columns.start + i, obs) for i, obs in enumerate(before)]
         self._losses = []
         return losses
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from flatout.buffers.rollout import RolloutBuffer, share_room
 from flatout.errors import CheckpointError
-from flatout.samplers.base import Restart, check_counts
+from flatout.samplers.base import Sampler, check_counts
 from flatout.samplers.processes.pool import Worker, WorkerLost, WorkerPool
 from flatout.samplers.processes.protocol import PARAMS
 from flatout.spans import Spans, Work
@@ -25,6 +25,7 @@ class Remote:
 
     def __init__(self, pool: WorkerPool) -> None:
         names = [name for name in pool.arena.arrays if name.startswith(PARAMS)]
+        super().__init__()
         self._arrays = [pool.arena[name] for name in names]
         self.version = -1
 
@@ -36,7 +37,7 @@ class Remote:
             self.version = version
 
 
-class LocalSampler:
+class LocalSampler(Sampler):
     """Collects with the workers' actors.
 
     Args:
@@ -64,9 +65,6 @@ class LocalSampler:
         self._newest: np.ndarray | None = None  # observations after the last trajectory
         self._busy: list[Worker] = []  # collecting
         self._stateless: set[Worker] = set()  # restarted since the last commit
-        self.episodes: list[Episode] = []
-        self.restarted: list[Restart] = []
-        self.lost = 0
 
     def start(self) -> None:
         with self._pool.fatal():

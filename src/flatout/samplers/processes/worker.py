@@ -41,7 +41,7 @@ class Stepper:
     """
 
     def __init__(self, job: Job, arena: Arena, spent: memoryview[float]) -> None:
-        from flatout.envs.host import TRAINING
+        from flatout.envs.base import TRAINING
         from flatout.envs.task import open_task
 
         task = open_task(job.config, job.source)
