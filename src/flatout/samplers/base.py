@@ -63,16 +63,22 @@ class Sampler(ABC):
         """Close the environments."""
 
 
-def check_counts(state: dict[str, Any], horizon: int) -> None:
-    """Refuse a sampler's state whose counts no run can have come to.
+def check_counts(state: dict[str, Any], horizon: int, num_envs: int) -> None:
+    """Refuse a sampler's state of other environments, or whose counts no run can have come to.
 
     Args:
         state: as `Sampler.state` gave it.
         horizon: T, the most steps of a trajectory.
+        num_envs: N.
 
     Raises:
         CheckpointError: the first impossible one.
     """
+    for name in ("actions", "episode", "origin", "obs"):
+        if len(state[name]) != num_envs:
+            raise CheckpointError(
+                f"it was saved with {len(state[name])} environments, not {num_envs}."
+            )
     counts = {"steps": [state["steps"]], "chunks": [state["chunks"]]}
     counts |= {name: state[name] for name in ("episode", "origin")}
     for name, values in counts.items():

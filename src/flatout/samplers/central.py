@@ -59,7 +59,7 @@ class CentralSampler(Sampler):
         self._values = EpisodeValues(self.num_envs) if valued else None
         self.steps = 0  # of each environment, since the run's start: what noise is folded with
         self._slot = self._row = 0  # where the newest observations lie
-        self._rows = 0  # of the last trajectory
+        self.rows = 0  # of the last trajectory, fewer than T where all whole episodes ended before
         self._starts: list[int] = []
         self._ends: list[tuple[int, int, bool]] = []  # row, environment, whether it was lost
         self._waited: dict[str, int] = {}
@@ -122,7 +122,7 @@ class CentralSampler(Sampler):
             steps: of each environment since the run's start, where trajectories of other workers
                 were longer.
         """
-        rows = self._rows
+        rows = self.rows
         for env, *_ in self.restarted:
             self._log.truncate(env)
         actions = self._buffers[self._slot].read()["action"][:rows]
@@ -131,11 +131,6 @@ class CentralSampler(Sampler):
             self._values.commit()
         self.steps = self.steps + rows if steps is None else steps
         self._mark()
-
-    @property
-    def rows(self) -> int:
-        """Steps of the last trajectory (fewer than T where all whole episodes ended before)."""
-        return self._rows
 
     @property
     def ends(self) -> list[int]:
@@ -150,7 +145,7 @@ class CentralSampler(Sampler):
     @property
     def steps_collected(self) -> int:
         valid = self._buffers[self._slot].valid
-        return self._rows * self.num_envs if valid is None else int(valid.sum())
+        return self.rows * self.num_envs if valid is None else int(valid.sum())
 
     def work(self) -> dict[str, Work]:
         return {n: w for group in self._groups for n, w in group.envs.work().items()}
@@ -162,12 +157,7 @@ class CentralSampler(Sampler):
     def restore(self, state: dict[str, Any]) -> list[str]:
         """Replay every environment's current episode; restart those that do not reproduce."""
         notes: list[str] = []
-        for name in ("actions", "episode", "origin", "obs"):
-            if len(state[name]) != self.num_envs:
-                raise CheckpointError(
-                    f"it was saved with {len(state[name])} environments, not {self.num_envs}."
-                )
-        check_counts(state, self._horizon)
+        check_counts(state, self._horizon, self.num_envs)
         self._slot = self._row = 0
         obs = self._buffers[0].obs[0]
         if state["obs"].shape != obs.shape or state["obs"].dtype != obs.dtype:
@@ -318,7 +308,7 @@ class CentralSampler(Sampler):
             since += group.envs.counters().since
         first = self._groups[0]
         buffer.check(self._name, first.first - first.columns.start)
-        self._row = self._rows = rows
+        self._row = self.rows = rows
         # Rows at which what must be replayed to come here begins.
         self._starts = [max(rows - taken, 0) for taken in since]
         trajectory = buffer.trajectory()

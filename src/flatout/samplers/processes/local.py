@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from flatout.buffers.rollout import RolloutBuffer, share_room
-from flatout.errors import CheckpointError
 from flatout.samplers.base import Sampler, check_counts
 from flatout.samplers.processes.pool import Worker, WorkerLost, WorkerPool
 from flatout.samplers.processes.protocol import PARAMS
@@ -25,7 +24,6 @@ class Remote:
 
     def __init__(self, pool: WorkerPool) -> None:
         names = [name for name in pool.arena.arrays if name.startswith(PARAMS)]
-        super().__init__()
         self._arrays = [pool.arena[name] for name in names]
         self.version = -1
 
@@ -56,6 +54,7 @@ class LocalSampler(Sampler):
         name: str,
         spans: Spans,
     ) -> None:
+        super().__init__()
         self._pool, self._remote, self._name, self._spans = pool, remote, name, spans
         self._workers = pool.workers
         self._buffers = list(buffers)
@@ -152,11 +151,7 @@ class LocalSampler(Sampler):
 
     def restore(self, state: dict[str, Any]) -> list[str]:
         """Replay each environment's current episode in its worker."""
-        if len(state["episode"]) != self.num_envs:
-            raise CheckpointError(
-                f"it was saved with {len(state['episode'])} environments, not {self.num_envs}."
-            )
-        check_counts(state, len(self._buffers[0].rewards))
+        check_counts(state, len(self._buffers[0].rewards), self.num_envs)
         notes: list[str] = []
         self.restarted = []
         with self._pool.fatal():
