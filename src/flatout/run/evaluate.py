@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 
 from flatout.algorithms.base import Algorithm
-from flatout.envs.host import EVALUATION
+from flatout.envs.base import EVALUATION
 from flatout.envs.task import Task
 from flatout.errors import EnvironmentFailure, FlatoutError, UsageError
 from flatout.learner.policy import Policy

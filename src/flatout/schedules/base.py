@@ -79,7 +79,7 @@ class Schedule:
     def start(self) -> None:
         """Draw the initial parameters and reset the environments."""
         self._learner.start()
-        self._publish(self.params, self._version)
+        self._publish_newest()
         self._sampler.start()
 
     def adopt(self, arrays: dict[str, np.ndarray]) -> None:
@@ -89,7 +89,7 @@ class Schedule:
         counters = tuple(PREFIX + name for name in (".step", ".iteration", ".updates", ".epsilon"))
         fresh |= {name: arrays[name] for name in fresh if name in arrays and name not in counters}
         self._learner.adopt(self._learned(fresh))
-        self._publish(self.params, self._version)
+        self._publish_newest()
 
     def snapshot(self) -> Snapshot:
         """All state at the last iteration's boundary."""
@@ -121,7 +121,7 @@ class Schedule:
         self._version = int(data["version"])
         if self._version < 0:
             raise CheckpointError(f"its version {self._version} is impossible.")
-        self._publish(self.params, self._version)
+        self._publish_newest()
         state = dict(data["sampler"])
         state["actions"] = [
             arrays[f"sampler/actions/{env}"] if has_actions else None
@@ -174,6 +174,9 @@ class Schedule:
         if not updates:  # no averages
             values = {name: values[name] for name in values if name in self._always}
         return Metrics(pending.steps, updates, pending.episodes, values)
+
+    def _publish_newest(self) -> None:
+        self._publish(self.params, self._version)
 
     def _publish(self, bundle: tuple[Any, ...], version: int) -> None:
         for policy in self._policies:
