@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flatout.errors import FlatoutError, one_line
+from flatout.errors import writing
 from flatout.explain.causes import HEALTHY
 from flatout.fleet.scaling import PARTS, Scaling
 
@@ -86,7 +86,5 @@ def draw(scaling: Scaling, file: Path) -> None:
     axes.plot(counts, [scaling.speed_up(row) for row in scaling.rows], "o-", label="measured")
     axes.set(xlabel="devices", ylabel="speed-up", xticks=counts, ylim=(0, None))
     axes.legend()
-    try:
+    with writing(file):
         figure.savefig(file)
-    except OSError as error:
-        raise FlatoutError(f"cannot write {file}: {one_line(error)}.") from error

@@ -21,7 +21,7 @@ import safetensors
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
-from flatout.errors import CheckpointError, DamagedError, FlatoutError
+from flatout.errors import CheckpointError, DamagedError, FlatoutError, writing
 from flatout.storage import durable, nofollow, signing
 from flatout.storage.segments import Reference, SavedRows, SegmentStore
 from flatout.types import Snapshot
@@ -96,14 +96,6 @@ def refuse_nonsense(name: str, array: np.ndarray) -> None:
     """Refuse NaN and infinities: a run ends before it saves any."""
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise CheckpointError(f"the array {name} holds NaN or infinite numbers.")
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file atomically; the old content survives a `FlatoutError`."""
-    try:
-        durable.replace(path, content)
-    except OSError as error:
-        raise FlatoutError(f"cannot write {path}: {error.strerror}.") from error
 
 
 def save(
@@ -250,28 +242,20 @@ def load(path: Path) -> tuple[int, Snapshot]:
         tensors = nofollow.read(path / ARRAYS, 3)
         data = json.loads(nofollow.read(path / DATA, 3, MOST_JSON))
         if not isinstance(data, dict) or data.pop("digest", None) != _digest(data):
-            raise CheckpointError(f"the checkpoint {path} is corrupt: {DATA} was changed.{hint}")
+            raise ValueError(f"{DATA} was changed")
         refuse_format(data.get("format"), f"the checkpoint {path}")
         if data["sha256"] != hashlib.sha256(tensors).hexdigest():
-            raise CheckpointError(
-                f"the checkpoint {path} is corrupt: {ARRAYS} is not what was saved.{hint}"
-            )
+            raise ValueError(f"{ARRAYS} is not what was saved")
         step = data["step"]
         if type(step) is not int or step != _step(path) or step >= 2**31:
-            raise CheckpointError(
-                f"the checkpoint {path} is corrupt: it says that it is of step {str(step)[:40]}."
-                f"{hint}"
-            )
+            raise ValueError(f"it says that it is of step {str(step)[:40]}")
         arrays = load_tensors(tensors)
         rows = None
         if "replay" in data:
             replay = data["replay"]
             first, end = (int(number) for number in replay["stored"])
             segments = path.parent.parent / REPLAY
-            try:
-                rows = SavedRows(segments, list(replay["segments"]), (first, end))
-            except CheckpointError as error:
-                raise CheckpointError(f"the checkpoint {path} is corrupt: {error}{hint}") from error
+            rows = SavedRows(segments, list(replay["segments"]), (first, end))
         return step, Snapshot(dict(arrays), data["data"], rows)
     except OSError as error:
         raise CheckpointError(
@@ -305,7 +289,8 @@ def save_agent(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[s
     values = json.loads(json.dumps({**metadata, "sha256": _contents(contiguous)}))
     signed_values = signing.signed(signing.AGENT, values)
     text = {name: json.dumps(value) for name, value in signed_values.items()}
-    replace_file(path, dump_tensors(contiguous, text))
+    with writing(path):
+        durable.replace(path, dump_tensors(contiguous, text))
 
 
 def load_agent(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -113,15 +113,6 @@ def read(path: Path, depth: int = 1, limit: int | None = None) -> bytes:
         return file.read(size + 1)  # the file may grow while it is read
 
 
-def names(path: Path, depth: int = 1) -> list[str]:
-    """The names in a folder; none if there is no such folder."""
-    try:
-        with folder(path, depth) as descriptor:
-            return os.listdir(descriptor)
-    except FileNotFoundError:
-        return []
-
-
 def remove_folder(name: str, files: Iterable[str], parent: int) -> None:
     """Remove these files from a folder, then the folder if it is empty."""
     with suppress(OSError):

@@ -62,7 +62,9 @@ class SegmentStore:
         written: list[Reference] = []
         try:
             while begin < end:
-                stop = min(begin + self._rows_per_segment(rows, begin, end), end)
+                row = rows.read(begin, begin + 1)
+                size = sum(array.nbytes for name, array in row.items() if name != "finals")
+                stop = min(begin + max(PIECE // max(size, 1), 1), end)
                 written.append(self._write(rows.read(begin, stop), begin, stop))
                 begin = stop
         except OSError:
@@ -88,11 +90,6 @@ class SegmentStore:
                     with suppress(OSError):
                         os.unlink(name, dir_fd=parent)
 
-    def _rows_per_segment(self, rows: RowSource, begin: int, end: int) -> int:
-        row = rows.read(begin, begin + 1)
-        size = sum(array.nbytes for name, array in row.items() if name != "finals")
-        return max(PIECE // max(size, 1), 1)
-
     def _write(self, arrays: dict[str, np.ndarray], first: int, end: int) -> Reference:
         content = dump_tensors({n: np.asarray(a, order="C") for n, a in arrays.items()})
         digest = hashlib.sha256(content).hexdigest()
@@ -109,28 +106,26 @@ class SavedRows:
         folder: of the segments.
         references: to them, oldest first; they must cover the rows.
         stored: the first and one past the last needed row.
+
+    Raises:
+        ValueError: the references do not cover the rows.
     """
 
     def __init__(self, folder: Path, references: list[Reference], stored: tuple[int, int]) -> None:
         self._folder = folder
         self.references = references
-        self._stored = stored
+        self.stored = stored
         self._open: tuple[str, dict[str, np.ndarray]] | None = None
         at = stored[0]
         if not 0 <= stored[0] <= stored[1]:
-            raise CheckpointError(f"it cannot hold the replay rows {stored[0]} to {stored[1]}.")
+            raise ValueError(f"it cannot hold the replay rows {stored[0]} to {stored[1]}")
         for ref in references:
             if type(ref["first"]) is not int or type(ref["end"]) is not int:
-                raise CheckpointError("the rows of a replay segment are no whole numbers.")
+                raise ValueError("the rows of a replay segment are no whole numbers")
             if ref["first"] <= at:
                 at = max(at, ref["end"])
         if at < stored[1]:
-            raise CheckpointError(f"the replay rows from {at} on are missing.")
-
-    @property
-    def stored(self) -> tuple[int, int]:
-        """The first and one past the last needed row."""
-        return self._stored
+            raise ValueError(f"the replay rows from {at} on are missing")
 
     def read(self, first: int, end: int) -> dict[str, np.ndarray]:
         """The rows ``first .. end - 1``."""
