@@ -28,9 +28,7 @@ EPISODE_MEANS = ("loss", "actor_loss", "critic_loss", "epsilon", "replay_fill", 
 class JsonLines:
     """``metrics.jsonl``: one object a row, ``step`` first.
 
-    Args:
-        path: the file.
-        offset: bytes to keep; a resumed run cuts off what lies after its checkpoint.
+    A resumed run cuts off what lies after its checkpoint, at `offset` bytes.
     """
 
     def __init__(self, path: Path, offset: int = 0) -> None:
@@ -64,9 +62,7 @@ class TensorBoard:
     Written here and now: tensorboardX's own `SummaryWriter` sends each event through a queue
     between processes to a thread, which cost more than a millisecond of a busy run.
 
-    Args:
-        folder: of the run.
-        purge_step: events of this step and later ones, of an earlier file, do not count.
+    An earlier file's events do not count from `purge_step` on.
     """
 
     def __init__(self, folder: Path, purge_step: int | None = None) -> None:
@@ -115,7 +111,6 @@ class RunLogs:
     """Everything that a run logs to.
 
     Args:
-        folder: of the run, or None.
         resumed: whether the run went on from `progress`.
         episodes: whether every training episode gets a row.
         stack: closes the files.

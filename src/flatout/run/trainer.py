@@ -44,8 +44,7 @@ class Trainer:
     """One run from its settings to its summary.
 
     Args:
-        source: an environment object or factory instead of the configured id.
-        network: a custom torso.
+        source, network: see `assemble`.
         folder: where the run is kept; None keeps nothing.
         resume: go on from the folder's last checkpoint.
         initial: learning state to start from, as named arrays.

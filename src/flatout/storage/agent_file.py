@@ -30,9 +30,7 @@ def save_parameters(
     """Write a saved agent: its learning state by name, with its settings.
 
     Args:
-        path: the safetensors file.
-        config: the settings.
-        arrays: a snapshot's arrays.
+        arrays: a snapshot's.
         reached: the return to record, or None.
         optimiser: keep the optimiser's state too, so that learning can continue.
         learned: calls of `learn` so far; each draws other seeds.

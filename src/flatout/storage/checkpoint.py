@@ -52,12 +52,7 @@ def leaf_names(shapes: Any, prefix: str) -> Any:
 
 
 def rebuild(names: Any, shapes: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """A pytree from named arrays.
-
-    Args:
-        names: the pytree of names (all of `leaf_names`, or a subtree).
-        shapes: the same pytree of shapes and dtypes.
-        arrays: by name.
+    """A pytree from named arrays, in the form of `names` (`leaf_names`, or a subtree) and `shapes`.
 
     Raises:
         CheckpointError: an array is missing, has another shape or type, or holds NaN or infinities.
@@ -101,14 +96,7 @@ def refuse_nonsense(name: str, array: np.ndarray) -> None:
 def save(
     folder: Path, step: int, snapshot: Snapshot, keep: int, store: SegmentStore | None = None
 ) -> Path:
-    """Write a checkpoint and remove all but the newest `keep`.
-
-    Args:
-        folder: of all checkpoints.
-        step: the run's step count.
-        snapshot: the state.
-        keep: number of checkpoints to keep.
-        store: for the snapshot's rows of experience.
+    """Write a checkpoint (its rows of experience to `store`); remove all but the newest `keep`.
 
     Raises:
         FlatoutError: the folder cannot be written; earlier checkpoints are intact.

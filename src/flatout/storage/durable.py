@@ -22,10 +22,7 @@ def write_file(name: str, content: bytes, parent: int) -> None:
 def replace(path: Path, content: bytes, depth: int = 1) -> None:
     """Replace a file atomically; after an `OSError` the old content is intact.
 
-    Args:
-        path: the file; its folder exists.
-        content: its bytes.
-        depth: number of the path's last names that lie within a run folder (see `nofollow`).
+    Its folder exists; `nofollow` says what `depth` is.
     """
     temporary = temporary_name(path.name)
     with folder(path.parent, depth - 1) as parent:

@@ -31,7 +31,6 @@ class LastWords:
     """Records why this process dies, and reports why the last one did.
 
     Args:
-        folder: the run's.
         report: let `faulthandler` write there and on stderr, unless it is enabled already.
 
     Attributes:
@@ -81,7 +80,6 @@ def out_of_memory_kills() -> int:
 
 
 def _boot() -> str:
-    """The machine's boot id."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -39,10 +39,7 @@ class NotOrdinaryError(OSError):
 def folder(path: Path, depth: int = 1, make: bool = False) -> Iterator[int]:
     """A descriptor of a folder; `NotOrdinaryError` if a link leads to it.
 
-    Args:
-        path: the folder.
-        depth: see the module.
-        make: make it and its missing parents.
+    The module says what `depth` is; `make` makes the folder and its missing parents.
     """
     names = path.parts[len(path.parts) - depth :] if depth else ()
     root = Path(*path.parts[: len(path.parts) - len(names)])
@@ -66,7 +63,6 @@ def open_file(path: Path, how: int = READ, depth: int = 1) -> int:
     """A descriptor of an ordinary file.
 
     Args:
-        path: the file.
         how: `READ`, `APPEND`, `CHANGE` (in place) or `NEW`.
         depth: see the module; 0 follows links of the file itself, too.
 
@@ -95,10 +91,7 @@ def open_below(name: str, how: int, parent: int) -> int:
 def read(path: Path, depth: int = 1, limit: int | None = None) -> bytes:
     """An ordinary file's content; raises as `open_file` does, and if it is too large.
 
-    Args:
-        path: the file.
-        depth: see the module.
-        limit: maximum bytes; half of the free memory by default.
+    By default `limit` is half of the free memory.
     """
     with open_stream(path, READ, depth) as file:
         size = os.fstat(file.fileno()).st_size

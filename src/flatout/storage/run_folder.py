@@ -38,7 +38,7 @@ class RunFolder:
     """One run's folder, locked while the run lives.
 
     Args:
-        path: the folder; created if it does not exist.
+        path: created if it does not exist.
         resume: the folder must hold a run; else it must hold none.
         report: write fatal signals to stderr too, see `LastWords`.
 
@@ -166,7 +166,6 @@ def load_config(run_dir: Path, consent: Consent | None = NO_CONSENT) -> TrainCon
     """The resolved settings of a run.
 
     Args:
-        run_dir: the run's folder.
         consent: the user's consent to code that the settings name. None: the settings are only
             read, and may have an older format.
 

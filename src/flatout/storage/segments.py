@@ -103,8 +103,7 @@ class SavedRows:
     """The rows that a checkpoint refers to, checked as they are read.
 
     Args:
-        folder: of the segments.
-        references: to them, oldest first; they must cover the rows.
+        references: to the folder's segments, oldest first.
         stored: the first and one past the last needed row.
 
     Raises:

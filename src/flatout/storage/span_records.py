@@ -77,7 +77,6 @@ class SpanRecord:
 
     @property
     def end(self) -> float:
-        """End time."""
         return self.t + self.d
 
 
@@ -150,7 +149,6 @@ class Worker:
 
     @property
     def busy_s(self) -> float:
-        """Seconds of stepping and acting."""
         return self.env_s + self.act_s
 
 
