@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from flatout.config.schema import EPISODES, SEEDS, TrainConfig
-from flatout.config.settings import load_preset, resolve, with_run
+from flatout.config.settings import load_preset, resolve
 from flatout.envs.host import to_environment
 from flatout.envs.task import Task
 from flatout.errors import CheckpointError, UsageError, nearest, short, writing
@@ -113,15 +113,18 @@ class Agent:
         Raises:
             FlatoutError: the run failed.
         """
-        _check_main_guard()
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise UsageError(
+                "training started while a spawned process was importing this script: put the calls "
+                'under if __name__ == "__main__":'
+            )
         folder_name = run_dir if run_dir is not None else self.config.run.run_dir
-        config = with_run(
-            self.config,
-            steps=self.config.run.steps if total_timesteps is None else total_timesteps,
-            run_dir=None if folder_name is None else str(folder_name),
-            seed=_continued(self.config.run.seed, self._learned),
-        )
-        config = resolve(config.algorithm, config.flat())
+        changes = {
+            "steps": self.config.run.steps if total_timesteps is None else total_timesteps,
+            "run_dir": None if folder_name is None else str(folder_name),
+            "seed": _continued(self.config.run.seed, self._learned),
+        }
+        config = resolve(self.algorithm, self.config.flat(), changes)
         display = None
         if progress_bar:
             from rich.console import Console
@@ -320,12 +323,3 @@ def _continued(seed: int, learned: int) -> int:
     if not learned:
         return seed
     return int(np.random.SeedSequence(seed, spawn_key=(learned,)).generate_state(1)[0])
-
-
-def _check_main_guard() -> None:
-    """Say what a script lacks that a spawned process imports again."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise UsageError(
-            "training started while a spawned process was importing this script: put the calls "
-            'under if __name__ == "__main__":'
-        )

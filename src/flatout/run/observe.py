@@ -21,28 +21,17 @@ from flatout.storage.span_records import MAIN, Begin
 
 
 def start_recording(
-    config: TrainConfig,
-    components: Components,
-    progress: Progress,
-    spans: Spans,
-    clock: RunClock,
-    wall: Callable[[], float],
-    folder: Path | None,
-    sample_devices: bool,
-) -> RunRecording:
+    config: TrainConfig, components: Components, progress: Progress, spans: Spans, clock: RunClock,
+    wall: Callable[[], float], folder: Path | None, sample_devices: bool,
+) -> RunRecording:  # fmt: skip
     """Keep where the time goes from now on; `wall` gives the run's seconds so far."""
     schedule, hardware = components.schedule, components.hardware
     waits = "sampler_wait_s" in schedule.stats()
     recording = RunRecording(
-        spans,
-        lanes=schedule.work,
+        spans, lanes=schedule.work, wall=wall, folder=folder, kept_s=progress.wall_s,
+        cores=hardware.cores, devices=sample_devices,
         waited=lambda: schedule.stats()["sampler_wait_s"] if waits else 0.0,
-        wall=wall,
-        folder=folder,
-        kept_s=progress.wall_s,
-        cores=hardware.cores,
-        devices=sample_devices,
-    )
+    )  # fmt: skip
     cards = ", ".join(gpu.name for gpu in hardware.gpus) or "no GPU"
     times = clock.times()
     begin = Begin(

@@ -29,9 +29,8 @@ from flatout.run.observe import closing_verdict, current_load, start_recording
 from flatout.run.progress import Display, Progress
 from flatout.run.summary import summarise
 from flatout.spans import RunClock, Spans
-from flatout.storage import checkpoint
+from flatout.storage import checkpoint, nofollow
 from flatout.storage.agent_file import BEST, FINAL, save_parameters
-from flatout.storage.durable import replace as replace_file
 from flatout.storage.run_folder import RunFolder
 from flatout.storage.segments import SegmentStore
 from flatout.types import Metrics, Snapshot
@@ -330,7 +329,7 @@ class Trainer:
             self._folder.write_json("summary.json", summary)
             if self._spans.trace:
                 trace = json.dumps(self._spans.chrome_trace())
-                replace_file(self._folder.path / "trace.json", trace.encode())
+                nofollow.replace(self._folder.path / "trace.json", trace.encode())
         return summary
 
     def _wall(self) -> float:

@@ -22,7 +22,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
 from flatout.errors import CheckpointError, DamagedError, FlatoutError, writing
-from flatout.storage import durable, nofollow, signing
+from flatout.storage import nofollow, signing
 from flatout.storage.segments import Reference, SavedRows, SegmentStore
 from flatout.types import Snapshot
 
@@ -117,8 +117,8 @@ def save(
                 with suppress(FileExistsError):  # it holds files of other programs
                     os.mkdir(temporary, dir_fd=parent)
                 with nofollow.folder(folder / temporary, 2) as inside:
-                    durable.write_file(ARRAYS, tensors, inside)
-                    durable.write_file(DATA, text.encode(), inside)
+                    nofollow.write_file(ARRAYS, tensors, inside)
+                    nofollow.write_file(DATA, text.encode(), inside)
                     os.fsync(inside)
                 with suppress(FileNotFoundError):  # the same step again, after a resume
                     _rename(name, old, parent)  # `recover` handles both names
@@ -278,7 +278,7 @@ def save_agent(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[s
     signed_values = signing.signed(signing.AGENT, values)
     text = {name: json.dumps(value) for name, value in signed_values.items()}
     with writing(path):
-        durable.replace(path, dump_tensors(contiguous, text))
+        nofollow.replace(path, dump_tensors(contiguous, text))
 
 
 def load_agent(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -56,7 +56,6 @@ class LastWords:
         """Remove the files: the process ends by itself."""
         if self._reports:
             faulthandler.disable()
-            self._reports = False
         if self._tee is not None:
             assert self._tee.stdin is not None
             self._tee.stdin.close()
@@ -64,7 +63,6 @@ class LastWords:
                 self._tee.wait(1.0)
             self._tee.kill()
             self._tee.wait()
-            self._tee = None
         for file in self._files:
             with suppress(OSError):
                 file.unlink()

@@ -1,4 +1,4 @@
-"""Files of a run folder, opened without following links.
+"""Files of a run folder, opened without following links and written whole.
 
 A run folder may be untrusted: any name in it may be a symbolic link, a pipe or a device. Each
 folder is opened relative to its parent and never through a link, so swapping names has no effect;
@@ -104,6 +104,38 @@ def read(path: Path, depth: int = 1, limit: int | None = None) -> bytes:
                 errno.EFBIG, f"it has {size:,} bytes, more than the {limit:,} that may be read"
             )
         return file.read(size + 1)  # the file may grow while it is read
+
+
+def write_file(name: str, content: bytes, parent: int) -> None:
+    """Write and sync a file in an open folder; replace an old one, and follow no link."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=parent)
+    with os.fdopen(open_below(name, NEW, parent), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace(path: Path, content: bytes, depth: int = 1) -> None:
+    """Replace a file atomically; after an `OSError` the old content is intact.
+
+    Its folder exists; the module says what `depth` is.
+    """
+    temporary = temporary_name(path.name)
+    with folder(path.parent, depth - 1) as parent:
+        try:
+            write_file(temporary, content, parent)
+            os.replace(temporary, path.name, src_dir_fd=parent, dst_dir_fd=parent)
+            os.fsync(parent)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=parent)
+            raise
+
+
+def temporary_name(name: str) -> str:
+    """A file's name until it is complete."""
+    return f".{name}.tmp"
 
 
 def remove_folder(name: str, files: Iterable[str], parent: int) -> None:

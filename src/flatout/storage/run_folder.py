@@ -18,7 +18,6 @@ from flatout.errors import CheckpointError, FlatoutError, UsageError, writing
 from flatout.storage import nofollow, signing
 from flatout.storage.agent_file import AGENT_FILES
 from flatout.storage.checkpoint import FORMAT, recover, refuse_format
-from flatout.storage.durable import replace, temporary_name
 from flatout.storage.last_words import FAULT, RUNNING, LastWords
 from flatout.storage.trust import NO_CONSENT, Consent, refuse_foreign
 
@@ -73,7 +72,7 @@ class RunFolder:
                 raise FlatoutError(f"the run folder {path} is in use by another process.") from None
             recover(self.checkpoints)
             for name in FILES:  # left by a run that was killed while writing
-                (path / temporary_name(name)).unlink(missing_ok=True)
+                (path / nofollow.temporary_name(name)).unlink(missing_ok=True)
             self._words = LastWords(path, report)
             undo.pop_all()
         self.died_of = self._words.before
@@ -120,7 +119,7 @@ class RunFolder:
                 "numbers, strings, flags and lists of them."
             ) from error
         with writing(self.path / name):
-            replace(self.path / name, (text + "\n").encode())
+            nofollow.replace(self.path / name, (text + "\n").encode())
 
     def close(self) -> None:
         """Release the folder; remove it if no run has begun in it."""

@@ -21,7 +21,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
 from flatout.errors import CheckpointError, DamagedError
-from flatout.storage import durable, nofollow
+from flatout.storage import nofollow
 from flatout.types import RowSource
 
 SMALL = 8 << 20
@@ -95,7 +95,7 @@ class SegmentStore:
         digest = hashlib.sha256(content).hexdigest()
         name = f"rows-{first:012d}-{end:012d}-{digest[:8]}.safetensors"
         with nofollow.folder(self._folder, make=True):
-            durable.replace(self._folder / name, content, 2)
+            nofollow.replace(self._folder / name, content, 2)
         return {"file": name, "first": first, "end": end, "sha256": digest, "bytes": len(content)}
 
 
