@@ -112,7 +112,7 @@ class RunLogs:
 
     Args:
         resumed: whether the run went on from `progress`.
-        episodes: whether every training episode gets a row.
+        episodes: whether every training episode gets a row (`by_episode`: in a folder).
         stack: closes the files.
 
     Raises:
@@ -125,6 +125,7 @@ class RunLogs:
     ) -> None:  # fmt: skip
         run = config.run
         self._rows = self._episodes = self._board = None
+        self.by_episode = episodes and folder is not None
         self._loggers: list[Callable[[dict[str, float], int], None]] = []
         if folder is not None:
             self._rows = JsonLines(folder / "metrics.jsonl", progress.metrics_bytes)
@@ -134,7 +135,7 @@ class RunLogs:
                 self._board = TensorBoard(folder, progress.steps + 1 if resumed else None)
                 self._loggers.append(self._board.log)
                 stack.callback(self._board.close)
-            if episodes:
+            if self.by_episode:
                 self._episodes = JsonLines(folder / "episodes.jsonl", progress.episodes_bytes)
                 stack.callback(self._episodes.close)
         if run.wandb:
@@ -147,19 +148,13 @@ class RunLogs:
         for log in self._loggers:
             log(row, step)
 
-    @property
-    def by_episode(self) -> bool:
-        """Whether every training episode gets a row."""
-        return self._episodes is not None
-
     def log_episodes(self, episodes: list[Episode], progress: Progress) -> None:
         """Write the episodes that an iteration ended to ``episodes.jsonl`` and TensorBoard.
 
         Losses are means over the updates since an episode last ended (with one environment: over
         the episode's own), the rest is of the episode's end.
         """
-        if self._episodes is None or not episodes:
-            return
+        assert self._episodes is not None
         means = {name: total / count for name, (total, count) in progress.since_episode.items()}
         progress.since_episode.clear()
         for number, episode in enumerate(episodes, progress.episodes - len(episodes)):

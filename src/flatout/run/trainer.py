@@ -178,8 +178,7 @@ class Trainer:
 
     def _loop(self, components: Components, recording: RunRecording) -> None:
         progress, run = self.progress, self.config.run
-        every = run.checkpoint_every
-        every = max(run.steps // 10, 1) if every is None else every
+        every = max(run.steps // 10, 1) if run.checkpoint_every is None else run.checkpoint_every
         if not self._resume:
             progress.next_checkpoint, progress.next_eval = every, run.eval_every
         while True:

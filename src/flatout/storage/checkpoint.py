@@ -249,12 +249,9 @@ def load(path: Path) -> tuple[int, Snapshot]:
         raise CheckpointError(
             f"the checkpoint {path} cannot be read: {error.strerror}.{hint}"
         ) from error
-    except KeyError as error:
-        raise CheckpointError(
-            f"the checkpoint {path} is corrupt: it lacks or does not know {error}.{hint}"
-        ) from error
-    except (ValueError, TypeError, RecursionError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"the checkpoint {path} is corrupt: {error}.{hint}") from error
+    except (KeyError, ValueError, TypeError, RecursionError, safetensors.SafetensorError) as error:
+        what = "it lacks or does not know " if isinstance(error, KeyError) else ""
+        raise CheckpointError(f"the checkpoint {path} is corrupt: {what}{error}.{hint}") from error
 
 
 def _advice(path: Path) -> str:
