@@ -82,7 +82,7 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
     replay, shards, obs_spec = replay_spec(config, spec.total_steps), spec.shards, spec.obs_spec
     learning_rate = linear("learning_rate", config.learning_rate)
     critic_ratio = (config.critic_learning_rate or learning_rate[0]) / learning_rate[0]
-    start, learned = entropy_coefficient(config.ent_coef)
+    start, learned = entropy_coefficient("ent_coef", config.ent_coef)
     aim = -float(bounds.size) if config.target_entropy is None else config.target_entropy
 
     networks = ActorCritics(spec, bounds.size, 2 * bounds.size, 2)

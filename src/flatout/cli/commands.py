@@ -16,7 +16,7 @@ from flatout.cli.arguments import train_config
 from flatout.config.schema import ALGORITHMS
 from flatout.config.settings import presets, with_run
 from flatout.errors import FlatoutError, UsageError, nearest
-from flatout.storage import durable
+from flatout.storage import nofollow
 
 HELP = """\
 usage: flatout COMMAND ...
@@ -129,7 +129,7 @@ def _keep_traceback(path: Path, error: FlatoutError) -> None:
 
     try:
         text = "".join(traceback.format_exception(error.__cause__))
-        durable.replace(path / "error.log", text.encode(errors="replace"))
+        nofollow.replace(path / "error.log", text.encode(errors="replace"))
     except OSError:
         return
     error.args = (f"{error} The traceback is in {path / 'error.log'}.",)

@@ -89,7 +89,7 @@ def _run(path: Path, asked: ExplainArguments) -> None:
     _report(diagnosis, asked)
     if asked.try_:
         console = Console()
-        outcome = try_first(path, diagnosis, console, consent=Consent(trust=asked.trust))
+        outcome = try_first(path, diagnosis, console, Consent(trust=asked.trust))
         show(outcome, console)
         if asked.json is not None:
             _write(asked.json, diagnosis.as_json() | {"trial": outcome.as_json()})
