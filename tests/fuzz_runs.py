@@ -310,7 +310,7 @@ def readers(run: Path) -> list[Callable[[], Any]]:
     def agent() -> None:
         file = find_agent(run)
         _, said = checkpoint.load_agent(file)
-        refuse_foreign(saved_config(said, file), file, False)
+        refuse_foreign(saved_config(said, file, None), file, False)
 
     def owned() -> None:
         folder = RunFolder(run, resume=True)

@@ -29,19 +29,9 @@ if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
     del module
 
 __all__ = [
-    "A2C",
-    "DDPG",
-    "DQN",
-    "PPO",
-    "SAC",
-    "TD3",
-    "CheckpointError",
-    "EnvironmentFailure",
-    "FlatoutError",
-    "Genetic",
-    "Placement",
-    "UsageError",
-]
+    "A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "CheckpointError", "EnvironmentFailure",
+    "FlatoutError", "Genetic", "Placement", "UsageError",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

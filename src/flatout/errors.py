@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 import signal
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 
 from flatout.output import printable
 
@@ -50,6 +51,15 @@ class Interrupt(BaseException):
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
         self.signum = signum
+
+
+@contextmanager
+def writing(what: object) -> Generator[None, None, None]:
+    """Turn an `OSError` into a `FlatoutError` that says what cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise FlatoutError(f"cannot write {what}: {error.strerror or one_line(error)}.") from error
 
 
 def one_line(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import sys
@@ -31,19 +32,16 @@ def printable(text: str) -> str:
 
 def plain(text: str, encoding: str) -> str:
     """A text limited to the characters of an encoding."""
-    try:
-        text.encode(encoding)
-        return text
-    except UnicodeEncodeError:
-        return "".join(_plain(letter, encoding) for letter in text)
+    return text.encode(encoding, "flatout.plain").decode(encoding)
 
 
-def _plain(letter: str, encoding: str) -> str:
-    try:
-        letter.encode(encoding)
-        return letter
-    except UnicodeEncodeError:
-        return PLAIN.get(letter, "?")
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    lost = error.object[error.start : error.end]
+    return "".join(PLAIN.get(letter, "?") for letter in lost), error.end
+
+
+codecs.register_error("flatout.plain", _replaced)
 
 
 def say(sentence: object) -> None:
@@ -66,11 +64,8 @@ def leave() -> None:
 class Output:
     """A text stream to which writing never fails.
 
-    Args:
-        stream: receives the text until a write fails.
-        called: its name, for messages.
-
     Attributes:
+        called: its name, for messages.
         lost: why writing failed, or an empty string.
         unread: whether it failed because the reader has gone.
         told: whether the user was told.
@@ -120,12 +115,8 @@ class Output:
 
 
 def trouble(stream: object, consequence: str) -> str:
-    """Why an `Output` cannot be written, or an empty string; reported on stderr once.
-
-    Args:
-        stream: any stream.
-        consequence: the end of the report.
-    """
+    """Why an `Output` cannot be written, or an empty string; stderr is told once, with what
+    follows."""
     if not isinstance(stream, Output) or not stream.lost:
         return ""
     reason = f"{stream.called} cannot be written ({stream.lost})"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 NAMES = (
@@ -36,11 +35,7 @@ PHASES: dict[str, str] = {
 }
 """Phases and their descriptions, in the order of reports."""
 
-OF_SPAN = {
-    "env": "env", "act": "act", "input": "input", "transfer": "transfer", "replay": "replay",
-    "learn": "learn", "publish": "publish", "log": "io", "checkpoint": "io", "eval": "eval",
-    "compile": "compile", "wait": "wait", "other": "other",
-}  # fmt: skip
+OF_SPAN = {name: name for name in (*NAMES, "other")} | {"log": "io", "checkpoint": "io"}
 """Span to phase."""
 
 MAX_TRACE_EVENTS = 1_000_000
@@ -69,20 +64,14 @@ class Span:
     def __init__(self, spans: Spans, name: str) -> None:
         self._spans = spans
         self.name = name
-        self.start = 0
-        self.children = 0
+        self.start = self.children = 0
 
     def __enter__(self) -> Span:
         self._spans.stack.append(self)
         self.start = time.perf_counter_ns()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         end = time.perf_counter_ns()
         self._spans.stack.pop()
         self._spans.add(self.name, end - self.start, net=end - self.start - self.children)
@@ -104,12 +93,10 @@ class Spans:
         return Span(self, name)
 
     def add(self, name: str, duration: int, net: int | None = None) -> None:
-        """Add `duration` nanoseconds to `name` (hot loops time themselves and add once).
+        """Add nanoseconds to a span (hot loops time themselves and add once).
 
-        Args:
-            name: the span.
-            duration: nanoseconds, subtracted from the enclosing open span.
-            net: nanoseconds without inner spans; by default `duration`.
+        `duration` is subtracted from the enclosing open span; `net` (by default the same) is
+        without inner spans.
         """
         self.totals[name] = self.totals.get(name, 0) + (duration if net is None else net)
         if self.stack:

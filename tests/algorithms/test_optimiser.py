@@ -224,7 +224,7 @@ def test_linear_schedules(value: float | str, ends: tuple[float, float]) -> None
 def test_entropy_coefficients() -> None:
     values = ("auto", "auto_0.1", 0.2, "0.2")
     wanted = [(1.0, True), (0.1, True), (0.2, False), (0.2, False)]
-    assert [entropy_coefficient(value) for value in values] == wanted
+    assert [entropy_coefficient("ent_coef", value) for value in values] == wanted
 
 
 # Arrays packed into few

@@ -14,9 +14,9 @@ import pytest
 
 from flatout.config.schema import EnvConfig
 from flatout.config.settings import resolve
-from flatout.envs.base import Envs
+from flatout.envs.base import EVALUATION, TRAINING, Envs, episode_seed
 from flatout.envs.cropped import gray_crop
-from flatout.envs.host import EVALUATION, TRAINING, HostEnvs, episode_seed
+from flatout.envs.host import HostEnvs
 from flatout.envs.make import episode_limit, factory, specs
 from flatout.envs.task import open_task
 from flatout.errors import EnvironmentFailure, UsageError

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from flatout import PPO
 from flatout.config.schema import EnvConfig
-from flatout.envs.host import EVALUATION, TRAINING, HostEnvs, episode_seed, to_environment
+from flatout.envs.base import EVALUATION, TRAINING, episode_seed
+from flatout.envs.host import HostEnvs, to_environment
 from flatout.envs.make import episode_limit, factory, specs
 from flatout.errors import UsageError
 from flatout.types import ContinuousSpec, DiscreteSpec, ObservationSpec

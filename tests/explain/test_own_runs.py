@@ -24,15 +24,15 @@ from flatout.explain.own.rules import bottleneck, findings, headline, verdict
 from flatout.explain.own.runs import (
     Evidence,
     diagnose_evidence,
-    diagnose_run,
     lanes,
     read_run,
 )
 from flatout.explain.own.settings import flags, more_envs, placed, possible
+from flatout.hardware.gpus import GpuSample
+from flatout.hardware.monitor import MonitorSample
 from flatout.planning.facts import RunFacts, Use, facts, mean_use, shared_out
 from flatout.planning.predict import gain_of
-from flatout.run.display import load_words
-from flatout.run.progress import Load
+from flatout.run.observe import load_words
 from flatout.spans import NAMES, PHASES
 from flatout.storage.span_records import (
     MAIN,
@@ -63,6 +63,10 @@ def told(
         totals, settings=settings | {"placement": placement}, placement=parse(placement),
         envs=int(settings["envs"]), cores=cores, use=use, gpus=gpus,
     )  # fmt: skip
+
+
+def diagnose_run(path: Path) -> Diagnosis:
+    return diagnose_evidence(read_run(path))
 
 
 def first(given: RunFacts) -> Any:
@@ -301,8 +305,9 @@ def test_settings_that_cannot_be_are_not_proposed() -> None:
 def test_the_live_line() -> None:
     assert bottleneck({"env": 0.64, "learn": 0.3, "other": 0.06}) == ("env-bound", 0.64)
     assert bottleneck({}) == ("", 0.0)
-    load = Load(1e4, 2, 0.53, ((0.4, 0.25), (None, None)), "env-bound", 0.64)
-    assert load_words(load) == (
+    gpus = GpuSample(0, busy=0.4, full=0.25), GpuSample(1)
+    sample = MonitorSample(1.0, 1.0, 2, 0.53, gpus=gpus)
+    assert load_words(sample, 2, "env-bound", 0.64) == (
         "cpu 53 % of 2 cores   gpu:0 busy 40 % (25 % full)   now env-bound, 64 % of the time"
     )
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from flatout.config.settings import load_file, resolve
 from flatout.errors import FlatoutError, UsageError
 from flatout.explain.diagnosis import Diagnosis, Finding
-from flatout.explain.own.runs import diagnose_run
+from flatout.explain.own.runs import diagnose_evidence, read_run
 from flatout.fleet import child, trial
 from flatout.fleet.trial import Outcome, difference, effect, show, try_first
 from tests.conftest import TINY, Result
@@ -94,13 +94,14 @@ def test_where_nothing_is_a_setting_it_is_said(tmp_path: Path) -> None:
 def test_a_trial_that_fails_says_why(
     flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(trial, "SECONDS", 0.1)
     run = tmp_path / "run"
     assert flatout("train", "ppo", *TINY, "--run-dir", run).code == 0
     finding = Finding("env-bound", 0.9, ("x",), "y", 2.0, 2.0, 2.0, ("--n-steps", "7"))
     diagnosis = Diagnosis("run", "env-bound", "x", (finding,), 1.0)
     before = list(tmp_path.iterdir())
     with pytest.raises(FlatoutError, match=r"--n-steps 7.*does not divide into minibatches"):
-        try_first(run, diagnosis, Console(record=True), seconds=0.1)
+        try_first(run, diagnosis, Console(record=True))
     assert list(tmp_path.iterdir()) == before
 
 
@@ -135,12 +136,13 @@ def test_a_remedy_is_tried_end_to_end(
     flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Environments that sleep: in processes of their own they sleep at the same time."""
-    monkeypatch.setattr(try_first, "__kwdefaults__", {"pairs": 1, "seconds": 2.0})
+    monkeypatch.setattr(trial, "PAIRS", 1)
+    monkeypatch.setattr(trial, "SECONDS", 2.0)
     run = tmp_path / "run"
     flags = ("--env", "tests.fault_envs:sleepy", "--envs", 4, "--n-steps", 8, "--batch-size", 32,
              "--n-epochs", 1, "--checkpoint-every", 0, "--steps", 256)  # fmt: skip
     assert flatout("train", "ppo", *flags, "--run-dir", run, "--quiet").code == 0
-    diagnosis = diagnose_run(run)
+    diagnosis = diagnose_evidence(read_run(run))
     assert "sampler=processes" in diagnosis.findings[0].setting[1]
     file = tmp_path / "d.json"
     done = flatout("explain", run, "--try", "--json", file)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flatout.errors import CheckpointError, FlatoutError
-from flatout.storage import checkpoint, durable, nofollow
+from flatout.storage import checkpoint, nofollow
 from flatout.storage.run_folder import FILES
 from flatout.storage.segments import SegmentStore
 from flatout.types import Snapshot
@@ -193,10 +193,10 @@ def test_saving_never_follows(tmp_path: Path) -> None:
     SegmentStore(store).keep_only([])
     file = tmp_path / "run" / "summary.json"
     (tmp_path / "run" / ".summary.json.tmp").symlink_to(precious / "state.json")
-    durable.replace(file, b"new")
+    nofollow.replace(file, b"new")
     file.unlink()
     file.symlink_to(precious / "state.json")
-    durable.replace(file, b"newer")
+    nofollow.replace(file, b"newer")
     assert file.read_bytes() == b"newer"
     assert not file.is_symlink()
     assert [(path.name, path.read_text()) for path in precious.iterdir()] == [

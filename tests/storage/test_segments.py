@@ -215,7 +215,7 @@ def test_segments_outside_the_folder_are_refused(name: str, tmp_path: Path) -> N
 def test_rows_that_no_segment_holds_are_noticed_at_once(
     spans: list[tuple[int, int]], tmp_path: Path
 ) -> None:
-    with pytest.raises(CheckpointError, match=r"rows from . on are missing"):
+    with pytest.raises(ValueError, match=r"rows from . on are missing"):
         SavedRows(tmp_path, [{"first": a, "end": b} for a, b in spans], (0, 9))
 
 

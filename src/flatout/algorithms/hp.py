@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flatout.config.hyper import Hyper, check_entropy, entropy_coefficient, linear
+from flatout.config.hyper import Hyper, entropy_coefficient, linear
 from flatout.config.values import hints
 
 
@@ -23,8 +23,8 @@ def hyper_parameters(config: Hyper) -> Any:
         value = getattr(config, name)
         if float not in kinds:
             continue
-        if check_entropy in rules:
-            value, _ = entropy_coefficient(value)
+        if entropy_coefficient in rules:
+            value, _ = entropy_coefficient(name, value)
         elif str in kinds:
             value = linear(name, value)
         leaves[name] = None if value is None else np.asarray(value, np.float32)

@@ -81,6 +81,6 @@ def build_algorithm(
 def shards_of(config: TrainConfig, placement: Placement | None) -> Shards:
     """The shards that the settings ask for."""
     run = config.run
-    every = sync_every(run.sync) if run.shards > 1 else 1
+    every = sync_every("sync", run.sync) if run.shards > 1 else 1
     divided = placement is not None and placement.params == "sharded"
     return Shards(run.shards, every, run.reduce == "ordered", mapped=not divided)

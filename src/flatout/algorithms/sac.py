@@ -129,7 +129,7 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
     """
     bounds = Bounds(spec.action_spec, "sac")
     replay, shards = replay_spec(config, spec.total_steps), spec.shards
-    _, learned = entropy_coefficient(config.ent_coef)
+    _, learned = entropy_coefficient("ent_coef", config.ent_coef)
     nets = ActorCritics(spec, bounds.size, 2 * bounds.size, 2)
     actor_optimiser, critic_optimiser = (Optimiser(shapes) for shapes in nets.shapes)
     ent_optimiser = Optimiser(np.zeros((), np.float32))

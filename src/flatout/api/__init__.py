@@ -10,20 +10,20 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from flatout.config.schema import EPISODES, SEEDS, TrainConfig
-from flatout.config.settings import load_preset, resolve, with_run
+from flatout.config.settings import load_preset, resolve
 from flatout.envs.host import to_environment
 from flatout.envs.task import Task
-from flatout.errors import CheckpointError, FlatoutError, UsageError, nearest, short
+from flatout.errors import CheckpointError, UsageError, nearest, short, writing
 from flatout.learner.policy import Policy
 from flatout.networks.torsos import Network
 from flatout.run.acting import Acting
 from flatout.run.evaluate import Evaluation, record
 from flatout.run.trainer import Callback, Trainer
-from flatout.storage import checkpoint, signing
+from flatout.storage import checkpoint
 from flatout.storage.agent_file import find_agent, save_parameters, saved_config
 from flatout.storage.checkpoint import PREFIX
 from flatout.storage.run_folder import RunFolder
-from flatout.storage.trust import Consent, refuse_foreign
+from flatout.storage.trust import Consent
 
 
 class Agent:
@@ -113,15 +113,18 @@ class Agent:
         Raises:
             FlatoutError: the run failed.
         """
-        _check_main_guard()
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise UsageError(
+                "training started while a spawned process was importing this script: put the calls "
+                'under if __name__ == "__main__":'
+            )
         folder_name = run_dir if run_dir is not None else self.config.run.run_dir
-        config = with_run(
-            self.config,
-            steps=self.config.run.steps if total_timesteps is None else total_timesteps,
-            run_dir=None if folder_name is None else str(folder_name),
-            seed=_continued(self.config.run.seed, self._learned),
-        )
-        config = resolve(config.algorithm, config.flat())
+        changes = {
+            "steps": self.config.run.steps if total_timesteps is None else total_timesteps,
+            "run_dir": None if folder_name is None else str(folder_name),
+            "seed": _continued(self.config.run.seed, self._learned),
+        }
+        config = resolve(self.algorithm, self.config.flat(), changes)
         display = None
         if progress_bar:
             from rich.console import Console
@@ -141,13 +144,8 @@ class Agent:
             if folder is not None:
                 folder.close()
         if trainer.final is not None:
-            self._acting.learned(
-                {
-                    name: np.array(array)
-                    for name, array in trainer.final.arrays.items()
-                    if name.startswith(PREFIX)
-                }
-            )
+            arrays = trainer.final.arrays.items()
+            self._acting.learned({n: np.array(a) for n, a in arrays if n.startswith(PREFIX)})
             self._learned += 1
         if trainer.signalled is not None:
             raise KeyboardInterrupt
@@ -216,10 +214,8 @@ class Agent:
         if self._acting.arrays is None:
             raise UsageError("there is nothing to save yet: call learn first.")
         path = Path(path)
-        try:
+        with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FlatoutError(f"cannot write {path}: {error.strerror}.") from error
         save_parameters(path, self.config, self._acting.arrays, None, True, self._learned)
         return path
 
@@ -242,7 +238,7 @@ class Agent:
         """
         file = find_agent(Path(path))
         arrays, metadata = checkpoint.load_agent(file)
-        config = trusted_config(metadata, file, env, trust)
+        config = saved_config(metadata, file, consent(env, trust))
         return cls._restored(arrays, metadata, config, Path(path), env, network)
 
     @classmethod
@@ -260,7 +256,7 @@ class Agent:
         learned = metadata.get("learned")
         agent._learned = learned if isinstance(learned, int) and learned >= 0 else 1
         try:  # check it now
-            agent._acting.check()
+            agent._acting.packed()
         except CheckpointError as error:
             hint = "" if network else " An agent with a network of its own is loaded with network=."
             raise CheckpointError(f"{path} does not fit its settings: {error}{hint}") from error
@@ -313,14 +309,6 @@ def consent(env: Any, trust: bool) -> Consent:
     return Consent({} if env is None else {"env": env}, trust)
 
 
-def trusted_config(metadata: dict[str, Any], file: Path, env: Any, trust: bool) -> TrainConfig:
-    """The settings of a saved agent, whose environment's code may be run."""
-    config = saved_config(metadata, file)
-    own = signing.is_own(signing.AGENT, metadata)
-    refuse_foreign(config, file, own, consent(env, trust))
-    return config
-
-
 def _name(env: Any) -> tuple[str | None, Any]:
     """What to call an environment, and the object or factory where it is not a name."""
     if env is None or isinstance(env, str):
@@ -335,12 +323,3 @@ def _continued(seed: int, learned: int) -> int:
     if not learned:
         return seed
     return int(np.random.SeedSequence(seed, spawn_key=(learned,)).generate_state(1)[0])
-
-
-def _check_main_guard() -> None:
-    """Say what a script lacks that a spawned process imports again."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise UsageError(
-            "training started while a spawned process was importing this script: put the calls "
-            'under if __name__ == "__main__":'
-        )

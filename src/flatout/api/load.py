@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from flatout.api import A2C, DDPG, DQN, PPO, SAC, TD3, Agent, Genetic, consent, trusted_config
+from flatout.api import A2C, DDPG, DQN, PPO, SAC, TD3, Agent, Genetic, consent
 from flatout.errors import UsageError
 from flatout.storage import checkpoint
-from flatout.storage.agent_file import AGENT_FILES, FINAL, find_agent
+from flatout.storage.agent_file import AGENT_FILES, FINAL, find_agent, saved_config
 from flatout.storage.run_folder import load_config
 
 AGENTS: dict[str, type[Agent]] = {
@@ -34,24 +34,17 @@ def load_any(
     saved = checkpoint.checkpoints(path / "checkpoints") if path.is_dir() else []
     there = [name for name in AGENT_FILES if os.path.lexists(path / name)]
     if saved and (not there or (prefer == "newest" and FINAL not in there)):
-        _, snapshot = checkpoint.load(saved[-1])
+        file, metadata = saved[-1], {}
+        arrays = checkpoint.load(file)[1].arrays
         config = load_config(path, consent(env, trust))
-        kind = _kind(config.algorithm, path)
-        return kind._restored(snapshot.arrays, {}, config, saved[-1], env, None), saved[-1]
-    file = find_agent(path)
-    if prefer != "best" and FINAL in there:
-        file = path / FINAL
-    arrays, metadata = checkpoint.load_agent(file)
-    config = trusted_config(metadata, file, env, trust)
-    kind = _kind(config.algorithm, file)
-    return kind._restored(arrays, metadata, config, file, env, None), file
-
-
-def _kind(algorithm: str, path: Path) -> type[Agent]:
-    """The agents of an algorithm."""
-    if algorithm not in AGENTS:
+    else:
+        file = path / FINAL if prefer != "best" and FINAL in there else find_agent(path)
+        arrays, metadata = checkpoint.load_agent(file)
+        config = saved_config(metadata, file, consent(env, trust))
+    if config.algorithm not in AGENTS:
         raise UsageError(
-            f"{path} holds no agent that plays, but a {algorithm} run; how well it does is in "
-            "its summary.json (test_accuracy)."
+            f"{path} holds no agent that plays, but a {config.algorithm} run; how well it does is "
+            "in its summary.json (test_accuracy)."
         )
-    return AGENTS[algorithm]
+    kind = AGENTS[config.algorithm]
+    return kind._restored(arrays, metadata, config, file, env, None), file

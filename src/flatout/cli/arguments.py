@@ -140,12 +140,6 @@ def take(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
     return values[-1] if values else None, rest
 
 
-def _typed(argv: list[str], pairs: list[str]) -> dict[str, Any]:
-    """What was typed of the settings by which a file may reach outside of itself."""
-    typed = {name: take(argv, f"--{name}")[0] for name in ("env", "data", "wandb")}
-    return {n: v for n, v in typed.items() if v is not None} | {"env_kwargs": parse_kwargs(pairs)}
-
-
 def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
     """Read `train`'s arguments: the settings, and whether a run is resumed.
 
@@ -161,7 +155,9 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
     thresholds, argv = take_all(argv, "--threshold")
     if thresholds:
         argv = [*argv, "--threshold", *thresholds]
-    typed = _typed(argv, pairs)
+    # What was typed of the settings by which a file may reach outside of itself.
+    typed: dict[str, Any] = {name: take(argv, f"--{name}")[0] for name in ("env", "data", "wandb")}
+    typed = {n: v for n, v in typed.items() if v is not None} | {"env_kwargs": parse_kwargs(pairs)}
     named = argv.pop(0) if argv and not argv[0].startswith("-") else None
     if resumed is None:
         layers = [] if preset is None else [load_preset(preset)]

@@ -8,8 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import flatout
@@ -17,7 +16,7 @@ from flatout.cli.arguments import train_config
 from flatout.config.schema import ALGORITHMS
 from flatout.config.settings import presets, with_run
 from flatout.errors import FlatoutError, UsageError, nearest
-from flatout.storage import durable
+from flatout.storage import nofollow
 
 HELP = """\
 usage: flatout COMMAND ...
@@ -72,7 +71,7 @@ def dispatch(argv: list[str]) -> int:
 
 
 def _train(argv: list[str]) -> int:
-    started = _process_start()
+    started = time.perf_counter_ns() - int(max(_process_age(), 0.0) * 1e9)
     config, resume = train_config(argv)
     if not config.env.env:
         raise UsageError("no environment: pass --env ID, --env module:factory or --preset NAME.")
@@ -113,14 +112,13 @@ def _train(argv: list[str]) -> int:
 
         report(summary, console)
     trouble(sys.stdout, f"the summary is in {path}")
-    if trainer.interrupted is None and trainer.signalled is not None:  # it came as the run ended
-        return 128 + trainer.signalled
-    if trainer.interrupted is not None:
-        resume_hint = f"; go on with: flatout train --resume {path}" if summary else ""
-        state = "saved" if summary else "before the first step; nothing was trained"
-        say(f"interrupted, {state}{resume_hint}")
-        return 128 + trainer.interrupted
-    return 0
+    if trainer.interrupted is None:  # another signal came as the run ended
+        return 0 if trainer.signalled is None else 128 + trainer.signalled
+    state = "before the first step; nothing was trained"
+    if summary:
+        state = f"saved; go on with: flatout train --resume {path}"
+    say(f"interrupted, {state}")
+    return 128 + trainer.interrupted
 
 
 def _keep_traceback(path: Path, error: FlatoutError) -> None:
@@ -131,15 +129,10 @@ def _keep_traceback(path: Path, error: FlatoutError) -> None:
 
     try:
         text = "".join(traceback.format_exception(error.__cause__))
-        durable.replace(path / "error.log", text.encode(errors="replace"))
+        nofollow.replace(path / "error.log", text.encode(errors="replace"))
     except OSError:
         return
     error.args = (f"{error} The traceback is in {path / 'error.log'}.",)
-
-
-def _process_start() -> int:
-    """`time.perf_counter_ns` at which this process was started."""
-    return time.perf_counter_ns() - int(max(_process_age(), 0.0) * 1e9)
 
 
 def _process_age() -> float:
@@ -164,22 +157,16 @@ def _process_age() -> float:
 
 
 def _command(module: str, name: str) -> Callable[[list[str]], int]:
-    """A command whose module is imported on use, and which a signal ends at once."""
+    """A command whose module is imported on use, and which a signal ends at once, what it has
+    opened being closed first."""
 
     def run(argv: list[str]) -> int:
-        with _interruptible():
+        from flatout.output import leave
+        from flatout.run.interrupts import Interrupts
+
+        if not faulthandler.is_enabled():  # what crashes, or blocks for ever, says where
+            faulthandler.enable(file=2, all_threads=False)
+        with Interrupts(leave) as interrupts, interrupts.discardable():
             return getattr(importlib.import_module(f"flatout.cli.{module}"), name)(argv)
 
     return run
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Work that a signal ends at once, what it has opened being closed first."""
-    from flatout.output import leave
-    from flatout.run.interrupts import Interrupts
-
-    if not faulthandler.is_enabled():  # what crashes, or blocks for ever, says where
-        faulthandler.enable(file=2, all_threads=False)
-    with Interrupts(leave) as interrupts, interrupts.discardable():
-        yield

@@ -38,11 +38,7 @@ def devices(argv: list[str]) -> int:
 
 
 def show(hardware: Hardware, would: dict[str, str], console: Console) -> None:
-    """Print devices, memory free and used and by whom, and what a run would use.
-
-    Args:
-        would: what placement ``auto`` means, by kind of observation.
-    """
+    """Print devices, memory free and used and by whom, and what placement ``auto`` would mean."""
     table = Table(box=None, padding=(0, 2), pad_edge=False)
     for heading, side in (("device", "left"), ("what", "left"), ("memory free", "right"),
                           ("of", "right"), ("used by", "left")):  # fmt: skip

@@ -16,7 +16,7 @@ from flatout.output import say
 
 if TYPE_CHECKING:
     from flatout.explain.diagnosis import Diagnosis
-    from flatout.explain.program.attach import Recording
+    from flatout.explain.program.evidence import Recording
 
 USAGE = (
     "flatout explain RUN_DIR, flatout explain [--seconds 60] -- python script.py ..., "
@@ -50,11 +50,7 @@ class ExplainArguments:
 
 
 def explain(argv: list[str]) -> int:
-    """Run ``flatout explain`` with what follows on the command line; returns the exit code.
-
-    Raises:
-        FlatoutError: anything that the user can mend.
-    """
+    """Run ``flatout explain`` with what follows on the command line; returns the exit code."""
     command: list[str] = []
     if "--" in argv:
         at = argv.index("--")
@@ -93,7 +89,7 @@ def _run(path: Path, asked: ExplainArguments) -> None:
     _report(diagnosis, asked)
     if asked.try_:
         console = Console()
-        outcome = try_first(path, diagnosis, console, consent=Consent(trust=asked.trust))
+        outcome = try_first(path, diagnosis, console, Consent(trust=asked.trust))
         show(outcome, console)
         if asked.json is not None:
             _write(asked.json, diagnosis.as_json() | {"trial": outcome.as_json()})
@@ -162,10 +158,10 @@ def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:
 
     if asked.save is not None:
         try:
-            save(Path(asked.save), recording.meta, recording.rows)
+            save(Path(asked.save), *recording)
         except OSError as error:
             say(f"--save {asked.save} failed: {one_line(error)}")
-    return diagnose(build(dict(recording.meta), recording.rows))
+    return diagnose(build(*recording))
 
 
 def _report(diagnosis: Diagnosis, asked: ExplainArguments, stderr: bool = False) -> None:

@@ -73,11 +73,7 @@ def _folder(command: str, path: str | None, flag: str, gif: str | None) -> Path:
 
 
 def evaluate(argv: list[str]) -> int:
-    """Run ``flatout eval``; returns the exit code.
-
-    Raises:
-        FlatoutError: anything that the user can mend.
-    """
+    """Run ``flatout eval``; returns the exit code."""
     asked = parse(EvalArguments(), "flatout eval", argv)
     path = _folder("eval", asked.path, "--video", asked.video)
     from flatout.api.load import load_any
@@ -107,11 +103,7 @@ def evaluate(argv: list[str]) -> int:
 
 
 def show(argv: list[str]) -> int:
-    """Run ``flatout watch``; returns the exit code.
-
-    Raises:
-        FlatoutError: anything that the user can mend.
-    """
+    """Run ``flatout watch``; returns the exit code."""
     asked = parse(WatchArguments(), "flatout watch", argv)
     path = _folder("watch", asked.path, "--gif", asked.gif)
     if asked.episodes < 1:

@@ -41,16 +41,11 @@ virtual devices stand in for them, and share its cores.
   flatout scale ppo --env CartPole-v1 --envs 8 --devices 1,2
   flatout scale runs/one runs/two        runs that are there already; unequal work is refused
 """
-FACTORS = (2, 4, 8, 16)
-"""By how much the search enlarges batches."""
+FACTORS = (2, 4, 8, 16)  # by how much the search enlarges batches
 
 
 def scale(argv: list[str]) -> int:
-    """Run the command; returns the exit code.
-
-    Raises:
-        FlatoutError: what the user can mend.
-    """
+    """Run the command; returns the exit code."""
     if not argv or any(word in argv for word in ("-h", "--help")):
         print(HELP, end="")
         return 0 if argv else 2
@@ -82,7 +77,7 @@ def scale(argv: list[str]) -> int:
 def _counts(text: str | None) -> list[int]:
     """Numbers of devices, in order."""
     words = (text or "").split(",")
-    if text is None or not all(re.fullmatch(r"[1-9]\d{0,2}", word) for word in words):
+    if not all(re.fullmatch(r"[1-9]\d{0,2}", word) for word in words):
         raise UsageError(
             f"--devices {text or ''}: name the numbers of devices to compare, such as 1,2,4."
         )
@@ -161,11 +156,8 @@ def row(devices: int, summary: dict[str, Any], costs: dict[str, float], examples
 
 
 def crossover(config: TrainConfig, run: Any, fewest: int, most: int) -> dict[str, Any]:
-    """The batch from which the larger number of devices is faster, by measurement.
-
-    Returns:
-        `tried`: (batch, examples/s on the fewest, on the most), and `batch`, None where none was.
-    """
+    """The `batch` (or None) from which the larger number of devices is faster, by measurement, and
+    what was `tried`: (batch, examples/s on the fewest, on the most)."""
     tried: list[tuple[int, float, float]] = []
     for factor in FACTORS:
         larger = enlarged(config, factor)

@@ -22,8 +22,7 @@ STYLES = {"@": "bold yellow", "o": "green", "*": "bold red", "·": "bright_black
 
 DEFAULT_FPS = 10.0
 
-COLOUR = re.compile(r"(\x1b\[[\d;]*m)")
-"""What a frame of text may send to a terminal beside text."""
+COLOUR = re.compile(r"(\x1b\[[\d;]*m)")  # what a frame of text may send to a terminal beside text
 
 
 def watch(
@@ -33,16 +32,13 @@ def watch(
     seed: int | None,
     console: Console,
 ) -> list[float]:
-    """Play greedy episodes where one can see them.
+    """Play greedy episodes where one can see them; gives their returns.
 
     Args:
         newest: gives the agent as it is now, before each episode: a run may go on learning.
         fps: frames per second; by default the environment's.
         seed: of the episodes; by default the agent's.
         console: where it is no terminal, it gets only each episode's last frame.
-
-    Returns:
-        The episodes' returns.
 
     Raises:
         UsageError: the environment renders neither text nor pictures.
@@ -72,10 +68,6 @@ def play(agent: Agent, episode: int, seed: int | None) -> Iterator[tuple[Any, fl
     return greedy_episode(agent.task, agent.policy, seed, ("ansi", "rgb_array"), episode)
 
 
-def _colour(pixel: list[int]) -> str:
-    return f"rgb({pixel[0]},{pixel[1]},{pixel[2]})"
-
-
 def picture(frame: Any, console: Console) -> RenderableType:
     """A frame as a terminal shows it: text coloured, pictures as half blocks of two pixels."""
     if isinstance(frame, str):
@@ -85,14 +77,14 @@ def picture(frame: Any, console: Console) -> RenderableType:
         for symbol, style in STYLES.items():
             text.highlight_regex(rf"(?<=[ │]){'[' + symbol + ']'}(?=[ │])", style)
         return text
-    pixels = np.asarray(frame, np.uint8)
+    pixels = np.asarray(frame, np.uint8)[..., :3]
     rows, columns = pixels.shape[:2]
     width = max(1, min(console.width, columns, 2 * (console.height - 4) * columns // rows))
     height = max(2, rows * width // columns // 2 * 2)
     pixels = pixels[np.arange(height) * rows // height][:, np.arange(width) * columns // width]
     text = Text(no_wrap=True)
     for upper, lower in zip(pixels[::2], pixels[1::2], strict=True):
-        for above, below in zip(upper.tolist(), lower.tolist(), strict=True):
-            text.append("▀", f"{_colour(above)} on {_colour(below)}")
+        for (r, g, b), (r2, g2, b2) in zip(upper.tolist(), lower.tolist(), strict=True):
+            text.append("▀", f"rgb({r},{g},{b}) on rgb({r2},{g2},{b2})")
         text.append("\n")
     return text

@@ -31,22 +31,18 @@ def linear(name: str, value: float | str) -> tuple[float, float]:
     Raises:
         UsageError: not a number and not of the form ``lin_START`` or ``lin_START_END``.
     """
-    if not isinstance(value, str):
-        return float(value), float(value)
-    match = _LINEAR.fullmatch(value)
+    match = _LINEAR.fullmatch(str(value))
+    start, end = (match[1], match[2] or 0.0) if match else (value, value)
     try:
-        if match:
-            return float(match[1]), float(match[2] or 0.0)
-        return float(value), float(value)
+        return float(start), float(end)
     except ValueError:
-        pass
-    raise UsageError(
-        f"{name} = {value[:200]!r} is neither a number nor a linear schedule such as lin_0.001 "
-        "(to 0) or lin_0.001_0.0001."
-    )
+        raise UsageError(
+            f"{name} = {str(value)[:200]!r} is neither a number nor a linear schedule such as "
+            "lin_0.001 (to 0) or lin_0.001_0.0001."
+        ) from None
 
 
-def entropy_coefficient(value: float | str) -> tuple[float, bool]:
+def entropy_coefficient(name: str, value: float | str) -> tuple[float, bool]:
     """SAC's entropy weight at the start, and whether it is learned.
 
     Raises:
@@ -60,15 +56,10 @@ def entropy_coefficient(value: float | str) -> tuple[float, bool]:
         start = math.nan
     if not math.isfinite(start) or start < 0 or (learned and not start):
         raise UsageError(
-            f"ent_coef = {text[:200]!r} is neither a number of 0 or more nor auto or auto_START "
+            f"{name} = {text[:200]!r} is neither a number of 0 or more nor auto or auto_START "
             "with a start above 0."
         )
     return start, learned
-
-
-def check_entropy(name: str, value: float | str) -> None:
-    """The rule that `entropy_coefficient` can read a value."""
-    entropy_coefficient(value)
 
 
 def check_schedule(name: str, value: float | str, positive: bool = True) -> None:
@@ -155,7 +146,6 @@ class PPOConfig(OnPolicyConfig):
     """Learn from this many last trajectories, each with the log-probabilities it was acted with."""
 
     def check_together(self, envs: int) -> None:
-        """See `Hyper.check_together`."""
         if self.rollout_episodes is not None:
             return
         kept, batch = self.replay_trajectories, self.batch_size
@@ -186,7 +176,6 @@ class A2CConfig(OnPolicyConfig):
     """rms (RMSProp, decay 0.99) or adam."""
 
     def check_together(self, envs: int) -> None:
-        """See `Hyper.check_together`."""
         ok = not (self.normalize_advantage and self.n_steps * envs < 2)
         words = "advantage normalisation needs at least 2 transitions"
         need(ok, "n_steps", self.n_steps, words)
@@ -248,7 +237,6 @@ class ReplayConfig(Hyper):
     """Largest norm of a gradient; None does not clip."""
 
     def check_together(self, envs: int) -> None:
-        """See `Hyper.check_together`."""
         least, size = max(envs, self.train_freq), self.buffer_size
         words = f"what train_freq {self.train_freq} and envs {envs} collect at once"
         need(size >= least, "buffer_size", size, f"at least {least}, {words}")
@@ -321,7 +309,7 @@ class SACConfig(ReplayConfig):
     critic_learning_rate: Positive | None = None
     """A step size of its own for the critics, which falls in the same proportion; None uses
     learning_rate."""
-    ent_coef: Annotated[float | str, check_entropy] = "auto"
+    ent_coef: Annotated[float | str, entropy_coefficient] = "auto"
     """Weight of the entropy; auto learns it from 1, auto_0.1 learns it from 0.1."""
     target_entropy: float | None = None
     """Entropy that the automatic weight aims at; by default minus the action's components."""

@@ -135,7 +135,6 @@ def parse(text: str) -> Placement:
 
 
 def _value(key: str, text: str) -> Any:
-    """A key's value."""
     if key in ("act", "learn"):
         return _devices(key, text)
     if key == "lag":
@@ -173,7 +172,6 @@ class Share:
     """Environments whose actions one device chooses in one call.
 
     Attributes:
-        device: the acting device.
         workers: first environment and number of environments of each process that steps them; of
             this process with ``sampler=inline``.
     """
@@ -183,12 +181,10 @@ class Share:
 
     @property
     def first(self) -> int:
-        """The number of the first environment."""
         return self.workers[0][0]
 
     @property
     def count(self) -> int:
-        """How many environments it has."""
         return sum(count for _, count in self.workers)
 
 

@@ -42,12 +42,7 @@ def check_length(name: str, text: str) -> None:
     need(len(text) <= 1000, name, f"{text[:20]}...", "at most 1000 characters")
 
 
-def check_sync(name: str, text: str) -> None:
-    """The rule that `sync_every` can read a text."""
-    sync_every(text)
-
-
-def sync_every(text: str) -> int:
+def sync_every(name: str, text: str) -> int:
     """K of ``every:K``, 1 of ``every-step``.
 
     Raises:
@@ -57,7 +52,7 @@ def sync_every(text: str) -> int:
         return 1
     word, _, number = text.partition(":")
     if word != "every" or not number.isdecimal() or not 1 <= int(number) < 2**31:
-        raise UsageError(f"sync = {text!r} is neither every-step nor every:K, such as every:8.")
+        raise UsageError(f"{name} = {text!r} is neither every-step nor every:K, such as every:8.")
     return int(number)
 
 
@@ -130,7 +125,7 @@ class RunConfig:
     reduce: Literal["fastest", "ordered"] = "fastest"
     """How the shards' gradients are added up: fastest (equal to 1e-5 on any number of devices) or
     ordered (bit for bit)."""
-    sync: Annotated[str, check_sync] = "every-step"
+    sync: Annotated[str, sync_every] = "every-step"
     """When shards agree: every-step averages gradients, every:K parameters after K updates of each
     shard by itself (and at the end of each iteration)."""
     micro_batch: AtLeast1 | None = None

@@ -82,14 +82,12 @@ def environments(placement: Any) -> dict[str, int]:
     return {} if workers is None else {"envs": workers[0] * workers[1]}
 
 
+_PRESETS = resources.files("flatout.config") / "presets"
+
+
 def presets() -> list[str]:
     """The names of the tuned settings that come with Flatout."""
-    folder = resources.files("flatout.config") / "presets"
-    return sorted(
-        entry.name.removesuffix(".toml")
-        for entry in folder.iterdir()
-        if entry.name.endswith(".toml")
-    )
+    return sorted(file.name.removesuffix(".toml") for file in _PRESETS.iterdir())
 
 
 def load_preset(name: str) -> dict[str, Any]:
@@ -103,8 +101,7 @@ def load_preset(name: str) -> dict[str, Any]:
         raise UsageError(
             f"unknown preset {name!r}; there are {', '.join(names)}.{nearest(name, names)}"
         )
-    text = (resources.files("flatout.config") / "presets" / f"{name}.toml").read_text()
-    return tomllib.loads(text)
+    return tomllib.loads((_PRESETS / f"{name}.toml").read_text())
 
 
 def load_file(path: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from flatout.errors import UsageError, nearest
 
-Rule = Callable[[str, Any], None]
+Rule = Callable[[str, Any], object]
 """Refuses an impossible value, given the setting's name and the value."""
 
 _WORDS: dict[Any, str] = {
@@ -44,7 +44,6 @@ class Range:
     below: bool = False
 
     def __call__(self, name: str, value: float) -> None:
-        """Refuse a value outside of the range."""
         ok = self.low < value if self.above else self.low <= value
         ok = ok and (value < self.high if self.below else value <= self.high)
         start = f"above {self.low} and up" if self.above else f"in {self.low}"

@@ -10,19 +10,17 @@ import numpy as np
 
 from flatout.config.schema import EnvConfig
 from flatout.envs.ale import atari_specs, load, vector_settings, write_frames
-from flatout.envs.base import Ended
+from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.cropped import cropped as cropped
-from flatout.envs.host import TRAINING, episode_seed
 from flatout.errors import EnvironmentFailure, one_line
-from flatout.types import Episode
 
 NO_OP = 0
 KEEP_RANDOMNESS = -1
 """AtariVectorEnv's seed for a reset that goes on with the game's random numbers."""
 
 
-class AtariEnvs:
-    """N games of one id.
+class AtariEnvs(Envs):
+    """N games of one id; see `Envs`.
 
     AtariVectorEnv steps all its games at once. A game that does not play on (see `step`) makes
     no-ops that nobody sees, and is put back to the start of its episode before it plays again.
@@ -34,12 +32,8 @@ class AtariEnvs:
 
     Args:
         config: the id and its settings.
-        count: N.
-        seed: the run's seed.
-        stream: `TRAINING` or `EVALUATION`.
         reseed_after: steps after the last seeded start from which on the next episode is seeded
             again; 0 seeds every episode.
-        first: the first environment's number in the run, for seeds and messages.
         threads: in which they step, unless the settings say; 0 takes as many as there are cores.
 
     Raises:
@@ -56,28 +50,19 @@ class AtariEnvs:
         first: int = 0,
         threads: int = 0,
     ) -> None:
-        self._first = first
+        super().__init__(count, config.env, seed, stream, first)
         settings = vector_settings(config)
         settings["num_threads"] = settings["num_threads"] or threads or min(count, _cores())
-        self._name = config.env
         self._num_actions = atari_specs(config)[1].n
-        self._seed = seed
-        self._stream = stream
         self._reseed_after = reseed_after
         self._vector: Any = load().vector_env.AtariVectorEnv(num_envs=count, **settings)
         self._stacks = np.zeros(0, np.uint8)  # what it last observed, [N, S, H, W]
         self._lives = np.zeros(count, np.int32)
-        self._lost = np.zeros(count, np.bool_)
+        self.life_lost = self._lost = np.zeros(count, np.bool_)
         self._strayed = np.ones(count, np.bool_)  # not where its episode is
         self._started = False
         self._all = list(range(count))
-        self.num_envs = count
-        self.episode = [-1] * count
-        self.returns = [0.0] * count
-        self.lengths = [0] * count
-        self.origin = [-1] * count
-        self.since = [0] * count
-        self.life_lost: np.ndarray | None = self._lost
+        self.origin, self.since = [-1] * count, [0] * count
 
     def reset(self, env: int, out: np.ndarray, episode: int | None = None) -> None:
         self._begin([env], [self.episode[env] + 1 if episode is None else episode], out)
@@ -125,9 +110,6 @@ class AtariEnvs:
         if over:
             self._follow(over, out)
 
-    def finished(self, env: int) -> Episode:
-        return Episode(self._first + env, self.returns[env], self.lengths[env])
-
     def replay_all(
         self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: np.ndarray
     ) -> list[bool]:
@@ -168,9 +150,9 @@ class AtariEnvs:
 
     def failure(self, env: int, error: BaseException, call: str) -> EnvironmentFailure:
         """The sentence for an exception out of ale-py; env -1 where it may be any."""
-        which = f"environment {self._first + env}" if env >= 0 else "an environment"
+        which = self._which(env) if env >= 0 else f"an environment ({self._name})"
         return EnvironmentFailure(
-            f"{which} ({self._name}) raised {type(error).__name__} in {call}: {one_line(error)}."
+            f"{which} raised {type(error).__name__} in {call}: {one_line(error)}."
         )
 
     def _begin(self, envs: list[int], numbers: list[int], out: np.ndarray) -> None:
@@ -201,9 +183,6 @@ class AtariEnvs:
     def _is_seeded(self, env: int) -> bool:
         """Whether an episode that began now would be seeded."""
         return self.since[env] >= self._reseed_after
-
-    def _seed_of(self, env: int, number: int) -> int:
-        return episode_seed(self._seed, self._stream, self._first + env, number)
 
     def _put_back(self, envs: list[int]) -> None:
         """Return those that strayed to the start of their episodes."""

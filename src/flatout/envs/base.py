@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -14,14 +14,30 @@ Ended = Callable[[int, bool, bool, np.ndarray], None]
 """``(env, terminated, truncated, final_obs)``; `final_obs` is overwritten right after the call."""
 
 
-class Envs(Protocol):
+TRAINING, EVALUATION = 0, 1
+"""Streams of episode seeds, so that evaluation never repeats a training episode."""
+
+
+def episode_seed(seed: int, stream: int, env: int, episode: int) -> int:
+    """The seed (31 bits, as every environment accepts) of one episode."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(stream, env, episode))
+    return int(sequence.generate_state(1)[0]) >> 1
+
+
+class Envs(ABC):
     """N environments with one meaning of a step.
 
     An environment whose episode ends is reset within the same step, its final observation being
     handed over before. What an episode was is reproduced from its number and its actions.
 
-    Attributes:
+    Args:
         num_envs: N.
+        name: for messages.
+        seed: the run's seed.
+        stream: `TRAINING` or `EVALUATION`.
+        first: the first environment's number in the run, for seeds and messages.
+
+    Attributes:
         episode: the number of each environment's current episode, -1 before the first.
         returns: undiscounted raw return of each current episode.
         lengths: steps of each current episode.
@@ -33,22 +49,34 @@ class Envs(Protocol):
             ending, valid until the next step; None for environments without lives.
     """
 
-    num_envs: int
-    episode: list[int]
-    returns: list[float]
-    lengths: list[int]
-    origin: list[int]
-    since: list[int]
-    life_lost: np.ndarray | None
+    def __init__(self, num_envs: int, name: str, seed: int, stream: int, first: int) -> None:
+        self._name, self._seed, self._stream, self._first = name, seed, stream, first
+        self.num_envs = num_envs
+        self.episode = [-1] * num_envs
+        self.returns = [0.0] * num_envs
+        self.lengths = [0] * num_envs
+        self.origin, self.since = self.episode, self.lengths
+        self.life_lost: np.ndarray | None = None
 
+    def finished(self, env: int) -> Episode:
+        """The episode that just ended, while `ended` is called."""
+        return Episode(self._first + env, self.returns[env], self.lengths[env])
+
+    def _seed_of(self, env: int, number: int) -> int:
+        return episode_seed(self._seed, self._stream, self._first + env, number)
+
+    def _which(self, env: int) -> str:
+        return f"environment {self._first + env} ({self._name})"
+
+    @abstractmethod
     def reset(self, env: int, out: np.ndarray, episode: int | None = None) -> None:
         """Start an episode of one environment (by default the next) and write its observation."""
-        ...
 
+    @abstractmethod
     def reset_all(self, out: np.ndarray, episode: int | None = None) -> None:
         """`reset` of every environment, together where that is faster."""
-        ...
 
+    @abstractmethod
     def step(
         self,
         actions: np.ndarray,
@@ -69,12 +97,8 @@ class Envs(Protocol):
         Raises:
             EnvironmentFailure: an environment raised, or returned what is no observation.
         """
-        ...
 
-    def finished(self, env: int) -> Episode:
-        """The episode that just ended, while `ended` is called."""
-        ...
-
+    @abstractmethod
     def replay_all(
         self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: np.ndarray
     ) -> list[bool]:
@@ -90,11 +114,10 @@ class Envs(Protocol):
             that should not have, or no actions were given), it must be `reset`. That the
             observation is the expected one is for the caller to check.
         """
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close every environment."""
-        ...
 
 
 def blamed(name: str, step: int, env: int, what: str) -> EnvironmentFailure:

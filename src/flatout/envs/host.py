@@ -15,35 +15,22 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from flatout.envs.base import Ended
+from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
 from flatout.envs.masks import MASKS, masks_refused
 from flatout.errors import EnvironmentFailure, FlatoutError, Interrupt, one_line, short
 from flatout.output import say
-from flatout.types import ActionSpec, DiscreteSpec, Episode, ObservationSpec
+from flatout.types import ActionSpec, DiscreteSpec, ObservationSpec
 
 LARGEST = float(np.finfo(np.float32).max)
-TRAINING, EVALUATION = 0, 1
-"""Streams of episode seeds, so that evaluation never repeats a training episode."""
 
 
-def episode_seed(seed: int, stream: int, env: int, episode: int) -> int:
-    """The seed (31 bits, as every environment accepts) of one episode."""
-    sequence = np.random.SeedSequence(seed, spawn_key=(stream, env, episode))
-    return int(sequence.generate_state(1)[0]) >> 1
-
-
-class HostEnvs:
-    """N environments with one meaning of a step.
+class HostEnvs(Envs):
+    """N Gymnasium environments; see `Envs`.
 
     Args:
-        envs: the environments.
-        name: for messages.
         obs_spec: what each observation must be.
         action_spec: how actions are handed to them.
-        seed: the run's seed.
-        stream: `TRAINING` or `EVALUATION`.
-        first: the first environment's number in the run, for seeds and messages.
         ignore_masks: play on where an environment says which actions may be taken.
     """
 
@@ -58,22 +45,13 @@ class HostEnvs:
         first: int = 0,
         ignore_masks: bool = False,
     ) -> None:
-        self._first = first
+        super().__init__(len(envs), name, seed, stream, first)
         self._envs = list(envs)
         self._steps = [env.step for env in self._envs]
-        self._name = name
         self._spec = obs_spec
         self._action_spec = action_spec
-        self._seed = seed
-        self._stream = stream
         self._ignore_masks = ignore_masks
-        self.num_envs = len(self._envs)
         self._all = range(self.num_envs)
-        self.episode = [-1] * self.num_envs
-        self.returns = [0.0] * self.num_envs
-        self.lengths = [0] * self.num_envs
-        self.origin, self.since = self.episode, self.lengths  # every episode is seeded
-        self.life_lost: np.ndarray | None = None
 
     def reset_all(self, out: np.ndarray, episode: int | None = None) -> None:
         for env in self._all:
@@ -81,9 +59,8 @@ class HostEnvs:
 
     def reset(self, env: int, out: np.ndarray, episode: int | None = None) -> None:
         number = self.episode[env] + 1 if episode is None else episode
-        seed = episode_seed(self._seed, self._stream, self._first + env, number)
         try:
-            obs, info = self._envs[env].reset(seed=seed)
+            obs, info = self._envs[env].reset(seed=self._seed_of(env, number))
         except (Exception, SystemExit) as error:  # a user's environment may raise anything
             raise self.failure(env, error, "reset") from error
         self._check(env, obs, "reset")
@@ -134,27 +111,20 @@ class HostEnvs:
         except (Exception, SystemExit) as error:  # a user's environment may raise anything
             raise self.failure(env, error, "step") from error
 
-    def finished(self, env: int) -> Episode:
-        return Episode(self._first + env, self.returns[env], self.lengths[env])
-
     def replay(self, env: int, episode: int, actions: np.ndarray, out: np.ndarray) -> bool:
         """`replay_all` for one environment."""
+
+        def ended(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
+            pass  # `episode` says so
+
         self.reset(env, out, episode)
+        batch = np.zeros((self.num_envs, *actions.shape[1:]), actions.dtype)
+        rewards = np.zeros(self.num_envs)
         for action in actions:
-            try:
-                obs, reward, terminated, truncated, info = self._steps[env](
-                    to_environment(self._action_spec, action[None])[0]
-                )
-            except (Exception, SystemExit) as error:  # a user's environment may raise anything
-                raise self.failure(env, error, "step") from error
-            self._check(env, obs, "step")
-            self._check_info(env, info, "step")
-            reward = self._reward(env, reward)
-            if self._flag(env, "terminated", terminated) or self._flag(env, "truncated", truncated):
+            batch[env] = action
+            self.step(batch, out, rewards, ended, [env])
+            if self.episode[env] != episode:
                 return False
-            self.returns[env] += reward
-            self.lengths[env] += 1
-            out[env] = obs
         return True
 
     def replay_all(
@@ -191,9 +161,6 @@ class HostEnvs:
             f"{self._which(env)} raised {type(error).__name__} in {call}: "
             f"{one_line(error)} ({frame.filename}:{frame.lineno})."
         )
-
-    def _which(self, env: int) -> str:
-        return f"environment {self._first + env} ({self._name})"
 
     def _check(self, env: int, obs: Any, call: str) -> None:
         array = np.asarray(obs)

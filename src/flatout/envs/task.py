@@ -9,8 +9,8 @@ import gymnasium as gym
 
 from flatout.config.schema import EnvConfig
 from flatout.envs.ale import atari_specs, is_atari
-from flatout.envs.base import Envs
-from flatout.envs.host import TRAINING, HostEnvs
+from flatout.envs.base import TRAINING, Envs
+from flatout.envs.host import HostEnvs
 from flatout.envs.make import Factory, close_quietly, episode_limit, factory, specs
 from flatout.errors import UsageError
 from flatout.types import ActionSpec, ObservationSpec

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 HEALTHY = "healthy"
-UNKNOWN = "unknown"
-"""The verdict where too little was seen for one."""
+UNKNOWN = "unknown"  # the verdict where too little was seen for one
 
 CAUSES: dict[str, str] = {
     "env-bound": "stepping and resetting environments, and preparing observations, takes the time",

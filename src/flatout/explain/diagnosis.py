@@ -16,64 +16,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """One diagnosed cause.
+    """One diagnosed cause."""
 
-    Attributes:
-        id: the cause (see `flatout.explain.causes`).
-        share: fraction of the explained wall time that it takes.
-        evidence: sentences with numbers, most telling first.
-        remedy: what to change, in one or two sentences.
-        gain: predicted speed ratio of the whole program (1.7: 70 % more work per second).
-        low, high: the interval that the prediction is believed to hold.
-        setting: flags of Flatout that apply the remedy, where it is one; empty otherwise.
-        kind: of the gain, `MODELLED` or `ASSUMED`.
-    """
-
-    id: str
-    share: float
-    evidence: tuple[str, ...]
-    remedy: str
-    gain: float = 1.0
-    low: float = 1.0
+    id: str  # the cause (see `flatout.explain.causes`)
+    share: float  # fraction of the explained wall time that it takes
+    evidence: tuple[str, ...]  # sentences with numbers, most telling first
+    remedy: str  # what to change, in one or two sentences
+    gain: float = 1.0  # predicted speed ratio of the whole program (1.7: 70 % more work per second)
+    low: float = 1.0  # the interval that the prediction is believed to hold
     high: float = 1.0
-    setting: tuple[str, ...] = ()
-    kind: str = MODELLED
+    setting: tuple[str, ...] = ()  # flags of Flatout that apply the remedy, where it is one
+    kind: str = MODELLED  # of the gain, `MODELLED` or `ASSUMED`
 
 
 @dataclass(frozen=True)
 class Lane:
-    """What one thread or device did over time.
+    """What one thread or device did over time."""
 
-    Attributes:
-        name: for a reader ("main 4711", "worker 2", "gpu:0").
-        spans: (start, end, phase): seconds from the beginning, phases of `PHASES`.
-    """
-
-    name: str
+    name: str  # for a reader ("main 4711", "worker 2", "gpu:0")
+    # (start, end, phase): seconds from the beginning, phases of `PHASES`
     spans: tuple[tuple[float, float, str], ...]
 
 
 @dataclass(frozen=True)
 class Usage:
-    """How busy the hardware was at one moment.
+    """How busy the hardware was at one moment."""
 
-    Attributes:
-        t: seconds from the beginning.
-        cpu: share of all cores that this program used, 0 to 1.
-        cpu_all: share of all cores used by anybody, 0 to 1; None where it is unknown.
-        gpu_busy: share of time with some kernel running, by GPU; empty without GPUs.
-        gpu_full: how full the GPU was while it ran (SM utilisation), by GPU; None where unknown.
-        gpu_memory: share of the memory in use, by GPU.
-        rss_mb: resident memory of the program, in MiB.
-    """
-
-    t: float
-    cpu: float
+    t: float  # seconds from the beginning
+    cpu: float  # share of all cores that this program used, 0 to 1
+    # share of all cores used by anybody, 0 to 1; None where it is unknown
     cpu_all: float | None = None
+    # share of time with some kernel running, by GPU; empty without GPUs
     gpu_busy: tuple[float, ...] = ()
+    # how full the GPU was while it ran (SM utilisation), by GPU; None where unknown
     gpu_full: tuple[float | None, ...] = ()
-    gpu_memory: tuple[float, ...] = ()
-    rss_mb: float | None = None
+    gpu_memory: tuple[float, ...] = ()  # share of the memory in use, by GPU
+    rss_mb: float | None = None  # resident memory of the program, in MiB
 
     @staticmethod
     def of(sample: MonitorSample, began: float = 0.0) -> Usage:
@@ -89,37 +67,23 @@ class Usage:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The whole answer.
+    """The whole answer."""
 
-    Attributes:
-        subject: what was explained: a command line or a run folder.
-        verdict: a cause's id, ``healthy``, or ``unknown`` where too little was seen.
-        headline: the verdict's sentence.
-        findings: best first.
-        seconds: explained (steady) wall time.
-        apart: (what, seconds) that were left out of the shares: imports, warm-up, compilation.
-        phases: share of the explained time by phase; sums to 1.
-        lanes: the timeline.
-        usage: utilisation over time.
-        cores: logical cores that the program may use.
-        machine: one line about the machine.
-        notes: what could not be seen, one sentence each.
-        part: why only a part of what the program does was seen: then nothing is predicted. Empty
-            where the shares are of the whole.
-    """
-
-    subject: str
-    verdict: str
-    headline: str
-    findings: tuple[Finding, ...]
-    seconds: float
+    subject: str  # what was explained: a command line or a run folder
+    verdict: str  # a cause's id, ``healthy``, or ``unknown`` where too little was seen
+    headline: str  # the verdict's sentence
+    findings: tuple[Finding, ...]  # best first
+    seconds: float  # explained (steady) wall time
+    # (what, seconds) that were left out of the shares: imports, warm-up, compilation
     apart: tuple[tuple[str, float], ...] = ()
-    phases: dict[str, float] = field(default_factory=dict)
-    lanes: tuple[Lane, ...] = ()
-    usage: tuple[Usage, ...] = ()
-    cores: int = 1
-    machine: str = ""
-    notes: tuple[str, ...] = ()
+    phases: dict[str, float] = field(default_factory=dict)  # share of that time; sums to 1
+    lanes: tuple[Lane, ...] = ()  # the timeline
+    usage: tuple[Usage, ...] = ()  # utilisation over time
+    cores: int = 1  # logical cores that the program may use
+    machine: str = ""  # one line about the machine
+    notes: tuple[str, ...] = ()  # what could not be seen, one sentence each
+    # why only a part of what the program does was seen: then nothing is predicted. Empty where the
+    # shares are of the whole.
     part: str = ""
 
     def as_json(self) -> dict[str, Any]:

@@ -37,14 +37,12 @@ from flatout.explain.report import (
 )
 from flatout.spans import PHASES
 
-PIXELS = 1500
-"""Width of the drawings: a lane is merged to one phase for each of these."""
+PIXELS = 1500  # width of the drawings: a lane is merged to one phase for each of these
 
 SEGMENTS = 60_000
 """Bound on the segments of all lanes together: many lanes are drawn with fewer pixels."""
 
-SAMPLES = 600
-"""Points of a curve of utilisation: more samples are averaged."""
+SAMPLES = 600  # points of a curve of utilisation: more samples are averaged
 
 
 def write(diagnosis: Diagnosis, path: Path | str) -> None:
@@ -97,8 +95,7 @@ def merge(
 
     Args:
         spans: (start, end, phase) in seconds, finite; of one lane, so they do not overlap.
-        end: the time, above 0, at the last pixel's right edge; the first one's left edge is 0.
-        pixels: how many pixels share the time equally.
+        end: the time, above 0, that the pixels share equally, from 0 on.
 
     Returns:
         (first pixel, pixel after the last, phase), in time's order; empty pixels are in none.

@@ -19,15 +19,14 @@ from rich.text import Text
 
 from flatout.explain.causes import HEALTHY
 from flatout.explain.diagnosis import Diagnosis, Finding
-from flatout.output import plain
+from flatout.output import plain, printable
 from flatout.planning.predict import ASSUMED
 from flatout.spans import PHASES
 
 WORTHWHILE = 1.1
 """A healthy program is told to change something only where more than this gain is predicted."""
 
-SHOWN_SHARE = 0.01
-"""Phases below this share of the time are not listed in a terminal."""
+SHOWN_SHARE = 0.01  # phases below this share of the time are not listed in a terminal
 
 INDENT = 9
 BAR = 24
@@ -36,24 +35,15 @@ GOOD, BAD, QUIET = "bold green", "bold yellow", "dim"
 
 @dataclass(frozen=True)
 class Meter:
-    """How much of one piece of hardware was used over time.
+    """How much of one piece of hardware was used over time."""
 
-    Attributes:
-        name: what is measured, for a reader ("GPU 0 busy").
-        meaning: what its share is a share of.
-        kind: ``busy`` (the rest was idle), ``full`` or ``memory`` (the rest was merely unused).
-        values: one share, 0 to 1, for every sample of the diagnosis; None where it is unknown.
-        others: the same with everybody's programs counted; empty where it is unknown.
-        mean, mean_others: their means over the explained time; None where they are unknown.
-    """
-
-    name: str
-    meaning: str
-    kind: str
-    values: tuple[float | None, ...]
-    others: tuple[float | None, ...] = ()
-    mean: float | None = None
-    mean_others: float | None = None
+    name: str  # what is measured, for a reader ("GPU 0 busy")
+    meaning: str  # what its share is a share of
+    kind: str  # ``busy`` (the rest was idle), ``full`` or ``memory`` (the rest was merely unused)
+    values: tuple[float | None, ...]  # a share, 0 to 1, for every sample; None where unknown
+    others: tuple[float | None, ...]  # the same with everybody's programs counted
+    mean: float | None  # over the explained time; None where unknown
+    mean_others: float | None
 
 
 def show(diagnosis: Diagnosis, console: Console) -> None:
@@ -137,11 +127,7 @@ def duration(seconds: float) -> str:
 def clean(text: str, encoding: str = "utf-8") -> str:
     """A text on one line; what cannot be shown or would steer a terminal is replaced."""
     # What rich would leave out anyway is left out in every form of the report.
-    shown = "".join(
-        letter if letter.isprintable() else " " if letter.isspace() else "\ufffd"
-        for letter in strip_control_codes(text)
-    )
-    return plain(shown, encoding)
+    return plain(printable(strip_control_codes(text)).replace("\n", " "), encoding)
 
 
 def in_order(phases: Iterable[str]) -> list[str]:
@@ -171,15 +157,8 @@ def meters(diagnosis: Diagnosis) -> list[Meter]:
         counted = [v for v, u in zip(values, usage, strict=True) if v is not None and u.t >= begin]
         return sum(counted) / len(counted) if counted else None
 
-    def meter(
-        name: str,
-        meaning: str,
-        kind: str,
-        values: Sequence[float | None],
-        others: Sequence[float | None] | None = None,
-    ) -> Meter:
-        used = tuple(map(_share, values))
-        everybody = tuple(map(_share, others or [None] * len(used)))
+    def meter(name: str, meaning: str, kind: str, *values: Sequence[float | None]) -> Meter:
+        used, everybody = (tuple(map(_share, of)) for of in (*values, [None] * len(usage))[:2])
         return Meter(name, meaning, kind, used, everybody, mean(used), mean(everybody))
 
     cores = f"of {diagnosis.cores} {'core' if diagnosis.cores == 1 else 'cores'}"
@@ -210,11 +189,8 @@ def mean_words(meter: Meter) -> tuple[str, str]:
 def _try(console: Console, finding: Finding) -> None:
     setting, remedy, gain = setting_words(finding.setting), finding.remedy, gain_words(finding)
     action = clean(setting or remedy, console.encoding)
-    together = Text(action).append("   ").append(gain, style=GOOD)
-    room = console.width - INDENT
-    if not console.is_terminal or together.cell_len <= room:
-        lines = [together]
-    else:
+    lines = [Text(action).append("   ").append(gain, style=GOOD)]
+    if console.is_terminal and lines[0].cell_len > console.width - INDENT:
         lines = [Text(action), Text(gain, style=GOOD)]
     _say(console, "TRY", [*lines, Text(remedy)] if setting and remedy else lines)
 
@@ -241,27 +217,22 @@ def _bars(phases: dict[str, float], console: Console) -> list[Text]:
     for phase in shown:
         bar = letter * max(1, round(min(phases[phase], 1.0) * width))
         line = Text(f"{phase:<11}  {percent(phases[phase]):>5}  ")
-        line.append(f"{bar:<{width}}", style="cyan").append(f"  {words.get(phase, '')}")
-        line.rstrip()
-        lines.append(line)
+        lines.append(line.append(f"{bar:<{width}}", "cyan").append(f"  {words.get(phase, '')}"))
     return lines
 
 
 def _means(diagnosis: Diagnosis) -> list[Text]:
     shown = [meter for meter in meters(diagnosis) if meter.kind != "memory"]
     width = max((len(meter.name) for meter in shown), default=0)
-    lines = []
-    for meter in shown:
-        share, meaning = mean_words(meter)
-        lines.append(Text(f"{meter.name:<{width}}  {share:>5}  {meaning}"))
-    return lines
+    rows = ((meter.name, *mean_words(meter)) for meter in shown)
+    return [Text(f"{name:<{width}}  {share:>5}  {meaning}") for name, share, meaning in rows]
 
 
 def _say(console: Console, label: str, paragraphs: Sequence[Text]) -> None:
     """Paragraphs beside their label; wrapped in a terminal, where a hanging indent fits."""
     head = Text(f"{label:<{INDENT}}", style="bold")
     for paragraph in paragraphs:
-        paragraph.plain = clean(paragraph.plain, console.encoding)
+        paragraph.plain = clean(paragraph.plain, console.encoding).rstrip()
         lines: Iterable[Text] = [paragraph]
         if console.is_terminal:
             lines = paragraph.wrap(console, max(console.width - INDENT, BAR))

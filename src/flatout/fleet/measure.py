@@ -44,7 +44,7 @@ def measured(config: TrainConfig) -> dict[str, Any]:
     )
     placement = parse(summary["placement"])
     mesh = learning_mesh(config, placement)
-    every = sync_every(config.run.sync)
+    every = sync_every("sync", config.run.sync)
     copies = 1 if every == 1 else 3  # parameters and the optimiser's two moments
     return {
         "summary": summary,

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flatout.errors import FlatoutError, one_line
+from flatout.errors import writing
 from flatout.explain.causes import HEALTHY
 from flatout.fleet.scaling import PARTS, Scaling
 
@@ -17,7 +17,7 @@ BAR = 24
 
 
 def show(scaling: Scaling, crossover: dict[str, Any] | None, console: Console) -> None:
-    """The table, the speed-up as bars, the verdict."""
+    """The table, the speed-up as bars, the verdict, and `crossover`, as the search gives it."""
     rates = _table("devices", "time, s", "steps/s", "examples/s", "speed-up", "efficiency")
     parts = _table("s of", *PARTS)
     for row in scaling.rows:
@@ -46,8 +46,15 @@ def show(scaling: Scaling, crossover: dict[str, Any] | None, console: Console) -
             "dispatching cost is true of this machine, a speed-up only of real devices.[/dim]",
             soft_wrap=not console.is_terminal,
         )
-    for line in crossover_words(crossover):
+    if crossover is None:
+        return
+    for batch, few, many in crossover["tried"]:
+        line = f"batch {batch:,}: {few:,.0f} examples/s on the fewest, {many:,.0f} on the most"
         console.print(line, soft_wrap=not console.is_terminal)
+    line = "They were not faster with any batch that was tried."
+    if crossover["batch"] is not None:
+        line = f"Several devices are faster from batch {crossover['batch']:,} on."
+    console.print(line, soft_wrap=not console.is_terminal)
 
 
 def _table(*heads: str) -> Table:
@@ -55,20 +62,6 @@ def _table(*heads: str) -> Table:
     for head in heads:
         table.add_column(head, justify="right")
     return table
-
-
-def crossover_words(crossover: dict[str, Any] | None) -> list[str]:
-    """From which batch on several devices are faster."""
-    if crossover is None:
-        return []
-    lines = [
-        f"batch {batch:,}: {few:,.0f} examples/s on the fewest, {many:,.0f} on the most"
-        for batch, few, many in crossover["tried"]
-    ]
-    batch = crossover["batch"]
-    if batch is not None:
-        return [*lines, f"Several devices are faster from batch {batch:,} on."]
-    return [*lines, "They were not faster with any batch that was tried."]
 
 
 def draw(scaling: Scaling, file: Path) -> None:
@@ -86,7 +79,5 @@ def draw(scaling: Scaling, file: Path) -> None:
     axes.plot(counts, [scaling.speed_up(row) for row in scaling.rows], "o-", label="measured")
     axes.set(xlabel="devices", ylabel="speed-up", xticks=counts, ylim=(0, None))
     axes.legend()
-    try:
+    with writing(file):
         figure.savefig(file)
-    except OSError as error:
-        raise FlatoutError(f"cannot write {file}: {one_line(error)}.") from error

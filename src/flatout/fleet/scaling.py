@@ -12,6 +12,8 @@ PARTS = ("compute", "averaging", "input", "dispatch", "waiting", "other")
 """What the seconds of training are split into."""
 
 CAUSES = {
+    "compute": ("compute-bound", "the arithmetic itself: each device's share is too small to be "
+                "done faster"),
     "averaging": ("communication-bound", "averaging gradients between the devices"),
     "dispatch": ("launch-bound", "starting programs on the devices"),
     "input": ("input-bound", "what one host does: collecting what is learned, and handing it over"),
@@ -81,7 +83,8 @@ class Scaling:
         gained, efficiency = self.speed_up(last), self.efficiency(last)
         eaten, more = self._eaten(first, last)
         faster = gained >= WINS
-        many, few = f"{last.devices} devices", _count(first.devices)
+        many = f"{last.devices} devices"
+        few = "one" if first.devices == 1 else str(first.devices)
         if faster:
             words = (
                 f"{many} are {gained:.2f} times as fast, {efficiency:.0%} of {last.devices} times"
@@ -95,11 +98,13 @@ class Scaling:
         if self.virtual and eaten == "compute":
             shared = f"they are virtual, and share the same {self.cores} cores"
             return "oversubscribed", f"{words}{join}{shared}"
-        cause = CAUSES.get(eaten, ("compute-bound" if faster else "launch-bound", ""))[0]
+        cause, what = CAUSES[eaten]
+        if eaten == "compute" and not faster:
+            cause = "launch-bound"
         lost = (
             "most of the rest goes" if faster else f"{more:.2f} s more than {many} should take go"
         )
-        return cause, f"{words}{join}{lost} into {_words(eaten)}"
+        return cause, f"{words}{join}{lost} into {what}"
 
     def _eaten(self, first: Row, last: Row) -> tuple[str, float]:
         """The part that exceeds most what so many devices should need, and by how many seconds."""
@@ -110,16 +115,6 @@ class Scaling:
         }
         worst = max(excess, key=lambda name: excess[name])
         return worst, excess[worst]
-
-
-def _words(part: str) -> str:
-    if part == "compute":
-        return "the arithmetic itself: each device's share is too small to be done faster"
-    return CAUSES[part][1]
-
-
-def _count(devices: int) -> str:
-    return "one" if devices == 1 else str(devices)
 
 
 def split(summary: Mapping[str, Any], costs: Mapping[str, float]) -> dict[str, float]:
@@ -153,10 +148,7 @@ def training_s(summary: Mapping[str, Any]) -> float:
 
 
 def refuse_unequal(work: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse to compare runs that did not do the same.
-
-    Args:
-        work: what each did, by its name: numbers and settings by name.
+    """Refuse to compare runs whose work (numbers and settings by name) differs.
 
     Raises:
         UsageError: naming what differs.
@@ -166,11 +158,10 @@ def refuse_unequal(work: Mapping[str, Mapping[str, Any]]) -> None:
     for key in sorted(keys):
         values = {name: work[name].get(key) for name in names}
         if len({repr(value) for value in values.values()}) > 1:
-            shown = ", ".join(f"{name} {_shown(value)}" for name, value in values.items())
+            shown = ", ".join(
+                f"{name} {value:,}" if type(value) is int else f"{name} {value}"
+                for name, value in values.items()
+            )
             raise UsageError(
                 f"these runs did unequal work, so their times do not compare: {key} is {shown}."
             )
-
-
-def _shown(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -23,7 +23,7 @@ from flatout.explain.own.settings import named
 from flatout.explain.report import gain_words, setting_words
 from flatout.fleet.child import run_module
 from flatout.storage.run_folder import load_config
-from flatout.storage.span_records import SPANS, json_lines, read_lines, steady
+from flatout.storage.span_records import SPANS, Totals, json_lines, read_lines, steady
 from flatout.storage.trust import NO_CONSENT, Consent, add_here
 
 if TYPE_CHECKING:
@@ -64,7 +64,6 @@ class Outcome:
 
     @property
     def gains(self) -> tuple[float, ...]:
-        """The measured gain of each pair."""
         return tuple(now / was for was, now in zip(self.was, self.now, strict=True))
 
     def as_json(self) -> dict[str, Any]:
@@ -85,17 +84,12 @@ def try_first(
     path: Path,
     diagnosis: Diagnosis,
     console: Console,
-    *,
-    pairs: int = PAIRS,
-    seconds: float = SECONDS,
     consent: Consent = NO_CONSENT,
 ) -> Outcome:
     """Try the first finding's setting that there is.
 
     Args:
         path: the run's folder.
-        pairs: how often the two are run in turn.
-        seconds: how long each lasts after starting up.
         consent: to run what the folder names.
 
     Raises:
@@ -105,8 +99,7 @@ def try_first(
     if finding is None:
         return Outcome(None, learning="None of the remedies is a setting: there is nothing to try.")
     config = load_config(path, consent)  # its environment will be called
-    _, records = read_lines(json_lines(path / SPANS))
-    totals, _ = steady(records)
+    totals = _totals(path)
     if totals is None or not totals.steps:
         raise FlatoutError(
             f"{path} has no {SPANS} of its steady state, so that there is no measure for a trial; "
@@ -117,18 +110,18 @@ def try_first(
     size = max(round(totals.steps / max(totals.iterations, 1)), 1)
     rate = totals.steps / totals.seconds
     # The first iteration is not counted, so that there are always some more.
-    steps = max(round(rate * seconds), 6 * size)
+    steps = max(round(rate * SECONDS), 6 * size)
     base = _base(settings, steps, size)
     was, now = list[float](), list[float]()
     with tempfile.TemporaryDirectory(prefix="flatout-trial-") as folder:
         place = Path(folder)
         (place / BASE).write_text(json.dumps(base))
-        limit = PATIENCE_S + 20 * max(seconds, steps / rate)
-        for pair in range(pairs):
+        limit = PATIENCE_S + 20 * max(SECONDS, steps / rate)
+        for pair in range(PAIRS):
             # Each goes first as often as the other: a machine that warms up favours neither.
             for changed in (False, True) if pair % 2 == 0 else (True, False):
                 setting = finding.setting if changed else ()
-                words = f"trial {pair + 1} of {pairs}: {_words(setting)}"
+                words = f"trial {pair + 1} of {PAIRS}: {_words(setting)}"
                 console.print(words, style="dim", markup=False)
                 run = place / f"{pair}-{changed}"
                 _train(place, run, setting, limit)
@@ -208,17 +201,19 @@ def _words(setting: Sequence[str]) -> str:
 
 
 def _train(place: Path, run: Path, setting: Sequence[str], limit_s: float) -> None:
-    """Make one run."""
     run_module(
         f"a run of the trial ({_words(setting)})", "flatout", "train", "--trust",
         "--config", str(place / BASE), *setting, "--run-dir", str(run), limit_s=limit_s,
     )  # fmt: skip
 
 
+def _totals(run: Path) -> Totals | None:
+    """Sums over a run's steady state."""
+    return steady(read_lines(json_lines(run / SPANS))[1])[0]
+
+
 def _rate(run: Path) -> float:
-    """Steps per second of a run's steady state."""
-    _, records = read_lines(json_lines(run / SPANS))
-    totals, _ = steady(records)
+    totals = _totals(run)
     if totals is None or totals.seconds <= 0.0 or not totals.steps:
         raise FlatoutError("a run of the trial was too short to be measured.")
     return totals.steps / totals.seconds
@@ -276,7 +271,6 @@ def difference(was: list[dict[str, Any]], now: list[dict[str, Any]]) -> float | 
 
 
 def _parameters(run: Path) -> dict[str, bytes]:
-    """The bytes of each learned array."""
     from flatout.storage.checkpoint import load_agent
 
     arrays, _ = load_agent(run / "params.safetensors")
@@ -291,5 +285,4 @@ def _placement(text: str, settings: Mapping[str, Any], cores: int) -> Placement:
 
 
 def _groups(placement: Placement, envs: int) -> list[int]:
-    """How many environments each group that acts together has."""
     return [share.count for groups in shares(placement, envs) for share in groups]

@@ -16,28 +16,17 @@ from flatout.hardware.inventory import MiB, visible_handles
 
 @dataclass(frozen=True)
 class GpuSample:
-    """One GPU at one moment.
+    """One GPU at one moment."""
 
-    Attributes:
-        index: its number among visible GPUs, as in ``gpu:0``.
-        name: the card's.
-        busy: share of time with some kernel running; None if unknown.
-        full: share of its multiprocessors that worked, 0 to 1; None if unknown.
-        used_mb, total_mb: memory in MiB.
-        ours_mb: memory that the program holds; None if the driver hides it.
-        ours: the program's processes that hold memory.
-        others: number of other processes that do.
-    """
-
-    index: int
-    name: str = ""
-    busy: float | None = None
-    full: float | None = None
-    used_mb: int = 0
+    index: int  # its number among visible GPUs, as in ``gpu:0``
+    name: str = ""  # the card's
+    busy: float | None = None  # share of time with some kernel running; None if unknown
+    full: float | None = None  # share of its multiprocessors that worked, 0 to 1; None if unknown
+    used_mb: int = 0  # memory in MiB
     total_mb: int = 0
-    ours_mb: int | None = None
-    ours: tuple[int, ...] = ()
-    others: int = 0
+    ours_mb: int | None = None  # memory that the program holds; None if the driver hides it
+    ours: tuple[int, ...] = ()  # the program's processes that hold memory
+    others: int = 0  # number of other processes that do
 
 
 class Gpus:
@@ -50,13 +39,9 @@ class Gpus:
         self._gpm: list[tuple[Any, Any] | None] = []  # memory of two samples, by GPU
         self._primed: set[int] = set()
         self._open = False
-        try:
-            import pynvml  # the import name of nvidia-ml-py
+        import pynvml  # the import name of nvidia-ml-py
 
-            self._nvml: Any = pynvml
-        except ImportError:
-            self.notes.append("GPUs were not looked at: nvidia-ml-py is not installed.")
-            return
+        self._nvml: Any = pynvml
         nvml = self._nvml
         try:
             nvml.nvmlInit()

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,26 +39,16 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Hardware:
-    """The machine as this process may use it.
+    """The machine as this process may use it."""
 
-    Attributes:
-        cpu_name: the processor's name.
-        cores: cores within affinity and container limits.
-        cpu_devices: CPU devices that JAX will show; more than one are virtual (XLA).
-        memory_total_mb, memory_available_mb: host memory in MiB within the container's limit.
-        gpus: the visible GPUs.
-        cuda_plugin: whether JAX's CUDA plugin is installed.
-        gpu_note: why GPUs could not be listed, or empty.
-    """
-
-    cpu_name: str
-    cores: int
-    memory_total_mb: int
+    cpu_name: str  # the processor's name
+    cores: int  # cores within affinity and container limits
+    memory_total_mb: int  # host memory in MiB within the container's limit
     memory_available_mb: int
-    cpu_devices: int = 1
-    gpus: tuple[Gpu, ...] = field(default=())
-    cuda_plugin: bool = False
-    gpu_note: str = ""
+    cpu_devices: int = 1  # that JAX will show; more than one are virtual (XLA)
+    gpus: tuple[Gpu, ...] = ()  # the visible GPUs
+    cuda_plugin: bool = False  # whether JAX's CUDA plugin is installed
+    gpu_note: str = ""  # why GPUs could not be listed, or empty
 
     @property
     def usable_gpus(self) -> tuple[Gpu, ...]:
@@ -99,6 +89,7 @@ def inventory() -> Hardware:
     flag = re.search(
         r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", "")
     )
+    plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
     return Hardware(
         cpu_name=_cpu_name(),
         cores=_cores(),
@@ -106,10 +97,7 @@ def inventory() -> Hardware:
         memory_available_mb=available // MiB,
         cpu_devices=int(flag[1]) if flag else 1,
         gpus=gpus,
-        cuda_plugin=any(
-            importlib.util.find_spec(name) is not None
-            for name in ("jax_cuda12_plugin", "jax_cuda13_plugin")
-        ),
+        cuda_plugin=any(importlib.util.find_spec(name) is not None for name in plugins),
         gpu_note=note,
     )
 
@@ -122,20 +110,15 @@ def resolve_placement(
     soft: bool = False,
     devices: int | None = None,
 ) -> tuple[Placement, list[str]]:
-    """Parse a placement and check it against this machine.
+    """Parse a placement and check it against this machine; also gives notes for the user.
 
     ``auto``: image observations act and learn on ``gpu:0`` if JAX can use it; everything else runs
     on the CPU, where small networks are faster.
 
     Args:
-        text: the user's placement.
-        hardware: the machine.
         images: whether observations are images.
         soft: replace missing devices by available ones.
         devices: learn on the first so many devices.
-
-    Returns:
-        The placement, and notes for the user.
 
     Raises:
         UsageError: a named device is missing and `soft` is off.
@@ -173,20 +156,15 @@ def _soften(placement: Placement, available: set[DeviceName]) -> Placement:
     """Replace each missing device by the first of its kind, or by the CPU."""
 
     def substitute(devices: tuple[DeviceName, ...]) -> tuple[DeviceName, ...]:
-        chosen: list[DeviceName] = []
-        for device in devices:
-            if device not in available:
-                device = DeviceName(device.kind) if DeviceName(device.kind) in available else CPU
-            if device not in chosen:
-                chosen.append(device)
-        return tuple(chosen)
+        options = ((device, DeviceName(device.kind), CPU) for device in devices)
+        chosen = (next(one for one in some if one in available) for some in options)
+        return tuple(dict.fromkeys(chosen))
 
-    act, learn = substitute(placement.act), substitute(placement.learn)
     has_gpu = any(device.kind == "gpu" for device in available)
     return replace(
         placement,
-        act=act,
-        learn=learn,
+        act=substitute(placement.act),
+        learn=substitute(placement.learn),
         replay=placement.replay if has_gpu else "cpu",
         memory=placement.memory if has_gpu else None,
     )
@@ -241,16 +219,9 @@ def _gpus() -> tuple[tuple[Gpu, ...], str]:
         gpus: list[Gpu] = []
         for number, (physical, handle) in enumerate(visible_handles(pynvml)):
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            gpus.append(
-                Gpu(
-                    index=number,
-                    name=str(pynvml.nvmlDeviceGetName(handle)),
-                    memory_total_mb=int(memory.total) // MiB,
-                    memory_free_mb=int(memory.free) // MiB,
-                    physical_index=physical,
-                    processes=_gpu_processes(handle),
-                )
-            )
+            total, free = int(memory.total) // MiB, int(memory.free) // MiB
+            name, users = str(pynvml.nvmlDeviceGetName(handle)), _gpu_processes(handle)
+            gpus.append(Gpu(number, name, total, free, physical, users))
         return tuple(gpus), ""
     except pynvml.NVMLError as error:
         return (), f"the NVIDIA driver does not list its GPUs ({error})"

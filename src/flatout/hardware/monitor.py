@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.hardware.gpus import Gpus, GpuSample
-from flatout.hardware.processes import Reading, Tree, open_tree
+from flatout.hardware.processes import LinuxTree, PortableTree, Reading, open_tree
 from flatout.storage import nofollow
 
 GROWTH_S = 300.0
@@ -25,38 +25,22 @@ BUSY = (0, 1, 2, 5, 6)
 
 @dataclass(frozen=True)
 class MonitorSample:
-    """What a program and its descendants used since the last sample.
+    """What a program and its descendants used since the last sample."""
 
-    Attributes:
-        t: seconds at its end, by the monitor's clock.
-        seconds: its duration.
-        cores: cores that the program may use.
-        cpu: share of these that it used, 0 to 1.
-        cpu_all: the same of all programs on this machine; None if unknown.
-        rss_mb: resident memory in MiB; None after the program's end.
-        processes: cores that each process used, by pid.
-        threads: number of threads of all processes.
-        runnable: running or runnable threads; None if not measured in this sample.
-        busiest: cores that the busiest thread used (at most 1), or None.
-        voluntary, involuntary: context switches per second, or None.
-        gpus: each visible GPU.
-        notes: what cannot be read; in the first sample only.
-    """
-
-    t: float
-    seconds: float
-    cores: int
-    cpu: float
-    cpu_all: float | None = None
-    rss_mb: float | None = None
-    processes: dict[int, float] = field(default_factory=dict)
-    threads: int = 0
-    runnable: float | None = None
-    busiest: float | None = None
-    voluntary: float | None = None
+    t: float  # seconds at its end, by the monitor's clock
+    seconds: float  # its duration
+    cores: int  # cores that the program may use
+    cpu: float  # share of these that it used, 0 to 1
+    cpu_all: float | None = None  # the same of all programs on this machine; None if unknown
+    rss_mb: float | None = None  # resident memory in MiB; None after the program's end
+    processes: dict[int, float] = field(default_factory=dict)  # cores that each used, by pid
+    threads: int = 0  # number of threads of all processes
+    runnable: float | None = None  # running or runnable threads; None if not measured in this one
+    busiest: float | None = None  # cores that the busiest thread used (at most 1), or None
+    voluntary: float | None = None  # context switches per second, or None
     involuntary: float | None = None
-    gpus: tuple[GpuSample, ...] = ()
-    notes: tuple[str, ...] = ()
+    gpus: tuple[GpuSample, ...] = ()  # each visible GPU
+    notes: tuple[str, ...] = ()  # what cannot be read; in the first sample only
 
     def as_json(self) -> dict[str, Any]:
         """As JSON-compatible values, without unknown and empty ones."""
@@ -85,8 +69,10 @@ class Monitor:
         interval_s: seconds between two samples of a recorder.
         cores: cores that the program may use; by default this machine's within its limits.
         clock: gives each sample's time; by default seconds since the monitor was made.
-        tree: reads the processes.
-        gpus: reads the GPUs.
+        tree, gpus: read the processes and the GPUs.
+
+    Attributes:
+        notes: what cannot be read, one sentence each.
     """
 
     def __init__(
@@ -96,7 +82,7 @@ class Monitor:
         *,
         cores: int | None = None,
         clock: Callable[[], float] | None = None,
-        tree: Tree | None = None,
+        tree: LinuxTree | PortableTree | None = None,
         gpus: Gpus | None = None,
     ) -> None:
         if cores is None:
@@ -111,17 +97,13 @@ class Monitor:
         self.cores = min(cores, len(self._cpus)) if self._cpus else cores
         self._tree = tree or open_tree(root_pid)
         self._gpus = gpus or Gpus()
+        self.notes = self._gpus.notes
         self._told = 0
         self._at = time.perf_counter()
         self._last = self._tree.read()
         self._detailed, self._detailed_at = self._last, self._at  # the last reading of threads
         self._busy_s = _busy_seconds(self._cpus)
         self._gpus.read(())  # fullness is measured between two readings
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What cannot be read, one sentence each."""
-        return tuple(self._gpus.notes)
 
     def sample(self) -> MonitorSample:
         """What was used since the last sample."""
@@ -138,7 +120,7 @@ class Monitor:
         if busy_s is not None and self._busy_s is not None:
             share = (busy_s - self._busy_s) / seconds / max(len(self._cpus), 1)
             share = min(max(share, 0.0), 1.0)
-        notes = self.notes[self._told :]
+        notes = tuple(self.notes[self._told :])
         self._told = len(self.notes)
         sample = MonitorSample(
             t=round(self._clock(), 3),
@@ -188,20 +170,20 @@ class Monitor:
 
 
 class Recorder:
-    """Samples in a background thread, and writes JSON lines.
+    """Samples in a background thread, and appends JSON lines to a file; write errors are ignored.
 
     In a long recording each line merges several samples (`merged`), which limits the file's size.
 
-    Args:
-        monitor: takes the samples.
-        path: a file to append to, or None; write errors are ignored.
+    Attributes:
+        latest: the newest sample.
+        samples: the recorded ones so far.
     """
 
     def __init__(self, monitor: Monitor, path: Path | None = None) -> None:
         self._monitor = monitor
         self._path = path
-        self._latest: MonitorSample | None = None
-        self._kept: list[MonitorSample] = []  # written, or to be
+        self.latest: MonitorSample | None = None
+        self.samples: list[MonitorSample] = []  # written, or to be
         self._open: list[MonitorSample] = []  # not yet merged
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
@@ -210,16 +192,6 @@ class Recorder:
         """Start the thread; returns itself."""
         self._thread.start()
         return self
-
-    @property
-    def latest(self) -> MonitorSample | None:
-        """The newest sample."""
-        return self._latest
-
-    @property
-    def samples(self) -> tuple[MonitorSample, ...]:
-        """The recorded samples so far."""
-        return tuple(self._kept)
 
     def stop(self) -> None:
         """Take and write the last sample, and stop the thread."""
@@ -245,14 +217,14 @@ class Recorder:
 
     def _take(self, file: Any, age: float | None) -> None:
         """Take a sample; write a line if enough samples are open, or this is the last (no age)."""
-        self._latest = sample = self._monitor.sample()
+        self.latest = sample = self._monitor.sample()
         self._open.append(sample)
         seconds = sum(sample.seconds for sample in self._open)
         if age is not None and seconds < age / GROWTH_S:
             return
         line = merged(self._open)
         self._open = []
-        self._kept.append(line)
+        self.samples.append(line)
         if file is not None:
             with suppress(OSError):  # a full disk must not end the run
                 file.write(json.dumps(line.as_json(), separators=(",", ":")).encode() + b"\n")

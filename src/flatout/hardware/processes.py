@@ -12,11 +12,9 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 MiB = 1024 * 1024
-PATIENCE = 250.0
-"""Seconds between two detailed readings, for each second that one takes."""
+PATIENCE = 250.0  # seconds between two detailed readings, for each second that one takes
 
 STATE, UTIME, STIME, CUTIME, CSTIME, START = 0, 11, 12, 13, 14, 19
 """Fields of a stat file, counted after the name."""
@@ -24,36 +22,19 @@ STATE, UTIME, STIME, CUTIME, CSTIME, START = 0, 11, 12, 13, 14, 19
 
 @dataclass
 class Reading:
-    """What a process tree has used so far.
+    """What a process tree has used so far."""
 
-    Attributes:
-        total_s: CPU seconds of all processes, including reaped ones.
-        processes: CPU seconds by (pid, start time) of live processes.
-        rss_mb: resident memory in MiB, shared pages counted once.
-        threads: number of threads.
-        runnable: running or runnable threads; None if not measured.
-        by_thread: CPU seconds by thread; empty if not measured.
-        switches: voluntary and involuntary context switches of live threads, or None.
-    """
-
-    total_s: float = 0.0
+    total_s: float = 0.0  # CPU seconds of all processes, including reaped ones
+    # CPU seconds by (pid, start time) of live processes
     processes: dict[tuple[int, float], float] = field(default_factory=dict)
-    rss_mb: float | None = None
-    threads: int = 0
-    runnable: int | None = None
-    by_thread: dict[int, float] = field(default_factory=dict)
-    switches: tuple[int, int] | None = None
+    rss_mb: float | None = None  # resident memory in MiB, shared pages counted once
+    threads: int = 0  # number of threads
+    runnable: int | None = None  # running or runnable threads; None if not measured
+    by_thread: dict[int, float] = field(default_factory=dict)  # CPU seconds; empty if not measured
+    switches: tuple[int, int] | None = None  # voluntary and involuntary, of live threads
 
 
-class Tree(Protocol):
-    """A process and its descendants."""
-
-    def read(self) -> Reading:
-        """What they have used so far; empty if all have ended."""
-        ...
-
-
-def open_tree(root: int, proc: Path = Path("/proc")) -> Tree:
+def open_tree(root: int, proc: Path = Path("/proc")) -> LinuxTree | PortableTree:
     """The cheapest reader of a process tree on this system."""
     return LinuxTree(root, proc) if (proc / "self" / "stat").exists() else PortableTree(root)
 
@@ -63,22 +44,17 @@ class LinuxTree:
 
     CPU times and memory are read every time; the list of processes and their threads only as often
     as it costs less than 0.4 % of a core.
-
-    Args:
-        root: the process at the top.
-        proc: the folder ``/proc``.
     """
 
     def __init__(self, root: int, proc: Path = Path("/proc")) -> None:
         self._root, self._proc = root, str(proc)
         self._pids = [root]
         self._due = 0.0
-        ticks = os.sysconf("SC_CLK_TCK")
-        self._second = 1.0 / ticks
+        self._second = 1.0 / os.sysconf("SC_CLK_TCK")
         self._page_mb = os.sysconf("SC_PAGE_SIZE") / MiB
 
     def read(self) -> Reading:
-        """See `Tree.read`."""
+        """What they have used so far; empty if all have ended."""
         reading = Reading()
         detailed = time.monotonic() >= self._due
         if detailed:
@@ -144,14 +120,12 @@ class LinuxTree:
         """A file's text; empty if it is gone or may not be read."""
         try:
             descriptor = os.open(f"{self._proc}/{path}", os.O_RDONLY)
+            try:
+                return os.read(descriptor, 1 << 16).decode("ascii", "replace")
+            finally:
+                os.close(descriptor)
         except OSError:
             return ""
-        try:
-            return os.read(descriptor, 1 << 16).decode("ascii", "replace")
-        except OSError:
-            return ""
-        finally:
-            os.close(descriptor)
 
 
 class PortableTree:
@@ -161,7 +135,7 @@ class PortableTree:
         self._root = root
 
     def read(self) -> Reading:
-        """See `Tree.read`."""
+        """As `LinuxTree.read`."""
         import psutil
 
         reading = Reading()
@@ -175,10 +149,7 @@ class PortableTree:
             with suppress(psutil.Error), process.oneshot():
                 times, key = process.cpu_times(), (process.pid, process.create_time())
                 used = times.user + times.system
-                reaped = getattr(times, "children_user", 0.0) + getattr(
-                    times, "children_system", 0.0
-                )
-                reading.total_s += used + reaped
+                reading.total_s += used + (times.children_user + times.children_system)
                 reading.processes[key] = used
                 rss += process.memory_info().rss
                 reading.threads += process.num_threads()

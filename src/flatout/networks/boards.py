@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.errors import UsageError
-from flatout.networks.layers import MLP, Conv, Draw, Linear
+from flatout.networks.layers import MLP, Conv, ConvNet, Draw, Linear
 
 
 class Grid(eqx.Module):
@@ -43,11 +43,8 @@ class Grid(eqx.Module):
         return self.dense(x)
 
 
-class WideGrid(eqx.Module):
+class WideGrid(ConvNet):
     """A small board as an image: conv 100@4x4 and 200@3x3 without padding, dense 200."""
-
-    convolutions: tuple[Conv, ...]
-    dense: Linear
 
     def __init__(self, draw: Draw, shape: tuple[int, ...]) -> None:
         rows, columns, channels = shape
@@ -58,11 +55,6 @@ class WideGrid(eqx.Module):
             )
         self.convolutions = (Conv(draw, channels, 100, 4), Conv(draw, 100, 200, 3))
         self.dense = Linear(draw, (rows - 5) * (columns - 5) * 200, 200, math.sqrt(2))
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        for layer in self.convolutions:
-            x = jax.nn.relu(layer(x))
-        return jax.nn.relu(self.dense(x.reshape(*x.shape[:-3], -1)))
 
 
 class OneHot(eqx.Module):

@@ -126,6 +126,18 @@ class Conv(eqx.Module):
         return convolve(x, self.weight, self.stride, self.padding) + self.bias
 
 
+class ConvNet(eqx.Module):
+    """Convolutions and a dense layer, each followed by ReLU."""
+
+    convolutions: tuple[Conv, ...]
+    dense: Linear
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for layer in self.convolutions:
+            x = jax.nn.relu(layer(x))
+        return jax.nn.relu(self.dense(x.reshape(*x.shape[:-3], -1)))
+
+
 class MLP(eqx.Module):
     """Fully connected hidden layers over the last `dims` dimensions, flattened: ``[F]``."""
 

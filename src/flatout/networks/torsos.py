@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
 from flatout.networks.boards import Centred, Grid, OneHot, WideGrid
-from flatout.networks.layers import MLP, Conv, Draw, FanIn, Linear
+from flatout.networks.layers import MLP, Conv, ConvNet, Draw, FanIn, Linear
 from flatout.types import ObservationSpec
 
 Network = Callable[[jax.Array, tuple[int, ...]], Any]
@@ -22,14 +21,11 @@ Network = Callable[[jax.Array, tuple[int, ...]], Any]
 ``[...]`` float32 to features ``[F]``. Actor and critic each get one, with heads appended."""
 
 
-class NatureCNN(eqx.Module):
+class NatureCNN(ConvNet):
     """The DQN convolutions (Mnih et al., 2015): 32@8x8/4, 64@4x4/2, 64@3x3/1, dense 512.
 
     Published without padding; `padding` ``"SAME"`` keeps the borders.
     """
-
-    convolutions: tuple[Conv, ...]
-    dense: Linear
 
     def __init__(self, draw: Draw, shape: tuple[int, ...], padding: str = "VALID") -> None:
         rows, columns, channels = shape
@@ -48,11 +44,6 @@ class NatureCNN(eqx.Module):
             )
         self.convolutions = tuple(layers)
         self.dense = Linear(draw, rows * columns * channels, 512, math.sqrt(2))
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        for layer in self.convolutions:
-            x = jax.nn.relu(layer(x))
-        return jax.nn.relu(self.dense(x.reshape(*x.shape[:-3], -1)))
 
 
 class Torso(Protocol):

@@ -89,18 +89,8 @@ class RunFacts:
         return self.placement.schedule == "overlapped"
 
 
-def facts(
-    totals: Totals,
-    *,
-    settings: Mapping[str, Any],
-    placement: Placement,
-    envs: int,
-    cores: int,
-    use: Use | None = None,
-    gpus: tuple[str, ...] = (),
-    images: bool = False,
-) -> RunFacts:
-    """A run's facts, from sums of seconds."""
+def facts(totals: Totals, *, cores: int, use: Use | None = None, **given: Any) -> RunFacts:
+    """A run's facts, from sums of seconds and the fields of `RunFacts` that these do not tell."""
     main, learner = totals.main, totals.learner
     spent = dict.fromkeys(PHASES, 0.0)
     for span, duration in main.items():
@@ -123,21 +113,17 @@ def facts(
     return RunFacts(
         seconds=totals.seconds,
         phases={phase: duration / total for phase, duration in spent.items()},
-        settings=settings,
-        placement=placement,
         logs=main.get("log", 0.0) / total,
         checkpoints=main.get("checkpoint", 0.0) / total,
         steps=totals.steps,
         updates=totals.updates,
         iterations=totals.iterations,
-        envs=envs,
-        cores=max(cores, 1),
         learner=min(busy / max(totals.seconds, 1e-9), 1.0),
         waited=min(wait_workers_s / total, 1.0),
         workers=totals.workers,
+        cores=max(cores, 1),
         use=use or Use(),
-        gpus=gpus,
-        images=images,
+        **given,
     )
 
 

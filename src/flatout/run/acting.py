@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +21,6 @@ from flatout.networks.torsos import Network
 from flatout.run.evaluate import Evaluation, Evaluator
 from flatout.spans import Spans
 from flatout.storage import checkpoint
-from flatout.types import Device
 
 
 class Acting:
@@ -42,7 +42,11 @@ class Acting:
         """The environment's spaces and how to make it, without one that is open."""
         task = open_task(self._config.env, self._source)
         task.close()
-        self._device = self._start_backend(task)
+        placement, _ = resolve_placement(
+            self._config.run.placement, inventory(), images=task.obs_spec.is_image, soft=True
+        )
+        backend.start(placement)
+        self._device = backend.device(placement.act[0])
         return task
 
     def learned(self, arrays: dict[str, np.ndarray]) -> None:
@@ -50,57 +54,40 @@ class Acting:
         self.arrays = arrays
         self._policies.clear()
 
-    def check(self) -> None:
-        """Refuse parameters that do not fit the settings.
-
-        Raises:
-            CheckpointError: they do not.
-        """
-        self._packed(build_algorithm(self._config, *self.task.spaces, self._network))
-
     def policy(self, count: int = 1, deterministic: bool = True) -> Policy:
-        """A compiled policy for so many environments.
-
-        Raises:
-            UsageError: nothing was learned yet.
-        """
+        """A compiled policy for so many environments; raises as `packed` does."""
         if (count, deterministic) not in self._policies:
-            algorithm = build_algorithm(self._config, *self.task.spaces, self._network)
-            run = self._config.run
+            run, spec = self._config.run, self.task.obs_spec
             key = None if deterministic else raw_key(run.seed, ACT)
-            spec = self.task.obs_spec
-            policy = Policy(algorithm, spec, count, self._device, key, run.precision)
+            policy = Policy(self._algorithm, spec, count, self._device, key, run.precision)
             policy.compile()
-            policy.publish(self._packed(algorithm), 0, Spans())
+            policy.publish(self.packed(), 0, Spans())
             self._policies[(count, deterministic)] = policy
         return self._policies[(count, deterministic)]
 
     def evaluate(self, episodes: int, seed: int) -> Evaluation:
         """Play greedy episodes in environments of their own."""
-        task = open_task(self._config.env, self._source)
-        device = self._start_backend(task)
-        algorithm = build_algorithm(self._config, *task.spaces, self._network)
-        limit = 1 if task.single else 16
+        algorithm, task, limit = self._algorithm, self.task, 1 if self.task.single else 16
         precision = self._config.run.precision
-        evaluator = Evaluator(algorithm, task, episodes, seed, device, limit, precision)
-        try:
+        evaluator = Evaluator(algorithm, task, episodes, seed, self._device, limit, precision)
+        with closing(evaluator):
             evaluator.policy.compile()
-            return evaluator.run(self._packed(algorithm), 0)
-        finally:
-            evaluator.close()
+            return evaluator.run(self.packed(), 0)
 
-    def _start_backend(self, task: Task) -> Device:
-        """Start JAX for the settings' placement; returns the acting device."""
-        placement, _ = resolve_placement(
-            self._config.run.placement, inventory(), images=task.obs_spec.is_image, soft=True
-        )
-        backend.start(placement)
-        return backend.device(placement.act[0])
+    @cached_property
+    def _algorithm(self) -> Algorithm:
+        return build_algorithm(self._config, *self.task.spaces, self._network)
 
-    def _packed(self, algorithm: Algorithm) -> tuple[np.ndarray, ...]:
-        """The actor's parameters, bundled."""
+    def packed(self) -> tuple[np.ndarray, ...]:
+        """The actor's parameters, bundled.
+
+        Raises:
+            UsageError: nothing was learned yet.
+            CheckpointError: the parameters do not fit the settings.
+        """
         if self.arrays is None:
             raise UsageError("this agent has learned nothing yet: call learn or load.")
+        algorithm = self._algorithm
         shapes = algorithm.shapes._replace(opt=())  # a saved agent may have none
         names = checkpoint.leaf_names(shapes, checkpoint.PREFIX)
         state = checkpoint.rebuild(names, shapes, self.arrays)

@@ -25,9 +25,9 @@ from rich.text import Text
 from flatout.config.schema import TrainConfig
 from flatout.explain.causes import HEALTHY
 from flatout.explain.diagnosis import Finding
-from flatout.explain.report import gain_words, percent, setting_words
+from flatout.explain.report import gain_words, setting_words
 from flatout.output import printable, trouble
-from flatout.run.progress import Display, Load, Progress
+from flatout.run.progress import Display, Progress
 from flatout.run.summary import PHASE_WORDS, flow_words, next_step
 
 REDRAW_S = 0.25
@@ -53,7 +53,7 @@ class LiveDisplay(Display):
         self._curve: list[float] = []
         self._curve_step = -1
         self._last: tuple[Progress, dict[str, float], float] | None = None
-        self._load: Load | None = None
+        self._load: tuple[float, str] | None = None
         self._live: Live | None = None
         self._bar = Bar(
             TextColumn("[bold]{task.description}"), BarColumn(bar_width=None),
@@ -81,8 +81,8 @@ class LiveDisplay(Display):
             self._draw(progress, row, wall_s)
             self._look()
 
-    def load(self, load: Load) -> None:
-        self._load = load
+    def load(self, steps_per_s: float, machine: str) -> None:
+        self._load = (steps_per_s, machine)
 
     def close(self) -> None:
         if self._live is not None:
@@ -103,13 +103,11 @@ class LiveDisplay(Display):
         mean = float(np.mean(progress.returns)) if progress.returns else math.nan
         last = list(progress.returns)[-10:]
         mean10 = float(np.mean(last)) if last else math.nan
-        load = self._load
-        rate = progress.steps / max(wall_s, 1e-9) if load is None else load.steps_per_s
+        rate, machine = self._load or (progress.steps / max(wall_s, 1e-9), "")
         if progress.returns and progress.steps != self._curve_step:
             self._curve.append(mean)
             self._curve_step = progress.steps
         acts = self._config.hyper.acts
-        machine = "" if load is None else load_words(load)
         if self._live is None:
             figures = f"loss {row['loss']:.4f}   accuracy {row['accuracy']:.1%}" if not acts else (
                 f"episodes {progress.episodes:,}   return {mean:.1f} (last 10: {mean10:.1f})"
@@ -136,21 +134,6 @@ class LiveDisplay(Display):
         if len(self._curve) > 1:
             lines.append(Text(sparkline(self._curve, 60), style="cyan"))
         self._live.update(Group(*lines), refresh=True)
-
-
-def load_words(load: Load) -> str:
-    """CPU and GPU use and the current bottleneck, on one line."""
-    words: list[str] = []
-    if load.cpu is not None:
-        cores = "core" if load.cores == 1 else "cores"
-        words.append(f"cpu {percent(load.cpu)} of {load.cores} {cores}")
-    for number, (busy, full) in enumerate(load.gpus):
-        if busy is not None:
-            filled = "" if full is None else f" ({percent(full)} full)"
-            words.append(f"gpu:{number} busy {percent(busy)}{filled}")
-    if load.bottleneck:
-        words.append(f"now {load.bottleneck}, {percent(load.share)} of the time")
-    return "   ".join(words)
 
 
 def sparkline(values: list[float], width: int) -> str:

@@ -13,9 +13,9 @@ import gymnasium as gym
 import numpy as np
 
 from flatout.algorithms.base import Algorithm
-from flatout.envs.host import EVALUATION
+from flatout.envs.base import EVALUATION
 from flatout.envs.task import Task
-from flatout.errors import EnvironmentFailure, FlatoutError, UsageError
+from flatout.errors import EnvironmentFailure, UsageError, writing
 from flatout.learner.policy import Policy
 from flatout.spans import Spans
 from flatout.types import Device, Episode
@@ -136,13 +136,11 @@ def record(policy: Policy, task: Task, seed: int, path: Path, max_frames: int = 
         seen = list(islice(episode, max_frames + 1))
     frames = [Image.fromarray(frame.astype(np.uint8)) for frame, *_ in seen[:-1]]
     _, rate, total, _ = seen[-1]
-    try:
+    with writing(path):
         frames[0].save(
             path, save_all=True, append_images=frames[1:], loop=0, optimize=True,
             duration=max(20, round(1000 / (rate or 30))),
         )  # fmt: skip
-    except OSError as error:
-        raise FlatoutError(f"cannot write {path}: {error.strerror or error}.") from error
     return total
 
 

@@ -7,9 +7,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any
 
 from flatout.errors import Interrupt
 
@@ -31,29 +30,25 @@ class Interrupts:
         self.signum: int | None = None
         self._leave = leave
         self._inside = 0
-        self._previous: dict[int, Any] = {}
-        self._unraisable = sys.unraisablehook
-
-    @property
-    def installed(self) -> bool:
-        """Whether its handlers are in force."""
-        return bool(self._previous)
+        self._undo = ExitStack()
+        self.installed = False
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
+            self.installed = True
             for signum in Interrupt.signals:
-                if signal.getsignal(signum) not in (signal.SIG_IGN, None):
-                    self._previous[signum] = signal.signal(signum, self._handle)
+                before = signal.getsignal(signum)
+                if before not in (signal.SIG_IGN, None):
+                    self._undo.callback(signal.signal, signum, before)
+                    signal.signal(signum, self._handle)
             self._unraisable = sys.unraisablehook
+            self._undo.callback(setattr, sys, "unraisablehook", self._unraisable)
             sys.unraisablehook = self._swallowed
         return self
 
     def __exit__(self, *error: object) -> None:
-        for signum, handler in self._previous.items():
-            signal.signal(signum, handler)
-        if self._previous:
-            sys.unraisablehook = self._unraisable
-        self._previous.clear()
+        self._undo.close()
+        self.installed = False
 
     @contextmanager
     def discardable(self) -> Iterator[None]:
@@ -66,11 +61,7 @@ class Interrupts:
             self._inside -= 1
 
     def check(self) -> None:
-        """Raise where a signal has come.
-
-        Raises:
-            Interrupt: one of them has come.
-        """
+        """Raise `Interrupt` where a signal has come."""
         if self.signum is not None:
             raise Interrupt(self.signum)
 

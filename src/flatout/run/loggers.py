@@ -1,4 +1,4 @@
-"""Where metrics go: JSON lines, TensorBoard, Weights & Biases, behind one small protocol."""
+"""Where metrics go: JSON lines, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from flatout.config.schema import TrainConfig
-from flatout.errors import FlatoutError, UsageError
+from flatout.errors import UsageError, writing
 from flatout.run.progress import Progress
 from flatout.storage import nofollow
 from flatout.types import Episode
@@ -25,48 +25,34 @@ EPISODE_MEANS = ("loss", "actor_loss", "critic_loss", "epsilon", "replay_fill", 
 """The algorithm's and replay's scalars that an episode's row has."""
 
 
-class Logger(Protocol):
-    """Receives rows of scalars; where they cannot be written it raises `FlatoutError`."""
-
-    def log(self, row: dict[str, float], step: int) -> None:
-        """Take one row; `step` counts environment steps."""
-        ...
-
-    def close(self) -> None:
-        """Write out what is held back."""
-        ...
-
-
 class JsonLines:
     """``metrics.jsonl``: one object a row, ``step`` first.
 
-    Args:
-        path: the file.
-        offset: bytes to keep; a resumed run cuts off what lies after its checkpoint.
+    A resumed run cuts off what lies after its checkpoint, at `offset` bytes.
     """
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
-        with _writing(path):
-            self._file = os.fdopen(nofollow.open_file(path, nofollow.APPEND), "ab")
+        with writing(path):
+            self._file = nofollow.open_stream(path, nofollow.APPEND)
             self._file.truncate(min(max(offset, 0), os.fstat(self._file.fileno()).st_size))
 
     def log(self, row: dict[str, float], step: int) -> None:
         clean = {name: value if math.isfinite(value) else None for name, value in row.items()}
         line = json.dumps({"step": step} | clean).encode() + b"\n"
-        with _writing(self._path):
+        with writing(self._path):
             self._file.write(line)
             self._file.flush()  # whoever follows the file sees each row at once
 
     def sync(self) -> int:
         """Bring every row to disk; returns the file's length in bytes."""
-        with _writing(self._path):
+        with writing(self._path):
             self._file.flush()
             os.fsync(self._file.fileno())
         return self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
-        with _writing(self._path):
+        with writing(self._path):
             self._file.close()
 
 
@@ -76,9 +62,7 @@ class TensorBoard:
     Written here and now: tensorboardX's own `SummaryWriter` sends each event through a queue
     between processes to a thread, which cost more than a millisecond of a busy run.
 
-    Args:
-        folder: of the run.
-        purge_step: events of this step and later ones, of an earlier file, do not count.
+    An earlier file's events do not count from `purge_step` on.
     """
 
     def __init__(self, folder: Path, purge_step: int | None = None) -> None:
@@ -89,7 +73,7 @@ class TensorBoard:
         self._summary: Any = summary_pb2
         self._folder = folder
         self._flushed = time.monotonic()
-        with _writing(folder):
+        with writing(folder):
             # Nobody can have put a link in the place of a name that is drawn here.
             suffix = f".{os.getpid()}.{secrets.token_hex(4)}"
             self._writer = EventsWriter(str(folder / "events"), suffix)
@@ -104,38 +88,73 @@ class TensorBoard:
         self._write(step=step, summary=self._summary.Summary(value=values))
 
     def close(self) -> None:
-        with _writing(self._folder):
+        with writing(self._folder):
             self._writer.close()
 
     def _write(self, **fields: Any) -> None:
-        with _writing(self._folder):
+        with writing(self._folder):
             self._writer.write_event(self._event.Event(wall_time=time.time(), **fields))
             if time.monotonic() - self._flushed > FLUSH_S:
                 self._writer.flush()
                 self._flushed = time.monotonic()
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _wandb(project: str, name: str, config: TrainConfig) -> Any:
     try:
-        yield
-    except OSError as error:
-        raise FlatoutError(f"cannot write {path}: {error.strerror}.") from error
+        import wandb  # type: ignore[import-not-found]
+    except ImportError:
+        raise UsageError("--wandb needs its package: pip install 'flatout[wandb]'.") from None
+    return wandb.init(project=project, name=name, config=config.flat(), resume="allow")
 
 
-class EpisodeLog:
-    """``episodes.jsonl`` and TensorBoard's ``episode/``: a row for every training episode.
+class RunLogs:
+    """Everything that a run logs to.
 
-    Losses are means over the updates since an episode last ended (with one environment: over the
-    episode's own), the rest is of the episode's end.
+    Args:
+        resumed: whether the run went on from `progress`.
+        episodes: whether every training episode gets a row (`by_episode`: in a folder).
+        stack: closes the files.
+
+    Raises:
+        UsageError: the wandb package is not installed.
     """
 
-    def __init__(self, folder: Path, progress: Progress, board: TensorBoard | None) -> None:
-        self.lines = JsonLines(folder / "episodes.jsonl", progress.episodes_bytes)
-        self._board = board
+    def __init__(
+        self, config: TrainConfig, folder: Path | None, progress: Progress, resumed: bool,
+        episodes: bool, stack: ExitStack,
+    ) -> None:  # fmt: skip
+        run = config.run
+        self._rows = self._episodes = self._board = None
+        self.by_episode = episodes and folder is not None
+        self._loggers: list[Callable[[dict[str, float], int], None]] = []
+        if folder is not None:
+            self._rows = JsonLines(folder / "metrics.jsonl", progress.metrics_bytes)
+            self._loggers.append(self._rows.log)
+            stack.callback(self._rows.close)
+            if run.tensorboard:
+                self._board = TensorBoard(folder, progress.steps + 1 if resumed else None)
+                self._loggers.append(self._board.log)
+                stack.callback(self._board.close)
+            if self.by_episode:
+                self._episodes = JsonLines(folder / "episodes.jsonl", progress.episodes_bytes)
+                stack.callback(self._episodes.close)
+        if run.wandb:
+            wandb = _wandb(run.wandb, config.env.env if folder is None else folder.name, config)
+            self._loggers.append(wandb.log)
+            stack.callback(wandb.finish)
 
-    def log(self, episodes: list[Episode], progress: Progress) -> None:
-        """Write the episodes that an iteration ended."""
+    def log(self, row: dict[str, float], step: int) -> None:
+        """Give one row to each."""
+        for log in self._loggers:
+            log(row, step)
+
+    def log_episodes(self, episodes: list[Episode], progress: Progress) -> None:
+        """Write the episodes that an iteration ended to ``episodes.jsonl`` and TensorBoard.
+
+        Losses are means over the updates since an episode last ended (with one environment: over
+        the episode's own), the rest is of the episode's end.
+        """
+        assert self._episodes is not None
         means = {name: total / count for name, (total, count) in progress.since_episode.items()}
         progress.since_episode.clear()
         for number, episode in enumerate(episodes, progress.episodes - len(episodes)):
@@ -144,77 +163,14 @@ class EpisodeLog:
                 "q_max": episode.q_max,
             }  # fmt: skip
             row |= {name: means[name] for name in EPISODE_MEANS if name in means}
-            self.lines.log({"episode": number} | row, progress.steps)
+            self._episodes.log({"episode": number} | row, progress.steps)
             if self._board is not None:
                 shown = {f"episode/{name}": value for name, value in row.items() if name != "env"}
                 self._board.log(shown, progress.steps)
-
-
-class Wandb:
-    """A Weights & Biases run.
-
-    Raises:
-        UsageError: the wandb package is not installed.
-    """
-
-    def __init__(self, project: str, name: str, config: dict[str, Any]) -> None:
-        try:
-            import wandb  # type: ignore[import-not-found]
-        except ImportError:
-            raise UsageError("--wandb needs its package: pip install 'flatout[wandb]'.") from None
-        self._run = wandb.init(project=project, name=name, config=config, resume="allow")
-
-    def log(self, row: dict[str, float], step: int) -> None:
-        self._run.log(row, step=step)
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-class RunLogs:
-    """Everything that a run logs to.
-
-    Args:
-        folder: of the run, or None.
-        resumed: whether the run went on from `progress`.
-        episodes: whether every training episode gets a row.
-        stack: closes the files.
-    """
-
-    def __init__(
-        self, config: TrainConfig, folder: Path | None, progress: Progress, resumed: bool,
-        episodes: bool, stack: ExitStack,
-    ) -> None:  # fmt: skip
-        run = config.run
-        self._rows: JsonLines | None = None
-        self.episodes: EpisodeLog | None = None
-        self._loggers: list[Logger] = []
-        if folder is not None:
-            self._rows = JsonLines(folder / "metrics.jsonl", progress.metrics_bytes)
-            self._add(self._rows, stack)
-            board = None
-            if run.tensorboard:
-                board = TensorBoard(folder, progress.steps + 1 if resumed else None)
-                self._add(board, stack)
-            if episodes:
-                self.episodes = EpisodeLog(folder, progress, board)
-                stack.callback(self.episodes.lines.close)
-        if run.wandb:
-            name = config.env.env if folder is None else folder.name
-            self._add(Wandb(run.wandb, name, config.flat()), stack)
-
-    def _add(self, logger: Logger, stack: ExitStack) -> None:
-        self._loggers.append(logger)
-        stack.callback(logger.close)
-
-    def log(self, row: dict[str, float], step: int) -> None:
-        """Give one row to each."""
-        for logger in self._loggers:
-            logger.log(row, step)
 
     def sync(self, progress: Progress) -> None:
         """Bring every row to disk, and keep the files' lengths for a resumed run."""
         if self._rows is not None:
             progress.metrics_bytes = self._rows.sync()
-        if self.episodes is not None:
-            progress.episodes_bytes = self.episodes.lines.sync()
+        if self._episodes is not None:
+            progress.episodes_bytes = self._episodes.sync()

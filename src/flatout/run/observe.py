@@ -11,36 +11,27 @@ from flatout.errors import FlatoutError
 from flatout.explain.own.recording import RunRecording
 from flatout.explain.own.rules import bottleneck
 from flatout.explain.own.runs import Evidence, closing, diagnose_evidence, recent_phases
+from flatout.explain.report import percent
+from flatout.hardware.monitor import MonitorSample
 from flatout.planning.facts import shows_images
 from flatout.run.components import Components
-from flatout.run.progress import Load, Progress
+from flatout.run.progress import Progress
 from flatout.spans import RunClock, Spans
-from flatout.storage.span_records import Begin
+from flatout.storage.span_records import MAIN, Begin
 
 
 def start_recording(
-    config: TrainConfig,
-    components: Components,
-    progress: Progress,
-    spans: Spans,
-    clock: RunClock,
-    wall: Callable[[], float],
-    folder: Path | None,
-    sample_devices: bool,
-) -> RunRecording:
+    config: TrainConfig, components: Components, progress: Progress, spans: Spans, clock: RunClock,
+    wall: Callable[[], float], folder: Path | None, sample_devices: bool,
+) -> RunRecording:  # fmt: skip
     """Keep where the time goes from now on; `wall` gives the run's seconds so far."""
     schedule, hardware = components.schedule, components.hardware
     waits = "sampler_wait_s" in schedule.stats()
     recording = RunRecording(
-        spans,
-        lanes=schedule.work,
+        spans, lanes=schedule.work, wall=wall, folder=folder, kept_s=progress.wall_s,
+        cores=hardware.cores, devices=sample_devices,
         waited=lambda: schedule.stats()["sampler_wait_s"] if waits else 0.0,
-        wall=wall,
-        folder=folder,
-        kept_s=progress.wall_s,
-        cores=hardware.cores,
-        devices=sample_devices,
-    )
+    )  # fmt: skip
     cards = ", ".join(gpu.name for gpu in hardware.gpus) or "no GPU"
     times = clock.times()
     begin = Begin(
@@ -58,20 +49,28 @@ def start_recording(
     return recording
 
 
-def current_load(recording: RunRecording, components: Components) -> Load:
-    """What the run did with the machine in the last seconds."""
-    recent, sample = recording.recent, recording.sample
-    mains = [record for record in recent if record.lane == "main"]
+def current_load(recording: RunRecording, components: Components) -> tuple[float, str]:
+    """Steps per second in the last seconds, and `load_words` of the machine meanwhile."""
+    recent = recording.recent
+    mains = [record for record in recent if record.lane == MAIN]
     seconds = sum(record.d for record in mains)
-    cause, share = bottleneck(recent_phases(recent, components.placement))
-    return Load(
-        sum(record.steps for record in mains) / max(seconds, 1e-9),
-        components.hardware.cores,
-        None if sample is None else sample.cpu,
-        () if sample is None else tuple((gpu.busy, gpu.full) for gpu in sample.gpus),
-        cause,
-        share,
-    )
+    now = bottleneck(recent_phases(recent, components.placement))
+    words = load_words(recording.sample, components.hardware.cores, *now)
+    return sum(record.steps for record in mains) / max(seconds, 1e-9), words
+
+
+def load_words(sample: MonitorSample | None, cores: int, cause: str, share: float) -> str:
+    """CPU and GPU use and the cause that takes most of the time (with its share), on one line."""
+    words: list[str] = []
+    if sample is not None:
+        words.append(f"cpu {percent(sample.cpu)} of {cores} {'core' if cores == 1 else 'cores'}")
+    for number, gpu in enumerate(() if sample is None else sample.gpus):
+        if gpu.busy is not None:
+            filled = "" if gpu.full is None else f" ({percent(gpu.full)} full)"
+            words.append(f"gpu:{number} busy {percent(gpu.busy)}{filled}")
+    if cause:
+        words.append(f"now {cause}, {percent(share)} of the time")
+    return "   ".join(words)
 
 
 def closing_verdict(

@@ -112,28 +112,6 @@ class Progress:
         return cls(**kept)
 
 
-@dataclass(frozen=True)
-class Load:
-    """What a run did with the machine in the last seconds.
-
-    Attributes:
-        steps_per_s: environment steps per second.
-        cores: that the run may use.
-        cpu: share of them that it used, or None.
-        gpus: share of time with some kernel running, and how full it was meanwhile (None where
-            the card does not say), of each visible GPU.
-        bottleneck: the cause that took most of the time, or an empty string.
-        share: how much of it.
-    """
-
-    steps_per_s: float
-    cores: int = 1
-    cpu: float | None = None
-    gpus: tuple[tuple[float | None, float | None], ...] = ()
-    bottleneck: str = ""
-    share: float = 0.0
-
-
 class Display:
     """What shows a run while it lives; this base shows nothing.
 
@@ -151,8 +129,8 @@ class Display:
     def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
         """An iteration has ended; called often, draws seldom."""
 
-    def load(self, load: Load) -> None:
-        """What the machine does now; called about once a second."""
+    def load(self, steps_per_s: float, machine: str) -> None:
+        """What the run and the machine do now; called about once a second."""
 
     def close(self) -> None:
         """Give the terminal back."""

@@ -29,9 +29,8 @@ from flatout.run.observe import closing_verdict, current_load, start_recording
 from flatout.run.progress import Display, Progress
 from flatout.run.summary import summarise
 from flatout.spans import RunClock, Spans
-from flatout.storage import checkpoint
-from flatout.storage.agent_file import save_parameters
-from flatout.storage.durable import replace as replace_file
+from flatout.storage import checkpoint, nofollow
+from flatout.storage.agent_file import BEST, FINAL, save_parameters
 from flatout.storage.run_folder import RunFolder
 from flatout.storage.segments import SegmentStore
 from flatout.types import Metrics, Snapshot
@@ -44,8 +43,7 @@ class Trainer:
     """One run from its settings to its summary.
 
     Args:
-        source: an environment object or factory instead of the configured id.
-        network: a custom torso.
+        source, network: see `assemble`.
         folder: where the run is kept; None keeps nothing.
         resume: go on from the folder's last checkpoint.
         initial: learning state to start from, as named arrays.
@@ -152,6 +150,7 @@ class Trainer:
                     f"the run has made all of its {self.progress.steps:,} steps; to go on, name a "
                     f"larger total: --steps {2 * self.config.run.steps}"
                 )
+        notes: list[str] = []
         components = assemble(
             self.config, self._spans, source=self._source, network=self._network,
             discardable=self._interrupts.discardable, announce=self._display.note,
@@ -167,22 +166,19 @@ class Trainer:
                 if self._store is not None:
                     self._store.resume(checkpoint.references(path))
                     checkpoint.remove_unused(path.parent, self._store)
-            for note in notes:
-                components.notes.append(note)
-                self._display.note(note)
         if self._folder is not None:
-            if self._folder.died_of:
-                components.notes.append(self._folder.died_of)
-                self._display.note(self._folder.died_of)
+            notes = [*notes, *filter(None, [self._folder.died_of])]
             self._folder.write_config(self.config, str(components.placement))
+        for note in notes:
+            components.notes.append(note)
+            self._display.note(note)
         self._clock.ready()
         self._steps_before = self.progress.steps
         return components
 
     def _loop(self, components: Components, recording: RunRecording) -> None:
         progress, run = self.progress, self.config.run
-        every = run.checkpoint_every
-        every = max(run.steps // 10, 1) if every is None else every
+        every = max(run.steps // 10, 1) if run.checkpoint_every is None else run.checkpoint_every
         if not self._resume:
             progress.next_checkpoint, progress.next_eval = every, run.eval_every
         while True:
@@ -207,7 +203,7 @@ class Trainer:
                 if self._account(metrics) is False:
                     self._stopped = True
                 if recording.tick(self.progress.counts):
-                    self._display.load(current_load(recording, components))
+                    self._display.load(*current_load(recording, components))
 
     def _done(self) -> str:
         """Why the run has ended, or an empty string."""
@@ -221,11 +217,11 @@ class Trainer:
 
     def _account(self, metrics: Metrics) -> Any:
         """Count one iteration; returns what the callback said."""
-        progress, episodes = self.progress, self._logs.episodes
-        progress.add(metrics, episodes is not None)
-        if metrics.episodes and episodes is not None:
+        progress = self.progress
+        progress.add(metrics, self._logs.by_episode)
+        if metrics.episodes and self._logs.by_episode:
             with self._spans.span("log"):
-                episodes.log(metrics.episodes, progress)
+                self._logs.log_episodes(metrics.episodes, progress)
         wall = self._wall()
         goals = self.config.run.goals
         mean = progress.return_mean_100 if goals else None
@@ -251,18 +247,20 @@ class Trainer:
                 self._folder.check()
                 with self._spans.span("checkpoint"):
                     arrays = components.schedule.snapshot().arrays
-                    save_parameters(self._folder.best, self.config, arrays, result.return_mean)
+                    save_parameters(
+                        self._folder.path / BEST, self.config, arrays, progress.best_return
+                    )
         self._display.note(f"evaluation at step {progress.steps:,}: {result.words()}")
 
     def _log(self) -> None:
+        """Log the metrics since the last row."""
         with self._spans.span("log"):
             self._logs.log(self._row(), self.progress.steps)
-        self._last_values = {n: total / c for n, (total, c) in self.progress.pending.items()}
         self.progress.pending.clear()
         self.progress.pending_count = 0
 
     def _row(self) -> dict[str, float]:
-        """The metrics since the last row; docs/metrics.md describes every key."""
+        """One row; docs/metrics.md describes every key."""
         progress = self.progress
         row: dict[str, float] = {
             "time/wall_s": self._wall(),
@@ -278,8 +276,8 @@ class Trainer:
             row["rollout/return_min_100"] = float(np.min(progress.returns))
             row["rollout/return_max_100"] = float(np.max(progress.returns))
             row["rollout/length_mean_100"] = float(np.mean(progress.lengths))
-        for name, (total, count) in progress.pending.items():
-            row[metric(name)] = total / count
+        self._last_values = {n: total / c for n, (total, c) in progress.pending.items()}
+        row |= {metric(name): value for name, value in self._last_values.items()}
         if progress.last_eval is not None:
             row |= progress.last_eval
             progress.last_eval = None
@@ -312,7 +310,7 @@ class Trainer:
             if self.interrupted is None:
                 with self._spans.span("checkpoint"):
                     mean, arrays = self.progress.return_mean_100, self.final.arrays
-                    save_parameters(self._folder.final, self.config, arrays, mean)
+                    save_parameters(self._folder.path / FINAL, self.config, arrays, mean)
         recording.close()
         if self._display.lost:
             components.notes.append(f"{self._display.lost}: the run went on without its display")
@@ -330,7 +328,7 @@ class Trainer:
             self._folder.write_json("summary.json", summary)
             if self._spans.trace:
                 trace = json.dumps(self._spans.chrome_trace())
-                replace_file(self._folder.path / "trace.json", trace.encode())
+                nofollow.replace(self._folder.path / "trace.json", trace.encode())
         return summary
 
     def _wall(self) -> float:

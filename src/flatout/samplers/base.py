@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ Restart = tuple[int, np.ndarray, np.ndarray]
 """An environment that began anew out of turn: its number, its last observation, the new first."""
 
 
-class Sampler(Protocol):
+class Sampler(ABC):
     """Produces trajectories with the parameters that its policies hold.
 
     Attributes:
@@ -23,54 +24,61 @@ class Sampler(Protocol):
         lost: environments that were ever lost with their processes.
     """
 
-    episodes: list[Episode]
-    restarted: list[Restart]
-    lost: int
+    def __init__(self) -> None:
+        self.episodes: list[Episode] = []
+        self.restarted: list[Restart] = []
+        self.lost = 0
 
     @property
+    @abstractmethod
     def steps_collected(self) -> int:
         """Environment steps in the last trajectory, summed over environments."""
-        ...
 
+    @abstractmethod
     def start(self) -> None:
         """Reset every environment."""
-        ...
 
+    @abstractmethod
     def collect(self) -> Trajectory:
         """One trajectory; its arrays are valid until its buffer is used again."""
-        ...
 
+    @abstractmethod
     def commit(self) -> None:
         """The trajectory will be learned from: `state` moves on to its end."""
-        ...
 
     def work(self) -> dict[str, Work]:
         """What its processes have done so far, by name; empty where it has none."""
-        ...
+        return {}
 
+    @abstractmethod
     def state(self) -> dict[str, Any]:
         """JSON-compatible state and NumPy arrays, at the last committed trajectory's end."""
-        ...
 
+    @abstractmethod
     def restore(self, state: dict[str, Any]) -> list[str]:
         """Take over such a state; returns sentences about what could not be restored."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close the environments."""
-        ...
 
 
-def check_counts(state: dict[str, Any], horizon: int) -> None:
-    """Refuse a sampler's state whose counts no run can have come to.
+def check_counts(state: dict[str, Any], horizon: int, num_envs: int) -> None:
+    """Refuse a sampler's state of other environments, or whose counts no run can have come to.
 
     Args:
         state: as `Sampler.state` gave it.
         horizon: T, the most steps of a trajectory.
+        num_envs: N.
 
     Raises:
         CheckpointError: the first impossible one.
     """
+    for name in ("actions", "episode", "origin", "obs"):
+        if len(state[name]) != num_envs:
+            raise CheckpointError(
+                f"it was saved with {len(state[name])} environments, not {num_envs}."
+            )
     counts = {"steps": [state["steps"]], "chunks": [state["chunks"]]}
     counts |= {name: state[name] for name in ("episode", "origin")}
     for name, values in counts.items():

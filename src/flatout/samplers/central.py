@@ -10,14 +10,14 @@ import numpy as np
 
 from flatout.buffers.rollout import RolloutBuffer, share_room
 from flatout.errors import CheckpointError
-from flatout.samplers.base import Restart, check_counts
+from flatout.samplers.base import Sampler, check_counts
 from flatout.samplers.env_group import ActingGroup, LostEnv
 from flatout.samplers.episodes import MAX_REPLAYED_STEPS, ActionLog, EpisodeValues
 from flatout.spans import Spans, Work
-from flatout.types import Episode, Trajectory
+from flatout.types import Trajectory
 
 
-class CentralSampler:
+class CentralSampler(Sampler):
     """Acts for N environments in groups: while one group steps, another's actions are chosen.
 
     Args:
@@ -42,6 +42,7 @@ class CentralSampler:
         *,
         life_loss: bool = False,
     ) -> None:
+        super().__init__()
         self._rounds = [list(groups) for groups in rounds]
         every = [group for groups in rounds for group in groups]
         self._groups = sorted(every, key=lambda group: group.envs.first)
@@ -56,12 +57,9 @@ class CentralSampler:
         self.num_envs = sum(group.envs.num_envs for group in self._groups)
         valued = "q_max" in self._groups[0].policy.layout.fields
         self._values = EpisodeValues(self.num_envs) if valued else None
-        self.episodes: list[Episode] = []
-        self.restarted: list[Restart] = []
-        self.lost = 0
         self.steps = 0  # of each environment, since the run's start: what noise is folded with
         self._slot = self._row = 0  # where the newest observations lie
-        self._rows = 0  # of the last trajectory
+        self.rows = 0  # of the last trajectory, fewer than T where all whole episodes ended before
         self._starts: list[int] = []
         self._ends: list[tuple[int, int, bool]] = []  # row, environment, whether it was lost
         self._waited: dict[str, int] = {}
@@ -124,7 +122,7 @@ class CentralSampler:
             steps: of each environment since the run's start, where trajectories of other workers
                 were longer.
         """
-        rows = self._rows
+        rows = self.rows
         for env, *_ in self.restarted:
             self._log.truncate(env)
         actions = self._buffers[self._slot].read()["action"][:rows]
@@ -133,11 +131,6 @@ class CentralSampler:
             self._values.commit()
         self.steps = self.steps + rows if steps is None else steps
         self._mark()
-
-    @property
-    def rows(self) -> int:
-        """Steps of the last trajectory (fewer than T where all whole episodes ended before)."""
-        return self._rows
 
     @property
     def ends(self) -> list[int]:
@@ -152,7 +145,7 @@ class CentralSampler:
     @property
     def steps_collected(self) -> int:
         valid = self._buffers[self._slot].valid
-        return self._rows * self.num_envs if valid is None else int(valid.sum())
+        return self.rows * self.num_envs if valid is None else int(valid.sum())
 
     def work(self) -> dict[str, Work]:
         return {n: w for group in self._groups for n, w in group.envs.work().items()}
@@ -164,12 +157,7 @@ class CentralSampler:
     def restore(self, state: dict[str, Any]) -> list[str]:
         """Replay every environment's current episode; restart those that do not reproduce."""
         notes: list[str] = []
-        for name in ("actions", "episode", "origin", "obs"):
-            if len(state[name]) != self.num_envs:
-                raise CheckpointError(
-                    f"it was saved with {len(state[name])} environments, not {self.num_envs}."
-                )
-        check_counts(state, self._horizon)
+        check_counts(state, self._horizon, self.num_envs)
         self._slot = self._row = 0
         obs = self._buffers[0].obs[0]
         if state["obs"].shape != obs.shape or state["obs"].dtype != obs.dtype:
@@ -320,7 +308,7 @@ class CentralSampler:
             since += group.envs.counters().since
         first = self._groups[0]
         buffer.check(self._name, first.first - first.columns.start)
-        self._row = self._rows = rows
+        self._row = self.rows = rows
         # Rows at which what must be replayed to come here begins.
         self._starts = [max(rows - taken, 0) for taken in since]
         trajectory = buffer.trajectory()

@@ -10,15 +10,15 @@ import numpy as np
 
 from flatout.envs.datasets import Dataset
 from flatout.errors import CheckpointError
-from flatout.samplers.base import Restart
-from flatout.spans import Spans, Work
-from flatout.types import Episode, Trajectory
+from flatout.samplers.base import Sampler
+from flatout.spans import Spans
+from flatout.types import Trajectory
 
 AHEAD = 2
 """Pieces that are gathered ahead."""
 
 
-class DatasetSampler:
+class DatasetSampler(Sampler):
     """U batches of B images at a time, every image once per epoch in a new order.
 
     Which images a step sees is a function of (seed, step), so that a run can go on anywhere.
@@ -34,6 +34,7 @@ class DatasetSampler:
     def __init__(
         self, dataset: Dataset, steps: int, batch: int, seed: np.ndarray, spans: Spans
     ) -> None:
+        super().__init__()
         self._dataset, self._steps, self._batch = dataset, steps, batch
         self._seed = seed
         self._spans = spans
@@ -42,9 +43,6 @@ class DatasetSampler:
         self._gathered = 0  # steps whose images are gathered, or will be
         self._thread: ThreadPoolExecutor | None = None
         self._ready: deque[Future[Trajectory]] = deque()
-        self.episodes: list[Episode] = []
-        self.restarted: list[Restart] = []
-        self.lost = 0
 
     @property
     def steps_collected(self) -> int:
@@ -73,9 +71,6 @@ class DatasetSampler:
 
     def commit(self) -> None:
         self._position += self._steps
-
-    def work(self) -> dict[str, Work]:
-        return {}
 
     def state(self) -> dict[str, Any]:
         return {"position": self._position, "obs": np.zeros(0, np.uint8), "actions": []}

@@ -100,16 +100,12 @@ class ActionLog:
 
     def restore(self, actions: list[np.ndarray]) -> None:
         """Take over each environment's actions since its episode began."""
-        longest = max(len(one) for one in actions)
-        self._first, self._next = 0, longest
-        self._starts = [longest - len(one) for one in actions]
-        self._blocks = []
-        if longest:
-            shape = next(one.shape[1:] for one in actions if len(one))
-            block = np.zeros((longest, len(actions), *shape), next(
-                one.dtype for one in actions if len(one)
-            ))  # fmt: skip
-            for env, one in enumerate(actions):
-                if len(one):
-                    block[longest - len(one) :, env] = one
-            self._blocks.append(block)
+        longest = max(actions, key=len)
+        rows = len(longest)
+        self._first, self._next = 0, rows
+        self._starts = [rows - len(one) for one in actions]
+        block = np.zeros((rows, len(actions), *longest.shape[1:]), longest.dtype)
+        for env, one in enumerate(actions):
+            if len(one):
+                block[rows - len(one) :, env] = one
+        self._blocks = [block] if rows else []

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 from flatout.algorithms.parallel.packing import Bundle
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.config.placement import DeviceName, Share
-from flatout.envs.host import TRAINING
+from flatout.envs.base import TRAINING
 from flatout.errors import UsageError
 from flatout.learner.policy import Policy
 from flatout.samplers.base import Sampler
 from flatout.samplers.central import CentralSampler
-from flatout.samplers.env_group import ActingGroup, EnvGroup, InlineEnvGroup
-from flatout.samplers.processes.env_group import WorkerEnvGroup, arena_fields
+from flatout.samplers.env_group import ActingGroup, InlineEnvGroup
+from flatout.samplers.processes.env_group import WorkerEnvGroup
 from flatout.samplers.processes.local import LocalSampler, Remote
 from flatout.samplers.processes.pool import Worker, WorkerPool
-from flatout.samplers.processes.protocol import PARAMS, SHARED, Job, Local
-from flatout.samplers.processes.shared_memory import Arena, Fields, fields_of
+from flatout.samplers.processes.protocol import PARAMS, SHARED, SPENT, Job
+from flatout.samplers.processes.shared_memory import Arena, Fields
 from flatout.spans import Spans
+from flatout.types import DiscreteSpec
 
 if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
@@ -126,20 +127,17 @@ def start_workers(
             "one environment object cannot step in several processes; pass a function that makes "
             "one, or use sampler=inline."
         )
-    num_envs = config.env.envs
-    if local:
-        fields = trajectory_fields(rollout, num_envs, task, acting)
-    else:
-        fields = arena_fields(
-            rollout.slots, rollout.horizon, num_envs, task.obs_spec, task.action_spec
-        )
-    # Each worker's counts of steps and episodes, and of its time, by its first environment.
-    fields |= fields_of(beats=((num_envs, 2), "int64"), spent=((num_envs, 4), "float64"))
+    fields = arena_fields(config, task, acting, rollout, local)
     arena = Arena(fields)
+    spec = None
+    if source is None:  # what the parent's program has registered under the id
+        import gymnasium
+
+        spec = copy.deepcopy(gymnasium.registry.get(config.env.env))
     common = Job(
-        registered=registered(config.env.env) if source is None else None, config=config.env,
-        source=source, first=0, count=0, seed=config.run.seed, reseed_after=reseed_after(rollout),
-        arena=(arena.descriptor, fields), local=Local(config, rollout, network) if local else None,
+        registered=spec, config=config.env, source=source, first=0, count=0, seed=config.run.seed,
+        reseed_after=reseed_after(rollout), arena=(arena.descriptor, fields),
+        local=(config, rollout, network) if local else None,
     )  # fmt: skip
     jobs = [
         replace(common, first=first, count=count)
@@ -152,29 +150,40 @@ def start_workers(
     return pool
 
 
-def trajectory_fields(
-    rollout: RolloutSpec, num_envs: int, task: Task, acting: ActingPolicies
+def arena_fields(
+    config: TrainConfig, task: Task, acting: ActingPolicies, rollout: RolloutSpec, local: bool
 ) -> Fields:
-    """What a run shares with actor processes that act by themselves: whole trajectories, and the
-    parameters that act."""
+    """What a run shares with its actor processes: T steps of N environments in each slot. Those
+    that act by themselves write whole trajectories, and read the parameters that act."""
+    num_envs, spec, action = config.env.envs, task.obs_spec, task.action_spec
     rows = (rollout.slots, rollout.horizon, num_envs)
-    spec = task.obs_spec
-    shapes: dict[str, Any] = {
+    fields: Fields = {
         "obs": ((rollout.slots, rollout.horizon + 1, num_envs, *spec.shape), spec.dtype),
         "rewards": (rows, "float32"),
-        "terminated": (rows, "bool"),
-        "truncated": (rows, "bool"),
+        # Each worker's counts of steps and episodes, and of its time, by its first environment.
+        "beats": ((num_envs, 2), "int64"),
+        SPENT: ((num_envs, 4), "float64"),
     }
-    if rollout.episodes is not None:
-        shapes["valid"] = (rows, "bool")
-    if rollout.replayed:
-        shapes["ended"] = (rows, "bool")
+    if not local:
+        discrete = isinstance(action, DiscreteSpec)
+        return fields | {
+            "actions": ((num_envs,), "int32") if discrete else ((num_envs, action.size), "float32"),
+            "active": ((num_envs,), "bool"),
+            "flags": ((num_envs,), "uint8"),
+            "finals": ((num_envs, *spec.shape), spec.dtype),
+            "returns": ((num_envs,), "float64"),
+            "lengths": ((num_envs,), "int64"),
+            "counters": ((num_envs, 3), "int64"),
+        }
+    flags = {"terminated": True, "truncated": True, "valid": rollout.episodes is not None,
+             "ended": rollout.replayed}  # fmt: skip
+    fields |= {name: (rows, "bool") for name, kept in flags.items() if kept}
     for share in acting.ordered:
         words = acting.policy(share).layout.words
-        shapes[f"outputs/{share.first}"] = ((rollout.slots, rollout.horizon, words), "uint32")
+        fields[f"outputs/{share.first}"] = ((rollout.slots, rollout.horizon, words), "uint32")
     for index, array in enumerate(acting.bundle.shapes):
-        shapes[f"{PARAMS}{index}"] = (array.shape, array.dtype)
-    return fields_of(**shapes)
+        fields[f"{PARAMS}{index}"] = (array.shape, array.dtype)
+    return fields
 
 
 def make_sampler(
@@ -208,7 +217,7 @@ def make_sampler(
         if pool.local:
             return LocalSampler(pool, buffers, acting.remote(pool), task.name, spans)
 
-    def env_group(share: Share) -> EnvGroup:
+    def env_group(share: Share) -> InlineEnvGroup | WorkerEnvGroup:
         if pool is None:
             envs = task.open(
                 share.count, config.run.seed, TRAINING, reseed_after(rollout), share.first
@@ -230,10 +239,3 @@ def make_sampler(
 def reseed_after(rollout: RolloutSpec) -> int:
     """Environments that wait between episodes need every episode seeded."""
     return 0 if rollout.episodes else RESEED_AFTER
-
-
-def registered(name: str) -> Any:
-    """What the parent's program has registered under an id, which a worker would not know."""
-    import gymnasium
-
-    return copy.deepcopy(gymnasium.registry.get(name))

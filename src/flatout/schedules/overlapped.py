@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from flatout.errors import CheckpointError, EnvironmentFailure, Interrupt
-from flatout.learner.learner import Learner
-from flatout.learner.policy import Publisher
-from flatout.samplers.base import Sampler
 from flatout.schedules.base import Schedule
 from flatout.schedules.pending import Pending
-from flatout.spans import Spans, Work
+from flatout.spans import Work
 from flatout.storage.checkpoint import refuse_nonsense
 from flatout.types import Metrics, Snapshot
 
@@ -39,17 +34,8 @@ class OverlappedSchedule(Schedule):
             the other arguments see `Schedule`; the learner has spans of its own thread.
     """
 
-    def __init__(
-        self,
-        sampler: Sampler,
-        policies: Sequence[Publisher],
-        learner: Learner,
-        spans: Spans,
-        discardable: Callable[[], AbstractContextManager[Any]],
-        always: tuple[str, ...] = (),
-        lag: int = 1,
-    ) -> None:
-        super().__init__(sampler, policies, learner, spans, discardable, always)
+    def __init__(self, *flow: Any, lag: int = 1) -> None:
+        super().__init__(*flow)
         self._lag = lag
         self._collected = 0  # trajectories
         self._bundles: dict[int, tuple[Any, ...]] = {}  # acting parameters by version
@@ -60,12 +46,8 @@ class OverlappedSchedule(Schedule):
         self._learned_from = 0  # trajectories in this process
         self._totals = dict.fromkeys(WAITS, 0.0)
 
-    def start(self) -> None:
-        super().start()
-        self._bundles = {0: self._kept()}
-
-    def adopt(self, arrays: dict[str, np.ndarray]) -> None:
-        super().adopt(arrays)
+    def _publish_newest(self) -> None:
+        super()._publish_newest()
         self._bundles = {self._version: self._kept()}
 
     def stats(self) -> dict[str, float]:
@@ -101,8 +83,8 @@ class OverlappedSchedule(Schedule):
                 snapshot.arrays[f"{PUBLISHED}{version}/{index}"] for index in range(count)
             )
             for version, count in snapshot.data.get("published", {}).items()
-        }
-        newest = self._bundles[self._version] = self._kept()
+        } | self._bundles
+        newest = self._bundles[self._version]
         for bundle in self._bundles.values():
             shapes = [(array.shape, array.dtype) for array in bundle]
             if shapes != [(array.shape, array.dtype) for array in newest]:

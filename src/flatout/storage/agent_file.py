@@ -11,10 +11,11 @@ import numpy as np
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.errors import CheckpointError, FlatoutError, UsageError
-from flatout.storage import checkpoint
+from flatout.storage import checkpoint, signing
+from flatout.storage.trust import Consent, refuse_foreign
 
-FINAL = "params.safetensors"
-AGENT_FILES = ("best.safetensors", FINAL)
+BEST, FINAL = "best.safetensors", "params.safetensors"
+AGENT_FILES = (BEST, FINAL)
 """A run folder's saved agents: the best by evaluation, and the final one."""
 
 
@@ -29,9 +30,7 @@ def save_parameters(
     """Write a saved agent: its learning state by name, with its settings.
 
     Args:
-        path: the safetensors file.
-        config: the settings.
-        arrays: a snapshot's arrays.
+        arrays: a snapshot's.
         reached: the return to record, or None.
         optimiser: keep the optimiser's state too, so that learning can continue.
         learned: calls of `learn` so far; each draws other seeds.
@@ -42,27 +41,30 @@ def save_parameters(
         if name.startswith(checkpoint.PREFIX)
         and (optimiser or not name.startswith(f"{checkpoint.PREFIX}.opt"))
     }
-    checkpoint.save_agent(
-        path,
-        chosen,
-        {
-            "format": checkpoint.FORMAT,
-            "config": {"algorithm": config.algorithm, "settings": config.flat()},
-            "return": reached,
-            "learned": learned,
-        },
-    )
+    settings = {"algorithm": config.algorithm, "settings": config.flat()}
+    metadata = {"format": checkpoint.FORMAT, "config": settings}
+    checkpoint.save_agent(path, chosen, metadata | {"return": reached, "learned": learned})
 
 
-def saved_config(metadata: dict[str, Any], path: Path) -> TrainConfig:
-    """The settings in a saved agent's metadata; `CheckpointError` where they are wrong."""
+def saved_config(metadata: dict[str, Any], path: Path, consent: Consent | None) -> TrainConfig:
+    """The settings in a saved agent's metadata.
+
+    Args:
+        consent: to code that the settings name; None where they are only read.
+
+    Raises:
+        CheckpointError: they are wrong, or name code without consent.
+    """
     try:
-        config = metadata["config"]
-        return resolve(str(config["algorithm"]), config["settings"])
+        values = metadata["config"]
+        config = resolve(str(values["algorithm"]), values["settings"])
     except (KeyError, TypeError, AttributeError, FlatoutError) as error:
         raise CheckpointError(
             f"{path} is not a saved agent: its settings are wrong ({str(error)[:500].rstrip('.')})."
         ) from error
+    if consent is not None:
+        refuse_foreign(config, path, signing.is_own(signing.AGENT, metadata), consent)
+    return config
 
 
 def find_agent(path: Path) -> Path:

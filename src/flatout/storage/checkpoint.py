@@ -21,8 +21,8 @@ import safetensors
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
-from flatout.errors import CheckpointError, DamagedError, FlatoutError
-from flatout.storage import durable, nofollow, signing
+from flatout.errors import CheckpointError, DamagedError, FlatoutError, writing
+from flatout.storage import nofollow, signing
 from flatout.storage.segments import Reference, SavedRows, SegmentStore
 from flatout.types import Snapshot
 
@@ -52,12 +52,7 @@ def leaf_names(shapes: Any, prefix: str) -> Any:
 
 
 def rebuild(names: Any, shapes: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """A pytree from named arrays.
-
-    Args:
-        names: the pytree of names (all of `leaf_names`, or a subtree).
-        shapes: the same pytree of shapes and dtypes.
-        arrays: by name.
+    """A pytree from named arrays, in the form of `names` (`leaf_names`, or a subtree) and `shapes`.
 
     Raises:
         CheckpointError: an array is missing, has another shape or type, or holds NaN or infinities.
@@ -98,25 +93,10 @@ def refuse_nonsense(name: str, array: np.ndarray) -> None:
         raise CheckpointError(f"the array {name} holds NaN or infinite numbers.")
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file atomically; the old content survives a `FlatoutError`."""
-    try:
-        durable.replace(path, content)
-    except OSError as error:
-        raise FlatoutError(f"cannot write {path}: {error.strerror}.") from error
-
-
 def save(
     folder: Path, step: int, snapshot: Snapshot, keep: int, store: SegmentStore | None = None
 ) -> Path:
-    """Write a checkpoint and remove all but the newest `keep`.
-
-    Args:
-        folder: of all checkpoints.
-        step: the run's step count.
-        snapshot: the state.
-        keep: number of checkpoints to keep.
-        store: for the snapshot's rows of experience.
+    """Write a checkpoint (its rows of experience to `store`); remove all but the newest `keep`.
 
     Raises:
         FlatoutError: the folder cannot be written; earlier checkpoints are intact.
@@ -137,8 +117,8 @@ def save(
                 with suppress(FileExistsError):  # it holds files of other programs
                     os.mkdir(temporary, dir_fd=parent)
                 with nofollow.folder(folder / temporary, 2) as inside:
-                    durable.write_file(ARRAYS, tensors, inside)
-                    durable.write_file(DATA, text.encode(), inside)
+                    nofollow.write_file(ARRAYS, tensors, inside)
+                    nofollow.write_file(DATA, text.encode(), inside)
                     os.fsync(inside)
                 with suppress(FileNotFoundError):  # the same step again, after a resume
                     _rename(name, old, parent)  # `recover` handles both names
@@ -250,39 +230,28 @@ def load(path: Path) -> tuple[int, Snapshot]:
         tensors = nofollow.read(path / ARRAYS, 3)
         data = json.loads(nofollow.read(path / DATA, 3, MOST_JSON))
         if not isinstance(data, dict) or data.pop("digest", None) != _digest(data):
-            raise CheckpointError(f"the checkpoint {path} is corrupt: {DATA} was changed.{hint}")
+            raise ValueError(f"{DATA} was changed")
         refuse_format(data.get("format"), f"the checkpoint {path}")
         if data["sha256"] != hashlib.sha256(tensors).hexdigest():
-            raise CheckpointError(
-                f"the checkpoint {path} is corrupt: {ARRAYS} is not what was saved.{hint}"
-            )
+            raise ValueError(f"{ARRAYS} is not what was saved")
         step = data["step"]
         if type(step) is not int or step != _step(path) or step >= 2**31:
-            raise CheckpointError(
-                f"the checkpoint {path} is corrupt: it says that it is of step {str(step)[:40]}."
-                f"{hint}"
-            )
+            raise ValueError(f"it says that it is of step {str(step)[:40]}")
         arrays = load_tensors(tensors)
         rows = None
         if "replay" in data:
             replay = data["replay"]
             first, end = (int(number) for number in replay["stored"])
             segments = path.parent.parent / REPLAY
-            try:
-                rows = SavedRows(segments, list(replay["segments"]), (first, end))
-            except CheckpointError as error:
-                raise CheckpointError(f"the checkpoint {path} is corrupt: {error}{hint}") from error
+            rows = SavedRows(segments, list(replay["segments"]), (first, end))
         return step, Snapshot(dict(arrays), data["data"], rows)
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint {path} cannot be read: {error.strerror}.{hint}"
         ) from error
-    except KeyError as error:
-        raise CheckpointError(
-            f"the checkpoint {path} is corrupt: it lacks or does not know {error}.{hint}"
-        ) from error
-    except (ValueError, TypeError, RecursionError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"the checkpoint {path} is corrupt: {error}.{hint}") from error
+    except (KeyError, ValueError, TypeError, RecursionError, safetensors.SafetensorError) as error:
+        what = "it lacks or does not know " if isinstance(error, KeyError) else ""
+        raise CheckpointError(f"the checkpoint {path} is corrupt: {what}{error}.{hint}") from error
 
 
 def _advice(path: Path) -> str:
@@ -305,7 +274,8 @@ def save_agent(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[s
     values = json.loads(json.dumps({**metadata, "sha256": _contents(contiguous)}))
     signed_values = signing.signed(signing.AGENT, values)
     text = {name: json.dumps(value) for name, value in signed_values.items()}
-    replace_file(path, dump_tensors(contiguous, text))
+    with writing(path):
+        nofollow.replace(path, dump_tensors(contiguous, text))
 
 
 def load_agent(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

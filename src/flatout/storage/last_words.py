@@ -16,7 +16,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from flatout.errors import FlatoutError
+from flatout.errors import writing
 from flatout.output import printable
 from flatout.storage import nofollow
 
@@ -31,7 +31,6 @@ class LastWords:
     """Records why this process dies, and reports why the last one did.
 
     Args:
-        folder: the run's.
         report: let `faulthandler` write there and on stderr, unless it is enabled already.
 
     Attributes:
@@ -43,22 +42,20 @@ class LastWords:
         self.before = _died(*(_read(file) for file in self._files))
         self._reports = False
         self._tee: subprocess.Popen[bytes] | None = None
-        try:
+        with writing(folder):
             for file in self._files:
                 file.unlink(missing_ok=True)
-            with os.fdopen(_create(self._files[0]), "w") as marker:
-                json.dump({"boot": _boot(), "out_of_memory": out_of_memory_kills()}, marker)
+            with nofollow.open_stream(self._files[0], nofollow.NEW) as marker:
+                kills = {"boot": _boot(), "out_of_memory": out_of_memory_kills()}
+                marker.write(json.dumps(kills).encode())
             if report and not faulthandler.is_enabled():
                 self._reports = True
                 self._tee = _tee(self._files[1])
-        except OSError as error:
-            raise FlatoutError(f"cannot write {folder}: {error.strerror}.") from error
 
     def close(self) -> None:
         """Remove the files: the process ends by itself."""
         if self._reports:
             faulthandler.disable()
-            self._reports = False
         if self._tee is not None:
             assert self._tee.stdin is not None
             self._tee.stdin.close()
@@ -66,7 +63,6 @@ class LastWords:
                 self._tee.wait(1.0)
             self._tee.kill()
             self._tee.wait()
-            self._tee = None
         for file in self._files:
             with suppress(OSError):
                 file.unlink()
@@ -82,15 +78,10 @@ def out_of_memory_kills() -> int:
 
 
 def _boot() -> str:
-    """The machine's boot id."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
-
-
-def _create(file: Path) -> int:
-    return nofollow.open_file(file, nofollow.NEW)
 
 
 def _read(file: Path) -> str | None:
@@ -103,7 +94,7 @@ def _read(file: Path) -> str | None:
 
 def _tee(file: Path) -> subprocess.Popen[bytes] | None:
     """Let `faulthandler` write to stderr and into a file; it supports only one descriptor."""
-    descriptor = _create(file)
+    descriptor = nofollow.open_file(file, nofollow.NEW)
     try:
         tee = subprocess.Popen(
             ["tee", f"/dev/fd/{descriptor}"], stdin=subprocess.PIPE, stdout=2,

@@ -1,4 +1,4 @@
-"""Files of a run folder, opened without following links.
+"""Files of a run folder, opened without following links and written whole.
 
 A run folder may be untrusted: any name in it may be a symbolic link, a pipe or a device. Each
 folder is opened relative to its parent and never through a link, so swapping names has no effect;
@@ -39,10 +39,7 @@ class NotOrdinaryError(OSError):
 def folder(path: Path, depth: int = 1, make: bool = False) -> Iterator[int]:
     """A descriptor of a folder; `NotOrdinaryError` if a link leads to it.
 
-    Args:
-        path: the folder.
-        depth: see the module.
-        make: make it and its missing parents.
+    The module says what `depth` is; `make` makes the folder and its missing parents.
     """
     names = path.parts[len(path.parts) - depth :] if depth else ()
     root = Path(*path.parts[: len(path.parts) - len(names)])
@@ -66,7 +63,6 @@ def open_file(path: Path, how: int = READ, depth: int = 1) -> int:
     """A descriptor of an ordinary file.
 
     Args:
-        path: the file.
         how: `READ`, `APPEND`, `CHANGE` (in place) or `NEW`.
         depth: see the module; 0 follows links of the file itself, too.
 
@@ -95,10 +91,7 @@ def open_below(name: str, how: int, parent: int) -> int:
 def read(path: Path, depth: int = 1, limit: int | None = None) -> bytes:
     """An ordinary file's content; raises as `open_file` does, and if it is too large.
 
-    Args:
-        path: the file.
-        depth: see the module.
-        limit: maximum bytes; half of the free memory by default.
+    By default `limit` is half of the free memory.
     """
     with open_stream(path, READ, depth) as file:
         size = os.fstat(file.fileno()).st_size
@@ -113,13 +106,36 @@ def read(path: Path, depth: int = 1, limit: int | None = None) -> bytes:
         return file.read(size + 1)  # the file may grow while it is read
 
 
-def names(path: Path, depth: int = 1) -> list[str]:
-    """The names in a folder; none if there is no such folder."""
-    try:
-        with folder(path, depth) as descriptor:
-            return os.listdir(descriptor)
-    except FileNotFoundError:
-        return []
+def write_file(name: str, content: bytes, parent: int) -> None:
+    """Write and sync a file in an open folder; replace an old one, and follow no link."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=parent)
+    with os.fdopen(open_below(name, NEW, parent), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace(path: Path, content: bytes, depth: int = 1) -> None:
+    """Replace a file atomically; after an `OSError` the old content is intact.
+
+    Its folder exists; the module says what `depth` is.
+    """
+    temporary = temporary_name(path.name)
+    with folder(path.parent, depth - 1) as parent:
+        try:
+            write_file(temporary, content, parent)
+            os.replace(temporary, path.name, src_dir_fd=parent, dst_dir_fd=parent)
+            os.fsync(parent)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=parent)
+            raise
+
+
+def temporary_name(name: str) -> str:
+    """A file's name until it is complete."""
+    return f".{name}.tmp"
 
 
 def remove_folder(name: str, files: Iterable[str], parent: int) -> None:

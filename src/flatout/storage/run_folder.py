@@ -8,17 +8,16 @@ import os
 import re
 import stat
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
-from flatout.errors import CheckpointError, FlatoutError, UsageError
+from flatout.errors import CheckpointError, FlatoutError, UsageError, writing
 from flatout.storage import nofollow, signing
 from flatout.storage.agent_file import AGENT_FILES
-from flatout.storage.checkpoint import FORMAT, recover, refuse_format, replace_file
-from flatout.storage.durable import temporary_name
+from flatout.storage.checkpoint import FORMAT, recover, refuse_format
 from flatout.storage.last_words import FAULT, RUNNING, LastWords
 from flatout.storage.trust import NO_CONSENT, Consent, refuse_foreign
 
@@ -38,9 +37,12 @@ class RunFolder:
     """One run's folder, locked while the run lives.
 
     Args:
-        path: the folder; created if it does not exist.
+        path: created if it does not exist.
         resume: the folder must hold a run; else it must hold none.
         report: write fatal signals to stderr too, see `LastWords`.
+
+    Attributes:
+        died_of: why the last process died, as a sentence; empty if it ended by itself.
 
     Raises:
         FlatoutError: it is a file, not writable, in use, already holds a run, or holds links,
@@ -49,51 +51,34 @@ class RunFolder:
 
     def __init__(self, path: Path, resume: bool = False, report: bool = False) -> None:
         self.path = path
-        try:
-            is_file = path.exists() and not path.is_dir()
-        except OSError as error:
-            raise FlatoutError(f"cannot write the run folder {path}: {error.strerror}.") from error
-        if is_file:
-            raise UsageError(f"the run folder {path} is a file; choose another --run-dir.")
-        if resume and not (path / "config.json").is_file():
-            raise UsageError(f"{path} holds no run to resume (there is no config.json in it).")
-        if not resume and (path / "config.json").exists():
-            raise UsageError(
-                f"{path} already holds a run; go on with --resume {path}, or choose another "
-                "--run-dir."
-            )
-        self._lock: IO[bytes] | None = None
-        refuse_links(path)
-        try:
+        self.checkpoints = path / "checkpoints"
+        with writing(f"the run folder {path}"), ExitStack() as undo:
+            if path.exists() and not path.is_dir():
+                raise UsageError(f"the run folder {path} is a file; choose another --run-dir.")
+            if resume and not (path / "config.json").is_file():
+                raise UsageError(f"{path} holds no run to resume (there is no config.json in it).")
+            if not resume and (path / "config.json").exists():
+                raise UsageError(
+                    f"{path} already holds a run; go on with --resume {path}, or choose another "
+                    "--run-dir."
+                )
+            refuse_links(path)
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = nofollow.open_stream(path / ".lock", nofollow.CHANGE)
-        except OSError as error:
-            raise FlatoutError(f"cannot write the run folder {path}: {error.strerror}.") from error
-        try:  # the kernel releases the lock when the process ends
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise FlatoutError(f"the run folder {path} is in use by another process.") from None
-        try:
+            lock = nofollow.open_stream(path / ".lock", nofollow.CHANGE)
+            self._lock = undo.enter_context(lock)
+            try:  # the kernel releases the lock when the process ends
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise FlatoutError(f"the run folder {path} is in use by another process.") from None
             recover(self.checkpoints)
             for name in FILES:  # left by a run that was killed while writing
-                (path / temporary_name(name)).unlink(missing_ok=True)
+                (path / nofollow.temporary_name(name)).unlink(missing_ok=True)
             self._words = LastWords(path, report)
-        except OSError as error:
-            self._lock.close()
-            raise FlatoutError(f"cannot write the run folder {path}: {error.strerror}.") from error
-        except FlatoutError:
-            self._lock.close()
-            raise
-
-    @property
-    def died_of(self) -> str:
-        """Why the last process died, as a sentence; empty if it ended by itself."""
-        return self._words.before
+            undo.pop_all()
+        self.died_of = self._words.before
 
     def check(self) -> None:
         """Check before a save that the folder and its `KEPT` files were not deleted or moved."""
-        assert self._lock is not None
         gone = [name for name in KEPT if not (self.path / name).is_file()]
         with suppress(OSError):  # the lock file is missing, or belongs to another run or a copy
             lock_file = os.stat(self.path / ".lock", follow_symlinks=False)
@@ -106,24 +91,9 @@ class RunFolder:
         )
 
     @property
-    def checkpoints(self) -> Path:
-        """The folder of checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
     def has_saved(self) -> bool:
         """Whether the run has saved a checkpoint (which may be lost since)."""
         return self.checkpoints.exists() or (self.path / "summary.json").exists()
-
-    @property
-    def best(self) -> Path:
-        """The best parameters by evaluation."""
-        return self.path / "best.safetensors"
-
-    @property
-    def final(self) -> Path:
-        """The final parameters."""
-        return self.path / "params.safetensors"
 
     @property
     def ended(self) -> bool:
@@ -148,19 +118,17 @@ class RunFolder:
                 f"{name} cannot hold these settings ({error}); env_kwargs of a kept run are "
                 "numbers, strings, flags and lists of them."
             ) from error
-        replace_file(self.path / name, (text + "\n").encode())
+        with writing(self.path / name):
+            nofollow.replace(self.path / name, (text + "\n").encode())
 
     def close(self) -> None:
         """Release the folder; remove it if no run has begun in it."""
-        if self._lock is None:
-            return
         self._words.close()
         if not (self.path / "config.json").exists():
             (self.path / ".lock").unlink(missing_ok=True)
             with suppress(OSError):  # it is not empty
                 self.path.rmdir()
         self._lock.close()
-        self._lock = None
 
 
 def default_folder(config: TrainConfig) -> Path:
@@ -197,7 +165,6 @@ def load_config(run_dir: Path, consent: Consent | None = NO_CONSENT) -> TrainCon
     """The resolved settings of a run.
 
     Args:
-        run_dir: the run's folder.
         consent: the user's consent to code that the settings name. None: the settings are only
             read, and may have an older format.
 

@@ -21,7 +21,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
 from flatout.errors import CheckpointError, DamagedError
-from flatout.storage import durable, nofollow
+from flatout.storage import nofollow
 from flatout.types import RowSource
 
 SMALL = 8 << 20
@@ -62,7 +62,9 @@ class SegmentStore:
         written: list[Reference] = []
         try:
             while begin < end:
-                stop = min(begin + self._rows_per_segment(rows, begin, end), end)
+                row = rows.read(begin, begin + 1)
+                size = sum(array.nbytes for name, array in row.items() if name != "finals")
+                stop = min(begin + max(PIECE // max(size, 1), 1), end)
                 written.append(self._write(rows.read(begin, stop), begin, stop))
                 begin = stop
         except OSError:
@@ -88,17 +90,12 @@ class SegmentStore:
                     with suppress(OSError):
                         os.unlink(name, dir_fd=parent)
 
-    def _rows_per_segment(self, rows: RowSource, begin: int, end: int) -> int:
-        row = rows.read(begin, begin + 1)
-        size = sum(array.nbytes for name, array in row.items() if name != "finals")
-        return max(PIECE // max(size, 1), 1)
-
     def _write(self, arrays: dict[str, np.ndarray], first: int, end: int) -> Reference:
         content = dump_tensors({n: np.asarray(a, order="C") for n, a in arrays.items()})
         digest = hashlib.sha256(content).hexdigest()
         name = f"rows-{first:012d}-{end:012d}-{digest[:8]}.safetensors"
         with nofollow.folder(self._folder, make=True):
-            durable.replace(self._folder / name, content, 2)
+            nofollow.replace(self._folder / name, content, 2)
         return {"file": name, "first": first, "end": end, "sha256": digest, "bytes": len(content)}
 
 
@@ -106,31 +103,28 @@ class SavedRows:
     """The rows that a checkpoint refers to, checked as they are read.
 
     Args:
-        folder: of the segments.
-        references: to them, oldest first; they must cover the rows.
+        references: to the folder's segments, oldest first.
         stored: the first and one past the last needed row.
+
+    Raises:
+        ValueError: the references do not cover the rows.
     """
 
     def __init__(self, folder: Path, references: list[Reference], stored: tuple[int, int]) -> None:
         self._folder = folder
         self.references = references
-        self._stored = stored
+        self.stored = stored
         self._open: tuple[str, dict[str, np.ndarray]] | None = None
         at = stored[0]
         if not 0 <= stored[0] <= stored[1]:
-            raise CheckpointError(f"it cannot hold the replay rows {stored[0]} to {stored[1]}.")
+            raise ValueError(f"it cannot hold the replay rows {stored[0]} to {stored[1]}")
         for ref in references:
             if type(ref["first"]) is not int or type(ref["end"]) is not int:
-                raise CheckpointError("the rows of a replay segment are no whole numbers.")
+                raise ValueError("the rows of a replay segment are no whole numbers")
             if ref["first"] <= at:
                 at = max(at, ref["end"])
         if at < stored[1]:
-            raise CheckpointError(f"the replay rows from {at} on are missing.")
-
-    @property
-    def stored(self) -> tuple[int, int]:
-        """The first and one past the last needed row."""
-        return self._stored
+            raise ValueError(f"the replay rows from {at} on are missing")
 
     def read(self, first: int, end: int) -> dict[str, np.ndarray]:
         """The rows ``first .. end - 1``."""

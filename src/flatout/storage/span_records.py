@@ -6,7 +6,6 @@ A line says what one process or thread of a run (its ``lane``) did for about a s
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -78,7 +77,6 @@ class SpanRecord:
 
     @property
     def end(self) -> float:
-        """End time."""
         return self.t + self.d
 
 
@@ -125,7 +123,7 @@ def cut_after(path: Path, t: float) -> None:
     if not path.exists():
         return
     kept = 0
-    with os.fdopen(nofollow.open_file(path, nofollow.CHANGE), "rb+") as file:
+    with nofollow.open_stream(path, nofollow.CHANGE) as file:
         for line in file:
             try:
                 value = json.loads(line)
@@ -151,7 +149,6 @@ class Worker:
 
     @property
     def busy_s(self) -> float:
-        """Seconds of stepping and acting."""
         return self.env_s + self.act_s
 
 

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,7 @@ def refuse_foreign(
     the code.
 
     Args:
-        config: the file's settings.
-        file: the file.
-        own: this user's key signed it.
-        consent: of the user.
+        own: this user's key signed the file.
 
     Raises:
         CheckpointError: with advice.
@@ -155,20 +152,17 @@ def _places(module: str, path: Sequence[str]) -> list[str]:
     paths: list[str] = []
     search: Sequence[str] | None = path
     names = module.split(".")
-    for count in range(1, len(names) + 1):
+    for count in range(1, len(names) + 1 if all(names) else 0):
         name = ".".join(names[:count])
-        spec: ModuleSpec | None = None
-        if search is not None and all(names):
-            spec = PathFinder.find_spec(name, search)
-        if spec is None and count == 1 and all(names):
+        spec = None if search is None else PathFinder.find_spec(name, search)
+        if spec is None and count == 1:
             spec = importlib.util.find_spec(name)  # editable installations
         if spec is None:
             return paths
         search = spec.submodule_search_locations
-        paths += [
-            *(search or ()),
-            *([spec.origin] if spec.has_location and spec.origin else []),
-        ]
+        paths += search or ()
+        if spec.has_location and spec.origin:
+            paths.append(spec.origin)
     return paths
 
 

@@ -9,11 +9,8 @@ from flatout.explain.report import percent
 from flatout.planning.facts import RunFacts
 from flatout.planning.predict import ASSUMED, MODELLED, Costs, Gain, between, gain_of, remaining
 
-LARGE_UPDATE_S = 3e-3
-"""Seconds of an update on a CPU from which a GPU is likely to be faster."""
-
-RARER = (10, 100)
-"""The smallest and the largest proposed factor by which something becomes rarer."""
+LARGE_UPDATE_S = 3e-3  # seconds of an update on a CPU from which a GPU is likely to be faster
+RARER = (10, 100)  # the smallest and the largest proposed factor by which something becomes rarer
 
 
 def _rarer(share: float, every: int) -> tuple[int, Gain]:

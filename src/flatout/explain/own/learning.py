@@ -10,8 +10,7 @@ from flatout.explain.report import WORTHWHILE, percent
 from flatout.planning.facts import RunFacts
 from flatout.planning.predict import Costs, longer_turns, remaining
 
-LONGER = 16
-"""How many times longer turns are proposed."""
+LONGER = 16  # how many times longer turns are proposed
 
 TINY_UPDATE_S = {"cpu": 50e-6, "gpu": 1e-3}
 """An update shorter than this is mostly the cost of starting its operations."""

@@ -11,39 +11,25 @@ from flatout.explain.report import gain_word, percent
 from flatout.planning.facts import RunFacts
 from flatout.planning.predict import Gain
 
-WORTH_SAYING = 0.05
-"""Minimum share of the time for a finding."""
+WORTH_SAYING = 0.05  # minimum share of the time for a finding
 
 
 @dataclass(frozen=True)
 class Try:
-    """A possible remedy.
+    """A possible remedy."""
 
-    Attributes:
-        gain: predicted.
-        words: what to change.
-        changes: to settings, if any.
-        handicap: its gain is divided by this in comparisons, for its side effects.
-    """
-
-    gain: Gain
-    words: str
-    changes: Changes
-    handicap: float = 1.0
+    gain: Gain  # predicted
+    words: str  # what to change
+    changes: Changes  # to settings, if any
+    handicap: float = 1.0  # its gain is divided by this in comparisons, for its side effects
 
 
 def predicted(
     cause: str, share: float, evidence: Sequence[str], otherwise: str,
     facts: RunFacts, tries: Sequence[Try] = (),
 ) -> Finding:  # fmt: skip
-    """A finding with the proposal that gains most, divided by its handicap.
-
-    Args:
-        cause, share, evidence: the finding's.
-        otherwise: advice if no proposal is predicted to gain.
-        facts: of the run.
-        tries: the proposals.
-    """
+    """A finding with the proposal that gains most, divided by its handicap; `otherwise` is the
+    advice if none is predicted to gain."""
     valid = [
         proposal
         for proposal in tries

@@ -33,11 +33,8 @@ from flatout.storage.span_records import (
 )
 
 INTERVAL_S = 1.0
-RECENT_S = 5.0
-"""Seconds that the live display shows."""
-
-MANY_LANES = 32
-"""Runs with more processes than this write records more rarely."""
+RECENT_S = 5.0  # seconds that the live display shows
+MANY_LANES = 32  # runs with more processes than this write records more rarely
 
 
 class RunRecording:
@@ -50,7 +47,6 @@ class RunRecording:
         wall: seconds since the run's start.
         folder: of the files; None writes no files.
         kept_s: the checkpoint's time; a resumed run truncates the files after it.
-        cores: that the run may use.
         devices: sample the CPU and the GPUs.
     """
 
@@ -74,12 +70,10 @@ class RunRecording:
             with suppress(OSError):  # failing to record must not end a run
                 for name in (SPANS, DEVICES):
                     cut_after(folder / name, kept_s)
-                descriptor = nofollow.open_file(folder / SPANS, nofollow.APPEND)
-                self._file = os.fdopen(descriptor, "ab")
+                self._file = nofollow.open_stream(folder / SPANS, nofollow.APPEND)
         if devices:
             monitor = Monitor(os.getpid(), INTERVAL_S, cores=cores, clock=wall)
-            path = None if folder is None else folder / DEVICES
-            self._recorder = Recorder(monitor, path)
+            self._recorder = Recorder(monitor, None if folder is None else folder / DEVICES)
         self._lines: list[dict[str, Any]] = []
         self._recent: deque[SpanRecord] = deque()
         self._counts = (0, 0, 0)

@@ -16,8 +16,7 @@ from flatout.explain.report import WORTHWHILE, percent
 from flatout.planning.facts import RunFacts
 from flatout.planning.predict import Costs, costs
 
-LEARNING_HOLDS = 0.5
-"""From this share on, learning itself is the bottleneck."""
+LEARNING_HOLDS = 0.5  # from this share on, learning itself is the bottleneck
 
 Rule = Callable[[RunFacts, Costs, float], Finding | None]
 
@@ -66,11 +65,9 @@ def headline(ranked: tuple[Finding, ...], facts: RunFacts) -> str:
 
 def bottleneck(phases: dict[str, float]) -> tuple[str, float]:
     """The largest cause of the last seconds and its share, for the live display."""
-    named = {phase: share for phase, share in phases.items() if phase in _SHOWN}
-    if not named or max(named.values()) <= 0.0:
-        return "", 0.0
-    largest = max(named, key=lambda phase: named[phase])
-    return _SHOWN[largest], named[largest]
+    named = {phase: share for phase, share in phases.items() if phase in _SHOWN and share > 0.0}
+    largest = max(named, key=lambda phase: named[phase], default=None)
+    return (_SHOWN[largest], named[largest]) if largest else ("", 0.0)
 
 
 _SHOWN = CAUSE_OF | {"eval": "evaluating", "transfer": "transfer-bound", "learn": "learning"}

@@ -10,6 +10,7 @@ from typing import Any
 
 from flatout.config.placement import Placement, parse
 from flatout.config.schema import TrainConfig
+from flatout.config.settings import resolve
 from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.explain.diagnosis import Diagnosis, Lane, Usage
 from flatout.explain.own.rules import findings, headline, verdict
@@ -29,8 +30,7 @@ from flatout.storage.span_records import (
     steady,
 )
 
-CROWDED = 0.25
-"""Share of the cores used by other programs from which on the diagnosis notes it."""
+CROWDED = 0.25  # share of the cores used by other programs from which on the diagnosis notes it
 
 MOST_RECORDS, MOST_SAMPLES = 400, 1000
 """Maximum to be drawn: beyond it records are merged and samples left out."""
@@ -38,21 +38,13 @@ MOST_RECORDS, MOST_SAMPLES = 400, 1000
 
 @dataclass(frozen=True)
 class Evidence:
-    """The input of a run's diagnosis: plain values, which can be saved.
+    """The input of a run's diagnosis: plain values, which can be saved."""
 
-    Attributes:
-        subject: the run's folder.
-        config: its settings.
-        lines: of spans.jsonl.
-        samples: of devices.jsonl.
-        ended: whether the run has ended.
-    """
-
-    subject: str
-    config: TrainConfig
-    lines: Sequence[Mapping[str, Any]] = ()
-    samples: Sequence[MonitorSample] = ()
-    ended: bool = False
+    subject: str  # the run's folder
+    config: TrainConfig  # its settings
+    lines: Sequence[Mapping[str, Any]] = ()  # of spans.jsonl
+    samples: Sequence[MonitorSample] = ()  # of devices.jsonl
+    ended: bool = False  # whether the run has ended
 
     def as_json(self) -> dict[str, Any]:
         """What ``--save`` writes."""
@@ -68,8 +60,6 @@ class Evidence:
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Evidence:
         """The inverse of `as_json`; `UsageError` for other values."""
-        from flatout.config.settings import resolve
-
         try:
             settings = dict(values["settings"])
             return Evidence(
@@ -97,11 +87,6 @@ def read_run(path: Path) -> Evidence:
     return Evidence(
         str(path), config, json_lines(path / SPANS), read_samples(path / DEVICES), ended
     )
-
-
-def diagnose_run(path: Path) -> Diagnosis:
-    """`diagnose_evidence` of `read_run`."""
-    return diagnose_evidence(read_run(path))
 
 
 def diagnose_evidence(evidence: Evidence) -> Diagnosis:

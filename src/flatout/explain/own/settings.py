@@ -13,8 +13,7 @@ from flatout.config.placement import Placement, parse, refuse_unavailable, with_
 from flatout.config.settings import resolve
 from flatout.errors import FlatoutError
 
-Changes = dict[str, Any]
-"""Settings by name, and their new values."""
+Changes = dict[str, Any]  # settings by name, and their new values
 
 
 def possible(settings: Mapping[str, Any], changes: Changes, cores: int) -> bool:

@@ -7,46 +7,38 @@ Python process of the program; this process samples the hardware.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from flatout.errors import UsageError, one_line
 from flatout.explain.program.capacity import together
-from flatout.explain.program.evidence import build, rows_of
+from flatout.explain.program.evidence import Recording, build, rows_of
 from flatout.explain.program.timeline import timeline
 from flatout.hardware.monitor import Monitor
 
 INJECT = Path(__file__).parent / "inject"
 POLL_S = 0.1
 MONITOR_S = 0.5
-PATIENCE_S = 3.0
-"""Limit for the probe's last writes after a stop."""
-
-IMPORTS_S = 60.0
-"""Observation begins after the imports of all processes, or after this time."""
-
-LONGEST = 4
-"""Observation is extended up to this factor to see two whole cycles."""
+PATIENCE_S = 3.0  # limit for the probe's last writes after a stop
+IMPORTS_S = 60.0  # observation begins after the imports of all processes, or after this time
+LONGEST = 4  # observation is extended up to this factor to see two whole cycles
 
 STOP_S = 5.0
 
-FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGCONT", "SIGWINCH")
-
-
-@dataclass
-class Recording:
-    """The result of `record`; `meta` and `rows` make the evidence."""
-
-    meta: dict[str, Any]
-    rows: list[list[dict[str, Any]]]
+FORWARDED = (
+    signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGCONT,
+    signal.SIGWINCH, signal.SIGINT,
+)  # fmt: skip
 
 
 def record(
@@ -59,7 +51,6 @@ def record(
     """Run a program and observe its first `seconds`.
 
     Args:
-        command: program and arguments.
         seconds: how long to observe, or up to `LONGEST` times as long until two whole cycles of
             collecting and learning were seen; then the program continues.
         observed: called once with the complete recording.
@@ -87,11 +78,13 @@ def record(
             ) from None
         began = time.monotonic()
         with _signals_passed_on(child):
-            meta = {"command": list(command), "began": began, "machine": facts}
-            watched = _watch(child, folder, meta, seconds)
-            facts["cores"] = watched["cores"]
-            observed(_finish(child, folder, meta, watched))
-            code = _end(child) if stop else _wait(child)
+            meta = {
+                "command": list(command), "began": began, "machine": facts, "monitor": [],
+                "notes": [],
+            }  # fmt: skip
+            _watch(child, folder, meta, seconds)
+            observed(_finish(child, folder, meta))
+            code = _end(child) if stop else child.wait()
     return code if code >= 0 else 128 - code
 
 
@@ -115,10 +108,9 @@ def _signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
                 child.send_signal(number)
 
     before: dict[int, Any] = {}
-    for name in (*FORWARDED, "SIGINT"):
-        if (number := getattr(signal, name, None)) is not None:
-            with suppress(ValueError, OSError):  # not the main thread
-                before[number] = signal.signal(number, forward)
+    for number in FORWARDED:
+        with suppress(ValueError):  # not the main thread
+            before[number] = signal.signal(number, forward)
     try:
         yield
     finally:
@@ -136,17 +128,13 @@ def _shares_terminal() -> bool:
 
 def _watch(
     child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any], seconds: float
-) -> dict[str, Any]:
+) -> None:
     """Sample the hardware until the program or the observation ends."""
-    samples: list[dict[str, Any]] = []
     began = meta["began"]
-    try:
-        monitor = Monitor(child.pid, MONITOR_S, clock=time.monotonic)
-    except OSError:
-        return {"samples": samples, "cores": meta["machine"]["cores"], "notes": []}
     next_sample, limit = began + MONITOR_S, began + seconds + IMPORTS_S
     ready = None
-    try:
+    with closing(Monitor(child.pid, MONITOR_S, clock=time.monotonic)) as monitor:
+        meta["machine"]["cores"] = monitor.cores
         while child.poll() is None and time.monotonic() < limit:
             time.sleep(POLL_S)
             if ready is None and _ready(folder):
@@ -154,20 +142,14 @@ def _watch(
                 limit = min(limit, ready + seconds)
             if time.monotonic() >= next_sample:
                 next_sample = time.monotonic() + MONITOR_S
-                samples.append(monitor.sample().as_json())
+                meta["monitor"].append(monitor.sample().as_json())
             now = time.monotonic()
             longest = now if ready is None else ready + LONGEST * seconds
-            if limit <= now < longest and _is_partial(folder, meta | {"monitor": [], "ended": now}):
-                limit = min(now + seconds / 2, longest)
-        return {"samples": samples, "cores": monitor.cores, "notes": list(monitor.notes)}
-    finally:
-        monitor.close()
-
-
-def _is_partial(folder: Path, meta: dict[str, Any]) -> bool:
-    """Whether less than two whole cycles were observed so far."""
-    evidence = build({**meta, "notes": [], "finished": False}, rows_of(folder))
-    return bool(timeline(evidence).part)
+            if limit <= now < longest:
+                so_far = meta | {"monitor": [], "ended": now, "finished": False}
+                if timeline(build(so_far, rows_of(folder))).part:  # less than two whole cycles
+                    limit = min(now + seconds / 2, longest)
+        meta["notes"] += monitor.notes
 
 
 def _ready(folder: Path) -> bool:
@@ -176,9 +158,7 @@ def _ready(folder: Path) -> bool:
     return bool(started) and started <= {path.stem for path in folder.glob("*.ready")}
 
 
-def _finish(
-    child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any], watched: dict[str, Any]
-) -> Recording:
+def _finish(child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any]) -> Recording:
     """Stop the probes and read their lines."""
     ended = time.monotonic()
     running = child.poll() is None
@@ -186,12 +166,8 @@ def _finish(
     if running:
         _settle(folder)
     rows = rows_of(folder)
-    obstacles = _obstacles(meta["command"], folder, rows, ended - meta["began"])
-    results = {
-        "ended": ended, "monitor": watched["samples"], "notes": [*watched["notes"], *obstacles],
-        "finished": not running,
-    }  # fmt: skip
-    return Recording(meta | results, rows)
+    meta["notes"] += _obstacles(meta["command"], folder, rows, ended - meta["began"])
+    return meta | {"ended": ended, "finished": not running}, rows
 
 
 def _settle(folder: Path) -> None:
@@ -207,8 +183,6 @@ def _settle(folder: Path) -> None:
 
 def _end(child: subprocess.Popen[bytes]) -> int:
     """Terminate the program and its descendants; kill them after a while."""
-    import psutil
-
     try:
         started = psutil.Process(child.pid).children(recursive=True)
     except psutil.Error:
@@ -227,14 +201,6 @@ def _end(child: subprocess.Popen[bytes]) -> int:
         with suppress(psutil.Error):
             process.kill()
     return code
-
-
-def _wait(child: subprocess.Popen[bytes]) -> int:
-    while True:
-        try:
-            return child.wait()
-        except KeyboardInterrupt:
-            continue
 
 
 def machine() -> dict[str, Any]:
@@ -279,20 +245,15 @@ def blocking_flags(command: Sequence[str]) -> list[str]:
     flags = []
     words = iter(command[1:])
     for word in words:
-        if not word.startswith("-") or word in ("-", "--"):
-            break
-        if word.startswith("--"):
-            if word == "--check-hash-based-pycs":
-                next(words, None)
-            continue
-        letters = word[1:]
-        for position, letter in enumerate(letters, 1):
-            if letter in "cm":  # the program follows
-                return flags
-            if letter in "WX":  # the rest is its argument, or the next word
-                if position == len(letters):
-                    next(words, None)
+        if word == "--check-hash-based-pycs":
+            next(words, None)
+        elif match := re.fullmatch(r"-(?=.)([^-cmWX]*)([cmWX]|$)(.*)", word):
+            letters, taker, argument = match.groups()
+            flags += [f"-{letter}" for letter in letters if letter in "IES"]
+            if taker in ("c", "m"):  # the program follows
                 break
-            if letter in "IES":
-                flags.append(f"-{letter}")
+            if taker and not argument:  # it is the next word
+                next(words, None)
+        elif not re.match("--.", word):
+            break
     return flags

@@ -13,40 +13,29 @@ from dataclasses import dataclass, field
 
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.places import Mark, Site
-from flatout.explain.program.timeline import Moment, Timeline, Track
+from flatout.explain.program.timeline import Timeline, Track
+from flatout.spans import PHASES
 
 ACTIVE, TRAINS = 0.02, 0.005
 """Minimum shares of the time in which a worker thread works, and in which it does training's work
 (which managers and loggers do not)."""
 
-WORK = ("env", "act", "replay", "input", "learn", "transfer", "communicate")
-"""Phases of training."""
-
-Where = tuple[int, Site | None, str]
-"""(process, site, call)."""
+WORK = ("env", "act", "replay", "input", "learn", "transfer", "communicate")  # phases of training
+Where = tuple[int, Site | None, str]  # (process, site, call)
 
 
 @dataclass
 class Blame:
-    """The explained time by bottleneck.
+    """The explained time by bottleneck."""
 
-    Attributes:
-        seconds: of the steady state.
-        shares: by phase; sums to 1.
-        where: by phase, seconds by place.
-        workers: number of threads that work for the driver.
-        balance: mean share of workers that worked during a lockstep.
-        busy_cores: cores that the whole program used on average; None if unknown.
-    """
-
-    seconds: float
-    shares: dict[str, float]
-    where: dict[str, dict[Where, float]] = field(
+    seconds: float  # of the steady state
+    shares: dict[str, float]  # by phase; sums to 1
+    where: dict[str, dict[Where, float]] = field(  # by phase, seconds by place
         default_factory=lambda: defaultdict(lambda: defaultdict(float))
     )
-    workers: int = 0
-    balance: float = 1.0
-    busy_cores: float | None = None
+    workers: int = 0  # number of threads that work for the driver
+    balance: float = 1.0  # mean share of workers that worked during a lockstep
+    busy_cores: float | None = None  # cores that the whole program used on average; None if unknown
 
 
 def blame(evidence: Evidence, line: Timeline) -> Blame:
@@ -63,7 +52,7 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
         and (_worked(line, track) >= ACTIVE * span or _worked(line, track, WORK) >= TRAINS * span)
     ]
     result = Blame(sum(m.dt for m in moments), {}, workers=len(workers))
-    result.busy_cores = busy_cores(evidence, line.begin, line.end)
+    result.busy_cores = _busy_cores(evidence, line.begin, line.end)
     seconds: defaultdict[str, float] = defaultdict(float)
     silent = balance = lockstep = 0.0
     for moment in moments:
@@ -72,7 +61,8 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
             seconds[mark.phase] += moment.dt
             result.where[mark.phase][driver.process, mark.site, mark.call] += moment.dt
             continue
-        states = _states(workers, moment)
+        t = moment.t - min(moment.dt, 0.02) / 2
+        states = [(track, state) for track in workers if (state := track.at(t)) is not None]
         busy = [(track, state) for track, state in states if _works(state)]
         alive = len({track.process for track, _ in states})
         at_work = len({track.process for track, _ in busy})
@@ -106,19 +96,9 @@ def _works(mark: Mark) -> bool:
     return not mark.waits and mark.phase not in ("wait", "import", "first compilation")
 
 
-def _worked(line: Timeline, track: Track, phases: Collection[str] | None = None) -> float:
-    """Seconds in which a thread worked (in these phases)."""
-    return sum(
-        m.dt
-        for m in line.steady(track)
-        if _works(m.mark) and (phases is None or m.mark.phase in phases)
-    )
-
-
-def _states(workers: list[Track], moment: Moment) -> list[tuple[Track, Mark]]:
-    t = moment.t - min(moment.dt, 0.02) / 2
-    states = [(track, track.at(t)) for track in workers]
-    return [(track, state) for track, state in states if state is not None]
+def _worked(line: Timeline, track: Track, phases: Collection[str] = PHASES) -> float:
+    """Seconds in which a thread worked in these phases."""
+    return sum(m.dt for m in line.steady(track) if _works(m.mark) and m.mark.phase in phases)
 
 
 def _silence(line: Timeline, result: Blame, driver: Track, silent: float) -> str:
@@ -135,7 +115,7 @@ def _silence(line: Timeline, result: Blame, driver: Track, silent: float) -> str
     return "ipc" if result.busy_cores - working > 0.35 * silent / result.seconds else "wait"
 
 
-def busy_cores(evidence: Evidence, begin: float, end: float) -> float | None:
+def _busy_cores(evidence: Evidence, begin: float, end: float) -> float | None:
     """Cores that the program used on average between two times."""
     samples = [sample for sample in evidence.monitor if begin <= sample.t <= end + 1.0]
     samples = samples or evidence.monitor

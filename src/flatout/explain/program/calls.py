@@ -8,29 +8,22 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from flatout.explain.program.evidence import C_CALL, CALL, RETURN, Leaf, Process, Window
-from flatout.explain.program.places import CALLERS, Frames, NetworkSite, Site, chains
+from flatout.explain.program.places import CALLERS, Frames, Networks, Site, chains
 
-SHORT_NS = 60_000
-"""An operation shorter than this is mostly launch overhead."""
+SHORT_NS = 60_000  # an operation shorter than this is mostly launch overhead
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The time between two events of a window.
+    """The time between two events of a window."""
 
-    Attributes:
-        ns: its length without the recorder's cost.
-        frames: the thread's stack.
-        name: the running built-in function, or empty.
-    """
-
-    ns: float
-    frames: Frames
-    name: str
+    ns: float  # its length without the recorder's cost
+    frames: Frames  # the thread's stack
+    name: str  # the running built-in function, or empty
 
     @property
     def leaf(self) -> Leaf:
@@ -40,20 +33,13 @@ class Interval:
 
 @dataclass(frozen=True)
 class Call:
-    """A relevant call: a network, an environment step, an optimiser step, a session.
+    """A relevant call: a network, an environment step, an optimiser step, a session."""
 
-    Attributes:
-        kind: one of these.
-        owner: the class.
-        batch, grad: batch size, and whether gradients are on; 0 and None if unknown.
-        frames: the caller's stack, innermost first.
-    """
-
-    kind: str
-    owner: str
-    batch: int
-    grad: bool | None
-    frames: Frames
+    kind: str  # one of these
+    owner: str  # the class
+    batch: int  # its size; 0 if unknown
+    grad: bool | None  # whether gradients are on
+    frames: Frames  # the caller's stack, innermost first
 
 
 @dataclass(frozen=True)
@@ -67,17 +53,12 @@ class Replay:
 
 @dataclass
 class Counted:
-    """Sums over the windows of a process.
+    """Sums over the windows of a process."""
 
-    Attributes:
-        seconds: the program's time in them.
-        calls: the relevant calls.
-        names: calls by (site, built-in function).
-    """
-
-    seconds: float = 0.0
-    calls: list[Call] = field(default_factory=list)
-    names: Counter[tuple[Site, str]] = field(default_factory=Counter[tuple[Site, str]])
+    seconds: float = 0.0  # the program's time in them
+    calls: list[Call] = field(default_factory=list)  # the relevant calls
+    # calls by (site, built-in function)
+    names: Counter[tuple[Site, str]] = field(default_factory=Counter)
 
     def rate(self, number: float) -> float:
         """Per second of the program's time."""
@@ -129,9 +110,7 @@ def counted(windows: Iterable[Replay], program: Callable[[Frames], list[Site]]) 
     return result
 
 
-def network_sites(
-    windows: Iterable[Replay], program: Callable[[Frames], list[Site]]
-) -> dict[tuple[Site, ...], NetworkSite]:
+def network_sites(windows: Iterable[Replay], program: Callable[[Frames], list[Site]]) -> Networks:
     """How each line of the program, with its callers, calls networks: a policy's line may be called
     for acting and for learning."""
     calls_by_chain: dict[tuple[Site, ...], list[Call]] = defaultdict(list)
@@ -141,11 +120,14 @@ def network_sites(
                 for chain in chains(program(call.frames)[: CALLERS + 1]):
                     calls_by_chain[chain].append(call)
     return {
-        chain: NetworkSite(
+        chain: (
             int(statistics.median(call.batch for call in calls)),
-            None
-            if all(call.grad is None for call in calls)
-            else sum(bool(call.grad) for call in calls) * 2 > len(calls),
+            None if all(call.grad is None for call in calls) else mostly_with_gradients(calls),
         )
         for chain, calls in calls_by_chain.items()
     }
+
+
+def mostly_with_gradients(calls: Sequence[Call]) -> bool:
+    """Whether gradients were on in more than half of some calls."""
+    return 2 * sum(bool(call.grad) for call in calls) > len(calls)

@@ -8,8 +8,7 @@ import time
 
 SPAN_S = 0.15
 STARTING_S = 0.25
-MOST = 16
-"""Maximum number of processes; the result is scaled up to more cores."""
+MOST = 16  # maximum number of processes; the result is scaled up to more cores
 
 SPINNER = """
 import sys, time

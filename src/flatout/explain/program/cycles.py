@@ -16,11 +16,8 @@ if TYPE_CHECKING:
 LEARNING = ("learn", "transfer", "communicate")
 COLLECTING = ("env", "act", "ipc", "wait", "eval")
 
-BURST_S = 0.3
-"""A longer gap in learning is a pause."""
-
-LEAST_S = 1.0
-"""Minimum length of a steady state; otherwise everything after the imports is used."""
+BURST_S = 0.3  # a longer gap in learning is a pause
+LEAST_S = 1.0  # minimum length of a steady state; otherwise everything after the imports is used
 
 BESIDE = 4
 """Samples on each side that decide by majority whether a sample is learning or collecting."""
@@ -29,33 +26,22 @@ FOREIGN = 0.2
 """Maximum share of learning (and of collecting) surrounded by the other, if they alternate; more
 means that they are concurrent, or alternate too quickly to be seen."""
 
-LITTLE = 0.1
-"""If collecting takes less than this share of the time, cycles are not needed."""
-
-SHORT = 0.3
-"""Periods of learning shorter than this share of the longest are ignored."""
-
-CYCLES = 2
-"""Minimum number of whole cycles."""
+LITTLE = 0.1  # if collecting takes less than this share of the time, cycles are not needed
+SHORT = 0.3  # periods of learning shorter than this share of the longest are ignored
+CYCLES = 2  # minimum number of whole cycles
 
 
 @dataclass(frozen=True)
 class Steady:
-    """A program's steady state.
+    """A program's steady state."""
 
-    Attributes:
-        started: end of the imports.
-        begin, end: of the steady state.
-        before, after: names of the periods before it (from `started` on) and after it.
-        part: why this is no whole cycle, or empty.
-    """
-
-    started: float
+    started: float  # end of the imports
     begin: float
     end: float
+    # names of the periods before it (from `started` on) and after it
     before: str = "warm-up before steady learning"
     after: str = "after the last learning"
-    part: str = ""
+    part: str = ""  # why this is no whole cycle, or empty
 
 
 def steady(
@@ -72,24 +58,19 @@ def steady(
         moments: of the driver.
         began: the program's start.
         finished: whether the program has ended.
-        learns: whether its code takes gradients.
-        applied: whether it was seen to take gradients. Else a little learning is ignored: only
-            names indicate it (``update_locals``).
+        learns, applied: whether its code takes gradients, and was seen to do so. If not, a little
+            learning is ignored: only names indicate it (``update_locals``).
         steps: times of environment steps in windows.
     """
     started = _started(moments, began)
     moments = [m for m in moments if m.t > started] or moments
     last = moments[-1].t
     learning = [m for m in moments if m.mark.phase in LEARNING]
-    if learns and not applied:
-        is_little = sum(m.dt for m in learning) < LITTLE * sum(m.dt for m in moments)
-        learning = [] if is_little else learning
-    if not learning:
+    unseen, seconds = learns and not applied, sum(m.dt for m in moments)
+    if not learning or (unseen and sum(m.dt for m in learning) < LITTLE * seconds):
         collects = sum(m.dt for m in moments if m.mark.phase in COLLECTING)
-        only_collects = (
-            learns and not applied and not finished and 2 * collects > sum(m.dt for m in moments)
-        )
-        return Steady(started, started, last, part="no learning yet" if only_collects else "")
+        part = "no learning yet" if unseen and not finished and 2 * collects > seconds else ""
+        return Steady(started, started, last, part=part)
     periods = _learning_periods(moments)
     if periods is None or _collects_within(periods, moments, steps):
         bursts = _bursts(learning)

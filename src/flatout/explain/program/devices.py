@@ -10,15 +10,11 @@ from flatout.explain.program.evidence import Evidence
 from flatout.explain.report import WORTHWHILE
 from flatout.planning.predict import ASSUMED
 
-IDLE = 0.02
-"""A GPU that is busy for less than this share is unused."""
-
-RESERVED_MB = 200
-"""Minimum memory with which a program counts as holding a card."""
+IDLE = 0.02  # a GPU that is busy for less than this share is unused
+RESERVED_MB = 200  # minimum memory with which a program counts as holding a card
 
 FULL = 0.92
-LEARNING_ON_GPU = 0.25
-"""Share of a large network's learning that remains on a GPU."""
+LEARNING_ON_GPU = 0.25  # share of a large network's learning that remains on a GPU
 
 
 def findings(evidence: Evidence, learn: float) -> list[Finding]:

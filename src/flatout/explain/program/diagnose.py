@@ -19,14 +19,9 @@ from flatout.explain.report import WORTHWHILE, percent
 from flatout.planning.predict import MODELLED
 from flatout.spans import PHASES
 
-LEAST_SHARE = 0.04
-"""Minimum share of a finding."""
-
-MOST = 0.5
-"""From this share on, a cause comes first, whatever its gain."""
-
-FEW = 0.2
-"""If all causes are below this share, no single cause is named."""
+LEAST_SHARE = 0.04  # minimum share of a finding
+MOST = 0.5  # from this share on, a cause comes first, whatever its gain
+FEW = 0.2  # if all causes are below this share, no single cause is named
 
 SHORTEST_S = 0.5
 
@@ -144,8 +139,7 @@ def _notes(facts: Facts) -> list[str]:
 
 
 def _machine(evidence: Evidence) -> str:
-    machine = evidence.machine
-    gpus = machine["gpus"]
+    machine, gpus = evidence.machine, evidence.machine["gpus"]
     cards = f"{len(gpus)} x {gpus[0]}" if gpus else "no GPU"
     return f"{machine['cpu']}, {machine['cores']} cores, {cards}"
 

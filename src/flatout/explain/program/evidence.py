@@ -7,35 +7,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flatout.errors import FlatoutError, one_line
+from flatout.errors import FlatoutError
 from flatout.hardware.monitor import MonitorSample
 
 VERSION = 1
 
-CALL, RETURN, C_CALL, C_RETURN = 0, 1, 2, 3
-"""Kinds of a window's events, as in the probe."""
+Recording = tuple[dict[str, Any], list[list[dict[str, Any]]]]
+"""Evidence as it is saved: facts about the program, and each process's rows."""
+
+CALL, RETURN, C_CALL = 0, 1, 2  # kinds of a window's events, as in the probe
 
 
 @dataclass(frozen=True)
 class Code:
-    """One function of the program.
-
-    Attributes:
-        file, line: its position.
-        plain: its name, without its class's.
-        owner: name and attributes of the class of its first argument, if any.
-        learns: whether it, or another method of that class, takes gradients.
-    """
+    """One function of the program."""
 
     file: str
-    plain: str
+    plain: str  # its name, without its class's
     line: int
-    owner: dict[str, Any] | None = None
-    learns: bool = False
+    owner: dict[str, Any] | None = None  # name and attributes of the class of its first argument
+    learns: bool = False  # whether it, or another method of that class, takes gradients
+
+    @property
+    def cls(self) -> tuple[str, str] | None:
+        """Module and name of the class of its first argument, if any."""
+        return None if self.owner is None else (self.owner["module"], self.owner["name"])
 
     def has(self, *attributes: str) -> bool:
         """Whether the class of the first argument has all of these attributes."""
@@ -47,16 +48,11 @@ UNKNOWN = Code("<unknown>", "<unknown>", 0)
 
 @dataclass(frozen=True)
 class Leaf:
-    """The expression that a frame was executing.
+    """The expression that a frame was executing."""
 
-    Attributes:
-        text: its source.
-        call: dotted name of its call; ``@`` for a matrix product, ``+`` for other operators.
-        kind: type of the called object (``type``), of compiled functions also ``learns``.
-    """
-
-    text: str = ""
-    call: str = ""
+    text: str = ""  # its source
+    call: str = ""  # dotted name of its call; ``@`` for a matrix product, ``+`` for other operators
+    # type of the called object (``type``), of compiled functions also ``learns``
     kind: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -86,23 +82,16 @@ class Sample:
 
 @dataclass(frozen=True)
 class Window:
-    """Every call of the main thread for some milliseconds.
+    """Every call of the main thread for some milliseconds."""
 
-    Attributes:
-        t: its begin.
-        events: (nanoseconds since the last, kind, code or name, line of the caller).
-        names: of the built-in functions.
-        stack: (code, line) at its begin, innermost first.
-        details: (event, kind, class, batch, gradients on) of relevant calls.
-        cost: nanoseconds that recording one event took.
-    """
-
-    t: float
+    t: float  # its begin
+    # (nanoseconds since the last, kind, code or name, line of the caller)
     events: tuple[tuple[int, int, int, int], ...]
-    names: tuple[str, ...]
-    stack: tuple[tuple[int, int], ...]
+    names: tuple[str, ...]  # of the built-in functions
+    stack: tuple[tuple[int, int], ...]  # (code, line) at its begin, innermost first
+    # (event, kind, class, batch, gradients on) of relevant calls
     details: tuple[tuple[Any, ...], ...]
-    cost: float
+    cost: float  # nanoseconds that recording one event took
 
 
 @dataclass
@@ -115,7 +104,6 @@ class Process:
 
     pid: int
     started: float
-    ended: float | None
     python: tuple[int, ...]
     argv: list[str]
     stdlib: str
@@ -139,27 +127,18 @@ class Process:
 
 @dataclass
 class Evidence:
-    """The recording of a program.
+    """The recording of a program."""
 
-    Attributes:
-        command: its command line.
-        machine: ``cores``, ``gpus`` (list of names), ``cpu``; if measured, ``together``: the speed
-            of all cores relative to one core alone.
-        began, ended: begin and end of observation on the monotonic clock.
-        processes: in order of their start.
-        monitor: samples of the hardware.
-        notes: what could not be observed.
-        finished: whether the program had ended.
-    """
-
-    command: list[str]
+    command: list[str]  # its command line
+    # ``cores``, ``gpus`` (list of names), ``cpu``; if measured, ``together``: the speed of all
+    # cores relative to one core alone
     machine: dict[str, Any]
-    began: float
+    began: float  # of observation, on the monotonic clock
     ended: float
-    processes: list[Process]
-    monitor: list[MonitorSample]
-    notes: list[str]
-    finished: bool = True
+    processes: list[Process]  # in order of their start
+    monitor: list[MonitorSample]  # samples of the hardware
+    notes: list[str]  # what could not be observed
+    finished: bool = True  # whether the program had ended
 
 
 # --- Reading and writing ----------------------------------------------------------------------
@@ -171,10 +150,8 @@ def rows_of(folder: Path) -> list[list[dict[str, Any]]]:
     for path in sorted(folder.glob("*.jsonl")):
         rows = []
         for line in path.read_text(errors="replace").splitlines():
-            try:
+            with suppress(ValueError):
                 rows.append(json.loads(line))
-            except ValueError:
-                continue
         if rows and rows[0].get("k") == "process":
             processes.append(rows)
     return processes
@@ -184,9 +161,8 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
     """A process from its lines."""
     first = rows[0]
     result = Process(
-        pid=first["pid"], started=first["t"], ended=None,
-        python=tuple(first["python"]), argv=first["argv"], stdlib=first["stdlib"],
-        timed=first.get("timed", True),
+        pid=first["pid"], started=first["t"], python=tuple(first["python"]), argv=first["argv"],
+        stdlib=first["stdlib"], timed=first.get("timed", True),
     )  # fmt: skip
     for row in rows[1:]:
         _add(result, row)
@@ -237,8 +213,6 @@ def _add(target: Process, row: dict[str, Any]) -> None:
         target.libraries[row["name"]] = row["version"]
     elif kind == "torch":
         target.torch_threads = row["threads"]
-    elif kind == "end":
-        target.ended = row["t"]
     elif kind == "failed":
         target.failure = row["error"]
     elif kind == "thread":
@@ -263,7 +237,7 @@ def build(meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any]]]) -> Evi
 
 
 def load(path: Path) -> Evidence:
-    """Read saved evidence; `FlatoutError` for other files and versions."""
+    """Read saved evidence; `FlatoutError` for other files and versions, others for damaged ones."""
     try:
         values = json.loads(path.read_text())
         version = values.pop("flatout_evidence")
@@ -276,10 +250,4 @@ def load(path: Path) -> Evidence:
             f"{path} is evidence of version {version}, and this Flatout reads {VERSION}: "
             "diagnose it with the version that wrote it."
         )
-    try:
-        return build(values, values.pop("processes"))
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise FlatoutError(
-            f"{path} is damaged evidence ({type(error).__name__}: {one_line(error)}); "
-            "record it again."
-        ) from None
+    return build(values, values.pop("processes"))

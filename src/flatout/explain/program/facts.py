@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from pathlib import PureWindowsPath
 from typing import TypeVar
 
 from flatout.explain.program.blame import Blame, Where, blame
@@ -21,19 +22,13 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Facts:
-    """The input of the rules.
-
-    Attributes:
-        evidence, line, blame: the recording, its timeline and bottlenecks.
-        counted: exact counts of the driver's process.
-        learning: the composition of its learning.
-    """
+    """The input of the rules."""
 
     evidence: Evidence
     line: Timeline
     blame: Blame
-    counted: Counted
-    learning: Learning
+    counted: Counted  # exact counts of the driver's process
+    learning: Learning  # the composition of its learning
 
     @property
     def cores(self) -> int:
@@ -60,8 +55,8 @@ class Facts:
         process, site, _ = where
         if site is None:
             return ""
-        code = self.evidence.processes[process].codes[site[0]]
-        return f"{code.file.replace(chr(92), '/').rpartition('/')[2]}:{site[1]}"
+        file = PureWindowsPath(self.evidence.processes[process].codes[site[0]].file)
+        return f"{file.name}:{site[1]}"  # of either kind of slash
 
     def heaviest(self, phase: str, share: float) -> list[str]:
         """The two heaviest places of a phase with their shares of the time, or the phase's
@@ -95,10 +90,8 @@ class Facts:
         if call.kind != "network" or self.line.driver is None or not call.frames:
             return False
         places = self.line.places[self.line.driver.process]
-        return (
-            places.mark(call.frames, Leaf()).phase == "act"
-            and places.role(call.batch, call.grad) == "act"
-        )
+        phase = places.mark(call.frames, Leaf()).phase
+        return phase == places.role(call.batch, call.grad) == "act"
 
     @property
     def acts_in_a_row(self) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from flatout.explain.program import tags
 from flatout.explain.program.calls import SHORT_NS, Replay
-from flatout.explain.program.evidence import Leaf, Process
+from flatout.explain.program.evidence import Process
 from flatout.explain.program.places import Places, Site
 from flatout.explain.program.timeline import Moment
 
@@ -17,49 +17,31 @@ EAGER_NS = 500_000
 """`SHORT_NS` for JAX's operations outside of compiled functions, which cost more to launch."""
 
 BACKWARD = ("run_backward", "_run_backward")
-LEAST_S = 0.002
-"""Minimum learning time in windows."""
+LEAST_S = 0.002  # minimum learning time in windows
 
 
 @dataclass(frozen=True)
 class Learning:
-    """The composition of learning's time.
+    """The composition of learning's time."""
 
-    Attributes:
-        launch: share spent in operations that are mostly overhead; None if unknown.
-        operations: operations per second of learning.
-        exact: from windows instead of samples.
-    """
-
-    launch: float | None
-    operations: float = 0.0
-    exact: bool = False
+    launch: float | None  # share spent in operations that are mostly overhead; None if unknown
+    operations: float = 0.0  # operations per second of learning
+    exact: bool = False  # from windows instead of samples
 
 
 def learning(
-    process: Process,
-    places: Places,
-    moments: list[Moment],
-    windows: Iterable[Replay],
+    process: Process, places: Places, moments: list[Moment], windows: Iterable[Replay]
 ) -> Learning:
-    """How coarse learning's operations are, from windows if there are any.
-
-    Args:
-        process, places: of the driver.
-        moments: the driver's steady moments.
-        windows: of the explained time.
-    """
+    """How coarse the driver's operations are when it learns, from windows if there are any."""
     durations: dict[tuple[Site, str, bool], list[float]] = defaultdict(list)
     for window in windows:
         for interval in window.intervals:
-            if any(tags.COMPILERS.search(process.codes[at].file) for at, _ in interval.frames):
+            files = [process.codes[code].file for code, _ in interval.frames]
+            if any(map(tags.COMPILERS.search, files)):
                 continue
             mark = places.mark(interval.frames, interval.leaf)
             if mark.phase in ("learn", "transfer"):
-                forward = any(
-                    tags.NETWORK_FILES.search(process.codes[code].file)
-                    for code, _ in interval.frames
-                )
+                forward = any(map(tags.NETWORK_FILES.search, files))
                 durations[interval.frames[0], interval.name, forward].append(interval.ns)
     sums = {True: [0.0, 0.0], False: [0.0, 0.0]}  # forward -> [short, long]
     backward, count = 0.0, 0
@@ -70,8 +52,7 @@ def learning(
             backward += median * len(values)
             continue
         count += len(values) if name else 0
-        file = process.codes[site[0]].file
-        limit = EAGER_NS if "/jax/_src/" in file else SHORT_NS
+        limit = EAGER_NS if "/jax/_src/" in process.codes[site[0]].file else SHORT_NS
         sums[forward][median >= limit] += median * len(values)
     short, long = (sums[True][i] + sums[False][i] for i in range(2))
     # The backward pass is one call, as coarse as the forward pass.
@@ -89,8 +70,7 @@ def _sampled(process: Process, moments: list[Moment]) -> Learning:
     for moment in moments:
         if moment.mark.phase != "learn":
             continue
-        stack = process.stacks[moment.stack]
-        leaf: Leaf = process.leaf(stack)
+        leaf = process.leaf(process.stacks[moment.stack])
         total += moment.dt
         if leaf.kind.get("compiled") or leaf.call == "@" or leaf.word in (
             "block_until_ready", "matmul", "dot", "einsum", "run_backward", "asarray", "float",

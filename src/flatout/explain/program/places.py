@@ -15,52 +15,28 @@ from dataclasses import dataclass
 from flatout.explain.program import tags
 from flatout.explain.program.evidence import Leaf, Process
 
-Frames = tuple[tuple[int, int], ...]
-"""(code, line) of each frame, innermost first."""
-
-Site = tuple[int, int]
-"""(code, line) of the program."""
-
-ALWAYS = 0.97
-"""A function on the stack for more than this share of the time is a root."""
-
-NEIGHBOUR = 8
-"""Maximum distance in lines to the neighbour of an undecided line."""
-
-CALLERS = 2
-"""Number of callers by which a line's calls of a network are distinguished."""
+Frames = tuple[tuple[int, int], ...]  # (code, line) of each frame, innermost first
+Site = tuple[int, int]  # (code, line) of the program
+ALWAYS = 0.97  # a function on the stack for more than this share of the time is a root
+NEIGHBOUR = 8  # maximum distance in lines to the neighbour of an undecided line
+CALLERS = 2  # number of callers by which a line's calls of a network are distinguished
 
 AROUND = ("env", "act", "learn", "replay", "input")
 
 
 @dataclass(frozen=True)
 class Mark:
-    """The phase of a place.
+    """The phase of a place."""
 
-    Attributes:
-        phase: of `flatout.spans.PHASES`, or ``import``.
-        waits: whether it waits.
-        site: the innermost line of the program; None in libraries' threads.
-        call: name of the current call.
-    """
-
-    phase: str
-    waits: bool
-    site: Site | None
-    call: str
+    phase: str  # of `flatout.spans.PHASES`, or ``import``
+    waits: bool  # whether it waits
+    site: Site | None  # the innermost line of the program; None in libraries' threads
+    call: str  # name of the current call
 
 
-@dataclass(frozen=True)
-class NetworkSite:
-    """How a line, with some of its callers, calls a network; from windows.
-
-    Attributes:
-        batch: median batch size; 0 if unknown.
-        grad: whether gradients were on.
-    """
-
-    batch: int
-    grad: bool | None
+Networks = Mapping[tuple[Site, ...], tuple[int, bool | None]]
+"""By a line and some of its callers how they call networks, from windows: median batch size (0 if
+unknown), and whether gradients were on."""
 
 
 def chains(sites: Sequence[Site]) -> Iterator[tuple[Site, ...]]:
@@ -86,35 +62,25 @@ def program_of(process: Process) -> Callable[[Frames], list[Site]]:
 
 def _env_functions(process: Process) -> set[int]:
     """Environments' functions: those that return a step's tuple, and others of their classes."""
+    codes = process.codes
     stepping = {code for code, kinds in process.returns.items() if tags.steps(kinds)}
-    stepping = {code for code in stepping if tags.is_program(process.codes[code], process.stdlib)}
-    classes = set()
-    for code in stepping:
-        owner = process.codes[code].owner
-        if owner is not None and not any(process.codes[code].has(n) for n in tags.NOT_ENV):
-            classes.add((owner["module"], owner["name"]))
+    stepping = {code for code in stepping if tags.is_program(codes[code], process.stdlib)}
+    classes = {codes[at].cls for at in stepping if not any(map(codes[at].has, tags.NOT_ENV))}
     return stepping | {
         index
-        for index, code in enumerate(process.codes)
-        if code.owner is not None
-        and (code.owner["module"], code.owner["name"]) in classes
-        and not code.plain.startswith("__")
+        for index, code in enumerate(codes)
+        if code.cls and code.cls in classes and not code.plain.startswith("__")
     }
 
 
 class Places:
-    """Decides the phase of every place of a process.
-
-    Args:
-        process: its evidence.
-        networks: how each line, with its callers, calls networks, from windows.
-        seen: (frames, leaf, seconds) of all samples: the context.
-    """
+    """Decides the phase of every place of a process, from all that was `seen` of it: (frames, leaf,
+    seconds)."""
 
     def __init__(
         self,
         process: Process,
-        networks: Mapping[tuple[Site, ...], NetworkSite],
+        networks: Networks,
         seen: Iterable[tuple[Frames, Leaf, float]] = (),
     ) -> None:
         self._process = process
@@ -169,9 +135,8 @@ class Places:
         site = program[0] if program else None
         innermost = self._process.codes[frames[0][0]]
         waits = tags.is_wait(leaf, innermost)
-        phase = (
-            self._by_context(frames, leaf) or self._by_name(frames) or self._by_neighbour(program)
-        )
+        phase = self._by_context(frames, leaf) or self._by_name(frames)
+        phase = phase or self._by_neighbour(program)
         if phase == "env" and leaf.word == "sleep":
             waits = False  # a slow environment
         if phase in ("learn", "act", "replay", "other") and waits:
@@ -281,14 +246,10 @@ class Places:
             for code, _ in program:
                 if code == frames[position][0]:
                     break
-                phase = tags.by_words(self._process.codes[code])
-                if phase in ("replay", "input", "io"):
+                if (phase := tags.by_words(self._process.codes[code])) in ("replay", "input", "io"):
                     return phase
-            if tag is None and leaf.word in tags.DRAWS:
-                return "replay"
-            if tag is None and leaf.word in tags.GATHERS and self.draws:
-                return "replay"
-            return "learn"
+            replays = leaf.word in tags.DRAWS or (leaf.word in tags.GATHERS and self.draws)
+            return "replay" if tag is None and replays else "learn"
         if tag == "network":
             return self._network(program)
         for code, _ in program[:3]:
@@ -311,20 +272,18 @@ class Places:
             code = chain[0][0]
             if chain[0] != program[0] and self._steps[code] and self._learns[code]:
                 break  # the loop around everything tells nothing about one of its calls
-            network = self._networks.get(chain)
-            if network is not None:
-                return self.role(network.batch, network.grad)
+            if chain in self._networks:
+                return self.role(*self._networks[chain])
         for code, _ in program:
             if self._steps[code] and self._learns[code]:
                 break
-            phase = tags.by_words(self._process.codes[code])
-            if phase in ("act", "learn"):
+            if (phase := tags.by_words(self._process.codes[code])) in ("act", "learn"):
                 return phase
         return "act" if self._steps else "learn"
 
     def role(self, batch: int, grad: bool | None) -> str:
         """Whether such a network call acts or learns."""
-        largest = max((other.batch for other in self._networks.values() if other.grad), default=0)
+        largest = max((size for size, learns in self._networks.values() if learns), default=0)
         if grad is False:
             return "learn" if 1 < batch == largest else "act"
         return "act" if batch < largest or (batch <= 1 and not self._learns) else "learn"
@@ -334,8 +293,7 @@ class Places:
         for code, _ in self._program(frames):
             if self._steps[code] or code in self._roots:
                 return None
-            phase = tags.by_words(self._process.codes[code])
-            if phase is not None:
+            if (phase := tags.by_words(self._process.codes[code])) is not None:
                 return phase
         return None
 

@@ -13,46 +13,30 @@ from dataclasses import dataclass
 
 from flatout.explain.diagnosis import Finding
 from flatout.explain.program import tags
+from flatout.explain.program.calls import mostly_with_gradients
 from flatout.explain.program.facts import Facts
 from flatout.explain.report import percent
 from flatout.planning.predict import ASSUMED, MODELLED
 
-SPREAD = 0.3
-"""Half of a prediction's interval, relative to the saved and to the remaining time."""
-
-PROCESS_COST = 0.10
-"""Relative cost of running in a separate process."""
-
-ENVIRONMENTS = 8
-"""Environments per batched call that are proposed for a program with one."""
-
-SHORT_AVERAGE_S = 0.002
-"""Averages shorter than this are dominated by latency."""
+SPREAD = 0.3  # half of a prediction's interval, relative to the saved and to the remaining time
+PROCESS_COST = 0.10  # relative cost of running in a separate process
+ENVIRONMENTS = 8  # environments per batched call that are proposed for a program with one
+SHORT_AVERAGE_S = 0.002  # averages shorter than this are dominated by latency
 
 COLLECTIVE = re.compile(r"all_?reduce|all_?gather|broadcast|reduce_scatter", re.IGNORECASE)
 
-RARER = 10
-"""Factor by which to write more rarely."""
-
-PERMUTED = 0.3
-"""Share of a phase from which on permuting all rows is its problem."""
+RARER = 10  # factor by which to write more rarely
+PERMUTED = 0.3  # share of a phase from which on permuting all rows is its problem
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """A rule's proposal.
+    """A rule's proposal."""
 
-    Attributes:
-        words: what to change.
-        remains: remaining part of the cause's share.
-        kind: of the gain, `MODELLED` or `ASSUMED`.
-        evidence: by default the heaviest places.
-    """
-
-    words: str
-    remains: float
-    kind: str = ASSUMED
-    evidence: list[str] | None = None
+    words: str  # what to change
+    remains: float  # remaining part of the cause's share
+    kind: str = ASSUMED  # of the gain, `MODELLED` or `ASSUMED`
+    evidence: list[str] | None = None  # by default the heaviest places
 
 
 def gain_of(share: float, remains: float) -> tuple[float, float, float]:
@@ -92,10 +76,8 @@ def env(facts: Facts, share: float) -> Remedy:
         )  # fmt: skip
     why = "All cores are busy already"
     if spare >= 0.25:
-        why = (
-            f"Processes would gain little: together the {cores} cores do {facts.capacity:.1f} "
-            "times what one does"
-        )
+        together = f"together the {cores} cores do {facts.capacity:.1f} times what one does"
+        why = f"Processes would gain little: {together}"
     words = f"{why}: make the step itself cheaper, beginning with the line above."
     return Remedy(words, 0.8, ASSUMED, evidence)
 
@@ -105,7 +87,7 @@ def acting(facts: Facts, share: float) -> Remedy:
     between two steps now, or `ENVIRONMENTS`."""
     evidence = facts.heaviest("act", share)
     acts = [call for call in facts.counted.calls if facts.acts(call)]
-    grads = 2 * sum(bool(call.grad) for call in acts) > len(acts)
+    grads = mostly_with_gradients(acts)
     if acts:
         name, batch = Counter((call.owner, call.batch) for call in acts).most_common(1)[0][0]
         evidence.insert(
@@ -228,8 +210,8 @@ def launch(facts: Facts, share: float) -> Remedy:
             f"under 0.06 ms take {percent(facts.learning.launch or 0)} of its time",
         )
     libraries = facts.evidence.processes[facts.line.driver.process].libraries  # type: ignore[union-attr]
-    how = next((COARSER[name] for name in COARSER if name in libraries), None)
-    how = how or "whole arrays instead of loops over elements"
+    hows = (COARSER[name] for name in COARSER if name in libraries)
+    how = next(hows, "whole arrays instead of loops over elements")
     words = f"Do more in each operation{facts.at('learn')}: {how}."
     return Remedy(words, 0.15, ASSUMED, evidence)
 

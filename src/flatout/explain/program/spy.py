@@ -8,17 +8,18 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from flatout.errors import FlatoutError, UsageError, one_line
-from flatout.explain.program.attach import MONITOR_S, Recording, machine
+from flatout.explain.program.attach import MONITOR_S, machine
+from flatout.explain.program.evidence import Recording
 from flatout.hardware.monitor import Monitor
 
-RATE = 50
-"""Samples per second."""
+RATE = 50  # samples per second
 
 FRAME = re.compile(r"^(?P<name>.*) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)$")
 
@@ -49,7 +50,11 @@ def record_pid(pid: int, seconds: float) -> Recording:
              "--rate", str(RATE), "--format", "raw", "--output", str(file), "--nonblocking"],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        samples, cores = _watch(child, pid)
+        samples = []
+        with closing(Monitor(pid, MONITOR_S, clock=time.monotonic)) as monitor:
+            while child.poll() is None:
+                time.sleep(MONITOR_S)
+                samples.append(monitor.sample().as_json())
         messages = (child.communicate()[1] or "").strip().splitlines()
         if child.returncode or not file.exists():
             why = one_line(RuntimeError(messages[-1] if messages else "no reason given"))
@@ -62,22 +67,10 @@ def record_pid(pid: int, seconds: float) -> Recording:
     note = f"Process {pid} was read from outside: no exact counts, no timeline, no start-up."
     meta = {
         "command": argv or [f"process {pid}"], "began": began, "ended": ended,
-        "monitor": samples, "machine": machine() | {"cores": cores}, "notes": [note],
+        "monitor": samples, "machine": machine() | {"cores": monitor.cores}, "notes": [note],
         "finished": False,
     }  # fmt: skip
-    return Recording(meta, [rows])
-
-
-def _watch(child: subprocess.Popen[str], pid: int) -> tuple[list[dict[str, Any]], int]:
-    monitor = Monitor(pid, MONITOR_S, clock=time.monotonic)
-    samples = []
-    try:
-        while child.poll() is None:
-            time.sleep(MONITOR_S)
-            samples.append(monitor.sample().as_json())
-        return samples, monitor.cores
-    finally:
-        monitor.close()
+    return meta, [rows]
 
 
 def rows_of_stacks(
@@ -90,7 +83,7 @@ def rows_of_stacks(
         {"k": "lane", "i": 0, "main": True, "name": None},
     ]  # fmt: skip
     codes: dict[tuple[str, str], int] = {}
-    samples: list[list[float]] = []
+    sampled: list[int] = []
     for index, line in enumerate(lines):
         stack, _, count = line.rpartition(" ")
         if not count.isdigit():
@@ -100,17 +93,15 @@ def rows_of_stacks(
             match = FRAME.match(frame)
             if match is None:
                 continue
-            key = match["name"], match["file"]
-            if key not in codes:
-                codes[key] = len(codes)
+            name, file = match["name"], match["file"]
+            if (name, file) not in codes:
+                plain, codes[name, file] = name.rpartition(".")[2], len(codes)
                 rows.append(
-                    {"k": "code", "i": codes[key], "file": key[1],
-                     "plain": key[0].rpartition(".")[2], "line": 0}
-                )  # fmt: skip
-            flat += [codes[key], int(match["line"] or 0)]
+                    {"k": "code", "i": len(codes) - 1, "file": file, "plain": plain, "line": 0}
+                )
+            flat += [codes[name, file], int(match["line"] or 0)]
         if flat:
             rows.append({"k": "stack", "i": index, "at": 0, "f": flat})
-            samples += [[0.0, 1 / RATE, 0, index, 0]] * int(count)
-    timed = [[round((n + 1) / RATE, 4), *rest] for n, (_, *rest) in enumerate(samples)]
-    rows.append({"k": "samples", "d": timed})
-    return rows
+            sampled += [index] * int(count)
+    timed = [[round(n / RATE, 4), 1 / RATE, 0, index, 0] for n, index in enumerate(sampled, 1)]
+    return [*rows, {"k": "samples", "d": timed}]

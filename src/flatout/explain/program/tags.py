@@ -13,14 +13,12 @@ from flatout.explain.program.evidence import Code, Leaf
 
 # --- Where code comes from --------------------------------------------------------------------
 
-CORE = frozenset(
-    {
-        "torch", "jax", "jaxlib", "numpy", "tensorflow", "keras", "tf_keras", "optax", "equinox",
-        "flax", "haiku", "gymnasium", "gym", "scipy", "torchvision", "PIL", "cv2", "numba",
-        "functorch", "triton", "absl", "imageio", "matplotlib", "tensorboard", "tensorboardX",
-        "wandb", "ray", "zmq", "cloudpickle", "pandas", "h5py", "ale_py", "joblib", "einops",
-    }
-)  # fmt: skip
+CORE = {
+    "torch", "jax", "jaxlib", "numpy", "tensorflow", "keras", "tf_keras", "optax", "equinox",
+    "flax", "haiku", "gymnasium", "gym", "scipy", "torchvision", "PIL", "cv2", "numba",
+    "functorch", "triton", "absl", "imageio", "matplotlib", "tensorboard", "tensorboardX",
+    "wandb", "ray", "zmq", "cloudpickle", "pandas", "h5py", "ale_py", "joblib", "einops",
+}  # fmt: skip
 """Packages that are a training program's tools; others count as the program."""
 
 
@@ -76,20 +74,16 @@ NOT_LEARNING = ("_wrapped_call_impl", "__init__", "add_param_group")
 NETWORK_FILES = re.compile(
     r"/torch/nn/modules/|/tensorflow/python/client/session\.py|/keras/src/(layers|models)/|/flax/(linen|nnx)/|/equinox/nn/|/haiku/"
 )
-NETWORK_CALLS = frozenset(
-    {"forward", "__call__", "_call_impl", "_wrapped_call_impl", "call", "apply", "run"}
-)
+NETWORK_CALLS = {"forward", "__call__", "_call_impl", "_wrapped_call_impl", "call", "apply", "run"}
 """Functions that run a network; others of its class copy, count or name its parameters."""
 
 DIST_FILES = re.compile(r"/torch/distributed/|/horovod/|/mpi4py/|/torch/nn/parallel/")
-COLLECTIVES = frozenset(
-    {
-        "all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter", "barrier", "gather",
-        "scatter", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all", "send", "recv",
-        "allreduce", "allgather", "synchronize", "monitored_barrier", "all_gather_object",
-        "broadcast_object_list", "all_reduce_coalesced", "wait",
-    }
-)  # fmt: skip
+COLLECTIVES = {
+    "all_reduce", "all_gather", "broadcast", "reduce", "reduce_scatter", "barrier", "gather",
+    "scatter", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all", "send", "recv",
+    "allreduce", "allgather", "synchronize", "monitored_barrier", "all_gather_object",
+    "broadcast_object_list", "all_reduce_coalesced", "wait",
+}  # fmt: skip
 
 COMPILERS = re.compile(
     r"/jax/_src/(compiler|compilation_cache|cache_key|interpreters/(mlir|pxla))\.py"
@@ -140,11 +134,7 @@ def frame_tag(code: Code, stdlib: str) -> str | None:
 
 
 def steps(kinds: str) -> bool:
-    """Whether a function returns what a step returns: an observation, a reward, ends.
-
-    Args:
-        kinds: of the returned tuple's elements, in the probe's format.
-    """
+    """Whether a function returns elements of a step's kinds: an observation, a reward, ends."""
     if len(kinds) < 3:
         return False
     scalar = kinds[0] in "oNn" and kinds[1] == "n" and "b" in kinds[2:4]
@@ -158,64 +148,50 @@ def is_env(code: Code) -> bool:
     if owner is None or code.plain.startswith("__"):
         return False
     if any(base in ENV_BASES for base in owner["bases"]):
-        return not any(code.has(name) for name in ("zero_grad", "parameters"))
-    return (
-        code.has("step", "reset")
-        and not any(code.has(name) for name in NOT_ENV)
-        and (code.plain in ("step", "reset", "render") or not code.has("act"))
-    )
+        return not (code.has("zero_grad") or code.has("parameters"))
+    stepping = code.has("step", "reset") and not any(map(code.has, NOT_ENV))
+    return stepping and (code.plain in ("step", "reset", "render") or not code.has("act"))
 
 
 def is_replay(code: Code) -> bool:
     """Whether a method's class stores and samples."""
-    return (
-        code.owner is not None
-        and (code.has("sample") or code.has("sample_batch"))
-        and any(code.has(name) for name in STORE)
-        and not code.has("step")
-        and not code.plain.startswith("__init")
-    )
+    samples = code.has("sample") or code.has("sample_batch")
+    stores = any(map(code.has, STORE)) and not code.has("step")
+    return samples and stores and not code.plain.startswith("__init")
 
 
 def _is_dataset(code: Code, where: str) -> bool:
-    return (
-        code.plain == "__getitem__"
-        and where == "program"
-        and code.has("__getitem__", "__len__")
-        and not code.has("forward")
-    )
+    indexed = code.plain == "__getitem__" and code.has("__getitem__", "__len__")
+    return indexed and where == "program" and not code.has("forward")
 
 
 # --- Leaves -----------------------------------------------------------------------------------
 
-WAITS = frozenset(
-    {
-        "acquire", "wait", "select", "poll", "sleep", "join", "epoll", "waitpid", "wait_for",
-        "lock", "sched_yield", "_recv_bytes", "recv_into", "accept", "sem_acquire",
-    }
-)  # fmt: skip
-TRANSFERS = frozenset(
-    {
-        "item", "cpu", "cuda", "numpy", "tolist", "to", "device_put", "device_get", "from_numpy",
-        "copy_to_host_async", "as_tensor", "FloatTensor", "LongTensor", "pin_memory",
-    }
-)  # fmt: skip
-COPIES = TRANSFERS | frozenset(
-    {"tensor", "copy", "copy_", "clone", "detach", "copyto", "block_until_ready", "deepcopy"}
-)
+WAITS = {
+    "acquire", "wait", "select", "poll", "sleep", "join", "epoll", "waitpid", "wait_for",
+    "lock", "sched_yield", "_recv_bytes", "recv_into", "accept", "sem_acquire",
+}  # fmt: skip
+TRANSFERS = {
+    "item", "cpu", "cuda", "numpy", "tolist", "to", "device_put", "device_get", "from_numpy",
+    "copy_to_host_async", "as_tensor", "FloatTensor", "LongTensor", "pin_memory",
+}  # fmt: skip
+COPIES = TRANSFERS | {
+    "tensor", "copy", "copy_", "clone", "detach", "copyto", "block_until_ready", "deepcopy",
+}  # fmt: skip
 """Calls in functions that only move parameters between host and device."""
 
-DRAWS = frozenset(
-    {"permutation", "choice", "sample", "randint", "integers", "shuffle", "randrange", "choices"}
-)
-GATHERS = frozenset(
-    {"stack", "array", "asarray", "concatenate", "vstack", "as_tensor", "tensor", "from_numpy",
-     "FloatTensor", "LongTensor", "zip", "take", "stack_", "hstack"}
-)  # fmt: skip
-WRITES = frozenset({"fsync", "flush", "write", "writelines", "savez", "save", "dump", "savefig",
-                    "print", "imwrite", "mimsave", "savetxt", "fdatasync", "tofile", "save_file",
-                    "replace", "rename"})  # fmt: skip
-PICKLES = frozenset({"dumps", "loads"})
+DRAWS = {
+    "permutation", "choice", "sample", "randint", "integers", "shuffle", "randrange", "choices",
+}  # fmt: skip
+GATHERS = {
+    "stack", "array", "asarray", "concatenate", "vstack", "as_tensor", "tensor", "from_numpy",
+    "FloatTensor", "LongTensor", "zip", "take", "stack_", "hstack",
+}  # fmt: skip
+WRITES = {
+    "fsync", "flush", "write", "writelines", "savez", "save", "dump", "savefig", "print", "imwrite",
+    "mimsave", "savetxt", "fdatasync", "tofile", "save_file", "replace", "rename",
+}  # fmt: skip
+PICKLES = {"dumps", "loads"}
 MOVES = PICKLES | {"write", "send", "_send", "sendmsg", "sendall", "read", "recv", "dump"}
 
 

@@ -34,22 +34,15 @@ class Moment:
 
 @dataclass
 class Track:
-    """One thread over time.
+    """One thread over time."""
 
-    Attributes:
-        process: its process's position in the evidence.
-        name: for display.
-        moments: in order.
-    """
-
-    process: int
-    name: str
-    moments: list[Moment] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
+    process: int  # its process's position in the evidence
+    name: str  # for display
+    moments: list[Moment] = field(default_factory=list)  # in order
 
     def at(self, t: float) -> Mark | None:
         """Its mark at `t`; None if it had no sample."""
-        index = bisect.bisect_left(self.times, t)
+        index = bisect.bisect_left(self.moments, t, key=lambda moment: moment.t)
         if index == len(self.moments):
             return None
         moment = self.moments[index]
@@ -62,26 +55,16 @@ class Track:
 
 @dataclass
 class Timeline:
-    """All samples of a program.
+    """All samples of a program."""
 
-    Attributes:
-        tracks: all threads with samples.
-        places: decide phases, by process.
-        driver: the thread that learns most, which the others serve.
-        begin, end: of the steady state.
-        apart: (what, seconds) of the driver outside of it.
-        windows: of the driver's process in the steady state.
-        part: why the steady state is no whole cycle, or empty.
-    """
-
-    tracks: list[Track]
-    places: list[Places]
-    driver: Track | None
-    begin: float
+    tracks: list[Track]  # all threads with samples
+    places: list[Places]  # decide phases, by process
+    driver: Track | None  # the thread that learns most, which the others serve
+    begin: float  # of the steady state
     end: float
-    apart: list[tuple[str, float]]
-    windows: list[Replay] = field(default_factory=list[Replay])
-    part: str = ""
+    apart: list[tuple[str, float]]  # (what, seconds) of the driver outside of it
+    windows: list[Replay] = field(default_factory=list)  # of the driver's process, in that time
+    part: str = ""  # why the steady state is no whole cycle, or empty
 
     def steady(self, track: Track) -> list[Moment]:
         """A track's moments in the steady state, without imports and first compilations."""
@@ -106,25 +89,23 @@ def timeline(evidence: Evidence) -> Timeline:
         return Timeline(tracks, places, None, evidence.began, evidence.ended, [])
     process = evidence.processes[driver.process]
     stacks = {m.stack for m in driver.moments if m.mark.phase != "import"}
-    at_work = {code for stack in stacks for code, _ in process.stacks[stack].frames}
-    codes = [process.codes[code] for code in at_work]
+    codes = [process.codes[code] for stack in stacks for code, _ in process.stacks[stack].frames]
     learns = any(code.learns and is_program(code, process.stdlib) for code in codes)
     steps = [w.t for w in process.windows if any(detail[1] == "env" for detail in w.details)]
     traced = any(code.plain in TAKING for code in codes)  # it ran, but was too short to be sampled
     applied = traced or places[driver.process].applied
     period = steady(driver.moments, evidence.began, evidence.finished, learns, applied, steps)
     if not process.timed:
-        period = Steady(driver.times[0], driver.times[0] - driver.moments[0].dt, driver.times[-1])
+        first, last = driver.moments[0], driver.moments[-1]
+        period = Steady(first.t, first.t - first.dt, last.t)
     begin, end = period.begin, period.end
     windows = [replay(process, window) for window in process.windows if begin < window.t <= end]
     if _fades(driver, begin, end):
         for track in tracks:
-            track.moments = [
-                replace(m, mark=replace(m.mark, phase="first compilation"))
-                if m.mark.phase == "compile"
-                else m
-                for m in track.moments
-            ]
+            for at, moment in enumerate(track.moments):
+                if moment.mark.phase == "compile":
+                    mark = replace(moment.mark, phase="first compilation")
+                    track.moments[at] = replace(moment, mark=mark)
     excluded = _excluded(driver, evidence, period)
     return Timeline(tracks, places, driver, begin, end, excluded, windows, period.part)
 
@@ -162,9 +143,7 @@ def _tracks(index: int, process: Process, places: Places) -> list[Track]:
             mark = Mark(phase, False, mark.site, mark.call)
         if sample.lane not in tracks:
             tracks[sample.lane] = Track(index, _name(process, sample.lane))
-        track = tracks[sample.lane]
-        track.moments.append(Moment(sample.t, sample.dt, mark, sample.stack))
-        track.times.append(sample.t)
+        tracks[sample.lane].moments.append(Moment(sample.t, sample.dt, mark, sample.stack))
     return list(tracks.values())
 
 
@@ -198,7 +177,7 @@ def _excluded(driver: Track, evidence: Evidence, steady: Steady) -> list[tuple[s
     early = total(lambda m: m.t <= steady.started and m.mark.phase not in APART)
     before = total(lambda m: steady.started < m.t <= steady.begin and m.mark.phase not in APART)
     after = total(lambda m: m.t > steady.end and m.mark.phase not in APART)
-    start = max(0.0, driver.times[0] - evidence.began) if driver.times else 0.0
+    start = max(0.0, driver.moments[0].t - evidence.began)
     periods = [
         ("imports and start", imports + early + start), ("first compilation", compiled),
         (steady.before, before), (steady.after, after),

@@ -10,35 +10,15 @@ import numpy as np
 from flatout.samplers.env_group import EnvCounters, LostEnv
 from flatout.samplers.processes import protocol
 from flatout.samplers.processes.pool import Worker, WorkerLost, WorkerPool
-from flatout.samplers.processes.shared_memory import Fields, fields_of
 from flatout.spans import Work
-from flatout.types import ActionSpec, DiscreteSpec, Episode, ObservationSpec
+from flatout.types import Episode
 
 if TYPE_CHECKING:
     from flatout.envs.base import Ended
 
 
-def arena_fields(
-    slots: int, horizon: int, num_envs: int, obs_spec: ObservationSpec, action_spec: ActionSpec
-) -> Fields:
-    """The shared arrays of a run and its workers: T steps of N environments in each slot."""
-    discrete = isinstance(action_spec, DiscreteSpec)
-    action = ((num_envs,), "int32") if discrete else ((num_envs, action_spec.size), "float32")
-    return fields_of(
-        obs=((slots, horizon + 1, num_envs, *obs_spec.shape), obs_spec.dtype),
-        rewards=((slots, horizon, num_envs), "float32"),
-        actions=action,
-        active=((num_envs,), "bool"),
-        flags=((num_envs,), "uint8"),
-        finals=((num_envs, *obs_spec.shape), obs_spec.dtype),
-        returns=((num_envs,), "float64"),
-        lengths=((num_envs,), "int64"),
-        counters=((num_envs, 3), "int64"),
-    )
-
-
 class WorkerEnvGroup:
-    """The environments of consecutive workers of a pool."""
+    """The environments of consecutive workers of a pool; see `InlineEnvGroup`."""
 
     span = "wait"
 
@@ -127,9 +107,9 @@ class WorkerEnvGroup:
         with self._pool.fatal():
             for worker in self._workers:
                 columns = self._columns(worker)
-                worker.tell(protocol.REPLAY, 0, 0, 0, (origins[columns], actions[columns]))
+                worker.tell("replay", origins[columns], actions[columns])
             for worker in self._workers:
-                reproduced += map(bool, worker.wait(worker.job.count))
+                reproduced += worker.wait()
         return reproduced
 
     def close(self) -> None:
@@ -146,7 +126,7 @@ class WorkerEnvGroup:
         slot, t, some_active = self._last_step
         for worker in workers:
             try:
-                worker.tell(protocol.STEP, some_active, slot, t)
+                worker.step(slot, t, some_active)
             except WorkerLost as lost:
                 self._losses.append(lost)
 
@@ -167,7 +147,7 @@ class WorkerEnvGroup:
                     break
                 except WorkerLost as failure:
                     lost = failure
-            losses += [LostEnv(columns.start + i, obs) for i, obs in enumerate(before)]
+            losses += [(columns.start + i, obs) for i, obs in enumerate(before)]
         self._losses = []
         return losses
 
@@ -176,6 +156,6 @@ class WorkerEnvGroup:
     ) -> None:
         """Start episodes (None: continue the current one); observations go to the row."""
         for worker in workers:
-            worker.tell(protocol.RESET, 0, slot, row, list(episodes[self._columns(worker)]))
+            worker.tell("reset", slot, row, list(episodes[self._columns(worker)]))
         for worker in workers:
             worker.wait()

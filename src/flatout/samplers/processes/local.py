@@ -6,18 +6,15 @@ Workers import JAX for that: docs/placement.md gives the costs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from flatout.buffers.rollout import RolloutBuffer, share_room
-from flatout.errors import CheckpointError
-from flatout.samplers.base import Restart, check_counts
+from flatout.samplers.base import Sampler, check_counts
 from flatout.samplers.processes.pool import Worker, WorkerLost, WorkerPool
-from flatout.samplers.processes.protocol import COLLECT, COMMIT, PARAMS, RESTORE, START, STATE
+from flatout.samplers.processes.protocol import PARAMS
 from flatout.spans import Spans, Work
 from flatout.types import Episode, Trajectory
 
@@ -38,7 +35,7 @@ class Remote:
             self.version = version
 
 
-class LocalSampler:
+class LocalSampler(Sampler):
     """Collects with the workers' actors.
 
     Args:
@@ -57,6 +54,7 @@ class LocalSampler:
         name: str,
         spans: Spans,
     ) -> None:
+        super().__init__()
         self._pool, self._remote, self._name, self._spans = pool, remote, name, spans
         self._workers = pool.workers
         self._buffers = list(buffers)
@@ -66,9 +64,6 @@ class LocalSampler:
         self._newest: np.ndarray | None = None  # observations after the last trajectory
         self._busy: list[Worker] = []  # collecting
         self._stateless: set[Worker] = set()  # restarted since the last commit
-        self.episodes: list[Episode] = []
-        self.restarted: list[Restart] = []
-        self.lost = 0
 
     def start(self) -> None:
         with self._pool.fatal():
@@ -93,14 +88,18 @@ class LocalSampler:
                         lost = self._restart(lost, slot)
                         continue
                     try:
-                        message, data = self._reply(worker)
+                        last, ended, indices, obs, begun = self._reply(worker)
                         break
                     except WorkerLost as failure:
                         lost = failure
-                rows[worker] = message["rows"]
-                ends += [(row, Episode(*episode)) for row, episode in message["episodes"]]
-                finals += self._finals(worker, message["finals"], data)
-                self._begun[worker.columns] = message["begun"]
+                rows[worker] = last
+                ends += ended
+                count, first = worker.job.count, worker.job.first
+                finals += [
+                    (index // count, first + index % count, final)
+                    for index, final in zip(indices, obs, strict=True)
+                ]
+                self._begun[worker.job.columns] = begun
         ends.sort(key=lambda end: (end[0], end[1].env))
         self.episodes = [episode for _, episode in ends]
         for t, env, obs in sorted(finals, key=lambda final: final[:2]):
@@ -108,7 +107,7 @@ class LocalSampler:
         buffer.check(self._name)
         self._rows = most = max(rows.values())
         for worker, last in rows.items():  # idle environments keep their observations
-            buffer.obs[most, worker.columns] = buffer.obs[last, worker.columns]
+            buffer.obs[most, worker.job.columns] = buffer.obs[last, worker.job.columns]
         self._newest = buffer.obs[most].copy()
         trajectory = buffer.trajectory()
         share_room(self._buffers, buffer.chunks)
@@ -118,7 +117,7 @@ class LocalSampler:
         self._steps += self._rows
         with self._pool.fatal():
             for worker in self._workers:
-                worker.tell(COMMIT, 0, 0, self._steps)
+                worker.tell("commit", self._steps)
             for worker in self._workers:
                 worker.wait()
         self._stateless.clear()
@@ -138,14 +137,10 @@ class LocalSampler:
                 self._reply(worker)
             able = [worker for worker in self._workers if worker not in self._stateless]
             for worker in able:
-                worker.tell(STATE, 0, 0, 0)
+                worker.tell("state")
             states: list[dict[str, Any]] = []
             for worker in self._workers:
-                if worker in able:
-                    worker.wait()
-                    states.append(cloudpickle.loads(worker.more()))
-                else:
-                    states.append(self._lost_state(worker))
+                states.append(worker.wait() if worker in able else self._lost_state(worker))
         joined: dict[str, Any] = {"steps": self._steps, "chunks": self._buffers[0].chunks}
         for name in ("episode", "origin", "actions", "values"):
             if any(name not in state for state in states):
@@ -156,23 +151,18 @@ class LocalSampler:
 
     def restore(self, state: dict[str, Any]) -> list[str]:
         """Replay each environment's current episode in its worker."""
-        if len(state["episode"]) != self.num_envs:
-            raise CheckpointError(
-                f"it was saved with {len(state['episode'])} environments, not {self.num_envs}."
-            )
-        check_counts(state, len(self._buffers[0].rewards))
+        check_counts(state, len(self._buffers[0].rewards), self.num_envs)
         notes: list[str] = []
         self.restarted = []
         with self._pool.fatal():
             for worker in self._workers:
                 shard_state = {
-                    name: value if name in ("steps", "chunks") else value[worker.columns]
+                    name: value if name in ("steps", "chunks") else value[worker.job.columns]
                     for name, value in state.items()
                 }
-                worker.tell(RESTORE, 0, 0, 0, shard_state)
+                worker.tell("restore", shard_state)
             for worker in self._workers:
-                worker.wait()
-                worker_notes, restarted = cloudpickle.loads(worker.more())
+                worker_notes, restarted = worker.wait()
                 notes += worker_notes
                 first = worker.job.first
                 self.restarted += [(first + env, last, new) for env, last, new in restarted]
@@ -191,21 +181,20 @@ class LocalSampler:
     # --- Inside -------------------------------------------------------------------------------
 
     def _start(self, worker: Worker, slot: int) -> None:
-        worker.tell(START, 0, slot, self._steps, self._begun[worker.columns].tolist())
+        worker.tell("begin", slot, self._begun[worker.job.columns].tolist(), self._steps)
 
     def _tell(self, worker: Worker, slot: int) -> WorkerLost | None:
         try:
-            worker.tell(COLLECT, 0, slot, self._remote.version)
+            worker.tell("collect", slot, self._remote.version)
         except WorkerLost as lost:
             return lost
         self._busy.append(worker)
         return None
 
-    def _reply(self, worker: Worker) -> tuple[dict[str, Any], bytes]:
+    def _reply(self, worker: Worker) -> Any:
         """See `LocalActor.collect`."""
         try:
-            worker.wait()
-            reply = json.loads(worker.more()), worker.more()
+            reply = worker.wait()
         except WorkerLost:
             self._busy.remove(worker)
             raise
@@ -218,7 +207,7 @@ class LocalSampler:
         self._stateless.add(worker)
         self._pool.restart(lost)
         self.lost += worker.job.count
-        columns = worker.columns
+        columns = worker.job.columns
         self._begun[columns] += 1
         try:
             self._start(worker, slot)
@@ -234,22 +223,10 @@ class LocalSampler:
 
     def _lost_state(self, worker: Worker) -> dict[str, Any]:
         """The state of a restarted worker: its environments begin new episodes on resume."""
-        columns, count = worker.columns, worker.job.count
+        columns, count = worker.job.columns, worker.job.count
         obs = self._buffers[0].obs[0] if self._newest is None else self._newest
         episode = self._begun[columns].tolist()
         return {
             "episode": episode, "origin": episode, "actions": [None] * count,
             "values": [[0.0, 0.0]] * count, "obs": obs[columns],
         }  # fmt: skip
-
-    def _finals(
-        self, worker: Worker, indices: list[int], data: bytes
-    ) -> list[tuple[int, int, np.ndarray]]:
-        """Step, environment and observation; `indices` are ``t * E + env`` in the worker."""
-        obs = self._buffers[0].obs
-        finals = np.frombuffer(data, obs.dtype).reshape(len(indices), *obs.shape[2:])
-        count, first = worker.job.count, worker.job.first
-        return [
-            (index // count, first + index % count, final)
-            for index, final in zip(indices, finals, strict=True)
-        ]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -19,7 +22,7 @@ from flatout.errors import EnvironmentFailure, UsageError, one_line
 from flatout.output import say
 from flatout.samplers.processes import protocol
 from flatout.samplers.processes.protocol import Job
-from flatout.samplers.processes.shared_memory import Arena, Channel, Closed, Late
+from flatout.samplers.processes.shared_memory import Arena
 from flatout.spans import Work
 from flatout.storage.last_words import out_of_memory_kills
 
@@ -53,7 +56,7 @@ class WorkerLost(Exception):  # noqa: N818 - an event that the run may survive
 
 
 class Worker:
-    """One actor process and the channel to it.
+    """One actor process and the socket to it.
 
     Args:
         job: its environments.
@@ -64,125 +67,100 @@ class Worker:
     def __init__(self, job: Job, patience: float, arena: Arena) -> None:
         self.job = job
         self._patience = patience
-        self._limit = f"a step within {patience:g} s (--worker-timeout)"
         self._beats = arena["beats"][job.first]
         self._process: subprocess.Popen[bytes] | None = None
-        self._channel: Channel | None = None
-        self._lifeline = -1
         self._killed = 0  # the kernel's out-of-memory kills at its start
 
     def start(self) -> None:
         """Start the process; `ready` waits for it."""
-        channel, theirs = Channel.pair()
-        ends, lifeline = os.pipe()
-        arena = self.job.arena[0]
-        try:
+        self._end, theirs = socket.socketpair()
+        with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", PROGRAM, str(theirs.fileno()), str(ends)],
-                pass_fds=(theirs.fileno(), ends, arena),
-                stdin=subprocess.DEVNULL,
+                [sys.executable, "-P", "-c", PROGRAM, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(), self.job.arena[0]),
+                stdin=subprocess.PIPE,  # when it closes, even a worker whose step hangs ends
                 env=_variables(),
             )
-        except BaseException:
-            channel.close()
-            os.close(lifeline)
-            raise
-        finally:
-            theirs.close()
-            os.close(ends)
-        self._channel, self._lifeline = channel, lifeline
         self._killed = out_of_memory_kills()
-        try:
-            channel.send_long(as_bytes(self.job))
-        except Closed:
-            raise self._post_mortem() from None
+        self._send(protocol.long(as_bytes(self.job)))
 
     def ready(self) -> None:
         """Wait until the worker has made its environments."""
-        limit, startup = self._limit, max(STARTUP_S, self._patience)
-        self._open().patience(startup)
-        self._limit = f"starting within {startup:g} s"
+        startup = max(STARTUP_S, self._patience)
+        self._allow(startup, f"starting within {startup:g} s")
+        self.wait()
+        self._allow(self._patience, f"a step within {self._patience:g} s (--worker-timeout)")
+
+    def _allow(self, seconds: float, limit: str) -> None:
+        """Limit the time that `wait` waits."""
+        whole = int(seconds)
+        wait = struct.pack("ll", whole, max(int((seconds - whole) * 1e6), int(not whole)))
+        # The kernel's timeout saves a call of poll.
+        self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+        self._limit = limit
+
+    def step(self, slot: int, t: int, partly: bool) -> None:
+        """Begin a step, or raise `WorkerLost`."""
+        self._send(protocol.COMMAND.pack(0, partly, slot, t))
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        """Call a method of the worker's `Stepper` or `LocalActor`, or raise `WorkerLost`."""
+        call = pickle.dumps((method, arguments))
+        self._send(protocol.COMMAND.pack(len(call), 0, 0, 0) + call)
+
+    def _send(self, data: bytes) -> None:
         try:
-            self.wait()
-        finally:
-            self._limit = limit
-        self._open().patience(self._patience)
-
-    @property
-    def columns(self) -> slice:
-        """Its environments' columns."""
-        return slice(self.job.first, self.job.first + self.job.count)
-
-    @property
-    def pid(self) -> int | None:
-        """Its process's id, if there is a process."""
-        return None if self._process is None else self._process.pid
-
-    def tell(self, command: int, flag: int, slot: int, number: int, more: Any = None) -> None:
-        """Send a command, or raise `WorkerLost`."""
-        channel = self._open()
-        try:
-            channel.send(protocol.COMMAND.pack(command, flag, slot, number))
-            if more is not None:
-                channel.send_long(cloudpickle.dumps(more))
-        except Closed:
+            self._end.sendall(data)
+        except OSError:
             raise self._post_mortem() from None
 
-    def more(self) -> bytes:
-        """The next length-prefixed part of the reply."""
-        channel = self._open()
-        try:
-            return channel.receive_long()
-        except (Closed, Late):
-            raise self._post_mortem() from None
-
-    def wait(self, size: int = 0) -> bytes:
-        """Wait until the command is done; returns `size` bytes of the reply.
+    def wait(self) -> Any:
+        """Wait until the step or call is done; returns the call's result.
 
         Raises:
             WorkerLost: it died, raised, or took too long.
             UsageError: the request is invalid; a restart would not help.
         """
-        channel = self._open()
         try:
-            reply = self._first_byte(channel)
+            reply = self._first_byte()
             if reply == protocol.DONE:
-                return channel.receive(size) if size else b""
-            text = channel.receive_long().decode()
-            details = channel.receive_long().decode()
-        except Late:
+                return None
+            more = pickle.loads(protocol.receive_long(self._end))
+        except BlockingIOError:
             self.kill()
             raise WorkerLost(self, f"did not finish {self._limit} and was killed") from None
-        except Closed:
+        except (EOFError, OSError):
             raise self._post_mortem() from None
+        if reply == protocol.RESULT:
+            return more
         self.kill()
+        text, details = more
         if reply == protocol.REFUSED:
             raise UsageError(text)
         raise WorkerLost(self, f"failed: {text}", details)
 
-    def _open(self) -> Channel:
-        if self._channel is None:
-            raise WorkerLost(self, "is gone")
-        return self._channel
-
-    def _first_byte(self, channel: Channel) -> bytes:
+    def _first_byte(self) -> bytes:
         """A reply's first byte; waits while the worker makes progress in a long command."""
         while True:
             before = self._beats.copy()
             try:
-                return channel.receive(1)
-            except Late:
+                return protocol.receive(self._end, 1)
+            except BlockingIOError:
                 if np.array_equal(self._beats, before):
                     raise
+
+    def let_go(self) -> None:
+        """Close the socket; the process then closes its environments and ends."""
+        if self._process is not None:
+            self._end.close()
 
     def kill(self) -> None:
         """Kill the process and release its resources."""
         self.let_go()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-        self._close_lifeline()
+        process, self._process = self._process, None
+        if process is not None:
+            with process:  # waits for its end
+                process.kill()
 
     def close(self, began: float) -> bool:
         """Let the process close its environments; kill it if that takes too long.
@@ -193,49 +171,34 @@ class Worker:
         Returns:
             Whether it closed its environments.
         """
-        self.let_go()
-        closed = True
-        if self._process is not None:
-            try:
-                if not self._ends(began + GRACE_S) and self._beats[0] == protocol.CLOSING:
-                    closed = self._ends(began + CLOSE_S + GRACE_S)
-            finally:
-                self._process.kill()
-                self._process.wait()
-                self._process = None
-        self._close_lifeline()
-        return closed
+        try:
+            return (
+                self._ends(began + GRACE_S)
+                or self._beats[0] != protocol.CLOSING
+                or self._ends(began + CLOSE_S + GRACE_S)
+            )
+        finally:
+            self.kill()
 
     def _ends(self, deadline: float) -> bool:
         """Whether the process ends before the deadline."""
-        assert self._process is not None
         try:
-            self._process.wait(max(deadline - time.monotonic(), 0.0))
+            if self._process is not None:
+                self._process.wait(max(deadline - time.monotonic(), 0.0))
         except subprocess.TimeoutExpired:
             return False
         return True
 
-    def _close_lifeline(self) -> None:
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
-
-    def let_go(self) -> None:
-        """Close the channel; the process then closes its environments and ends."""
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-
     def _post_mortem(self) -> WorkerLost:
-        """Why a process closed its channel."""
-        process = self._process
-        assert process is not None
+        """Why a process closed its end of the socket."""
+        if self._process is None:
+            return WorkerLost(self, "is gone")
         try:
-            code = process.wait(GRACE_S)
+            code = self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
-            self.kill()
             return WorkerLost(self, "closed its channel but went on; it was killed")
-        self.kill()
+        finally:
+            self.kill()
         if code == -signal.SIGKILL and out_of_memory_kills() > self._killed:
             return WorkerLost(self, "was killed by the kernel because memory ran out")
         if code == -signal.SIGKILL:
@@ -264,11 +227,8 @@ def _variables() -> dict[str, str]:
     # An empty entry is the working folder, which -P excludes.
     variables = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     variables |= {name: "1" for name in ONE_THREAD if name not in os.environ}
-    return {
-        **os.environ,
-        **variables,
-        "JAX_PLATFORMS": "cpu",
-    }  # no device is opened by an environment
+    variables["JAX_PLATFORMS"] = "cpu"  # no device is opened by an environment
+    return os.environ | variables
 
 
 class WorkerPool:

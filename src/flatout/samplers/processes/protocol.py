@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,15 @@ from flatout.samplers.processes.shared_memory import Fields
 if TYPE_CHECKING:
     from flatout.config.schema import EnvConfig, TrainConfig
 
-COMMAND = struct.Struct("<BBiq")
-"""A command, a flag, a slot, a number."""
+COMMAND = struct.Struct("<QBiq")
+"""The size of a pickled call ``(method, arguments)`` that follows. Without one it is a step:
+whether only some are active, the slot, and the step."""
 
-STEP, RESET, REPLAY = range(3)
-START, COLLECT, COMMIT, STATE, RESTORE = range(3, 8)
-WITH_MORE = frozenset({RESET, REPLAY, START, RESTORE})
-"""Commands with further data."""
+DONE, RESULT, FAILED, REFUSED = b"d", b"p", b"f", b"r"
+"""Replies. A pickled result follows RESULT; a pickled sentence and traceback follow FAILED and
+REFUSED, and the process ends; after REFUSED a restart would not help."""
+
+LENGTH = struct.Struct("<Q")
 
 SHARED = ("obs", "rewards", "terminated", "truncated", "valid", "ended")
 """Arrays of a trajectory that may be in the arena."""
@@ -27,10 +30,6 @@ PARAMS = "params/"
 
 BEAT_S = 0.1
 """Seconds between a worker's progress reports in long commands."""
-
-DONE, FAILED, REFUSED = b"d", b"f", b"r"
-"""Replies. After FAILED and REFUSED a sentence and a traceback follow, and the process ends; after
-REFUSED a restart would not help."""
 
 CLOSING = -1
 """A worker's progress counter while it closes its environments."""
@@ -49,21 +48,6 @@ TERMINATED, TRUNCATED, LIFE_LOST, ENDED = 1, 2, 4, 8
 
 
 @dataclass(frozen=True)
-class Local:
-    """Settings of a worker that acts by itself.
-
-    Attributes:
-        config: the run's settings.
-        rollout: see `samplers.make.RolloutSpec`.
-        network: a custom torso, or None.
-    """
-
-    config: TrainConfig
-    rollout: Any
-    network: Any
-
-
-@dataclass(frozen=True)
 class Job:
     """A worker's environments, as sent to it.
 
@@ -76,7 +60,8 @@ class Job:
         seed: the run's seed.
         reseed_after: see `AtariEnvs`.
         arena: the shared memory's descriptor and fields.
-        local: how it acts by itself; None if the parent sends actions.
+        local: the settings, `RolloutSpec` and custom torso of a worker that acts by itself; None if
+            the parent sends actions.
     """
 
     registered: Any
@@ -87,4 +72,36 @@ class Job:
     seed: int
     reseed_after: int
     arena: tuple[int, Fields]
-    local: Local | None = None
+    local: tuple[TrainConfig, Any, Any] | None = None
+
+    @property
+    def columns(self) -> slice:
+        """Its environments in the run's arrays."""
+        return slice(self.first, self.first + self.count)
+
+
+def long(data: bytes) -> bytes:
+    """Length-prefixed bytes for `receive_long`."""
+    return LENGTH.pack(len(data)) + data
+
+
+def receive(end: socket.socket, size: int) -> bytes:
+    """Receive exactly `size` bytes.
+
+    Raises:
+        EOFError, OSError: the other side is gone.
+        BlockingIOError: nothing was received in time.
+    """
+    data = end.recv(size)
+    while data and len(data) < size:
+        more = end.recv(size - len(data))
+        data = data + more if more else b""
+    if not data:
+        raise EOFError
+    return data
+
+
+def receive_long(end: socket.socket) -> bytes:
+    """Receive length-prefixed bytes."""
+    (size,) = LENGTH.unpack(receive(end, LENGTH.size))
+    return receive(end, size)

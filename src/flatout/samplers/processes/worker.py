@@ -1,21 +1,22 @@
 """An actor process: steps its environments in memory shared with the parent.
 
-`flatout.samplers.processes.pool` starts it with two descriptors. It imports JAX only if it acts.
-Commands come over the inherited channel; observations, rewards and actions are in the arena. It
-ends when the parent's end of the channel closes.
+`flatout.samplers.processes.pool` starts it. It imports JAX only if it acts.
+Commands come over the inherited socket; observations, rewards and actions are in the arena. It
+ends when the parent's end of the socket closes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import pickle
 import signal
 import socket
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from flatout.errors import FlatoutError, Interrupt, UsageError, one_line
 from flatout.output import guarded
 from flatout.samplers.processes import protocol
 from flatout.samplers.processes.protocol import Job
-from flatout.samplers.processes.shared_memory import Arena, Channel, Closed, long
+from flatout.samplers.processes.shared_memory import Arena
 
 if TYPE_CHECKING:
     from flatout.envs.base import Envs
@@ -34,14 +35,19 @@ class Stepper:
     """Steps the worker's environments with actions from the parent.
 
     Args:
-        envs: steps them.
+        job: what they are.
         arena: shared with the parent.
-        first: the number of the first environment.
+        spent: this worker's times.
     """
 
-    def __init__(self, envs: Envs, arena: Arena, first: int) -> None:
-        self._envs = envs
-        columns = slice(first, first + envs.num_envs)
+    def __init__(self, job: Job, arena: Arena, spent: memoryview[float]) -> None:
+        from flatout.envs.base import TRAINING
+        from flatout.envs.task import open_task
+
+        task = open_task(job.config, job.source)
+        self.envs = task.open(job.count, job.seed, TRAINING, job.reseed_after, job.first, threads=1)
+        self._spent = spent
+        columns = job.columns
         self._obs = arena["obs"][:, :, columns]  # [slots, T + 1, E, ...]
         self._rewards = arena["rewards"][:, :, columns]
         self._actions = arena["actions"][columns]
@@ -52,9 +58,10 @@ class Stepper:
         self._counters = arena["counters"][columns]
         self._returns = arena["returns"][columns]
 
-    def step(self, slot: int, t: int, partly: bool) -> None:
+    def step(self, slot: int, t: int, partly: int) -> None:
         """Step t of a trajectory: from row t to row t + 1."""
-        envs, flags = self._envs, self._flags
+        begin = time.perf_counter()
+        envs, flags = self.envs, self._flags
         active = np.flatnonzero(self._active).tolist() if partly else None
         flags.fill(0)
         out = self._obs[slot, t + 1]
@@ -62,21 +69,25 @@ class Stepper:
         if envs.life_lost is not None:
             flags[envs.life_lost] |= protocol.LIFE_LOST
         self._publish(bool(flags.any()))
+        took, spent = time.perf_counter() - begin, self._spent
+        spent[protocol.ENV_S] += took
+        spent[protocol.TURNS] += 1.0
+        spent[protocol.SQUARE] += took * took
 
     def reset(self, slot: int, row: int, episodes: list[int | None]) -> None:
         """Start the given episodes (None: continue the current one)."""
         out = self._obs[slot, row]
         if len({*episodes}) == 1 and episodes[0] is not None:
-            self._envs.reset_all(out, episodes[0])  # faster together
+            self.envs.reset_all(out, episodes[0])  # faster together
         else:
             for env, episode in enumerate(episodes):
                 if episode is not None:
-                    self._envs.reset(env, out, episode)
+                    self.envs.reset(env, out, episode)
         self._publish(True)
 
-    def replay(self, slot: int, episodes: list[int], actions: list[Any]) -> list[bool]:
-        """Reproduce environments' states; observations go to row 0."""
-        reproduced = self._envs.replay_all(episodes, actions, self._obs[slot, 0])
+    def replay(self, episodes: list[int], actions: list[Any]) -> list[bool]:
+        """Reproduce environments' states; observations go to row 0 of the first slot."""
+        reproduced = self.envs.replay_all(episodes, actions, self._obs[0, 0])
         self._publish(True)
         return reproduced
 
@@ -85,76 +96,74 @@ class Stepper:
             protocol.ENDED | protocol.TERMINATED * terminated | protocol.TRUNCATED * truncated
         )
         self._finals[env] = final
-        episode = self._envs.finished(env)
+        episode = self.envs.finished(env)
         self._returns[env] = episode.episode_return
         self._lengths[env] = episode.length
 
     def _publish(self, all_counters: bool) -> None:
-        envs = self._envs
+        envs = self.envs
         self._counters[:, protocol.SINCE] = envs.since
         if all_counters:
             self._counters[:, protocol.EPISODE] = envs.episode
             self._counters[:, protocol.ORIGIN] = envs.origin
 
 
-def open_envs(job: Job) -> Envs:
-    """The job's environments."""
-    from flatout.envs.host import TRAINING
-    from flatout.envs.task import open_task
-
-    task = open_task(job.config, job.source)
-    return task.open(job.count, job.seed, TRAINING, job.reseed_after, job.first, threads=1)
-
-
-def serve(channel: Channel) -> None:
+def serve(end: socket.socket) -> None:
     """Receive the job, then execute the parent's commands until its end closes."""
-    import cloudpickle  # safe: only the parent holds the channel's other end
-
     try:
-        job: Job = cloudpickle.loads(channel.receive_long())
+        # Safe: only the parent holds the other end.
+        job: Job = pickle.loads(protocol.receive_long(end))
         arena = Arena(job.arena[1], job.arena[0])
         if job.registered is not None:
             import gymnasium
 
             gymnasium.registry.setdefault(job.registered.id, job.registered)
-        envs, answer = _stepper(job, arena) if job.local is None else _actor(job, arena)
-        channel.send(protocol.DONE)
-        long_command = threading.Event()
-        count = functools.partial(_count, envs, arena["beats"][job.first], long_command)
+        # A view's items cost half of an array's.
+        spent = memoryview(arena[protocol.SPENT][job.first]).cast("B").cast("d")
+        if job.local is None:
+            actor: Any = Stepper(job, arena, spent)
+        else:
+            from flatout.samplers.processes.actor import LocalActor
+
+            actor = LocalActor(job, arena, spent)
+        beats, long_command = arena["beats"][job.first], threading.Event()
+        count = functools.partial(_count, actor.envs, beats, long_command)
         threading.Thread(target=count, daemon=True).start()
-        try:
-            _obey(channel, answer, long_command)
-        except Closed:
-            long_command.clear()
-            arena["beats"][job.first] = protocol.CLOSING
-            envs.close()
-    except Closed:
-        return
+        _obey(end, actor, long_command)
+        beats[:] = protocol.CLOSING
+        actor.envs.close()
     except BaseException as error:  # a user's environment may raise anything
         text = (
             str(error)
             if isinstance(error, FlatoutError)
             else f"{type(error).__name__}: {one_line(error)}"
         )
-        channel.send(protocol.REFUSED if isinstance(error, UsageError) else protocol.FAILED)
-        channel.send_long(text.encode())
-        channel.send_long("".join(traceback.format_exception(error)).encode())
+        reply = protocol.REFUSED if isinstance(error, UsageError) else protocol.FAILED
+        report = pickle.dumps((text, "".join(traceback.format_exception(error))))
+        with contextlib.suppress(OSError):  # the parent may be gone
+            end.sendall(reply + protocol.long(report))
 
 
-def _obey(channel: Channel, answer: Answer, long_command: threading.Event) -> None:
-    """Execute the parent's commands until `Closed`."""
-    import cloudpickle
-
+def _obey(end: socket.socket, actor: Any, long_command: threading.Event) -> None:
+    """Execute the parent's commands until its end closes."""
+    reply = protocol.DONE
     while True:
-        command, flag, slot, number = protocol.COMMAND.unpack(
-            channel.receive(protocol.COMMAND.size)
-        )
-        more = cloudpickle.loads(channel.receive_long()) if command in protocol.WITH_MORE else None
-        if command != protocol.STEP:
+        try:
+            end.sendall(reply)
+            command = protocol.receive(end, protocol.COMMAND.size)
+            size, partly, slot, t = protocol.COMMAND.unpack(command)
+            call = protocol.receive(end, size) if size else b""
+        except (EOFError, OSError):
+            return
+        if call:
             long_command.set()
-        for message in answer(command, flag, slot, number, more):
-            channel.send(message)
-        long_command.clear()
+            name, arguments = pickle.loads(call)
+            result = pickle.dumps(getattr(actor, name)(*arguments))
+            reply = protocol.RESULT + protocol.long(result)
+            long_command.clear()
+        else:
+            actor.step(slot, t, partly)
+            reply = protocol.DONE
 
 
 def _count(envs: Envs, beats: np.ndarray, long_command: threading.Event) -> None:
@@ -165,75 +174,13 @@ def _count(envs: Envs, beats: np.ndarray, long_command: threading.Event) -> None
         time.sleep(protocol.BEAT_S)
 
 
-def _spent(job: Job, arena: Arena) -> memoryview[float]:
-    """This worker's times in the arena; a view's items cost half of an array's."""
-    return memoryview(arena[protocol.SPENT][job.first]).cast("B").cast("d")
-
-
-Answer = Callable[[int, int, int, int, Any], Iterable[bytes]]
-"""``(command, flag, slot, number, more)`` to the reply's messages."""
-
-
-def _stepper(job: Job, arena: Arena) -> tuple[Envs, Answer]:
-    envs = open_envs(job)
-    stepper = Stepper(envs, arena, job.first)
-    spent = _spent(job, arena)
-    clock = time.perf_counter
-
-    def answer(command: int, flag: int, slot: int, number: int, more: Any) -> Iterable[bytes]:
-        if command == protocol.STEP:
-            begin = clock()
-            stepper.step(slot, number, bool(flag))
-            took = clock() - begin
-            spent[protocol.ENV_S] += took
-            spent[protocol.TURNS] += 1.0
-            spent[protocol.SQUARE] += took * took
-        elif command == protocol.RESET:
-            stepper.reset(slot, number, more)
-        elif command == protocol.REPLAY:
-            return (protocol.DONE + bytes(stepper.replay(slot, *more)),)
-        return (protocol.DONE,)
-
-    return envs, answer
-
-
-def _actor(job: Job, arena: Arena) -> tuple[Envs, Answer]:
-    import cloudpickle
-
-    from flatout.samplers.processes.actor import LocalActor
-
-    actor = LocalActor(job, arena)
-    spent = _spent(job, arena)
-    before = spent.tolist()  # times of a lost process
-
-    def answer(command: int, flag: int, slot: int, number: int, more: Any) -> Iterable[bytes]:
-        if command == protocol.COLLECT:
-            begin = time.perf_counter()
-            message, finals = actor.collect(slot, number)
-            took = time.perf_counter() - begin
-            spent[protocol.ENV_S] = before[protocol.ENV_S] + actor.spans.seconds("env")
-            spent[protocol.ACT_S] = before[protocol.ACT_S] + actor.spans.seconds("act")
-            spent[protocol.TURNS] += 1.0
-            spent[protocol.SQUARE] += took * took
-            return (protocol.DONE, long(message), long(finals))
-        if command == protocol.START:
-            actor.start(slot, more, number)
-        elif command == protocol.COMMIT:
-            actor.commit(number)
-        elif command == protocol.STATE:
-            return (protocol.DONE, long(cloudpickle.dumps(actor.state())))
-        elif command == protocol.RESTORE:
-            return (protocol.DONE, long(cloudpickle.dumps(actor.restore(more))))
-        return (protocol.DONE,)
-
-    return actor.envs, answer
-
-
 def main() -> None:
     """The process's entry."""
     for number in Interrupt.signals:  # the parent handles them
         signal.signal(number, signal.SIG_IGN)
-    descriptor, lifeline = int(sys.argv[1]), int(sys.argv[2])
+    lifeline = os.dup(0)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
 
     def watch() -> None:
         os.read(lifeline, 1)  # returns when the parent is gone, even if a step hangs
@@ -242,4 +189,4 @@ def main() -> None:
     threading.Thread(target=watch, daemon=True).start()
     os.dup2(2, 1)  # an environment's output is not the run's
     with guarded():  # errors of printing must not affect the run
-        serve(Channel(socket.socket(fileno=descriptor)))
+        serve(socket.socket(fileno=int(sys.argv[1])))

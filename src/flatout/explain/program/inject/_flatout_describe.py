@@ -305,8 +305,6 @@ def described(found):
         inner = getattr(found, "__wrapped__", None) or getattr(found, "python_function", None)
         row["compiled"] = True
         row["learns"] = inner is not None and takes_gradients(inner, 4, set())
-    elif kind.__name__ in ("builtin_function_or_method", "method_descriptor"):
-        row["module"] = str(getattr(found, "__module__", None))
     return row
 
 

@@ -97,7 +97,7 @@ class Probe:
         self.stand_ins = 0
         self.seed = os.getpid()
         if self.timer is not None:
-            self.timer = Timer(self.timer)
+            self.timer.running = False  # the kernel's is not inherited
 
     # --- The thread's life --------------------------------------------------------------------
 
@@ -245,12 +245,7 @@ class Probe:
         self.line({"k": "thread", "why": why})
 
     def attempt(self, frame, seconds):
-        """Sample, and write now and then.
-
-        Args:
-            frame: the main thread's, where that is who samples.
-            seconds: that the sample of it stands for; None: all since the last one.
-        """
+        """Sample, for so many seconds or (None) all since the last, and write now and then."""
         self.take(frame, seconds)
         if self.last - self.flushed >= FLUSH:
             self.flushed = self.last
@@ -371,13 +366,9 @@ class Probe:
         self.calm = 0 if any(imports) else self.calm + 1
         if self.calm >= CALM:
             self.ready = True
+            path = os.path.join(self.folder, "%d.ready" % os.getpid())
             try:
-                os.close(
-                    os.open(
-                        os.path.join(self.folder, "%d.ready" % os.getpid()),
-                        os.O_CREAT | os.O_WRONLY,
-                    )
-                )
+                os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
             except OSError:
                 pass
 

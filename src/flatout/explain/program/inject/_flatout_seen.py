@@ -3,19 +3,7 @@
 Standard library only, Python 3.8 and later.
 """
 
-from _flatout_describe import (
-    GRADIENTS,
-    class_of,
-    described,
-    is_compiling,
-    kind_of,
-    line_of,
-    local_of,
-    names_of,
-    resolve,
-    text_at,
-    thread_name,
-)
+import _flatout_describe as read
 
 MAX_DEPTH = 100
 MAX_STACKS = 20000
@@ -85,7 +73,7 @@ class Seen:
         lane = self.lanes.get(thread)
         if lane is None:
             lane = self.lanes[thread] = len(self.lanes)
-            self.line({"k": "lane", "i": lane, "main": main, "name": thread_name(thread)})
+            self.line({"k": "lane", "i": lane, "main": main, "name": read.thread_name(thread)})
         return lane
 
     def lined(self, stack):
@@ -94,7 +82,7 @@ class Seen:
         for position in range(0, len(stack), 2):
             code = self.by_index[stack[position]]
             shown.append(stack[position])
-            shown.append(line_of(code, stack[position + 1]))
+            shown.append(read.line_of(code, stack[position + 1]))
         return shown
 
     def code(self, code, frame):
@@ -102,14 +90,15 @@ class Seen:
         index = len(self.by_index)
         self.by_index.append(code)
         file = code.co_filename
-        entry = self.codes[id(code)] = (index, code, is_compiling(file, code.co_name))
+        entry = self.codes[id(code)] = (index, code, read.is_compiling(file, code.co_name))
+        learns = bool(read.names_of(code) & read.GRADIENTS)
         row = {"k": "code", "i": index, "file": file, "plain": code.co_name,
-               "line": code.co_firstlineno, "learns": bool(names_of(code) & GRADIENTS)}  # fmt: skip
+               "line": code.co_firstlineno, "learns": learns}  # fmt: skip
         if frame is not None and code.co_argcount and code.co_varnames:
             try:
-                owner = local_of(frame, code.co_varnames[0], self.profiled())
-                row["self"] = class_of(owner, code.co_name)
-                kind = kind_of(file, code.co_name, row["self"])
+                owner = read.local_of(frame, code.co_varnames[0], self.profiled())
+                row["self"] = read.class_of(owner, code.co_name)
+                kind = read.kind_of(file, code.co_name, row["self"])
                 if kind:
                     self.special[id(code)] = kind
             except Exception:
@@ -120,13 +109,13 @@ class Seen:
     def leaf(self, frame, place):
         """Describe what the innermost frame was executing: the call's text, what is called."""
         try:
-            texts = text_at(frame.f_code, frame.f_lasti)
-            row = {"k": "leaf", "c": place[0], "l": line_of(frame.f_code, place[1]), "at": place[1],
-                   "text": texts[0], "call": texts[1]}  # fmt: skip
+            texts = read.text_at(frame.f_code, frame.f_lasti)
+            row = {"k": "leaf", "c": place[0], "at": place[1], "text": texts[0], "call": texts[1],
+                   "l": read.line_of(frame.f_code, place[1])}  # fmt: skip
             if texts[1]:
-                found = resolve(frame, texts[1], self.profiled())
+                found = read.resolve(frame, texts[1], self.profiled())
                 if found is not None:
-                    row["kind"] = described(found)
+                    row["kind"] = read.described(found)
             self.line(row)
         except Exception:
             pass

@@ -63,10 +63,8 @@ class Spent:
     def look(self, now, late):
         """Whether the thread is asleep; None where that cannot be told.
 
-        Args:
-            now: the time.
-            late: seconds that this look had to wait for the interpreter's lock. Then the main
-                thread may have had it, and sleep only because it was taken away.
+        This look was `late` by so many seconds, in which it waited for the interpreter's lock. Then
+        the main thread may have had it, and sleep only because it was taken away.
         """
         self.update(now)
         work = self.before - self.at_look

@@ -34,11 +34,9 @@ class Timer:
         why: why there is no such timer; None while there is one.
     """
 
-    def __init__(self, before=None):
+    def __init__(self):
         self.running = False
-        self.number = before.number if before else None
-        self.handler = before.handler if before else None
-        self.why = before.why if before else None
+        self.number = self.handler = self.why = None
 
     def handle(self, function):
         """Call `function`, which returns an empty text, from now on; in the main thread."""
@@ -166,12 +164,8 @@ class Watch:
 class KernelTimer:
     """A POSIX timer of the thread that it is made in; an exception where there is none.
 
-    Its calls are short, so they keep the interpreter's lock.
-
-    Args:
-        number: of the signal.
-        clock: what it goes by.
-        told: Python alone is told of the signal, in a thread of the C library's; it is not sent.
+    Its calls are short, so they keep the interpreter's lock. Where Python is `told` of the signal,
+    in a thread of the C library's, it is not sent.
     """
 
     def __init__(self, number, clock=REAL_TIME, told=False):
