@@ -14,7 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # nothing is imported before it is used: the command begins by this file
     from typing import Any
 
-    from flatout.api import A2C, DDPG, DQN, PPO, SAC, TD3, Genetic
+    from flatout.algorithms.base import Algorithm, BuildSpec, Counters, ReplaySpec, State
+    from flatout.api import A2C, DDPG, DQN, PPO, SAC, TD3, Agent, Genetic
     from flatout.config.placement import Placement
     from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError, UsageError
 
@@ -28,20 +29,26 @@ if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
         del sys.path[0]
     del module
 
+_ROOMS = {
+    "api": ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "Agent", "Genetic"),
+    "algorithms.base": ("Algorithm", "BuildSpec", "Counters", "ReplaySpec", "State"),
+    "config.placement": ("Placement",),
+    "errors": ("CheckpointError", "EnvironmentFailure", "FlatoutError", "UsageError"),
+}
+"""Where each public name lives."""
+
 __all__ = [
-    "A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "CheckpointError", "EnvironmentFailure",
-    "FlatoutError", "Genetic", "Placement", "UsageError",
+    "A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "Agent", "Algorithm", "BuildSpec",
+    "CheckpointError", "Counters", "EnvironmentFailure", "FlatoutError", "Genetic", "Placement",
+    "ReplaySpec", "State", "UsageError",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Load what is named on first use: `import flatout` stays quick and JAX unstarted."""
-    if name == "Placement":
-        from flatout.config.placement import Placement
+    for room, names in _ROOMS.items():
+        if name in names:
+            from importlib import import_module
 
-        return Placement
-    if name in __all__:
-        from flatout import api, errors
-
-        return getattr(errors if hasattr(errors, name) else api, name)
+            return getattr(import_module(f"flatout.{room}"), name)
     raise AttributeError(f"module 'flatout' has no attribute {name!r}")

@@ -67,6 +67,25 @@ class ContinuousSpec:
 ActionSpec = DiscreteSpec | ContinuousSpec
 
 
+@dataclass(frozen=True)
+class UserCode:
+    """What a Python program passes as it is, where the command has a name for it.
+
+    Attributes:
+        env: an environment object, or a function that makes one, instead of ``config.env.env``.
+        network: a custom torso.
+        algorithm: a function that makes the algorithm (see `flatout.Algorithm`).
+    """
+
+    env: Any = None
+    network: Any = None
+    algorithm: Any = None
+
+
+NAMED = UserCode()
+"""Everything by its name."""
+
+
 class Trajectory(NamedTuple):
     """T steps of N environments, with the observations for bootstrapping.
 

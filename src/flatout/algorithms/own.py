@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,6 +12,7 @@ import numpy as np
 from flatout.algorithms.base import Algorithm, BuildSpec, State, raw_key, wrap_key
 from flatout.algorithms.parallel.shards import UNSHARDED
 from flatout.config.hyper import HYPER
+from flatout.config.modules import import_module
 from flatout.errors import FlatoutError, UsageError, nearest, one_line
 from flatout.types import Batch, ContinuousSpec, Trajectory
 
@@ -54,21 +52,16 @@ def _made(name: str, make: MakeAlgorithm, values: dict[str, Any], spec: BuildSpe
 
 
 def imported(name: str) -> MakeAlgorithm:
-    """The function that ``module:function`` names; the working folder is searched, too.
+    """The function that ``module:function`` names.
 
     Raises:
         UsageError: there is none.
+        EnvironmentFailure: importing its module fails.
     """
     module, _, function = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # the user's module may raise anything
-        raise UsageError(
-            f"the algorithm {name} cannot be imported: {type(error).__name__}: {one_line(error)}. "
-            "A run or an agent of it goes on only where its module is."
-        ) from error
+    if not module or not function:
+        raise UsageError(f"the algorithm {name!r} is not module:function.")
+    found = import_module(module, f"the algorithm {name}")
     make = getattr(found, function, None)
     if not callable(make):
         near = nearest(function, [n for n, value in vars(found).items() if callable(value)])

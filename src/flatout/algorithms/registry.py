@@ -9,11 +9,10 @@ from flatout.algorithms.parallel.shards import Shards
 from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig, sync_every
 from flatout.errors import UsageError
-from flatout.types import ActionSpec, ObservationSpec
+from flatout.types import NAMED, ActionSpec, ObservationSpec, UserCode
 
 if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
-    from flatout.networks.torsos import Network
 
 
 def horizon(config: TrainConfig, limit: int | None) -> int:
@@ -50,14 +49,14 @@ def build_algorithm(
     obs_spec: ObservationSpec,
     action_spec: ActionSpec,
     limit: int | None,
-    network: Network | None = None,
+    code: UserCode = NAMED,
     placement: Placement | None = None,
 ) -> Algorithm:
     """The pure functions of the algorithm that the settings name.
 
     Args:
         limit: the environment's time limit in steps, if any.
-        network: a custom torso.
+        code: the user's network or algorithm, where it is no name.
         placement: needed only where the algorithm will learn.
 
     Raises:
@@ -73,8 +72,12 @@ def build_algorithm(
     spec = BuildSpec(
         config.network, obs_spec, action_spec, config.env.envs, config.run.steps,
         horizon(config, limit) if config.algorithm in ("ppo", "genetic") else 0,
-        network, shards_of(config, placement), config.run.micro_batch,
+        code.network, shards_of(config, placement), config.run.micro_batch,
     )  # fmt: skip
+    if ":" in config.algorithm:
+        from flatout.algorithms.own import own_algorithm
+
+        return own_algorithm(config.algorithm, code.algorithm, config.hyper.hp, spec)
     return build[config.algorithm](config.hyper, spec)
 
 

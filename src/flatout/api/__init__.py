@@ -5,10 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
+from flatout.algorithms.own import MakeAlgorithm
 from flatout.config.schema import EPISODES, SEEDS, TrainConfig
 from flatout.config.settings import load_preset, resolve
 from flatout.envs.host import to_environment
@@ -24,28 +25,39 @@ from flatout.storage.agent_file import find_agent, save_parameters, saved_config
 from flatout.storage.checkpoint import PREFIX
 from flatout.storage.run_folder import RunFolder
 from flatout.storage.trust import Consent
+from flatout.types import UserCode
 
 
 class Agent:
-    """An agent of any algorithm; use `PPO`, `A2C`, `DQN`, `DDPG`, `TD3` or `SAC`.
+    """An agent of any algorithm; `PPO`, `A2C`, `DQN`, `DDPG`, `TD3` and `SAC` are classes for it.
 
     Args:
         env: a Gymnasium id, ``"module:factory"``, an environment object (for one environment), or
             a function that makes environments.
         network: one of the built-in torsos by name, or a custom one: ``(key, observation_shape) ->
             equinox.Module`` that maps one observation ``[...]`` float32 to features ``[F]``.
+        algorithm: one of your own: a function that makes a `flatout.Algorithm`, or its
+            ``"module:function"``; `Agent` itself takes any algorithm's name.
         settings: any setting by its flag's name: ``seed=1, envs=8, learning_rate="lin_0.001"``.
 
     Raises:
         UsageError: unknown or impossible settings, or an environment that cannot be used.
     """
 
-    algorithm: ClassVar[str]
+    algorithm: str = ""
 
     def __init__(
-        self, env: Any = None, *, network: Network | str | None = None, **settings: Any
-    ) -> None:
+        self, env: Any = None, *, network: Network | str | None = None,
+        algorithm: MakeAlgorithm | str | None = None, **settings: Any,
+    ) -> None:  # fmt: skip
         name, source = _name(env)
+        make = None if isinstance(algorithm, str) else algorithm
+        if algorithm is not None:
+            if self.algorithm:
+                raise UsageError(f"{type(self).__name__} has its algorithm; use flatout.Agent.")
+            self.algorithm = algorithm if isinstance(algorithm, str) else _name_of(algorithm)
+        if not self.algorithm:
+            raise UsageError("Agent needs algorithm=, or use PPO, DQN, SAC, ...")
         layers: list[dict[str, Any]] = []
         if network is not None and not callable(network) and not isinstance(network, str):
             raise UsageError(f"network is a name or a function, not {type(network).__name__}.")
@@ -62,9 +74,8 @@ class Agent:
         self.config = resolve(self.algorithm, *layers, settings)
         if not self.config.env.env:
             raise UsageError("no environment: pass an id, a factory or an environment object.")
-        self._source = source
-        self._network = network
-        self._acting = Acting(self.config, source, network)
+        self._code = UserCode(source, network, make)
+        self._acting = Acting(self.config, self._code)
         self._predicted = 0
         self._learned = 0
         self.summary: dict[str, Any] = {}
@@ -136,7 +147,7 @@ class Agent:
         folder = None if folder_name is None else RunFolder(Path(folder_name))
         try:
             trainer = Trainer(
-                config, source=self._source, network=self._network, folder=folder,
+                config, code=self._code, folder=folder,
                 initial=self._acting.arrays, callback=callback, display=display,
             )  # fmt: skip
             self.summary = trainer.run()
@@ -222,13 +233,15 @@ class Agent:
     @classmethod
     def load(
         cls, path: str | Path, env: Any = None, *, network: Network | None = None,
-        trust: bool = False,
+        algorithm: MakeAlgorithm | str | None = None, trust: bool = False,
     ) -> Self:  # fmt: skip
         """An agent from what `save` wrote, or from a run folder.
 
         Args:
             env: an environment to use instead of the saved one's id.
             network: the custom torso that the agent was made with.
+            algorithm: the algorithm of your own that it was made with, where its module is not to
+                be trusted by itself.
             trust: run the code that the file names as ``module:factory`` though another user made
                 it, or it lies beside the file.
 
@@ -238,19 +251,22 @@ class Agent:
         """
         file = find_agent(Path(path))
         arrays, metadata = checkpoint.load_agent(file)
-        config = saved_config(metadata, file, consent(env, trust))
-        return cls._restored(arrays, metadata, config, Path(path), env, network)
+        config = saved_config(metadata, file, consent(env, trust, algorithm))
+        return cls._restored(arrays, metadata, config, Path(path), env, network, algorithm)
 
     @classmethod
     def _restored(
         cls, arrays: dict[str, np.ndarray], metadata: dict[str, Any], config: TrainConfig,
         path: Path, env: Any, network: Network | None,
+        algorithm: MakeAlgorithm | str | None = None,
     ) -> Self:  # fmt: skip
-        if config.algorithm != cls.algorithm:
+        if cls.algorithm not in ("", config.algorithm):
             raise CheckpointError(f"{path} holds an agent of {config.algorithm}.")
         settings = config.flat() | {"run_dir": None}
         saved_env, built_in = settings.pop("env"), settings.pop("network")
-        settings.pop("algorithm")
+        named = settings.pop("algorithm")
+        if not cls.algorithm:
+            settings["algorithm"] = algorithm or named
         agent = cls(saved_env if env is None else env, network=network or built_in, **settings)
         agent._acting.learned(arrays)
         learned = metadata.get("learned")
@@ -305,8 +321,19 @@ class SAC(Agent):
     algorithm = "sac"
 
 
-def consent(env: Any, trust: bool) -> Consent:
-    return Consent({} if env is None else {"env": env}, trust)
+def consent(env: Any, trust: bool, algorithm: Any = None) -> Consent:
+    named = {"env": env, "algorithm": algorithm}
+    return Consent({name: value for name, value in named.items() if value is not None}, trust)
+
+
+def _name_of(make: MakeAlgorithm) -> str:
+    """``module:function``; of a script's function, as the command could import it."""
+    if not callable(make):
+        raise UsageError(f"algorithm is a name or a function, not {type(make).__name__}.")
+    module, name = make.__module__, getattr(make, "__qualname__", type(make).__name__)
+    if module == "__main__":
+        module = Path(getattr(sys.modules[module], "__file__", None) or "main").stem
+    return f"{module}:{name}"
 
 
 def _name(env: Any) -> tuple[str | None, Any]:

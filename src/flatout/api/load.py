@@ -41,10 +41,10 @@ def load_any(
         file = path / FINAL if prefer != "best" and FINAL in there else find_agent(path)
         arrays, metadata = checkpoint.load_agent(file)
         config = saved_config(metadata, file, consent(env, trust))
-    if config.algorithm not in AGENTS:
+    kind = Agent if ":" in config.algorithm else AGENTS.get(config.algorithm)
+    if kind is None:
         raise UsageError(
             f"{path} holds no agent that plays, but a {config.algorithm} run; how well it does is "
             "in its summary.json (test_accuracy)."
         )
-    kind = AGENTS[config.algorithm]
     return kind._restored(arrays, metadata, config, file, env, None), file

@@ -11,7 +11,7 @@ from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flatout.config.hyper import HYPER
+from flatout.config.hyper import OwnConfig
 from flatout.config.schema import (
     ALGORITHMS,
     RESUMABLE,
@@ -37,12 +37,12 @@ T = TypeVar("T")
 
 def arguments_class(algorithm: str) -> type:
     """The settings of one algorithm as one class, whose docstring heads its help."""
-    hyper = HYPER[algorithm]
+    hyper = parts_of(algorithm)[2]
     parts: dict[str, type] = {"hyper": hyper, "run": RunConfig}
     if hyper.acts:  # what learns from a dataset has networks for that
         parts = {"environment": EnvConfig, "network": NetworkConfig} | parts
     made = make_dataclass(
-        f"{algorithm.upper()}Arguments",
+        f"{hyper.__name__}Arguments",
         [(name, part, field(default_factory=part)) for name, part in parts.items()],
         frozen=True,
     )
@@ -152,6 +152,7 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
     preset, argv = take(argv, "--preset")
     file, argv = take(argv, "--config")
     pairs, argv = take_all(argv, "--env-kwargs")
+    hyper, argv = take_all(argv, "--hp")
     thresholds, argv = take_all(argv, "--threshold")
     if thresholds:
         argv = [*argv, "--threshold", *thresholds]
@@ -159,9 +160,10 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
     typed: dict[str, Any] = {name: take(argv, f"--{name}")[0] for name in ("env", "data", "wandb")}
     typed = {n: v for n, v in typed.items() if v is not None} | {"env_kwargs": parse_kwargs(pairs)}
     named = argv.pop(0) if argv and not argv[0].startswith("-") else None
+    typed |= {} if named is None else {"algorithm": named}
     if resumed is None:
         layers = [] if preset is None else [load_preset(preset)]
-        layers += [] if file is None else [_file_settings(file, trust or "env" in typed)]
+        layers += [] if file is None else [_file_settings(file, typed, trust)]
         algorithm = _algorithm(named, layers, argv)
     else:
         for flag, value in (("--preset", preset), ("--config", file)):
@@ -172,21 +174,23 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
         if named not in (None, algorithm):
             raise UsageError(f"{resumed} was trained with {algorithm}, not {named}.")
     before = build(algorithm, *layers)
-    config = _with_flags(before, argv, pairs)
+    config = _with_flags(before, argv, pairs, hyper)
     if resumed is not None:
         _refuse_changes(before, config, resumed)
     return resolve(algorithm, config.flat()), resumed is not None
 
 
-def _file_settings(file: str, trust: bool) -> dict[str, Any]:
-    """The settings of a ``--config`` file, whose environment's code may be run if `trust`."""
+def _file_settings(file: str, typed: dict[str, Any], trust: bool) -> dict[str, Any]:
+    """The settings of a ``--config`` file; code that it names runs only where that was typed."""
     settings = load_file(file)
-    env = settings.get("env")
-    if isinstance(env, str) and names_code(env) and not trust:
-        raise UsageError(
-            f"--config {file} names the environment {env[:200]}, whose code is not run "
-            f"because a file says so; say --env {env[:200]} as well, or --trust."
-        )
+    for name, flag in (("env", "--env "), ("algorithm", "train ")):
+        value = settings.get(name)
+        if isinstance(value, str) and names_code(value) and not trust and name not in typed:
+            raise UsageError(
+                f"--config {file} names the {'environment' if name == 'env' else name} "
+                f"{value[:200]}, whose code is not run because a file says so; say "
+                f"{flag}{value[:200]} as well, or --trust."
+            )
     return settings
 
 
@@ -213,7 +217,9 @@ def _resumed_settings(folder: str, consent: Consent) -> dict[str, Any]:
     return load_config(Path(folder), consent).flat() | asked_anew | {"run_dir": folder}
 
 
-def _with_flags(base: TrainConfig, argv: list[str], pairs: list[str]) -> TrainConfig:
+def _with_flags(
+    base: TrainConfig, argv: list[str], pairs: list[str], hyper: list[str]
+) -> TrainConfig:
     """The settings that the flags leave or change."""
     cls = arguments_class(base.algorithm)
     parts = {
@@ -225,6 +231,13 @@ def _with_flags(base: TrainConfig, argv: list[str], pairs: list[str]) -> TrainCo
     parts |= {name: getattr(parsed, name) for name in names}
     if pairs and not base.hyper.acts:
         raise UsageError(f"--env-kwargs: {base.algorithm} has no environment.")
+    if hyper and not isinstance(base.hyper, OwnConfig):
+        raise UsageError(
+            f"--hp is for algorithms of your own; {base.algorithm} has a flag for each setting."
+        )
+    if hyper:
+        values = base.hyper.hp | parse_kwargs(hyper, "--hp")
+        parts["hyper"] = replace(parts["hyper"], hp=values)
     changes: dict[str, Any] = {"env_kwargs": {**base.env.env_kwargs, **parse_kwargs(pairs)}}
     if not any(argument.partition("=")[0] == "--envs" for argument in argv):
         changes |= environments(parts["run"].placement)

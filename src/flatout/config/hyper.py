@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -334,6 +334,19 @@ class ClassifyConfig(Hyper):
     """Weight of half the squared weights in the loss."""
     dropout: Annotated[float, Range(0, 1, below=True)] = 0.5
     """Share of the dense layer's outputs that are left out (size large)."""
+
+
+@dataclass(frozen=True)
+class OwnConfig(Hyper):
+    """An algorithm of your own, from module:function; see docs/own-algorithm.md."""
+
+    hp: dict[str, Any] = field(default_factory=dict)
+    """NAME=VALUE ... of the algorithm's hyper-parameters."""
+
+
+def hyper_of(algorithm: str) -> type[Hyper] | None:
+    """The config class of an algorithm: ``module:function`` is a user's; None is unknown."""
+    return OwnConfig if ":" in algorithm else HYPER.get(algorithm)
 
 
 HYPER: dict[str, type[Hyper]] = {

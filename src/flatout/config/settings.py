@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib import resources
 from typing import Any
 
-from flatout.config.hyper import HYPER
+from flatout.config.hyper import hyper_of
 from flatout.config.placement import parse
 from flatout.config.schema import (
     ALGORITHMS,
@@ -29,12 +29,14 @@ def parts_of(algorithm: str) -> tuple[type, ...]:
     Raises:
         UsageError: an unknown algorithm.
     """
-    if algorithm not in HYPER:
+    hyper = hyper_of(algorithm)
+    if hyper is None:
         raise UsageError(
-            f"unknown algorithm {algorithm!r}; there is {', '.join(ALGORITHMS)}."
+            f"unknown algorithm {algorithm!r}; there is {', '.join(ALGORITHMS)}, or your own as "
+            "module:function."
             f"{nearest(algorithm, ALGORITHMS)}"
         )
-    return (EnvConfig, NetworkConfig, HYPER[algorithm], RunConfig)
+    return (EnvConfig, NetworkConfig, hyper, RunConfig)
 
 
 def resolve(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
@@ -57,7 +59,7 @@ def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
     classes = parts_of(algorithm)
     names = [name for cls in classes for name in hints(cls)]
     values: dict[str, Any] = {}
-    for layer in (HYPER[algorithm].defaults, *layers):
+    for layer in (classes[2].defaults, *layers):
         for name, value in layer.items():
             if name == "algorithm" and value != algorithm:
                 raise UsageError(f"these settings are for {value}, not {algorithm}.")
@@ -121,7 +123,7 @@ def load_file(path: str) -> dict[str, Any]:
         raise UsageError(f"--config {path} is not {kind}: {error}.") from None
 
 
-def parse_kwargs(pairs: Iterable[str]) -> dict[str, Any]:
+def parse_kwargs(pairs: Iterable[str], flag: str = "--env-kwargs") -> dict[str, Any]:
     """Read ``KEY=VALUE`` pairs, values as TOML; a bare word is a string.
 
     Raises:
@@ -131,7 +133,7 @@ def parse_kwargs(pairs: Iterable[str]) -> dict[str, Any]:
     for pair in pairs:
         key, separator, text = pair.partition("=")
         if not separator or not key.isidentifier():
-            raise UsageError(f"--env-kwargs: {pair!r} is not KEY=VALUE.")
+            raise UsageError(f"{flag}: {pair!r} is not KEY=VALUE.")
         values[key] = _toml_value(text)
     return values
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from flatout.config.modules import import_module
 from flatout.config.schema import EnvConfig
 from flatout.envs import register
 from flatout.envs.ale import OneAtari, is_atari
@@ -114,7 +112,7 @@ def _by_name(config: EnvConfig) -> Factory:
         module, _, attribute = name.partition(":")
         if not module or not attribute:
             raise UsageError(f"--env {name} is neither an id nor module:factory.")
-        imported = _import(module, name)
+        imported = import_module(module, f"--env {name}")
         function = getattr(imported, attribute, None)
         if function is not None:
             if not callable(function):
@@ -136,23 +134,6 @@ def _by_name(config: EnvConfig) -> Factory:
     spec.order_enforce = False
     spec.disable_env_checker = True
     return _with_kwargs(lambda **kwargs: gym.make(spec, **kwargs), config.env_kwargs)
-
-
-def _import(module: str, name: str) -> Any:
-    here = str(Path.cwd())
-    # With Python's -P, as in actor processes, modules are only looked for where it says.
-    if module not in sys.modules and here not in sys.path and not sys.flags.safe_path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        missing = error.name or module
-        where = "" if missing == module else f" (imported by {module})"
-        raise UsageError(f"--env {name}: there is no module {missing!r}{where}.") from error
-    except (Exception, SystemExit) as error:  # the user's module may raise anything
-        raise EnvironmentFailure(
-            f"--env {name}: importing {module} failed: {type(error).__name__}: {one_line(error)}."
-        ) from error
 
 
 def _prepare(env: gym.Env[Any, Any], config: EnvConfig) -> gym.Env[Any, Any]:

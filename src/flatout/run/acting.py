@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -17,10 +16,10 @@ from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.hardware.inventory import inventory, resolve_placement
 from flatout.learner.policy import Policy
-from flatout.networks.torsos import Network
 from flatout.run.evaluate import Evaluation, Evaluator
 from flatout.spans import Spans
 from flatout.storage import checkpoint
+from flatout.types import NAMED, UserCode
 
 
 class Acting:
@@ -30,17 +29,16 @@ class Acting:
         arrays: the learning state by name, or None before anything was learned.
     """
 
-    def __init__(self, config: TrainConfig, source: Any, network: Network | None) -> None:
+    def __init__(self, config: TrainConfig, code: UserCode = NAMED) -> None:
         self._config = config
-        self._source = source
-        self._network = network
+        self._code = code
         self.arrays: dict[str, np.ndarray] | None = None
         self._policies: dict[tuple[int, bool], Policy] = {}
 
     @cached_property
     def task(self) -> Task:
         """The environment's spaces and how to make it, without one that is open."""
-        task = open_task(self._config.env, self._source)
+        task = open_task(self._config.env, self._code.env)
         task.close()
         placement, _ = resolve_placement(
             self._config.run.placement, inventory(), images=task.obs_spec.is_image, soft=True
@@ -76,7 +74,7 @@ class Acting:
 
     @cached_property
     def _algorithm(self) -> Algorithm:
-        return build_algorithm(self._config, *self.task.spaces, self._network)
+        return build_algorithm(self._config, *self.task.spaces, self._code)
 
     def packed(self) -> tuple[np.ndarray, ...]:
         """The actor's parameters, bundled.

@@ -21,10 +21,10 @@ from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware, inventory, resolve_placement
 from flatout.run.components import Components, Job, compile_all, learning_mesh
 from flatout.spans import Spans
+from flatout.types import NAMED, UserCode
 
 if TYPE_CHECKING:
     from flatout.learner.policy import Publisher
-    from flatout.networks.torsos import Network
     from flatout.schedules.base import Schedule
 
 
@@ -32,16 +32,14 @@ def assemble(
     config: TrainConfig,
     spans: Spans,
     *,
-    source: Any = None,
-    network: Network | None = None,
+    code: UserCode = NAMED,
     discardable: Callable[[], AbstractContextManager[Any]] = nullcontext,
     announce: Callable[[str], None] = lambda note: None,
 ) -> Components:
     """Choose the placement, make the environments, and compile every program.
 
     Args:
-        source: an environment object or factory instead of ``config.env.env``.
-        network: a custom torso.
+        code: what the user passes as it is.
         discardable: see `Interrupts.discardable`.
         announce: receives sentences for the user as they become known.
 
@@ -61,9 +59,9 @@ def assemble(
         from flatout.run.classifier import assemble_classifier
 
         return assemble_classifier(job(True))
-    task = open_task(config.env, source)
+    task = open_task(config.env, code.env)
     try:
-        return _compile(job(task.obs_spec.is_image), task, source, network)
+        return _compile(job(task.obs_spec.is_image), task, code)
     except BaseException:
         task.close()
         raise
@@ -92,7 +90,7 @@ def _placed(config: TrainConfig, hardware: Hardware, images: bool) -> tuple[Plac
     return placement, notes
 
 
-def _compile(job: Job, task: Task, source: Any, network: Network | None) -> Components:
+def _compile(job: Job, task: Task, code: UserCode) -> Components:
     from flatout.algorithms.base import ACT, INIT, LEARN, raw_key
     from flatout.algorithms.registry import build_algorithm
     from flatout.buffers.make import build_buffer
@@ -108,7 +106,7 @@ def _compile(job: Job, task: Task, source: Any, network: Network | None) -> Comp
     spans, announce = job.spans, job.announce
     seed, count, precision = config.run.seed, config.env.envs, config.run.precision
     mesh = learning_mesh(config, placement)
-    algorithm = build_algorithm(config, *task.spaces, network, placement)
+    algorithm = build_algorithm(config, *task.spaces, code, placement)
     acting = ActingPolicies(
         shares(placement, count), algorithm, task, raw_key(seed, ACT), backend.device, precision
     )  # fmt: skip
@@ -144,7 +142,7 @@ def _compile(job: Job, task: Task, source: Any, network: Network | None) -> Comp
                 announce(note)
 
             pool = start_workers(
-                config, task, acting, rollout, report, source=source, network=network,
+                config, task, acting, rollout, report, code=code,
                 local=placement.inference == "local",
             )  # fmt: skip
             undo.callback(pool.close)

@@ -19,7 +19,6 @@ import numpy as np
 from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError, Interrupt
 from flatout.explain.own.recording import RunRecording
-from flatout.networks.torsos import Network
 from flatout.run.build import assemble
 from flatout.run.components import Components
 from flatout.run.evaluate import Evaluation
@@ -33,7 +32,7 @@ from flatout.storage import checkpoint, nofollow
 from flatout.storage.agent_file import BEST, FINAL, save_parameters
 from flatout.storage.run_folder import RunFolder
 from flatout.storage.segments import SegmentStore
-from flatout.types import Metrics, Snapshot
+from flatout.types import NAMED, Metrics, Snapshot, UserCode
 
 Callback = Callable[[Progress, dict[str, float]], Any]
 """Called after every iteration with the counters and its metrics; False stops the run."""
@@ -43,7 +42,7 @@ class Trainer:
     """One run from its settings to its summary.
 
     Args:
-        source, network: see `assemble`.
+        code: see `assemble`.
         folder: where the run is kept; None keeps nothing.
         resume: go on from the folder's last checkpoint.
         initial: learning state to start from, as named arrays.
@@ -55,8 +54,7 @@ class Trainer:
         self,
         config: TrainConfig,
         *,
-        source: Any = None,
-        network: Network | None = None,
+        code: UserCode = NAMED,
         folder: RunFolder | None = None,
         resume: bool = False,
         initial: dict[str, np.ndarray] | None = None,
@@ -66,8 +64,7 @@ class Trainer:
         interrupts: Interrupts | None = None,
     ) -> None:
         self.config = config
-        self._source = source
-        self._network = network
+        self._code = code
         self._folder = folder
         self._path = None if folder is None else folder.path
         self._store = None if folder is None else SegmentStore(folder.path / checkpoint.REPLAY)
@@ -152,7 +149,7 @@ class Trainer:
                 )
         notes: list[str] = []
         components = assemble(
-            self.config, self._spans, source=self._source, network=self._network,
+            self.config, self._spans, code=self._code,
             discardable=self._interrupts.discardable, announce=self._display.note,
         )  # fmt: skip
         stack.callback(components.close)

@@ -22,13 +22,12 @@ from flatout.samplers.processes.pool import Worker, WorkerPool
 from flatout.samplers.processes.protocol import PARAMS, SHARED, SPENT, Job
 from flatout.samplers.processes.shared_memory import Arena, Fields
 from flatout.spans import Spans
-from flatout.types import DiscreteSpec
+from flatout.types import NAMED, DiscreteSpec, UserCode
 
 if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
     from flatout.config.schema import TrainConfig
     from flatout.envs.task import Task
-    from flatout.networks.torsos import Network
 
 
 class ActingPolicies:
@@ -109,14 +108,14 @@ RESEED_AFTER = 1000
 def start_workers(
     config: TrainConfig, task: Task, acting: ActingPolicies, rollout: RolloutSpec,
     report: Callable[[str], None],
-    *, source: Any = None, network: Network | None = None, local: bool = False,
+    *, code: UserCode = NAMED, local: bool = False,
 ) -> WorkerPool:  # fmt: skip
     """Start the actor processes; they make their environments while this process goes on.
 
     Args:
         acting: whose groups they step; with `local`, one group per worker.
         report: receives sentences about workers that are lost.
-        source: a function that makes one environment, instead of the configured id.
+        code: what the user passes as it is.
         local: workers act by themselves.
 
     Raises:
@@ -130,14 +129,15 @@ def start_workers(
     fields = arena_fields(config, task, acting, rollout, local)
     arena = Arena(fields)
     spec = None
-    if source is None:  # what the parent's program has registered under the id
+    if code.env is None:  # what the parent's program has registered under the id
         import gymnasium
 
         spec = copy.deepcopy(gymnasium.registry.get(config.env.env))
+    sent = code if local else UserCode(env=code.env)
     common = Job(
-        registered=spec, config=config.env, source=source, first=0, count=0, seed=config.run.seed,
+        registered=spec, config=config.env, code=sent, first=0, count=0, seed=config.run.seed,
         reseed_after=reseed_after(rollout), arena=(arena.descriptor, fields),
-        local=(config, rollout, network) if local else None,
+        local=(config, rollout) if local else None,
     )  # fmt: skip
     jobs = [
         replace(common, first=first, count=count)

@@ -39,9 +39,9 @@ class Consent:
 NO_CONSENT = Consent()
 
 
-def names_code(env: str) -> bool:
-    """Whether an environment's name imports a module: ``module:factory``, ``module:Id-v0``."""
-    return ":" in env and env not in OWN
+def names_code(name: str) -> bool:
+    """Whether the name of an environment or an algorithm imports a module: ``module:factory``."""
+    return ":" in name and name not in OWN
 
 
 def refuse_foreign(
@@ -66,8 +66,8 @@ def refuse_foreign(
         typed = consent.named.get(name)
         if typed is not None and (not key or (isinstance(typed, Mapping) and key in typed)):
             continue
-        if name == "env":
-            _refuse_module(str(value), file, own)
+        if name in ("env", "algorithm"):
+            _refuse_module(name, str(value), file, own)
         elif not own:
             flag = f"--{name.replace('_', '-')} {key}{'=' if key else ''}{value}"
             raise CheckpointError(
@@ -106,8 +106,9 @@ def child_variables() -> dict[str, str]:
 
 def _reaching(config: TrainConfig) -> Iterator[tuple[str, str, Any]]:
     """Settings that name code or files: name, key within it, value."""
-    if names_code(config.env.env):
-        yield "env", "", config.env.env
+    for name, value in (("env", config.env.env), ("algorithm", config.algorithm)):
+        if names_code(value):
+            yield name, "", value
     for key, value in config.env.env_kwargs.items():
         if not all(_PLAIN.fullmatch(text) for text in _texts({key: value})):
             yield "env_kwargs", key, value
@@ -129,21 +130,23 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def _refuse_module(env: str, file: Path, signed: bool) -> None:
-    module = env.partition(":")[0]
+def _refuse_module(name: str, value: str, file: Path, signed: bool) -> None:
+    module = value.partition(":")[0]
     if signed and module in sys.modules:
         return
     root = os.path.realpath(file.parent)
     paths = _places(module, [os.getcwd(), *sys.path])
     beside = any(_lies_in(place, root) for place in paths)
     if signed and not beside:
-        _import_from_outside(module, env, root)
+        _import_from_outside(module, value, root)
         return
     where = f" (it lies in {paths[-1]})" if paths else ""
     why = "lies beside that file" if signed else "is not imported because a file says so"
+    what, flag = ("environment", "--env ") if name == "env" else ("algorithm", "train ")
+    flag += value[:200]
     raise CheckpointError(
-        f"{file} names the environment {env[:200]}, whose module {why}{where}; to run its code, "
-        f"say --env {env[:200]} as well (in Python env=), or --trust (trust=True)."
+        f"{file} names the {what} {value[:200]}, whose module {why}{where}; to run its code, "
+        f"say {flag} as well (in Python {name}=), or --trust (trust=True)."
     )
 
 
@@ -166,7 +169,7 @@ def _places(module: str, path: Sequence[str]) -> list[str]:
     return paths
 
 
-def _import_from_outside(module: str, env: str, root: str) -> None:
+def _import_from_outside(module: str, value: str, root: str) -> None:
     """Import the user's module if the run folder could shadow it; else it is imported later."""
     path, cwd = list(sys.path), os.getcwd()
     outside = [entry for entry in path if not _lies_in(entry, root)]
@@ -177,7 +180,7 @@ def _import_from_outside(module: str, env: str, root: str) -> None:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:  # the user's module may raise anything
         raise EnvironmentFailure(
-            f"--env {env}: importing {module} failed: {type(error).__name__}: {one_line(error)}."
+            f"{value}: importing {module} failed: {type(error).__name__}: {one_line(error)}."
         ) from error
     finally:
         sys.path[:] = path

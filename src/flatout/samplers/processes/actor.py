@@ -36,10 +36,10 @@ class LocalActor:
 
     def __init__(self, job: Job, arena: Arena, spent: memoryview[float]) -> None:
         assert job.local is not None
-        config, rollout, network = job.local
+        config, rollout = job.local
         backend.start(Placement())
-        task = open_task(config.env, job.source)
-        algorithm = build_algorithm(config, *task.spaces, network)
+        task = open_task(config.env, job.code.env)
+        algorithm = build_algorithm(config, *task.spaces, job.code)
         self._device = backend.device(CPU)
         self._policy = Policy(
             algorithm, task.obs_spec, job.count, self._device, raw_key(config.run.seed, ACT)

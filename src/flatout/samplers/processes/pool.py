@@ -216,7 +216,7 @@ def as_bytes(job: Job) -> bytes:
         return cloudpickle.dumps(job)
     except Exception as error:  # the user's code may raise anything
         raise UsageError(
-            "what makes the environment cannot travel to another process "
+            "what makes the environment or acts in it cannot travel to another process "
             f"({type(error).__name__}: {one_line(error)}); pass an id, module:factory, or a "
             "function without open files, locks and the like, or use sampler=inline."
         ) from error

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flatout.samplers.processes.shared_memory import Fields
+from flatout.types import UserCode
 
 if TYPE_CHECKING:
     from flatout.config.schema import EnvConfig, TrainConfig
@@ -54,25 +55,25 @@ class Job:
     Attributes:
         registered: a Gymnasium spec that the parent's program registered, or None.
         config: the environment and its preparation.
-        source: a function that makes an environment, instead of the configured id.
+        code: what the user passes as it is.
         first: the number of its first environment.
         count: E, its number of environments.
         seed: the run's seed.
         reseed_after: see `AtariEnvs`.
         arena: the shared memory's descriptor and fields.
-        local: the settings, `RolloutSpec` and custom torso of a worker that acts by itself; None if
-            the parent sends actions.
+        local: the settings and `RolloutSpec` of a worker that acts by itself; None if the parent
+            sends actions.
     """
 
     registered: Any
     config: EnvConfig
-    source: Any
+    code: UserCode
     first: int
     count: int
     seed: int
     reseed_after: int
     arena: tuple[int, Fields]
-    local: tuple[TrainConfig, Any, Any] | None = None
+    local: tuple[TrainConfig, Any] | None = None
 
     @property
     def columns(self) -> slice:

@@ -44,7 +44,7 @@ class Stepper:
         from flatout.envs.base import TRAINING
         from flatout.envs.task import open_task
 
-        task = open_task(job.config, job.source)
+        task = open_task(job.config, job.code.env)
         self.envs = task.open(job.count, job.seed, TRAINING, job.reseed_after, job.first, threads=1)
         self._spent = spent
         columns = job.columns

@@ -1,0 +1,36 @@
+"""Modules that a setting names as ``module:function``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from flatout.errors import EnvironmentFailure, UsageError, one_line
+
+
+def import_module(module: str, setting: str) -> Any:
+    """A module of the user's, looked for in the working folder, too.
+
+    Args:
+        setting: what names it, for messages.
+
+    Raises:
+        UsageError: there is none.
+        EnvironmentFailure: importing it fails.
+    """
+    here = str(Path.cwd())
+    # With Python's -P, as in actor processes, modules are only looked for where it says.
+    if module not in sys.modules and here not in sys.path and not sys.flags.safe_path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or module
+        where = "" if missing == module else f" (imported by {module})"
+        raise UsageError(f"{setting}: there is no module {missing!r}{where}.") from error
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
+        raise EnvironmentFailure(
+            f"{setting}: importing {module} failed: {type(error).__name__}: {one_line(error)}."
+        ) from error
