@@ -65,7 +65,9 @@ class Acting:
 
     def evaluate(self, episodes: int, seed: int) -> Evaluation:
         """Play greedy episodes in environments of their own."""
-        algorithm, task, limit = self._algorithm, self.task, 1 if self.task.single else 16
+        algorithm = self._algorithm
+        task = open_task(self._config.env, self._source)  # a user's object can be opened only once
+        limit = 1 if task.single else 16
         precision = self._config.run.precision
         evaluator = Evaluator(algorithm, task, episodes, seed, self._device, limit, precision)
         with closing(evaluator):
