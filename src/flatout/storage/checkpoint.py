@@ -26,7 +26,7 @@ from flatout.storage import nofollow, signing
 from flatout.storage.segments import Reference, SavedRows, SegmentStore
 from flatout.types import Snapshot
 
-FORMAT = 3
+FORMAT = 4
 """Format of checkpoints, run folders and saved agents; no other is read until version 0.1.0."""
 ARRAYS, DATA = "state.safetensors", "state.json"
 MOST_JSON = 64 << 20
