@@ -41,6 +41,9 @@ class Placement:
         sampler: ``inline`` is in this process.
         workers: worker processes x environments each, or None.
         inference: ``local`` acts in the workers.
+        groups: acting groups, equal numbers of environments whose actions are chosen in one call.
+            The size of a product changes its last bits, so that runs are only compared at equal
+            groups. None: one with ``sampler=inline``, else see `with_workers`.
         lag: how many versions behind acting may be.
         memory: fraction of each GPU's memory that the run may take; None takes what it needs.
         params: ``replicated`` or ``sharded`` over the learning devices.
@@ -52,6 +55,7 @@ class Placement:
     sampler: Literal["inline", "processes", "device"] = "inline"
     workers: tuple[int, int] | None = None
     inference: Literal["central", "local"] = "central"
+    groups: int | None = None
     schedule: Literal["serial", "overlapped", "fused"] = "serial"
     lag: int = 0
     memory: float | None = None
@@ -137,10 +141,11 @@ def parse(text: str) -> Placement:
 def _value(key: str, text: str) -> Any:
     if key in ("act", "learn"):
         return _devices(key, text)
-    if key == "lag":
-        if re.fullmatch(r"\d{1,9}", text):
+    if key in ("lag", "groups"):
+        least = int(key == "groups")
+        if re.fullmatch(r"\d{1,9}", text) and int(text) >= least:
             return int(text)
-        raise UsageError(f"--placement: lag={text} is not a whole number of 0 or more.")
+        raise UsageError(f"--placement: {key}={text} is not a whole number of {least} or more.")
     if key == "workers":
         match = re.fullmatch(r"(\d{1,6})x(\d{1,6})", text)
         if match and int(match[1]) and int(match[2]):
@@ -169,15 +174,17 @@ HALVES = 2
 
 @dataclass(frozen=True)
 class Share:
-    """Environments whose actions one device chooses in one call.
+    """Environments that step together, and the device that acts for them.
 
     Attributes:
         workers: first environment and number of environments of each process that steps them; of
             this process with ``sampler=inline``.
+        batch: environments of one acting group; a share may have several.
     """
 
     device: DeviceName
     workers: tuple[tuple[int, int], ...]
+    batch: int
 
     @property
     def first(self) -> int:
@@ -189,47 +196,69 @@ class Share:
 
 
 def with_workers(placement: Placement, num_envs: int, cores: int) -> Placement:
-    """The placement with its number of workers: by default as many as there are cores, where the
-    environments can be divided so.
+    """The placement with its numbers of workers and groups.
+
+    By default there are as many workers as cores, where the environments can be divided so, and
+    each acting device has two groups or a few more, so that one steps while the other's actions are
+    computed; with ``inference=local`` each worker is a group.
 
     Raises:
-        UsageError: workers x environments are not the run's environments.
+        UsageError: workers x environments are not the run's environments, or groups do not fit.
     """
+    if placement.groups is not None and num_envs % placement.groups:
+        raise UsageError(
+            f"--placement: groups={placement.groups} does not divide --envs {num_envs}."
+        )
     if placement.sampler != "processes":
         return placement
     if placement.workers is None:
         most = min(max(cores, 1), num_envs)
         count = next(n for n in range(most, 0, -1) if num_envs % n == 0)
-        return replace(placement, workers=(count, num_envs // count))
+        return with_workers(replace(placement, workers=(count, num_envs // count)), num_envs, cores)
     count, each = placement.workers
     if count * each != num_envs:
         raise UsageError(
             f"--placement: workers={count}x{each} are {count * each} environments, but --envs is "
             f"{num_envs}; leave one of the two out, or make them agree."
         )
+    local = placement.inference == "local"
+    if placement.groups is None:
+        return replace(placement, groups=count if local else _turns(placement))
+    batch = num_envs // placement.groups
+    if each % batch and (local or batch % each):
+        what = "each worker acts for its" if local else "each worker steps"
+        raise UsageError(
+            f"--placement: groups={placement.groups} are {batch} environments each, but with "
+            f"workers={count}x{each} {what} {each}, and one must divide the other; write "
+            f"groups={count}, for example."
+        )
     return placement
 
 
-def shares(placement: Placement, num_envs: int) -> list[list[Share]]:
-    """The groups that act together, by the order in which they take turns.
+def _turns(placement: Placement) -> int:
+    """Groups of whole workers that take turns: at least two for each acting device, if possible."""
+    count, _ = placement.workers or (1, 0)
+    least = min(count, HALVES * len(placement.act))
+    return next(n for n in range(least, count + 1) if count % n == 0)
 
-    A run with ``sampler=inline`` has one group; with ``inference=local`` each worker is one, on the
-    CPU; else every acting device has two where there are enough workers.
-    """
-    devices = placement.act
+
+def shares(placement: Placement, num_envs: int) -> list[list[Share]]:
+    """The environments that step together, by the order in which they take turns: all of them with
+    ``sampler=inline``, each worker's with ``inference=local``, else those of whole workers."""
+    devices, batch = placement.act, num_envs // (placement.groups or 1)
     if placement.workers is None:
-        return [[Share(devices[0], ((0, num_envs),))]]
+        return [[Share(devices[0], ((0, num_envs),), batch)]]
     workers, each = placement.workers
+    slices = [(worker * each, each) for worker in range(workers)]
     if placement.inference == "local":
-        return [[Share(CPU, ((worker * each, each),)) for worker in range(workers)]]
-    groups = min(workers, HALVES * len(devices))
+        return [[Share(CPU, (one,), batch) for one in slices]]
+    size = batch // each if batch >= each else workers // _turns(placement)  # workers that step
+    together = [tuple(slices[at : at + size]) for at in range(0, workers, size)]
     rounds: list[list[Share]] = []
-    for group in range(groups):
-        if group % len(devices) == 0:
+    for number, mine in enumerate(together):
+        if number % len(devices) == 0:
             rounds.append([])
-        first, end = group * workers // groups, (group + 1) * workers // groups
-        slices = tuple((worker * each, each) for worker in range(first, end))
-        rounds[-1].append(Share(devices[group % len(devices)], slices))
+        rounds[-1].append(Share(devices[number % len(devices)], mine, batch))
     return rounds
 
 

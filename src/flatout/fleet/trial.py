@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout.config.placement import Placement, parse, shares, with_workers
+from flatout.config.placement import Placement, parse, with_workers
 from flatout.errors import FlatoutError
 from flatout.explain.diagnosis import Diagnosis, Finding
 from flatout.explain.own.settings import named
@@ -173,8 +173,7 @@ def effect(settings: Mapping[str, Any], setting: Sequence[str], cores: int) -> t
             f"Acting is with parameters {after.lag} versions old instead of {before.lag}: the "
             "first update is the same, later ones learn from what older parameters did."
         )
-    envs = int(settings["envs"])
-    if _groups(before, envs) != _groups(after, envs):
+    if (before.groups or 1) != (after.groups or 1):
         return True, (
             "Actions are chosen in other groups, whose arithmetic may differ in the last bit, and "
             "in time an action with it; the mathematics is the same."
@@ -284,5 +283,3 @@ def _placement(text: str, settings: Mapping[str, Any], cores: int) -> Placement:
     return with_workers(parse(text), int(settings["envs"]), cores)
 
 
-def _groups(placement: Placement, envs: int) -> list[int]:
-    return [share.count for groups in shares(placement, envs) for share in groups]

@@ -50,7 +50,7 @@ class Policy:
     ) -> None:
         self._algorithm = algorithm
         self._obs = jax.ShapeDtypeStruct((num_envs, *obs_spec.shape), np.dtype(obs_spec.dtype))
-        self._num_envs = num_envs
+        self.num_envs = num_envs
         self._key = key
         self._precision = precision
         self.device = device
@@ -140,7 +140,7 @@ class Policy:
     def _draw(self, key: jax.Array, start: jax.Array, first: jax.Array) -> Any:
         """Noise ``[NOISE_BLOCK, N, ...]`` for the steps from `start` on."""
         stream = wrap_key(key)
-        envs = first + jnp.arange(self._num_envs)
+        envs = first + jnp.arange(self.num_envs)
         steps = start + jnp.arange(NOISE_BLOCK)
         over_envs = jax.vmap(self._algorithm.noise, in_axes=(None, 0, None))
         return jax.vmap(over_envs, in_axes=(None, None, 0))(stream, envs, steps)

@@ -46,8 +46,10 @@ class CentralSampler(Sampler):
         self._rounds = [list(groups) for groups in rounds]
         every = [group for groups in rounds for group in groups]
         self._groups = sorted(every, key=lambda group: group.envs.first)
-        for index, group in enumerate(self._groups):
-            group.index = index
+        calls = 0
+        for group in self._groups:
+            group.index = calls
+            calls += len(group.calls)
         self._buffers = list(buffers)
         self._name = name
         self._horizon = len(buffers[0].rewards)
@@ -206,19 +208,14 @@ class CentralSampler(Sampler):
     def _act(self, groups: Sequence[ActingGroup], buffer: RolloutBuffer, t: int) -> None:
         """Choose a round's actions and begin its steps."""
         obs, step = buffer.obs[t], self.steps + t
-        chosen = [
-            (group, group.policy.begin(obs[group.columns], step, group.first))
-            for group in groups
-            if group.active != []
-        ]
+        chosen = [(group, group.act(obs, step)) for group in groups if group.active != []]
         for group, outputs in chosen:
-            row = np.asarray(outputs)  # waits for the device
-            buffer.outputs[group.index][t] = row
+            actions = group.write(outputs, buffer, t)
             if group.active is not None:  # idle environments keep their observations
                 buffer.obs[t + 1, group.columns] = obs[group.columns]
             if buffer.valid is not None:
                 buffer.valid[t, group.columns] = [episodes > 0 for episodes in group.left]
-            group.envs.send(self._slot, t, group.policy.layout.action(row), group.active)
+            group.envs.send(self._slot, t, actions, group.active)
             group.stepping = True
 
     def _receive(self, group: ActingGroup, buffer: RolloutBuffer) -> None:
@@ -273,9 +270,8 @@ class CentralSampler(Sampler):
                 buffer.truncated[t - 1, number] = True
                 buffer.keep_final(t - 1, number, last_obs)
                 self._ends.append((t - 1, number, True))
-        row = group.policy.act(buffer.obs[t, group.columns], self.steps + t, group.first)
-        buffer.outputs[group.index][t] = row
-        envs.again(group.policy.layout.action(row))
+        outputs = group.act(buffer.obs[t], self.steps + t)
+        envs.again(group.write(outputs, buffer, t))
 
     # --- Between trajectories -----------------------------------------------------------------
 

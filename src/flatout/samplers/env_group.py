@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -108,17 +108,18 @@ class InlineEnvGroup:
 
 
 class ActingGroup:
-    """Environments whose actions are chosen in one call.
+    """Environments that step together, and the policy that acts for them.
 
     Args:
         envs: the environments.
-        policy: acts for them.
+        policy: acts for them, in as many calls as its batch goes into their number.
         first: the number of the first environment in the run, from which noise is drawn, where
             `envs.first` is only its column in the arrays.
 
     Attributes:
         columns: of the environments in the arrays.
-        index: its place among the groups, in the order of their environments.
+        calls: the columns and the first environment of each call of the policy.
+        index: of the first call's outputs in the arrays.
         active: environments that play on in this trajectory, by their numbers within the group;
             None is all of them.
         left: episodes that each still plays in this trajectory.
@@ -132,8 +133,26 @@ class ActingGroup:
         self.envs, self.policy = envs, policy
         self.first = envs.first if first is None else first
         self.columns = slice(envs.first, envs.first + envs.num_envs)
+        size = policy.num_envs
+        self.calls = [
+            (slice(envs.first + at, envs.first + at + size), self.first + at)
+            for at in range(0, envs.num_envs, size)
+        ]
         self.index = 0
         self.begin(0)
+
+    def act(self, obs: np.ndarray, step: int) -> list[Any]:
+        """Begin to choose the actions for observations ``[N, ...]`` of all environments."""
+        return [self.policy.begin(obs[columns], step, first) for columns, first in self.calls]
+
+    def write(self, outputs: Sequence[Any], buffer: RolloutBuffer, t: int) -> np.ndarray:
+        """Wait for what `act` began, and write it to row t; returns the actions."""
+        actions: list[np.ndarray] = []
+        for index, output in enumerate(outputs, self.index):
+            row = np.asarray(output)  # waits for the device
+            buffer.outputs[index][t] = row
+            actions.append(self.policy.layout.action(row))
+        return actions[0] if len(actions) == 1 else np.concatenate(actions)
 
     def begin(self, episodes: int) -> None:
         """Begin a trajectory, of so many whole episodes (0: of a number of steps)."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from flatout.algorithms.parallel.packing import Bundle
+from flatout.algorithms.parallel.packing import Bundle, OutputLayout
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.config.placement import DeviceName, Share
 from flatout.envs.base import TRAINING
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ActingPolicies:
-    """The compiled policies of a run: one for each device and size of group.
+    """The compiled policies of a run: one for each device.
 
     Args:
         rounds: the groups (`shares`).
@@ -59,13 +59,12 @@ class ActingPolicies:
         self.ordered = sorted((s for groups in rounds for s in groups), key=lambda s: s.first)
         self.bundle = Bundle(algorithm.actor_shapes)
         self._remote: Remote | None = None
-        self._policies: dict[tuple[DeviceName, int], Policy] = {}
-        for share in self.ordered:
-            where = (share.device, share.count)
-            if where not in self._policies:
-                self._policies[where] = Policy(
-                    algorithm, task.obs_spec, share.count, device(share.device), key, precision
-                )
+        self._policies: dict[DeviceName, Policy] = {
+            share.device: Policy(
+                algorithm, task.obs_spec, share.batch, device(share.device), key, precision
+            )
+            for share in {share.device: share for share in self.ordered}.values()
+        }
 
     @property
     def policies(self) -> list[Policy]:
@@ -79,7 +78,13 @@ class ActingPolicies:
 
     def policy(self, share: Share) -> Policy:
         """The policy of a group."""
-        return self._policies[share.device, share.count]
+        return self._policies[share.device]
+
+    def calls(self) -> Iterator[tuple[int, OutputLayout]]:
+        """The first environment of each call of a policy, and how what it returns is packed."""
+        for share in self.ordered:
+            for at in range(0, share.count, share.batch):
+                yield share.first + at, self.policy(share).layout
 
 
 @dataclass(frozen=True)
@@ -137,7 +142,7 @@ def start_workers(
     common = Job(
         registered=spec, config=config.env, code=sent, first=0, count=0, seed=config.run.seed,
         reseed_after=reseed_after(rollout), arena=(arena.descriptor, fields),
-        local=(config, rollout) if local else None,
+        local=(config, rollout, acting.ordered[0].batch) if local else None,
     )  # fmt: skip
     jobs = [
         replace(common, first=first, count=count)
@@ -178,9 +183,9 @@ def arena_fields(
     flags = {"terminated": True, "truncated": True, "valid": rollout.episodes is not None,
              "ended": rollout.replayed}  # fmt: skip
     fields |= {name: (rows, "bool") for name, kept in flags.items() if kept}
-    for share in acting.ordered:
-        words = acting.policy(share).layout.words
-        fields[f"outputs/{share.first}"] = ((rollout.slots, rollout.horizon, words), "uint32")
+    for first, layout in acting.calls():
+        shape = (rollout.slots, rollout.horizon, layout.words)
+        fields[f"outputs/{first}"] = (shape, "uint32")
     for index, array in enumerate(acting.bundle.shapes):
         fields[f"{PARAMS}{index}"] = (array.shape, array.dtype)
     return fields
@@ -196,16 +201,14 @@ def make_sampler(
         UsageError, EnvironmentFailure: the environments cannot be made.
     """
     num_envs = config.env.envs
-    layouts = [acting.policy(share).layout for share in acting.ordered]
+    firsts, layouts = zip(*acting.calls(), strict=True)
 
     def buffer(slot: int) -> RolloutBuffer:
         shared: dict[str, Any] = {}
         if pool is not None:
             shared = {name: pool.arena[name][slot] for name in SHARED if name in pool.arena}
             if pool.local:
-                shared["outputs"] = [
-                    pool.arena[f"outputs/{share.first}"][slot] for share in acting.ordered
-                ]
+                shared["outputs"] = [pool.arena[f"outputs/{first}"][slot] for first in firsts]
         return RolloutBuffer(
             rollout.horizon, num_envs, task.obs_spec, layouts, rollout.episodes is not None,
             rollout.chunks, rollout.replayed, config.env.clip_reward, shared,

@@ -36,21 +36,23 @@ class LocalActor:
 
     def __init__(self, job: Job, arena: Arena, spent: memoryview[float]) -> None:
         assert job.local is not None
-        config, rollout = job.local
+        config, rollout, batch = job.local
         backend.start(Placement())
         task = open_task(config.env, job.code.env)
         algorithm = build_algorithm(config, *task.spaces, job.code)
         self._device = backend.device(CPU)
         self._policy = Policy(
-            algorithm, task.obs_spec, job.count, self._device, raw_key(config.run.seed, ACT)
+            algorithm, task.obs_spec, batch, self._device, raw_key(config.run.seed, ACT)
         )
         self._policy.compile()
 
+        firsts = range(job.first, job.first + job.count, batch)
+
         def buffer(slot: int) -> RolloutBuffer:
             shared = {name: arena[name][slot][:, job.columns] for name in SHARED if name in arena}
-            shared["outputs"] = arena[f"outputs/{job.first}"][slot][None]
+            shared["outputs"] = [arena[f"outputs/{first}"][slot] for first in firsts]
             return RolloutBuffer(
-                rollout.horizon, job.count, task.obs_spec, [self._policy.layout],
+                rollout.horizon, job.count, task.obs_spec, [self._policy.layout] * len(firsts),
                 rollout.episodes is not None, rollout.chunks, rollout.replayed, shared=shared,
             )  # fmt: skip
 

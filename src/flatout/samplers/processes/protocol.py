@@ -61,8 +61,8 @@ class Job:
         seed: the run's seed.
         reseed_after: see `AtariEnvs`.
         arena: the shared memory's descriptor and fields.
-        local: the settings and `RolloutSpec` of a worker that acts by itself; None if the parent
-            sends actions.
+        local: the settings, `RolloutSpec` and acting group's size of a worker that acts by itself;
+            None if the parent sends actions.
     """
 
     registered: Any
@@ -73,7 +73,7 @@ class Job:
     seed: int
     reseed_after: int
     arena: tuple[int, Fields]
-    local: tuple[TrainConfig, Any] | None = None
+    local: tuple[TrainConfig, Any, int] | None = None
 
     @property
     def columns(self) -> slice:
