@@ -64,15 +64,16 @@ def flatout_rates(args: argparse.Namespace) -> list[float]:
     from flatout.envs.task import open_task
     from flatout.samplers.make import RolloutSpec, start_workers
     from flatout.samplers.processes.env_group import WorkerEnvGroup
+    from flatout.types import UserCode
 
     source = functools.partial(Empty, args.obs)
     config = resolve("ppo", {"env": "empty", "envs": args.envs, "n_steps": ROWS})
     task = open_task(config.env, source)
     each = args.envs // args.workers
-    share = Share(CPU, tuple((worker * each, each) for worker in range(args.workers)))
+    share = Share(CPU, tuple((worker * each, each) for worker in range(args.workers)), args.envs)
     acting: Any = SimpleNamespace(ordered=[share])  # nothing acts
     pool = start_workers(
-        config, task, acting, RolloutSpec(ROWS, None, 1, False), print, source=source
+        config, task, acting, RolloutSpec(ROWS, None, 1, False), print, code=UserCode(env=source)
     )
     try:
         pool.wait()

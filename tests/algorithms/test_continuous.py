@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout import UsageError
-from flatout.algorithms.base import Algorithm, BuildSpec, raw_key, wrap_key
-from flatout.algorithms.common.continuous import Bounds
+from flatout.algorithms.base import Algorithm, BuildSpec, State, raw_key, wrap_key
+from flatout.algorithms.common.continuous import ActorParams, Bounds
 from flatout.algorithms.common.randomness import normals
 from flatout.algorithms.sac import sac
 from flatout.algorithms.td3 import td3
@@ -56,7 +56,8 @@ def agent(name: str, obs: ObservationSpec = OBS, custom: Any = None, **hyper: An
 
 @functools.cache
 def compiled(algorithm: Algorithm) -> Any:
-    return jax.jit(lambda state, batch: algorithm.update(state, batch, wrap_key(KEY)))
+    update = jax.jit(algorithm.update)
+    return lambda state, batch: update(state, batch, wrap_key(KEY), algorithm.hp)
 
 
 @functools.cache
@@ -68,10 +69,10 @@ def acting(name: str) -> Any:
 
 def learned(algorithm: Algorithm, batch: Batch, times: int) -> dict[str, np.ndarray]:
     """The metrics ``[times]`` of so many updates, which fill the run of 1000 steps."""
-    state, rows = algorithm.init(raw_key(0, 0)), list[Any]()
+    state, rows = algorithm.init(raw_key(0, 0), algorithm.hp), list[Any]()
     for t in range(times):
         step = np.int32(1000 * t // times)
-        state, metrics, _ = compiled(algorithm)(state._replace(step=step), batch)
+        state, metrics, _ = compiled(algorithm)(at(state, step), batch)
         rows.append(metrics)
     return {name: np.array([row[name] for row in jax.device_get(rows)]) for name in rows[0]}
 
@@ -89,26 +90,32 @@ def sample(seed: int, rows: int = B) -> Batch:
     )
 
 
-def start(algorithm: Algorithm) -> Any:
+def start(algorithm: Algorithm) -> State:
     """Half-way, with outputs that differ between inputs and other networks as targets."""
-    state, other = algorithm.init(raw_key(0, 0)), algorithm.init(raw_key(5, 0))
-    names = ("target_actor", "target_critics")
-    networks: dict[str, Any] = {n: getattr(other, n) for n in names if hasattr(state, n)}
-    networks |= {"actor": state.actor, "critics": state.critics}
+    state, other = (algorithm.init(raw_key(seed, 0), algorithm.hp) for seed in (0, 5))
+    params, names = state.params, ("target_actor", "target_critics")
+    networks: dict[str, Any] = {n: getattr(other.params, n) for n in names if hasattr(params, n)}
+    networks |= {"actor": params.actor, "critics": params.critics}
     networks = jax.tree.map(lambda x: 3 * x if x.ndim == 2 else x, networks)
-    return state._replace(**networks, step=np.int32(500))
+    return at(state._replace(params=params._replace(**networks)), np.int32(500))
 
 
-def plain(state: Any) -> Nets:
+def at(state: State, step: np.int32) -> State:
+    """The state at an environment step."""
+    return state._replace(counters=state.counters._replace(step=step))
+
+
+def plain(state: State) -> Nets:
     """All networks as float64 arrays of their own: what the references compute with."""
+    params = state.params
 
     def layers(trunk: Any) -> list[Any]:
         each = (*trunk.dense.layers, trunk.head)
         return [[np.array(x, np.float64) for x in (one.weight.T, one.bias)] for one in each]
 
-    names = [n for n in ("actor", "target_actor") if hasattr(state, n)]
-    nets = {name: [layers(getattr(state, name))] for name in names}
-    return nets | {n: [*map(layers, getattr(state, n))] for n in ("critics", "target_critics")}
+    names = [n for n in ("actor", "target_actor") if hasattr(params, n)]
+    nets = {name: [layers(getattr(params, name))] for name in names}
+    return nets | {n: [*map(layers, getattr(params, n))] for n in ("critics", "target_critics")}
 
 
 def forward(layers: list[Any], *x: np.ndarray) -> np.ndarray:
@@ -197,36 +204,50 @@ def test_updates_are_those_of_the_papers(name: str, hyper: dict[str, Any]) -> No
         last = said.setdefault("actor_loss", last)
         assert metrics.keys() == set(algorithm.metrics)
         assert jax.tree.map(float, metrics) == pytest.approx(said, rel=1e-3, abs=1e-5)
-    assert (state.updates, state.step) == (4, 500)
+    assert (state.counters.updates, state.counters.step) == (4, 500)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_states_keep_their_shapes_and_start_the_same_on_every_device(name: str) -> None:
     algorithm = agent(name)
-    state = algorithm.init(raw_key(0, 0))
+    state = algorithm.init(raw_key(0, 0), algorithm.hp)
     with jax.default_device(jax.devices("cpu")[1]):
-        assert eqx.tree_equal(agent(name).init(raw_key(0, 0)), state)
-    assert not eqx.tree_equal(algorithm.init(raw_key(1, 0)).actor, state.actor)
+        assert eqx.tree_equal(agent(name).init(raw_key(0, 0), agent(name).hp), state)
+    other = algorithm.init(raw_key(1, 0), algorithm.hp)
+    assert not eqx.tree_equal(other.params.actor, state.params.actor)
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(state))
-    assert eqx.tree_equal(state.target_critics, state.critics)
-    after, _, _ = jax.eval_shape(algorithm.update, state, sample(0), wrap_key(KEY))
-    later, _ = jax.eval_shape(algorithm.advance, state, jnp.int32(4))
+    assert eqx.tree_equal(state.params.target_critics, state.params.critics)
+    hp = algorithm.hp
+    after, _, _ = jax.eval_shape(algorithm.update, state, sample(0), wrap_key(KEY), hp)
+    later, _ = jax.eval_shape(algorithm.advance, state, jnp.int32(4), hp)
     wanted = jax.tree.map(lambda x: (x.shape, x.dtype), algorithm.shapes)
     for tree in (state, after, later):
         assert jax.tree.map(lambda x: (x.shape, x.dtype), tree) == wanted
-    chosen = jax.tree.leaves(algorithm.actor(state))  # acting takes no critic
-    assert {id(x) for x in chosen} == {id(x) for x in jax.tree.leaves((state.actor, state.epsilon))}
+    chosen = algorithm.actor(state, hp)  # acting takes no critic
+    assert eqx.tree_equal(chosen.actor, state.params.actor)
+    assert {id(x) for x in jax.tree.leaves(chosen)} == {
+        id(x) for x in jax.tree.leaves((state.params.actor, chosen.epsilon, chosen.noise))
+    }
+    assert (chosen.noise is None) == (name == "sac")
+    if name != "sac":
+        assert chosen.noise == hp.action_noise
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("learning_starts", [0, 100])
 def test_actions_are_random_until_learning_starts(name: str, learning_starts: int) -> None:
     algorithm = agent(name, learning_starts=learning_starts)
-    state, seen = algorithm.init(raw_key(0, 0)), list[float]()
+    state, seen = algorithm.init(raw_key(0, 0), algorithm.hp), list[float]()
     for _ in range(4):
-        seen.append(float(state.epsilon))
-        state, _ = algorithm.advance(state, jnp.int32(50))
+        seen.append(float(algorithm.actor(state, algorithm.hp).epsilon))
+        state, _ = algorithm.advance(state, jnp.int32(50), algorithm.hp)
     assert seen == ([1, 1, 0, 0] if learning_starts else [0] * 4)
+
+
+def untrained(name: str, seed: int) -> ActorParams:
+    """What acts before anything is learned."""
+    algorithm = agent(name)
+    return algorithm.actor(algorithm.init(raw_key(seed, 0), algorithm.hp), algorithm.hp)
 
 
 @functools.cache
@@ -238,7 +259,7 @@ def noise(name: str, rows: int) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_warm_up_is_uniform_and_runs_no_network(name: str) -> None:
-    params = agent(name).actor(agent(name).init(raw_key(0, 0)))
+    params = untrained(name, 0)
     broken = jax.tree.map(lambda x: np.full_like(x, np.nan), params)._replace(epsilon=np.float32(1))
     draw = noise(name, 2000)
     action, _, extras = acting(name)[0](broken, np.zeros((2000, 3), np.float32), (), draw)
@@ -256,7 +277,7 @@ def test_the_warm_up_is_uniform_and_runs_no_network(name: str) -> None:
 def test_exploration_is_gaussian_around_the_actor_and_cut_at_the_bounds() -> None:
     algorithm = agent("td3", action_noise=0.8)
     state, draw, obs = start(algorithm), noise("td3", 500), sample(0, 500).obs
-    params = algorithm.actor(state)._replace(epsilon=np.float32(0))
+    params = algorithm.actor(state, algorithm.hp)._replace(epsilon=np.float32(0))
     action, _, _ = jax.jit(algorithm.act)(params, obs, (), draw)
     mean = np.tanh(forward(plain(state)["actor"][0], obs))
     wanted = np.clip(mean + 0.8 * np.asarray(draw.normal), -1, 1)
@@ -271,7 +292,7 @@ def test_exploration_is_gaussian_around_the_actor_and_cut_at_the_bounds() -> Non
 @pytest.mark.parametrize("name", NAMES)
 def test_no_action_leaves_the_space(name: str, seed: int, scale: float, epsilon: Any) -> None:
     explore, greedy = acting(name)
-    params = agent(name).actor(agent(name).init(raw_key(seed, 0)))
+    params = untrained(name, seed)
     params = jax.tree.map(lambda x: np.float32(scale) * x, params)
     params, obs = params._replace(epsilon=np.float32(epsilon or 0)), sample(seed).obs
     draw = noise(name, B)
@@ -341,9 +362,10 @@ def chain(algorithm: Algorithm, ends: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_custom_networks_come_before_the_hidden_layers(name: str) -> None:
     custom = agent(name, custom=lambda key, shape: eqx.nn.MLP(shape[0], 7, 16, 1, key=key))
-    state = custom.init(raw_key(0, 0))
-    assert state.actor.dense.layers[0].weight.shape == (5, 7)
-    assert state.critics[0].dense.layers[0].weight.shape == (5, 7 + A)
-    first = [net.torso.layers[0].weight for net in (state.actor, *state.critics)]
+    state = custom.init(raw_key(0, 0), custom.hp)
+    params = state.params
+    assert params.actor.dense.layers[0].weight.shape == (5, 7)
+    assert params.critics[0].dense.layers[0].weight.shape == (5, 7 + A)
+    first = [net.torso.layers[0].weight for net in (params.actor, *params.critics)]
     assert not np.array_equal(first[0], first[1])  # each draws its own
-    jax.eval_shape(custom.update, state, sample(0), wrap_key(KEY))
+    jax.eval_shape(custom.update, state, sample(0), wrap_key(KEY), custom.hp)

@@ -15,8 +15,8 @@ import pytest
 import scipy.stats
 
 from flatout import DQN, SAC, CheckpointError, UsageError
-from flatout.algorithms.base import Algorithm, BuildSpec, raw_key, wrap_key
-from flatout.algorithms.dqn import ActorParams, Noise, State, dqn
+from flatout.algorithms.base import Algorithm, BuildSpec, State, raw_key, wrap_key
+from flatout.algorithms.dqn import ActorParams, Noise, Params, dqn
 from flatout.config.hyper import DQNConfig
 from flatout.config.schema import NetworkConfig
 from flatout.networks.torsos import NatureCNN
@@ -49,14 +49,16 @@ def agent(
 
 def start(algorithm: Algorithm) -> State:
     """Half-way, with values that differ between observations and another network as target."""
-    state, other = algorithm.init(raw_key(0, 0)), algorithm.init(raw_key(5, 0)).network
-    online, target = jax.tree.map(lambda x: 3 * x if x.ndim == 2 else x, (state.network, other))
-    return state._replace(network=online, target=target, step=np.int32(500))
+    state, other = (algorithm.init(raw_key(seed, 0), algorithm.hp) for seed in (0, 5))
+    params = Params(state.params.network, other.params.network)
+    params = jax.tree.map(lambda x: 3 * x if x.ndim == 2 else x, params)
+    return State(params, state.opt, state.counters._replace(step=np.int32(500)))
 
 
 @functools.cache
 def compiled(algorithm: Algorithm) -> Any:
-    return jax.jit(lambda state, batch: algorithm.update(state, batch, wrap_key(KEY)))
+    update = jax.jit(algorithm.update)
+    return lambda state, batch: update(state, batch, wrap_key(KEY), algorithm.hp)
 
 
 def sample(seed: int) -> Batch:
@@ -135,7 +137,7 @@ def reference_update(
 def test_updates_are_those_of_the_papers(hyper: dict[str, Any]) -> None:
     algorithm = agent(**hyper)
     state = start(algorithm)
-    net, target = plain(state.network), plain(state.target)
+    net, target = plain(state.params.network), plain(state.params.target)
     optimiser = ByHand(hyper.get("optimizer", "adam"), hyper.get("max_grad_norm", 10.0))
     for seed in range(3):
         batch = sample(seed)
@@ -143,39 +145,42 @@ def test_updates_are_those_of_the_papers(hyper: dict[str, Any]) -> None:
         net, errors, loss = reference_update(net, target, batch, hyper, optimiser)
         state, metrics, found = compiled(algorithm)(state, batch)
         assert metrics.keys() == set(algorithm.metrics)
-        assert_close(plain(state.network), net, atol=2e-5)
+        assert_close(plain(state.params.network), net, atol=2e-5)
         np.testing.assert_allclose(found, np.abs(errors), atol=1e-4)  # the new priorities
         wanted = {
             "loss": loss, "td_error": np.abs(errors).mean(), "q_max": highest,
             "grad_norm": optimiser.norm, "learning_rate": 0.01,  # half-way down
         }  # fmt: skip
         assert jax.tree.map(float, metrics) == pytest.approx(wanted, rel=1e-3, abs=1e-5)
-    assert_close(plain(state.target), target, atol=0.0)  # no update moves it
-    assert (state.updates, state.step) == (3, 500)
+    assert_close(plain(state.params.target), target, atol=0.0)  # no update moves it
+    assert (state.counters.updates, state.counters.step) == (3, 500)
 
 
 def test_states_keep_their_shapes() -> None:
     for algorithm in (agent(), agent(double=True, dueling=True, optimizer="rmsprop", tau=0.5)):
-        state = algorithm.init(raw_key(0, 0))
+        hp = algorithm.hp
+        state = algorithm.init(raw_key(0, 0), hp)
         assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(state))
-        assert eqx.tree_equal(state.target, state.network)
-        after, _, _ = jax.eval_shape(algorithm.update, state, sample(0), wrap_key(KEY))
-        later, _ = jax.eval_shape(algorithm.advance, state, jnp.int32(4))
+        assert eqx.tree_equal(state.params.target, state.params.network)
+        after, _, _ = jax.eval_shape(algorithm.update, state, sample(0), wrap_key(KEY), hp)
+        later, _ = jax.eval_shape(algorithm.advance, state, jnp.int32(4), hp)
         wanted = jax.tree.map(lambda x: (x.shape, x.dtype), algorithm.shapes)
         for tree in (state, after, later):
             assert jax.tree.map(lambda x: (x.shape, x.dtype), tree) == wanted
-        chosen, own = algorithm.actor(state), (state.network, state.epsilon)  # and no target
+        chosen = algorithm.actor(state, hp)
+        own = state.params.network, state.counters.epsilon  # and no target
         assert {id(x) for x in jax.tree.leaves(chosen)} == {id(x) for x in jax.tree.leaves(own)}
 
 
 def epsilons(algorithm: Algorithm, taken: int, count: int) -> list[float]:
     """Epsilon before anything and after each of so many advances."""
-    state, advance = algorithm.init(raw_key(0, 0)), jax.jit(algorithm.advance)
-    seen = [float(state.epsilon)]
+    hp, advance, actor = algorithm.hp, jax.jit(algorithm.advance), jax.jit(algorithm.actor)
+    state = algorithm.init(raw_key(0, 0), hp)
+    seen = [float(actor(state, hp).epsilon)]
     for _ in range(count):
-        state, said = advance(state, np.int32(taken))
-        assert said == {"epsilon": state.epsilon}
-        seen.append(float(state.epsilon))
+        state, said = advance(state, np.int32(taken), hp)
+        assert said == {"epsilon": actor(state, hp).epsilon}
+        seen.append(float(said["epsilon"]))
     return seen
 
 
@@ -208,7 +213,7 @@ def noise(envs: int, steps: int) -> Noise:
 
 def acted(epsilon: float, q: Any = (0.5, 2.0, -1.0)) -> tuple[np.ndarray, np.ndarray]:
     """3000 explored steps with these action values everywhere: counts of actions, and q_max."""
-    network = jax.tree.map(np.zeros_like, agent().init(raw_key(0, 0)).network)
+    network = jax.tree.map(np.zeros_like, agent().init(raw_key(0, 0), agent().hp).params.network)
     network = eqx.tree_at(lambda n: n.head.bias, network, np.float32(q))
     draw = jax.tree.map(np.ravel, noise(30, 100))
     obs = np.zeros((3000, *OBS.shape), np.float32)
@@ -235,7 +240,7 @@ def test_the_network_does_not_run_where_every_action_is_random() -> None:
 
 def test_without_noise_actions_are_greedy_whatever_epsilon() -> None:
     algorithm = agent()
-    params = algorithm.actor(start(algorithm))._replace(epsilon=np.float32(1.0))
+    params = algorithm.actor(start(algorithm), algorithm.hp)._replace(epsilon=np.float32(1.0))
     obs = sample(0).obs
     action, _, extras = jax.jit(algorithm.act)(params, obs, (), None)
     q = q_values(plain(params.network), obs)
@@ -259,15 +264,15 @@ def test_noise_is_a_function_of_key_environment_and_step() -> None:
 def test_the_target_moves_where_an_interval_of_environment_steps_is_crossed(tau: float) -> None:
     algorithm = agent(tau=tau, target_update_interval=10)
     state, moved, advance = start(algorithm), list[int](), jax.jit(algorithm.advance)
-    gap = jax.tree.map(np.subtract, state.target, state.network)
+    gap = jax.tree.map(np.subtract, state.params.target, state.params.network)
     crossed = {55: 3}  # intervals in one go are as many moves
     for taken in (4, 4, 4, 7, 1, 35, 5, 1):  # to 4, 8, 12, 19, 20, 55, 60, 61
-        before, state = state, advance(state, np.int32(taken))[0]
-        if not eqx.tree_equal(before.target, state.target):
-            moved.append(int(state.step) - 500)
+        before, state = state, advance(state, np.int32(taken), algorithm.hp)[0]
+        if not eqx.tree_equal(before.params.target, state.params.target):
+            moved.append(int(state.counters.step) - 500)
             left = (1 - tau) ** crossed.get(moved[-1], 1)
             gap = jax.tree.map(lambda x: left * x, gap)  # noqa: B023
-        now = jax.tree.map(np.subtract, state.target, state.network)
+        now = jax.tree.map(np.subtract, state.params.target, state.params.network)
         assert_close(now, gap, atol=1e-6)
     assert moved == ([12] if tau == 1.0 else [12, 20, 55, 60])  # a copy of a copy changes nothing
 
@@ -286,10 +291,10 @@ def test_a_chain_is_worth_what_its_end_says(ends: str, v0: float, v1: float) -> 
         weights=np.ones(4, np.float32),
     )
     update, advance = compiled(algorithm), jax.jit(algorithm.advance)
-    state = algorithm.init(raw_key(0, 0))
+    state = algorithm.init(raw_key(0, 0), algorithm.hp)
     for _ in range(500):
-        state = advance(update(state, batch)[0], np.int32(2))[0]
-    q = q_values(plain(state.network), states)
+        state = advance(update(state, batch)[0], np.int32(2), algorithm.hp)[0]
+    q = q_values(plain(state.params.network), states)
     np.testing.assert_allclose(q[:, :2], [[v0, v0 - 1], [v1, v1 - 1]], atol=0.02)
 
 
@@ -301,20 +306,23 @@ def test_box_actions_are_refused_with_what_takes_them() -> None:
 
 def test_images_and_custom_networks_learn() -> None:
     images = agent(PIXELS)
-    assert isinstance(images.shapes.network.torso, NatureCNN)
-    assert images.shapes.network.head.weight.shape == (ACTIONS, 512)
+    assert isinstance(images.shapes.params.network.torso, NatureCNN)
+    assert images.shapes.params.network.head.weight.shape == (ACTIONS, 512)
     pixels = np.random.default_rng(0).integers(0, 256, (1, 84, 84, 4), np.uint8)
-    state = images.init(raw_key(0, 0))
-    acting = jax.jit(lambda state: images.act(images.actor(state), pixels, (), None)[2]["q_max"])
-    wanted = jax.jit(lambda state: state.network(np.float32(pixels / 255)).max())(state)
+    state = images.init(raw_key(0, 0), images.hp)
+    acting = jax.jit(
+        lambda state: images.act(images.actor(state, images.hp), pixels, (), None)[2]["q_max"]
+    )
+    wanted = jax.jit(lambda state: state.params.network(np.float32(pixels / 255)).max())(state)
     assert float(acting(state)[0]) == pytest.approx(float(wanted), rel=1e-4)
     batch = sample(0)._replace(obs=np.repeat(pixels, B, 0), next_obs=np.repeat(pixels, B, 0))
-    jax.eval_shape(images.update, state, batch, wrap_key(KEY))
+    jax.eval_shape(images.update, state, batch, wrap_key(KEY), images.hp)
     custom = agent(custom=lambda key, shape: eqx.nn.MLP(shape[0], 7, 16, 1, key=key))
-    assert custom.shapes.network.head.weight.shape == (ACTIONS, 7)
-    state = custom.init(raw_key(0, 0))
+    assert custom.shapes.params.network.head.weight.shape == (ACTIONS, 7)
+    state = custom.init(raw_key(0, 0), custom.hp)
     after, _, _ = compiled(custom)(state, sample(0))
-    moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), state.network, after.network)
+    nets = state.params.network, after.params.network
+    moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), *nets)
     assert min(jax.tree.leaves(moved)) > 1e-3
 
 

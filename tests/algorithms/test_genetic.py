@@ -56,7 +56,7 @@ def member(members: Any, index: int) -> list[np.ndarray]:
 @pytest.mark.parametrize(("first", "count"), [(0, P), (0, 3), (3, 3), (2, 1)])
 def test_each_environment_is_played_by_its_member(action: Any, first: int, count: int) -> None:
     algorithm = agent(action)
-    members = algorithm.init(raw_key(3, 0)).members
+    members = algorithm.init(raw_key(3, 0), algorithm.hp).params
     obs = np.random.default_rng(0).normal(size=(count, 3)).astype(np.float32)
     noise = jnp.arange(first, first + count)
     found = algorithm.act(members, obs, (), noise)[0]
@@ -71,18 +71,18 @@ def test_each_environment_is_played_by_its_member(action: Any, first: int, count
 
 def test_the_best_stay_and_the_others_become_noisy_copies_of_them() -> None:
     algorithm = agent(rollout_episodes=2)
-    state = algorithm.init(raw_key(3, 0))
+    state = algorithm.init(raw_key(3, 0), algorithm.hp)
     fitness = [1.0, 9.0, 3.0, 8.0, 0.0, 2.0]
-    after, metrics, _ = algorithm.update(state, played(fitness), wrap_key(raw_key(0, 1)))
+    after, metrics, _ = algorithm.update(
+        state, played(fitness), wrap_key(raw_key(0, 1)), algorithm.hp
+    )
     for place, before in enumerate((1, 3)):
-        for new, old in zip(
-            member(after.members, place), member(state.members, before), strict=True
-        ):
+        for new, old in zip(member(after.params, place), member(state.params, before), strict=True):
             np.testing.assert_array_equal(new, old)
     kicks = []
     for place in range(2, P):
         parent = (1, 3)[place % 2]
-        pairs = zip(member(after.members, place), member(state.members, parent), strict=True)
+        pairs = zip(member(after.params, place), member(state.params, parent), strict=True)
         kicks.append(np.concatenate([(new - old).ravel() for new, old in pairs]))
     assert 0.08 < np.std(kicks) < 0.12
     assert abs(np.corrcoef(kicks)[0, 1]) < 0.3, "each copy has noise of its own"
@@ -95,7 +95,7 @@ def test_the_best_stay_and_the_others_become_noisy_copies_of_them() -> None:
             "updates": 1,
         }
     )
-    assert int(after.step) == 2 * P
+    assert int(after.counters.step) == 2 * P
 
 
 def test_an_episode_that_is_not_finished_counts_as_one() -> None:
@@ -105,10 +105,10 @@ def test_an_episode_that_is_not_finished_counts_as_one() -> None:
     assert trajectory.valid is not None
     trajectory.valid[:, 1], trajectory.rewards[:, 1] = True, 0.0
     trajectory.rewards[0, 1], trajectory.terminated[:, 1] = 20.0, False
-    state = algorithm.init(raw_key(3, 0))
-    after, metrics, _ = algorithm.update(state, trajectory, wrap_key(raw_key(0, 1)))
+    state = algorithm.init(raw_key(3, 0), algorithm.hp)
+    after, metrics, _ = algorithm.update(state, trajectory, wrap_key(raw_key(0, 1)), algorithm.hp)
     assert float(metrics["fitness_max"]) == 20.0
-    for new, old in zip(member(after.members, 0), member(state.members, 1), strict=True):
+    for new, old in zip(member(after.params, 0), member(state.params, 1), strict=True):
         np.testing.assert_array_equal(new, old)
 
 
@@ -152,14 +152,15 @@ def test_members_that_were_replaced_meanwhile_are_not_selected() -> None:
 
 def test_generations_differ_and_are_reproduced() -> None:
     algorithm = agent()
-    state = algorithm.init(raw_key(3, 0))
+    state = algorithm.init(raw_key(3, 0), algorithm.hp)
+    second = state._replace(counters=state.counters._replace(updates=np.int32(1)))
     key = wrap_key(raw_key(0, 1))
-    one = algorithm.update(state, played([0.0] * P), key)[0]
-    again = algorithm.update(state, played([0.0] * P), key)[0]
-    later = algorithm.update(state._replace(iteration=np.int32(1)), played([0.0] * P), key)[0]
+    one = algorithm.update(state, played([0.0] * P), key, algorithm.hp)[0]
+    again = algorithm.update(state, played([0.0] * P), key, algorithm.hp)[0]
+    later = algorithm.update(second, played([0.0] * P), key, algorithm.hp)[0]
     for place in range(P):
-        assert all(map(np.array_equal, member(one.members, place), member(again.members, place)))
-    assert not all(map(np.array_equal, member(one.members, 5), member(later.members, 5)))
+        assert all(map(np.array_equal, member(one.params, place), member(again.params, place)))
+    assert not all(map(np.array_equal, member(one.params, 5), member(later.params, 5)))
 
 
 def test_cartpole_is_learned_by_parameters_alone() -> None:

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
-from flatout.algorithms.base import Algorithm, BuildSpec, raw_key, wrap_key
+from flatout.algorithms.base import Algorithm, BuildSpec, State, raw_key, wrap_key
 from flatout.algorithms.common.returns import RunningMoments
-from flatout.algorithms.ppo import State, ppo
+from flatout.algorithms.ppo import ppo
 from flatout.config.hyper import PPOConfig
 from flatout.config.schema import NetworkConfig
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec, Trajectory
@@ -47,13 +47,14 @@ def agent(action: ActionSpec = MOVES, total_steps: int = 10_000, **hyper: Any) -
 
 def start(algorithm: Algorithm) -> State:
     """A fresh state whose policy is not nearly uniform, so that there is something to compare."""
-    state = algorithm.init(raw_key(0, 0))
+    state = algorithm.init(raw_key(0, 0), algorithm.hp)
     return jax.tree.map(lambda x: x * 30 if x.shape in ((3, 8), (2, 8)) else x, state)
 
 
 @functools.cache
 def compiled(algorithm: Algorithm) -> Any:
-    return jax.jit(lambda state, x, key: algorithm.update(state, x, wrap_key(key)))
+    update = jax.jit(algorithm.update)
+    return lambda state, x, key: update(state, x, wrap_key(key), algorithm.hp)
 
 
 def learn(algorithm: Algorithm, state: State, x: Trajectory, key: Any = KEY) -> tuple[State, Any]:
@@ -67,7 +68,7 @@ def rollout(algorithm: Algorithm, seed: int = 0, off_policy: float = 0.0) -> Tra
     rng = np.random.default_rng(seed)
     obs = rng.normal(size=(T + 1, N, 3)).astype(np.float32)
     noise = jax.vmap(algorithm.noise, (None, None, 0))(wrap_key(KEY), 0, jnp.arange(T * N))
-    params = algorithm.actor(start(algorithm))
+    params = algorithm.actor(start(algorithm), algorithm.hp)
     action, _, extras = algorithm.act(params, obs[:-1].reshape(-1, 3), (), noise)
     extras = {name: np.array(x).reshape(T, N, *x.shape[1:]) for name, x in extras.items()}
     extras["log_prob"] += (off_policy * rng.normal(size=(T, N))).astype(np.float32)
@@ -88,7 +89,7 @@ def rollout(algorithm: Algorithm, seed: int = 0, off_policy: float = 0.0) -> Tra
 
 def plain(state: State) -> Params:
     """The networks as plain nested arrays: what the reference below computes with."""
-    actor, critic = state.networks.actor, state.networks.critic
+    actor, critic = state.params.networks.actor, state.params.networks.critic
     layers = ((*one.torso.layers, one.head) for one in (actor, critic))
     acting, judging = ([(layer.weight.T, layer.bias) for layer in each] for each in layers)
     return {"actor": acting, "log_std": actor.extra, "critic": judging}
@@ -183,7 +184,7 @@ def test_updates_are_those_of_the_paper(action: ActionSpec, hyper: dict[str, Any
     assert largest_change(plain(state), wanted) > 0.001
     assert_close(plain(after), wanted)
     assert 0 < metrics["clip_fraction"] < 1  # so that clipping is seen
-    assert (after.step, after.iteration) == (T * N, 1)
+    assert (after.counters.step, after.counters.updates) == (T * N, 1)
 
 
 def test_every_epoch_uses_every_transition_once_in_the_keys_order() -> None:
@@ -199,7 +200,7 @@ def test_every_epoch_uses_every_transition_once_in_the_keys_order() -> None:
     losses = ("value_loss", "entropy")
     assert [metrics[x] for x in losses] == pytest.approx([wanted[x] for x in losses], rel=1e-5)
     assert_close(first, again, atol=0.0)
-    assert largest_change(first.optimiser, other.optimiser) > 0
+    assert largest_change(first.opt, other.opt) > 0
 
 
 def test_truncation_bootstraps_from_the_final_observation_and_termination_does_not() -> None:
@@ -278,7 +279,7 @@ def test_padding_changes_nothing(batch: int, lengths: Lengths, seed: int, scale:
     clean, metrics = learn(padded, state, masked(x, lengths, 2 * T, 0, 0.0))
     dirty, same = learn(padded, state, masked(x, lengths, 2 * T, seed, scale))
     assert metrics["updates"] == 2 * -(-sum(lengths) // batch)  # none of padding alone
-    assert clean.step == sum(lengths)
+    assert clean.counters.step == sum(lengths)
     assert_close(dirty, clean)
     assert same == pytest.approx(metrics, rel=1e-4, abs=1e-4)
     if batch > T * N:  # without minibatches, less padding is the same too
@@ -293,7 +294,8 @@ def test_observations_are_normalised_by_the_statistics_of_before() -> None:
     scaled = x._replace(**{name: (getattr(x, name) - mean) / deviation for name in names})
     wanted, _ = learn(agent(), state, scaled)
     old = RunningMoments(mean, deviation**2, np.float32(1e-4))
-    after, _ = learn(agent(normalize_observation=True), state._replace(obs_moments=old), x)
+    seen = state._replace(params=state.params._replace(obs_moments=old))
+    after, _ = learn(agent(normalize_observation=True), seen, x)
     assert_close(plain(after), plain(wanted))
-    np.testing.assert_allclose(after.obs_moments.mean, x.obs.mean((0, 1)), atol=1e-4)
-    np.testing.assert_allclose(after.obs_moments.var, x.obs.var((0, 1)), atol=1e-3)
+    np.testing.assert_allclose(after.params.obs_moments.mean, x.obs.mean((0, 1)), atol=1e-4)
+    np.testing.assert_allclose(after.params.obs_moments.var, x.obs.var((0, 1)), atol=1e-3)

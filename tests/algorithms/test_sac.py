@@ -106,7 +106,7 @@ def test_densities_and_their_slopes_survive_saturation(raw: float) -> None:
 
 def test_acting_samples_and_without_noise_takes_the_middle() -> None:
     state, obs, draw = start(agent("sac")), sample(0, 500).obs, noise("sac", 500)
-    params = agent("sac").actor(state)._replace(epsilon=np.float32(0))
+    params = agent("sac").actor(state, agent("sac").hp)._replace(epsilon=np.float32(0))
     out = forward(plain(state)["actor"][0], obs)
     explore, greedy = acting("sac")
     own, _, extras = explore(params, obs, (), draw)
@@ -179,22 +179,26 @@ AUTO: dict[str, Any] = {
 def test_updates_are_those_of_the_paper(hyper: dict[str, Any]) -> None:
     algorithm, config = agent("sac", **hyper), SACConfig(**hyper)
     state = start(algorithm)
-    nets, log_ent = plain(state), np.asarray(state.log_ent, np.float64)
+    given = state.params.log_ent is None
+    weight = np.log(algorithm.hp.ent_coef) if given else state.params.log_ent
+    nets, log_ent = plain(state), np.asarray(weight, np.float64)
     first = 0.01 if hyper == FIXED else 0.1
     assert float(np.exp(log_ent)) == pytest.approx(first)
-    assert float(np.exp(agent("sac").init(raw_key(0, 0)).log_ent)) == 1.0
+    usual = agent("sac")
+    assert float(np.exp(usual.init(raw_key(0, 0), usual.hp).params.log_ent)) == 1.0
     optimisers = [ByHand(max_grad_norm=config.max_grad_norm) for _ in range(2)] + [ByHand()]
     for t in range(1, 5):
         batch = sample(t)
         nets, log_ent, said, errors = reference_update(nets, log_ent, batch, t, config, optimisers)
         state, metrics, found = compiled(algorithm)(state, batch)
         assert_close(plain(state), nets, atol=3e-5)
-        assert float(state.log_ent) == pytest.approx(float(log_ent), abs=1e-5)
+        if not given:
+            assert float(state.params.log_ent) == pytest.approx(float(log_ent), abs=1e-5)
         np.testing.assert_allclose(found, errors, atol=2e-4)  # the new priorities
         assert metrics.keys() == set(algorithm.metrics)
         assert jax.tree.map(float, metrics) == pytest.approx(said, rel=2e-3, abs=1e-5)
-    assert (state.updates, state.step) == (4, 500)
-    assert (state.ent_optimiser is None) == (hyper == FIXED)
+    assert (state.counters.updates, state.counters.step) == (4, 500)
+    assert (state.opt.ent is None) == (hyper == FIXED)
 
 
 def test_a_learned_weight_brings_the_entropy_to_its_target() -> None:
@@ -216,16 +220,16 @@ def test_a_chain_is_worth_what_its_end_says(ends: str) -> None:
 
 def test_images_are_seen_through_convolutions_and_scaled() -> None:
     images = agent("sac", PIXELS)
-    assert isinstance(images.shapes.actor.torso, NatureCNN)
-    assert isinstance(images.shapes.critics[0].torso, NatureCNN)
-    assert images.shapes.critics[0].dense.layers[0].weight.shape == (5, 512 + A)
+    assert isinstance(images.shapes.params.actor.torso, NatureCNN)
+    assert isinstance(images.shapes.params.critics[0].torso, NatureCNN)
+    assert images.shapes.params.critics[0].dense.layers[0].weight.shape == (5, 512 + A)
     frames = jax.ShapeDtypeStruct((B, *PIXELS.shape), np.uint8)
     batch = sample(0)._replace(obs=frames, next_obs=frames)
-    jax.eval_shape(images.update, images.shapes, batch, wrap_key(KEY))
-    state = images.init(raw_key(0, 0))
+    jax.eval_shape(images.update, images.shapes, batch, wrap_key(KEY), images.hp)
+    state = images.init(raw_key(0, 0), images.hp)
     pixels = np.random.default_rng(0).integers(0, 256, (1, *PIXELS.shape), np.uint8)
-    own = jax.jit(lambda s: images.act(images.actor(s), pixels, (), None)[0])(state)
-    mean = jax.jit(lambda s: s.actor(np.float32(pixels / 255)))(state)[:, :A]
+    own = jax.jit(lambda s: images.act(images.actor(s, images.hp), pixels, (), None)[0])(state)
+    mean = jax.jit(lambda s: s.params.actor(np.float32(pixels / 255)))(state)[:, :A]
     np.testing.assert_allclose(own, MIDDLE + HALF * np.tanh(mean), rtol=1e-4)
 
 

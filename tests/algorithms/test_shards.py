@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.algorithms.parallel.accumulate import value_and_grad
+from flatout.algorithms.parallel.accumulate import gradient
 from flatout.algorithms.parallel.shards import Shards
 from flatout.buffers.arrays import split
-from flatout.buffers.rows import JoinedRows, ShardRows
+from flatout.buffers.ring import Geometry, Ring
+from flatout.buffers.rows import RingRows, by_shard
 from flatout.learner.mesh import Mesh
-from flatout.types import Trajectory
+from flatout.types import ObservationSpec, Trajectory
 from tests.conftest import Result, furthest, last_saved
+from tests.worlds import Rates, Store, World
 
 Cli = Callable[..., Result]
 
@@ -216,13 +219,13 @@ def test_the_mean_of_parts_is_that_of_their_rows_together(devices: int, own: boo
         x, y, _ = rows
         seen.append(len(x))
         error = x @ weight - y
-        return jnp.square(error).mean(), (jnp.abs(error).mean(), error)
+        return jnp.square(error).mean(), ({"size": jnp.abs(error).mean()}, error)
 
-    gradient = value_and_grad(loss, 1, shards)
+    averaged = gradient(loss, 20, shards=shards)
 
     def part(state: Any, held: Any, weight: jax.Array, x: jax.Array, y: jax.Array) -> Any:
-        (value, (size, error)), grad = gradient(weight, (x, y, jnp.ones(len(x))))
-        return state, held, *shards.mean((value, size, grad)), error
+        grad, means, error = averaged(weight, (x, y, jnp.ones(len(x))))
+        return state, held, means["loss"], means["size"], grad, error
 
     rng = np.random.default_rng(0)
     weight, x, y = (rng.normal(size=shape) for shape in ((3,), (4, 5, 3), (4, 5)))
@@ -300,24 +303,31 @@ def test_a_trajectory_falls_into_its_environments_parts(data: st.DataObject) -> 
         assert set(part.final_obs[used]) == {cut for cut in cuts if cut % envs // own == number}
 
 
-def test_rows_of_parts_are_one_store_on_disk_and_parts_again() -> None:
-    truncated = np.random.default_rng(0).random((20, 6)) < 0.3
-    rewards, finals = np.arange(120.0).reshape(20, 6), np.flatnonzero(truncated.reshape(-1))
+def test_rows_of_shards_are_those_of_one_ring() -> None:
+    """Rows ``[S, L * n, ...]`` in NumPy, on one device and on two read as ``[L * N, ...]`` do."""
+    shards, envs, rows = 4, 2, 9
+    whole = Geometry(ObservationSpec((3,), "float32"), shards * envs, rows, 1)
+    one = dataclasses.replace(whole, num_envs=envs)
+    world, store = World(whole.spec, whole.num_envs, 1, Rates(0.2, 0.3, 0)), Store(whole)
+    for length in (3, 5, 4, 2, 6):
+        store.take(world.collect(length))
 
-    class Rows:
-        stored = (3, 23)
+    def part(array: np.ndarray) -> np.ndarray:
+        parts = by_shard(array.reshape(whole.length, whole.num_envs, *array.shape[1:]), shards)
+        return parts.reshape(shards, -1, *array.shape[1:])
 
-        def read(self, first: int, end: int) -> dict[str, np.ndarray]:
-            rows = slice(first - 3, end - 3)
-            before = truncated[: rows.start].sum()
-            own = finals[before : before + truncated[rows].sum()]
-            return {"rewards": rewards[rows], "truncated": truncated[rows], "finals": own}
-
-    joined = JoinedRows([ShardRows(Rows(), first, 2) for first in (0, 2, 4)])
-    assert joined.stored == (3, 23)
-    for first, end in ((3, 23), (7, 8), (10, 19)):
-        for name, array in Rows().read(first, end).items():
-            np.testing.assert_array_equal(joined.read(first, end)[name], array)
+    finals = np.broadcast_to(store.ring.finals, (shards, *store.ring.finals.shape))
+    parted = Ring(*map(part, store.ring[:-1]), finals)
+    devices = jax.sharding.Mesh(np.array(jax.devices("cpu")[:2]), ("devices",))
+    over = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec("devices"))
+    plain = RingRows(whole, store.ring, store.ledger.head)
+    first, end = plain.stored
+    for ring in (parted, jax.device_put(parted), jax.device_put(parted, over)):
+        read = RingRows(one, ring, store.ledger.head)
+        assert read.stored == (first, end)
+        for start, stop in ((first, end), (first + 2, first + 3), (end - 4, end)):
+            for name, array in plain.read(start, stop).items():
+                np.testing.assert_array_equal(read.read(start, stop)[name], array)
 
 
 @pytest.mark.parametrize(

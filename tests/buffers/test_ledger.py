@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import jax
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout.algorithms.base import ReplaySpec
 from flatout.buffers.ledger import Ledger
+from flatout.buffers.replay import weights_exponent
 from flatout.buffers.ring import Geometry
 from tests.worlds import NEEDS, VECTOR, World
 
@@ -28,7 +31,7 @@ def test_updates_are_those_that_the_steps_have_paid_for(
     )  # fmt: skip
     rows = needs.horizon(num_envs)
     assert rows * num_envs >= train_freq > (rows - 1) * num_envs
-    ledger = Ledger(Geometry(VECTOR, num_envs, max(rows, 4), 1, 0.9), needs)
+    ledger = Ledger(Geometry(VECTOR, num_envs, max(rows, 4), 1), needs)
     world, total, steps = World(VECTOR, num_envs, 0), 0, 0
     for _ in range(rounds):
         ledger.ingest(world.collect(rows))
@@ -40,10 +43,11 @@ def test_updates_are_those_that_the_steps_have_paid_for(
 
 
 def test_beta_moves_over_the_run() -> None:
-    ledger = Ledger(Geometry(VECTOR, 2, 4, 1, 0.9), NEEDS)
-    world, seen = World(VECTOR, 2, 0), [ledger.beta]
-    for _ in range(300):
+    sizes, ends = Geometry(VECTOR, 2, 4, 1), np.float32([0.4, 1.0])
+    ledger, world, seen = Ledger(sizes, NEEDS), World(VECTOR, 2, 0), list[float]()
+    exponent = jax.jit(lambda head: weights_exponent(NEEDS, sizes, head, ends))
+    for _ in range(301):
+        seen.append(float(exponent(np.int32(ledger.head))))
         ledger.ingest(world.collect(2))
-        seen.append(ledger.beta)
     assert seen[:3] == pytest.approx([0.4, 0.4 + 0.6 * 0.004, 0.4 + 0.6 * 0.008])
     assert seen[250:] == [1.0] * 51

@@ -72,7 +72,8 @@ class Agent:
         algorithm, (_, self.spec, _) = build(case), CASES[case]
         needs = algorithm.replay
         assert needs is not None
-        self.geometry = Geometry(self.spec, LANES, ROWS, needs.n_step, needs.gamma)
+        self.geometry = Geometry(self.spec, LANES, ROWS, needs.n_step)
+        self.gamma = float(algorithm.hp.gamma)
         self.box = 2 if algorithm.name == "sac" else 0
         self.rows = algorithm.horizon
         self.enter()
@@ -116,8 +117,9 @@ class Agent:
         ring = Ring(*map(np.asarray, held.ring if held else self.buffer._ring))
         head = self.buffer.ledger.head
         row, lane = grid(self.geometry, head)
-        batch = plain(self.geometry, gather(np, self.geometry, ring, head, row, lane))
-        compare(self.world, self.geometry, batch, head, row, lane)
+        found = gather(np, self.geometry, ring, head, row, lane)
+        batch = plain(self.geometry, found, self.gamma)
+        compare(self.world, self.geometry, batch, head, row, lane, self.gamma)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -270,7 +272,7 @@ def test_the_updates_that_are_due_are_made(kind: str) -> None:
     made = [round(one.step()["updates"]) for _ in range(12)]
     assert np.cumsum(made).tolist() == [max(4 * n - 6, 0) * 5 // 4 for n in range(1, 13)]
     state: Any = one.learner.host_state()
-    assert (state.updates, state.step) == (sum(made), 48)
+    assert (state.counters.updates, state.counters.step) == (sum(made), 48)
 
 
 RUN = (

@@ -38,7 +38,7 @@ BLOCK = 500
 
 def geometry(num_envs: int, rows: int) -> Geometry:
     """With three more rows than can be sampled: two older ones for stacks, one to come."""
-    return Geometry(SPEC, num_envs, rows, 1, 0.99)
+    return Geometry(SPEC, num_envs, rows, 1)
 
 
 @functools.cache
@@ -125,7 +125,7 @@ def test_a_draw_is_a_pure_function_of_key_and_update() -> None:
     np.testing.assert_array_equal(fewer.row, many.row[:, :4])
 
     def body(update: jax.Array, rows: jax.Array) -> jax.Array:
-        return rows.at[update].set(draw(sizes, KEY, update, 70, BATCH, None, 1.0).row)
+        return rows.at[update].set(draw(sizes, KEY, update, 70, BATCH, None, jnp.ones(())).row)
 
     looped = jax.jit(lambda: jax.lax.fori_loop(0, 64, body, jnp.zeros((64, BATCH), jnp.int32)))()
     np.testing.assert_array_equal(looped, many.row)
@@ -171,10 +171,8 @@ def arriving(sizes: Geometry, rows: int) -> Any:
 
 @functools.cache
 def giving(sizes: Geometry) -> Any:
-    def run(priorities: Priorities, row: Any, lane: Any, error: Any) -> Priorities:
-        return set_priorities(sizes, priorities, row, lane, error, ALPHA)
-
-    return jax.jit(run)
+    run = jax.jit(functools.partial(set_priorities, sizes))
+    return lambda *given: run(*given, np.float32(ALPHA))
 
 
 def assert_sums(sizes: Geometry, priorities: Priorities) -> None:

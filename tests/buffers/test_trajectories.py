@@ -183,7 +183,7 @@ def test_full_it_is_learned_from_as_one_trajectory_of_more_environments() -> Non
     own, same = learn(many, state, replayed(3, parts))
     assert_close(plain(own), plain(wanted))
     assert same == pytest.approx(metrics, rel=1e-4, abs=1e-5)
-    assert (own.step, wanted.step) == (STEPS * N, 3 * STEPS * N)
+    assert (own.counters.step, wanted.counters.step) == (STEPS * N, 3 * STEPS * N)
 
 
 def test_old_trajectories_keep_the_probabilities_they_were_acted_with() -> None:

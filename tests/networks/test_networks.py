@@ -77,7 +77,8 @@ def test_orthogonal_matrices_are_orthogonal(
 
 
 def test_fresh_networks_have_the_papers_gains_and_zero_biases() -> None:
-    networks = agent(hidden=(32, 16)).init(raw_key(0, 0)).networks
+    algorithm = agent(hidden=(32, 16))
+    networks = algorithm.init(raw_key(0, 0), algorithm.hp).params.networks
     torsos = (*networks.actor.torso.layers, *networks.critic.torso.layers)
     gains = [math.sqrt(2)] * 4 + [0.01, 1.0]
     for layer, gain in zip(
@@ -89,7 +90,9 @@ def test_fresh_networks_have_the_papers_gains_and_zero_biases() -> None:
 
 
 def test_networks_are_drawn_from_the_key_alone() -> None:
-    first, again, other = (agent().init(raw_key(seed, 0)).networks for seed in (1, 1, 2))
+    first, again, other = (
+        agent().init(raw_key(seed, 0), agent().hp).params.networks for seed in (1, 1, 2)
+    )
     assert eqx.tree_equal(first, again)
     assert not np.array_equal(first.actor.head.weight, other.actor.head.weight)
 
@@ -293,7 +296,7 @@ def test_hashes_are_those_of_the_librarys_generator(key: list[int], counters: li
 
 def test_acting_does_not_depend_on_which_steps_came_before() -> None:
     algorithm = agent()
-    params = algorithm.actor(algorithm.init(raw_key(0, 0)))
+    params = algorithm.actor(algorithm.init(raw_key(0, 0), algorithm.hp), algorithm.hp)
     obs = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
 
     def policy() -> Policy:
@@ -415,6 +418,6 @@ def test_custom_networks_that_cannot_be_made_are_refused() -> None:
 
 def test_custom_networks_are_used_with_heads_of_their_width() -> None:
     algorithm = agent(custom=lambda key, shape: eqx.nn.MLP(shape[0], 7, 16, 1, key=key))
-    networks = algorithm.shapes.networks
+    networks = algorithm.shapes.params.networks
     assert networks.actor.head.weight.shape == (3, 7)
     assert networks.critic.head.weight.shape == (1, 7)

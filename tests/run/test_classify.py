@@ -96,7 +96,7 @@ def test_parts_that_agree_now_and_then_are_local_gradient_descent(
     alone = classify(
         ClassifyConfig(), BuildSpec(NetworkConfig(), image_spec(data), labels, 1, 4, 2)
     )
-    state, update = alone.init(raw_key(0, INIT)), jax.jit(alone.update)
+    state, update = alone.init(raw_key(0, INIT), alone.hp), jax.jit(alone.update)
     for step in (0, 2):
         learned = []
         for part in range(4):
@@ -105,7 +105,7 @@ def test_parts_that_agree_now_and_then_are_local_gradient_descent(
                 rows.obs[step : step + 2, own].reshape(32, 8, 8, 1),
                 rows.actions[step : step + 2, own].reshape(-1), 2, 16,
             )  # fmt: skip
-            learned.append(update(state, mine, jax.random.key(0))[0])
+            learned.append(update(state, mine, jax.random.key(0), alone.hp)[0])
         state = jax.tree.map(
             lambda *own: np.mean(own, 0).astype(own[0].dtype), *jax.device_get(learned)
         )

@@ -53,7 +53,7 @@ def test_seeds_decide_everything(tmp_path: Path) -> None:
 
     one, again, other = learned(1), learned(1), learned(2)
     assert_same(one, again)
-    name = "learner.networks.actor.head.weight"
+    name = "learner.params.networks.actor.head.weight"
     assert not np.array_equal(one[name], other[name])
 
 

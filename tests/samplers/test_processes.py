@@ -29,7 +29,7 @@ from flatout.hardware import backend
 from flatout.samplers.make import ActingPolicies, RolloutSpec, make_sampler, start_workers
 from flatout.samplers.processes import pool as pool
 from flatout.spans import Spans
-from flatout.types import Trajectory
+from flatout.types import Trajectory, UserCode
 from tests.fault_envs import Faulty, Sleepy
 
 PROCESSES = "sampler=processes workers=2x2"
@@ -56,7 +56,8 @@ def sampler(
     pure = build_algorithm(config, *task.spaces)
     where = with_workers(parse(placement), envs, 2)
     acting = ActingPolicies(shares(where, envs), pure, task, raw_key(0, 2), backend.device)
-    bundle = acting.bundle.pack_host(pure.actor(pure.init(raw_key(0, 0))))
+    params = pure.actor(pure.init(raw_key(0, 0), pure.hp), pure.hp)
+    bundle = acting.bundle.pack_host(params)
     for policy in acting.policies:
         policy.compile()
         policy.publish(jax.device_put(bundle, policy.device), 0, Spans())
@@ -66,7 +67,9 @@ def sampler(
     local = where.inference == "local"
     pool = None
     if not inline:
-        pool = start_workers(config, task, acting, rollout, said.append, source=source, local=local)
+        pool = start_workers(
+            config, task, acting, rollout, said.append, code=UserCode(env=source), local=local
+        )
         if local:
             acting.remote(pool).publish(bundle, 0, Spans())
     try:

@@ -24,6 +24,7 @@ from flatout.run.build import assemble
 from flatout.run.components import Components
 from flatout.schedules.overlapped import OverlappedSchedule
 from flatout.spans import Spans
+from flatout.types import UserCode
 from tests.fault_envs import Faulty
 from tests.kills import kill_at_random_times
 
@@ -41,7 +42,7 @@ def parts(
 ) -> Iterator[Components]:
     own = {"env": "CartPole-v1", "envs": 4, "steps": 10_000, "placement": placement}
     config = resolve(algorithm, own | SETTINGS[algorithm] | settings)
-    made = assemble(config, Spans(), source=source)
+    made = assemble(config, Spans(), code=UserCode(env=source))
     try:
         made.schedule.start()
         yield made

@@ -80,9 +80,9 @@ def later(run: Path) -> None:
 
 
 INSANE: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    "NaN weights": (f"{CHECKPOINT}|NaN", arrays("learner.network", np.nan)),
+    "NaN weights": (f"{CHECKPOINT}|NaN", arrays("learner.params.network", np.nan)),
     "infinite weights": (f"{CHECKPOINT}|infinite", arrays(
-        "learner.target", np.inf)),
+        "learner.params.target", np.inf)),
     "step 1e15": (f"{CHECKPOINT}|1000000000000000", state(lambda d: d.update(step=10**15))),
     "step -5": (f"{CHECKPOINT}|-5", state(lambda d: d.update(step=-5))),
     "step 1e15 in its name": ("step_999999999999999|256", later),
@@ -156,7 +156,7 @@ def test_insane_agents(run: Path, flatout: Cli, kind: str) -> None:
 def test_an_agent_with_weights_that_are_no_numbers(run: Path, flatout: Cli) -> None:
     file = run / "params.safetensors"
     held, said = checkpoint.load_agent(file)
-    name = next(n for n in held if n.startswith("learner.network"))
+    name = next(n for n in held if n.startswith("learner.params.network"))
     held[name] = np.full_like(held[name], np.nan)
     checkpoint.save_agent(file, held, {n: v for n, v in said.items() if n != "sha256"})
     sentence(flatout("eval", run), 1, f"{file}|NaN")

@@ -78,6 +78,7 @@ def a2c(config: A2CConfig, spec: BuildSpec) -> Algorithm:
             centred = centre(batch.advantage, None, shards.each_step)
             batch = batch._replace(advantage=centred)
         grads, metrics, _ = grad(state.params.networks, batch, hp)
+        del metrics["loss"]
         networks, opt, norm = optimiser.step(
             state.params.networks, grads, state.opt, rate, hp.max_grad_norm
         )

@@ -55,7 +55,7 @@ def no_noise(key: jax.Array, env: jax.Array, step: jax.Array) -> jax.Array:
     return jnp.zeros(())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no hash
 class Algorithm:
     """Pure functions and the data they declare. Nothing here names a device or an environment.
 

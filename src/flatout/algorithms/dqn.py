@@ -20,7 +20,6 @@ from flatout.algorithms.base import (
     Acted,
     Algorithm,
     BuildSpec,
-    Counters,
     State,
     Updated,
     replay_spec,
@@ -66,6 +65,15 @@ class Params(NamedTuple):
 
     network: QNetwork
     target: QNetwork
+
+
+class Counters(NamedTuple):
+    """Environment steps and updates (int32), and the probability of a random action. It is kept: a
+    saved agent explores as it did at last, however long the next run is."""
+
+    step: Array
+    updates: Array
+    epsilon: Array
 
 
 class Noise(NamedTuple):
@@ -135,8 +143,10 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         online = eqx.filter(build(FanIn(np.random.default_rng(key))), eqx.is_array)
         online = jax.tree.map(np.asarray, online)
         zero = np.zeros((), np.int32)
+        first = np.float32(1.0) if config.learning_starts else hp.exploration_initial_eps
+        counters = Counters(zero, zero.copy(), np.array(first))
         params = Params(online, jax.tree.map(np.copy, online))
-        return State(params, optimiser.init(), Counters(zero, zero.copy()))
+        return State(params, optimiser.init(), counters)
 
     def values(online: QNetwork, obs: jax.Array) -> jax.Array:
         return eqx.combine(online, static)(observe(obs_spec, obs))
@@ -173,15 +183,14 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
     def advance(state: State, taken: jax.Array, hp: Any) -> tuple[State, dict[str, jax.Array]]:
         (network, target), counters = state.params, state.counters
         step = counters.step + taken
+        counters = counters._replace(step=step, epsilon=epsilon(step, hp))
         # As many moves as intervals were crossed; the online network is the same for all of them.
         interval = config.target_update_interval
-        moves = step // interval - counters.step // interval
+        moves = step // interval - state.counters.step // interval
         share = 1.0 - (1.0 - hp.tau) ** moves
         target = jax.lax.cond(moves > 0, lambda: polyak(target, network, share), lambda: target)
-        state = state._replace(
-            params=Params(network, target), counters=counters._replace(step=step)
-        )
-        return state, {"epsilon": epsilon(step, hp)}
+        state = State(Params(network, target), state.opt, counters)
+        return state, {"epsilon": counters.epsilon}
 
     towards = shards.one_by_one(functools.partial(targets, values, config.double))
     grad = spec.gradient(functools.partial(loss, values, config.loss == "huber"), config.batch_size)
@@ -207,7 +216,7 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         metrics=METRICS,
         horizon=replay.horizon(spec.num_envs),
         noise=noise,
-        actor=lambda state, hp: ActorParams(state.params.network, epsilon(state.counters.step, hp)),
+        actor=lambda state, hp: ActorParams(state.params.network, state.counters.epsilon),
         replay=replay,
         advance=advance,
         advanced=("epsilon",),

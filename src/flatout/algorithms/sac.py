@@ -51,12 +51,13 @@ LOG_STD = (-20.0, 2.0)
 
 
 class Params(NamedTuple):
-    """Actor, critics, the targets that follow these, and the entropy weight's logarithm."""
+    """Actor, critics, the targets that follow these, and the logarithm of the entropy weight; None
+    where that is given."""
 
     actor: Any
     critics: Any
     target_critics: Any
-    log_ent: Array
+    log_ent: Array | None
 
 
 class Optimisers(NamedTuple):
@@ -86,8 +87,13 @@ def squashed(x: jax.Array, normal: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.tanh(raw), log_prob
 
 
+def entropy_weight(params: Params, hp: Any) -> jax.Array:
+    """Alpha of the paper, learned or given."""
+    return hp.ent_coef if params.log_ent is None else jnp.exp(params.log_ent)
+
+
 def critic_loss(
-    nets: ActorCritics, critics: Any, rows: tuple[Batch, jax.Array], params: Params
+    nets: ActorCritics, critics: Any, rows: tuple[Batch, jax.Array], params: Params, hp: Any
 ) -> Losses:
     """The critics' squared errors against the soft target (equation 5).
 
@@ -97,7 +103,7 @@ def critic_loss(
     batch, drawn = rows
     next_action, next_log_prob = squashed(nets.outputs(params.actor, batch.next_obs), drawn)
     bootstrap = smallest(nets.values(params.target_critics, batch.next_obs, next_action))
-    soft = bootstrap - jnp.exp(params.log_ent) * next_log_prob
+    soft = bootstrap - entropy_weight(params, hp) * next_log_prob
     target = batch.rewards + batch.discounts * soft
     estimates = nets.values(critics, batch.obs, batch.actions)
     losses = [0.5 * (batch.weights * jnp.square(q - target)).mean() for q in estimates]
@@ -107,7 +113,7 @@ def critic_loss(
 
 
 def actor_loss(
-    nets: ActorCritics, actor: Any, rows: tuple[Batch, jax.Array], params: Params
+    nets: ActorCritics, actor: Any, rows: tuple[Batch, jax.Array], params: Params, hp: Any
 ) -> Losses:
     """The weighted log density of what the actor chooses, minus its value (equation 7).
 
@@ -117,8 +123,7 @@ def actor_loss(
     batch, drawn = rows
     action, log_prob = squashed(nets.outputs(actor, batch.obs), drawn)
     value = smallest(nets.values(params.critics, batch.obs, action))
-    ent_coef = jnp.exp(params.log_ent)
-    return (ent_coef * log_prob - value).mean(), ({"entropy": -log_prob.mean()}, None)
+    return (entropy_weight(params, hp) * log_prob - value).mean(), ({"entropy": -log_prob.mean()}, None)
 
 
 def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
@@ -136,8 +141,7 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
 
     def init(key: np.ndarray, hp: Any) -> State:
         actor, critics = jax.tree.map(np.asarray, nets.draw(key))
-        start = float(hp.ent_coef)
-        log_ent = np.asarray(math.log(start) if start else -np.inf, np.float32)
+        log_ent = np.log(hp.ent_coef) if learned else None
         params = Params(actor, critics, jax.tree.map(np.copy, critics), log_ent)
         opt = Optimisers(
             actor_optimiser.init(), critic_optimiser.init(),
@@ -170,23 +174,23 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
         drawn = drawn.reshape(2, rows, bounds.size)
         rate, ratio = rates(hp, counters.step, spec.total_steps)
 
-        grads, metrics, error = critic_grad(params.critics, (batch, drawn[0]), params)
+        grads, metrics, error = critic_grad(params.critics, (batch, drawn[0]), params, hp)
         critics, critic_opt, norm = critic_optimiser.step(
             params.critics, grads, opt.critic, rate * ratio, hp.max_grad_norm
         )
         params = params._replace(critics=critics)
-        grads, means, _ = actor_grad(params.actor, (batch, drawn[1]), params)
+        grads, means, _ = actor_grad(params.actor, (batch, drawn[1]), params, hp)
         actor, actor_opt, _ = actor_optimiser.step(
             params.actor, grads, opt.actor, rate, hp.max_grad_norm
         )
         log_ent, ent_opt = params.log_ent, opt.ent
-        if learned:  # equation 18: its gradient is how far the entropy is above its aim
+        if log_ent is not None:  # equation 18: its gradient is how far the entropy is above its aim
             aim = -float(bounds.size) if hp.target_entropy is None else hp.target_entropy
             log_ent, ent_opt, _ = ent_optimiser.step(log_ent, means["entropy"] - aim, ent_opt, rate)
         counters = counters._replace(updates=counters.updates + 1)
         metrics |= {
-            "actor_loss": means["loss"], "critic_loss": metrics["loss"],
-            "ent_coef": jnp.exp(params.log_ent), "entropy": means["entropy"], "grad_norm": norm,
+            "actor_loss": means["loss"], "critic_loss": metrics.pop("loss"),
+            "ent_coef": entropy_weight(params, hp), "entropy": means["entropy"], "grad_norm": norm,
             "learning_rate": rate,
         }  # fmt: skip
         target = every(

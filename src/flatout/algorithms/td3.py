@@ -152,7 +152,7 @@ def td3(config: DDPGConfig, spec: BuildSpec) -> Algorithm:
         state = every(delay, counters.updates, improve, state)
         state = every(delay * config.target_update_interval, counters.updates, follow, state)
         metrics |= {
-            "actor_loss": state.counters.actor_loss, "critic_loss": metrics["loss"],
+            "actor_loss": state.counters.actor_loss, "critic_loss": metrics.pop("loss"),
             "grad_norm": norm, "learning_rate": rate,
         }  # fmt: skip
         return shards.sync(state, counters.updates), metrics, error

@@ -281,5 +281,3 @@ def _placement(text: str, settings: Mapping[str, Any], cores: int) -> Placement:
     if text.strip() == "auto":
         return Placement()
     return with_workers(parse(text), int(settings["envs"]), cores)
-
-

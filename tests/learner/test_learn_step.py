@@ -1,0 +1,296 @@
+"""The learning step is a pure function; it gives what acts, and says what is no number."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flatout.algorithms.base import Algorithm, Counters, State, Updated, raw_key, shapes_of
+from flatout.algorithms.parallel.packing import Bundle
+from flatout.buffers.base import Buffer
+from flatout.buffers.device import DeviceReplay
+from flatout.buffers.on_policy import OnPolicyBuffer
+from flatout.buffers.ring import Geometry
+from flatout.errors import FlatoutError
+from flatout.learner.learn_step import ActorLayout, LearnerState, make_learn_step
+from flatout.learner.learner import Learner
+from flatout.learner.mesh import Mesh
+from flatout.spans import Spans
+from tests.algorithms import test_continuous, test_dqn, test_ppo
+from tests.worlds import World
+
+KEY = raw_key(0, 1)
+LARGE = (128, 128)  # stands alone, not packed
+Step = tuple[Algorithm, Buffer, list[Any]]
+"""What learns, what it learns from, and the inputs of several dispatches."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_cpu() -> Iterator[None]:
+    """These programs are those of a CPU."""
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield
+
+
+# Steps to look at
+
+
+def on_policy() -> Step:
+    algorithm = test_ppo.agent(n_epochs=2, normalize_observation=True, normalize_reward=True)
+    trajectories = [test_ppo.rollout(test_ppo.agent(), seed, 0.3) for seed in range(3)]
+    return algorithm, OnPolicyBuffer(algorithm), trajectories
+
+
+def replayed(algorithm: Algorithm, box: int) -> Step:
+    needs, rows = algorithm.replay, algorithm.horizon
+    assert needs is not None
+    world = World(test_dqn.OBS, 2, 0, box=box, room=2 * rows)
+    geometry = Geometry(test_dqn.OBS, 2, needs.buffer_size // 2, needs.n_step)
+    trajectories = [world.collect(rows) for _ in range(3)]
+    buffer = DeviceReplay(algorithm, geometry, shapes_of(trajectories[0]), raw_key(0, 3), 2 * rows)
+    inputs: list[Any] = []
+    for trajectory in trajectories:
+        buffer.ingest(trajectory)
+        inputs += jax.tree.map(np.array, list(buffer.batches()))
+    return algorithm, buffer, inputs
+
+
+REPLAY = {"train_freq": 4, "gradient_steps": 3, "batch_size": 8, "buffer_size": 24}
+
+
+class Hyper(NamedTuple):
+    """Of `doubling`."""
+
+    scale: Any
+
+
+def doubling(broken: str = "") -> Step:
+    """Adds its data to every parameter, and acts with an array that it kept and one it computes.
+
+    What is `broken` becomes NaN where the data are negative.
+    """
+
+    def init(key: np.ndarray, hp: Hyper) -> State:
+        rng, zero = np.random.default_rng(key), np.zeros((), np.int32)
+        shapes = {"kept": LARGE, "source": LARGE, "small": (3,)}
+        params = {name: np.float32(rng.normal(size=shape)) for name, shape in shapes.items()}
+        return State(params, {"norm": np.zeros((), np.float32)}, Counters(zero, zero.copy()))
+
+    def update(state: State, data: jax.Array, key: jax.Array, hp: Hyper) -> Updated:
+        kick, counters = data.mean(), state.counters
+        spoilt = jnp.where(kick < 0, jnp.nan, 0.0)
+        params = {name: array + kick for name, array in state.params.items()}
+        if broken in params:
+            params[broken] += spoilt
+        counters = Counters(counters.step + data.size, counters.updates + 1)
+        said = {"loss": kick + spoilt if broken == "loss" else kick, "updates": jnp.ones(())}
+        return State(params, {"norm": jnp.abs(kick)}, counters), said, None
+
+    def actor(state: State, hp: Hyper) -> Any:
+        kept, source, small = (state.params[name] for name in ("kept", "source", "small"))
+        return {
+            "kept": kept, "computed": hp.scale * source, "small": small,
+            "step": jnp.asarray(state.counters.step, jnp.float32),
+        }  # fmt: skip
+
+    algorithm = Algorithm(
+        name="doubling", hp=Hyper(np.asarray(2.0, np.float32)), init=init,
+        act=lambda params, obs, carry, noise: (obs, carry, {}), update=update,
+        metrics=("loss", "updates"), horizon=1, actor=actor,
+    )  # fmt: skip
+    data = [np.full(4, value, np.float32) for value in (1, 2, -1)]
+    return algorithm, OnPolicyBuffer(algorithm), data
+
+
+def dqn() -> Step:
+    return replayed(test_dqn.agent(prioritized=True, hidden=(160, 160), **REPLAY), 0)
+
+
+STEPS: dict[str, Callable[[], Step]] = {
+    "ppo": on_policy,
+    "dqn": functools.cache(dqn),
+    "sac": lambda: replayed(test_continuous.agent("sac", **REPLAY), 2),
+    "td3": lambda: replayed(test_continuous.agent("td3", **REPLAY), 2),
+    "doubling": doubling,
+}
+
+
+def begin(algorithm: Algorithm, buffer: Buffer) -> LearnerState:
+    return LearnerState(algorithm.init(raw_key(0, 0), algorithm.hp), buffer.device_state())
+
+
+def same(one: Any, other: Any) -> bool:
+    return bool(eqx.tree_equal(*(jax.tree.map(np.asarray, tree) for tree in (one, other))))
+
+
+# Pure
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize("name", STEPS)
+def test_the_same_inputs_give_the_same_outputs(name: str) -> None:
+    """Whatever was computed in between, and by whichever of two steps; inputs stay as they are."""
+    algorithm, buffer, inputs = STEPS[name]()
+    state = begin(algorithm, buffer)
+    given = jax.tree.map(np.array, (state, inputs, algorithm.hp))
+    step = jax.jit(make_learn_step(algorithm, buffer))
+    first = [step(state, data, KEY, algorithm.hp) for data in inputs]
+    again = [step(state, data, KEY, algorithm.hp) for data in reversed(inputs)]
+    assert same(first, again[::-1])
+    other = jax.jit(make_learn_step(algorithm, buffer))
+    assert same(first, [other(state, data, KEY, algorithm.hp) for data in inputs])
+    assert same(given, (state, inputs, algorithm.hp))
+    assert step._cache_size() == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_states_keep_their_shapes_so_that_steps_can_be_scanned(name: str) -> None:
+    algorithm, buffer, inputs = STEPS[name]()
+    step, state = make_learn_step(algorithm, buffer), begin(algorithm, buffer)
+    hp = algorithm.hp
+    scanned, published = jax.lax.scan(
+        lambda state, data: step(state, data, KEY, hp), state,
+        jax.tree.map(lambda *leaves: np.stack(leaves), *inputs),
+    )  # fmt: skip
+    wanted, compiled = state, jax.jit(step)
+    for number, data in enumerate(inputs):
+        wanted, said = compiled(wanted, data, KEY, hp)
+        own = jax.tree.map(lambda leaf: leaf[number], published)  # noqa: B023
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), own, said)
+    assert jax.tree.structure(scanned) == jax.tree.structure(state)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), scanned, wanted
+    )
+
+
+# What is published
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_acts_is_published(name: str) -> None:
+    algorithm, buffer, inputs = STEPS[name]()
+    state, hp, layout = begin(algorithm, buffer), algorithm.hp, ActorLayout(algorithm)
+    step, acting = jax.jit(make_learn_step(algorithm, buffer)), jax.jit(algorithm.actor)
+    for data in inputs[:2]:
+        before, (state, published) = state, step(state, data, KEY, hp)
+        bundle = layout.joined(published.arrays, jax.tree.leaves(state.learned))
+        found, wanted = layout.bundle.unpack(bundle), acting(state.learned, hp)
+        assert same(found, wanted)
+        assert not same(wanted, acting(before.learned, hp)) or algorithm.replay
+        assert [array.shape for array in bundle] == [
+            shape.shape for shape in Bundle(algorithm.actor_shapes).shapes
+        ]
+    assert not same(wanted, acting(begin(algorithm, buffer).learned, hp))
+
+
+def test_large_arrays_of_the_state_are_not_copied_and_computed_ones_are_published() -> None:
+    algorithm, buffer, inputs = doubling()
+    state, layout = begin(algorithm, buffer), ActorLayout(algorithm)
+    names = sorted(("kept", "computed"))  # large ones, as a mapping's leaves are ordered
+    leaves = jax.tree.leaves(algorithm.shapes)
+    assert [None if at is None else leaves[at].shape for at in layout.origin] == [
+        None if name == "computed" else LARGE for name in names
+    ]
+    state, published = jax.jit(make_learn_step(algorithm, buffer))(
+        state, inputs[0], KEY, algorithm.hp
+    )
+    assert [array.shape for array in published.arrays] == [(4,), LARGE]
+    np.testing.assert_array_equal(
+        published.arrays[1], 2 * np.asarray(state.learned.params["source"])
+    )
+    joined = layout.joined(published.arrays, jax.tree.leaves(state.learned))
+    kept = layout.bundle.unpack(joined)["kept"]
+    assert kept is state.learned.params["kept"]
+
+    algorithm, buffer, inputs = STEPS["dqn"]()
+    layout = ActorLayout(algorithm)
+    _, published = jax.eval_shape(
+        make_learn_step(algorithm, buffer), begin(algorithm, buffer), inputs[0], KEY, algorithm.hp
+    )
+    assert len(layout.origin) == 1  # the hidden layer's kernel, which is the state's
+    assert layout.origin[0] is not None
+    assert len(published.arrays) == 1
+
+
+def test_another_hyper_parameter_is_published_by_the_same_program() -> None:
+    algorithm, buffer, inputs = doubling()
+    step, state = jax.jit(make_learn_step(algorithm, buffer)), begin(algorithm, buffer)
+    for scale in (2.0, 3.0):
+        after, published = step(state, inputs[0], KEY, Hyper(np.float32(scale)))
+        wanted = np.float32(scale) * np.asarray(after.learned.params["source"])
+        np.testing.assert_array_equal(published.arrays[1], wanted)
+    assert step._cache_size() == 1  # type: ignore[attr-defined]
+
+
+def learner(made: Step) -> Learner:
+    algorithm, buffer, inputs = made
+    device = jax.devices("cpu")[0]
+    one = Learner(algorithm, buffer, Mesh([device], 1), raw_key(0, 0), KEY, Spans())
+    one.compile_update(shapes_of(inputs[0]))
+    one.start()
+    return one
+
+
+@pytest.mark.parametrize("name", ["ppo", "doubling"])
+def test_a_learners_bundle_is_what_acts_before_and_after_updates(name: str) -> None:
+    """Also once it took over a state."""
+    made = STEPS[name]()
+    algorithm, _, inputs = made
+    one, bundle = learner(made), Bundle(algorithm.actor_shapes)
+
+    def check(one: Learner) -> None:
+        wanted = algorithm.actor(one.host_state(), algorithm.hp)
+        assert same(bundle.unpack(one.bundle), wanted)
+
+    check(one)
+    for data in inputs[:2]:
+        one.update(data)
+        check(one)
+    other = learner(made)
+    other.adopt(one.host_state())
+    check(other)
+    assert same(list(other.bundle), list(one.bundle))
+
+
+# What is no number
+
+
+@pytest.mark.parametrize("broken", ["loss", "small", "source"])
+def test_what_is_no_number_is_flagged(broken: str) -> None:
+    """In a metric, in a small array, and in a large one that only the published one shows."""
+    made = algorithm, buffer, (good, _, bad) = doubling(broken)
+    step, state = jax.jit(make_learn_step(algorithm, buffer)), begin(algorithm, buffer)
+    for data, finite in ((good, 1.0), (bad, 0.0)):
+        _, published = step(state, data, KEY, algorithm.hp)
+        assert published.scalars.shape == (len(buffer.metrics) + 1,)
+        assert published.scalars.dtype == np.float32
+        assert float(published.scalars[-1]) == finite
+    one = learner(made)
+    assert one.update(good) == {"loss": 1.0, "updates": 1.0}
+    said = "loss" if broken == "loss" else "the parameters"
+    with pytest.raises(FlatoutError, match=f"learning diverged: {said} became NaN or infinite"):
+        one.update(bad)
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn", "sac", "td3"])
+def test_rewards_that_are_no_numbers_are_flagged(name: str) -> None:
+    algorithm, buffer, inputs = STEPS[name]()
+    step, state = jax.jit(make_learn_step(algorithm, buffer)), begin(algorithm, buffer)
+
+    def spoilt(data: Any) -> Any:
+        if name == "ppo":
+            return data._replace(rewards=np.full_like(data.rewards, np.nan))
+        return data._replace(
+            piece=data.piece._replace(rewards=np.full_like(data.piece.rewards, np.nan))
+        )
+
+    good = step(state, inputs[0], KEY, algorithm.hp)[1].scalars
+    bad = step(state, spoilt(inputs[0]), KEY, algorithm.hp)[1].scalars
+    assert (float(good[-1]), float(bad[-1])) == (1.0, 0.0)
