@@ -123,7 +123,8 @@ def actor_loss(
     batch, drawn = rows
     action, log_prob = squashed(nets.outputs(actor, batch.obs), drawn)
     value = smallest(nets.values(params.critics, batch.obs, action))
-    return (entropy_weight(params, hp) * log_prob - value).mean(), ({"entropy": -log_prob.mean()}, None)
+    soft = entropy_weight(params, hp) * log_prob
+    return (soft - value).mean(), ({"entropy": -log_prob.mean()}, None)
 
 
 def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
