@@ -127,7 +127,7 @@ def test_every_generation_begins_its_own_episodes(placement: str) -> None:
         try:
             if saved is None:
                 flow.start()
-                flow.advance(2)
+                list(flow.advance(2))
                 saved = flow.snapshot()
             else:
                 assert flow.restore(saved) == []

@@ -369,7 +369,7 @@ def test_lost_lives_and_signs_reach_the_learner_and_raw_returns_the_log() -> Non
 
         flow._learner.update = look
         flow.start()
-        episodes = [one for metrics in flow.advance(4) for one in metrics.episodes]
+        episodes = [one for metrics in list(flow.advance(4)) for one in metrics.episodes]
     finally:
         parts.close()
     terminated = np.concatenate([one.terminated for one in seen])

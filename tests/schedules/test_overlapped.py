@@ -105,7 +105,7 @@ def test_timing_changes_nothing(algorithm: str, lag: int) -> None:
 
             if slow_learner:
                 flow._learner.update = dawdle
-            history = flow.advance(iterations)
+            history = list(flow.advance(iterations))
             jax.tree.map(np.testing.assert_array_equal, expected, learned(made))
         lags = [metrics.values["policy_lag"] for metrics in history if metrics.updates]
         assert all(0 <= one <= lag for one in lags)
@@ -115,7 +115,7 @@ def test_timing_changes_nothing(algorithm: str, lag: int) -> None:
 @pytest.mark.bits
 def test_a_lag_of_zero_is_serial_and_overlap_needs_one(flatout: Any) -> None:
     with parts("ppo", "cpu") as made:
-        made.schedule.advance(4)
+        list(made.schedule.advance(4))
         serial = learned(made)
     jax.tree.map(np.testing.assert_array_equal, serial, by_hand("ppo", 0, 4))
     result = flatout(
@@ -141,7 +141,7 @@ def test_collecting_and_learning_happen_at_the_same_time() -> None:
                envs=1, batch_size=16) as made:  # fmt: skip
         flow: Any = made.schedule
         update = flow._learner.update
-        flow.advance(1)
+        list(flow.advance(1))
         meets[0] = True
 
         def meet(trajectory: Any) -> Any:
@@ -149,7 +149,7 @@ def test_collecting_and_learning_happen_at_the_same_time() -> None:
             return update(trajectory)
 
         flow._learner.update = meet
-        flow.advance(3)
+        list(flow.advance(3))
         meets[0] = False
     assert steps[0] == 5 * 16
 
@@ -164,7 +164,7 @@ def test_the_flow_says_who_waited_for_whom() -> None:
             return update(trajectory)
 
         flow._learner.update = slowly
-        flow.advance(4)
+        list(flow.advance(4))
         facts = flow.stats()
     assert facts["policy_lag"] == 3 / 4  # the first trajectory's actions are of the version learned
     assert facts["sampler_wait_s"] > 0.6 > facts["learner_wait_s"]
@@ -176,17 +176,17 @@ def test_the_flow_says_who_waited_for_whom() -> None:
 def test_a_snapshot_goes_on_as_if_nothing_had_been(lag: int) -> None:
     placement = f"schedule=overlapped lag={lag}"
     with parts("ppo", placement) as made:
-        made.schedule.advance(5)
+        list(made.schedule.advance(5))
         saved = copy.deepcopy(made.schedule.snapshot())
-        made.schedule.advance(6)
+        list(made.schedule.advance(6))
         expected = learned(made)
     with parts("ppo", placement) as made:
         made.schedule.restore(saved)
-        made.schedule.advance(6)
+        list(made.schedule.advance(6))
         jax.tree.map(np.testing.assert_array_equal, expected, learned(made))
     with parts("ppo", "cpu") as made:  # what waits is learned from first
         made.schedule.restore(saved)
-        first = made.schedule.advance(3)
+        first = list(made.schedule.advance(3))
         assert sum(metrics.steps for metrics in first) == 3 * 64
 
 
@@ -214,14 +214,14 @@ def test_killed_at_random_times_and_resumed_is_bit_equal(
 def test_a_learner_that_raises_ends_the_run() -> None:
     with parts("ppo", "schedule=overlapped") as made:
         flow: Any = made.schedule
-        flow.advance(1)
+        list(flow.advance(1))
 
         def fail(trajectory: Any) -> Any:
             raise FlatoutError("learning diverged")
 
         flow._learner.update = fail
         with pytest.raises(FlatoutError, match="diverged"):
-            flow.advance(2)
+            list(flow.advance(2))
 
 
 @pytest.mark.bits
@@ -234,25 +234,25 @@ def test_an_environment_that_fails_leaves_a_whole_boundary(tmp_path: Path) -> No
         steps = 0
         with pytest.raises(EnvironmentFailure, match="exploded"):  # noqa: PT012 - in one of them
             while True:
-                steps += sum(metrics.steps for metrics in made.schedule.advance(1))
+                steps += sum(metrics.steps for metrics in list(made.schedule.advance(1)))
         failed = made.schedule.snapshot()
     assert steps == 4 * 16 == 16 * failed.data["version"]  # the fifth trajectory failed
     with parts("ppo", "schedule=overlapped", source, **own) as made:  # it fails only once
         made.schedule.restore(failed)
-        made.schedule.advance(2)
+        list(made.schedule.advance(2))
         resumed = learned(made)
     with parts("ppo", "schedule=overlapped", source, **own) as made:
-        made.schedule.advance(6)
+        list(made.schedule.advance(6))
         jax.tree.map(np.testing.assert_array_equal, learned(made), resumed)
 
 
 def test_a_resumed_run_does_not_count_the_time_between() -> None:
     with parts("ppo", "schedule=overlapped") as made:
-        made.schedule.advance(2)
+        list(made.schedule.advance(2))
         saved = made.schedule.snapshot()
     with parts("ppo", "schedule=overlapped") as made:
         made.schedule.restore(saved)
-        made.schedule.advance(1)
+        list(made.schedule.advance(1))
         assert made.schedule.stats()["queue_s"] < 60  # not the machine's uptime
 
 

@@ -24,6 +24,7 @@ from flatout.buffers.ring import Gathered, Geometry, Ring, gather, merge, ring_b
 from flatout.buffers.sampling import (
     Drawn,
     Priorities,
+    bits,
     draw,
     empty_priorities,
     insert_priorities,
@@ -32,6 +33,9 @@ from flatout.buffers.sampling import (
     set_priorities,
 )
 from flatout.types import Array, Device, RowSource, Trajectory
+
+RANDOM_BLOCK = 256
+"""Updates whose random bits are drawn in one dispatch; it changes no draw."""
 
 COUNT, STEPS = range(2)
 """What a dispatch's first counters are: updates to make, environment steps taken."""
@@ -117,10 +121,14 @@ class HostReplay(Replay):
         if self._replay.prioritized:
             self._alpha, self._beta = algorithm.hp.priority_alpha, algorithm.hp.priority_beta
         rows = trajectory.rewards.shape[0]
-        self._draw = self._compiled(
-            self._draw_all, (0, 0, None, None), self._priorities, key, counters, self._beta
-        )
-        if self._priorities is not None:
+        self._block = max(RANDOM_BLOCK, 2 * self._most)
+        self._words = (-1, *(np.zeros(0, np.uint32),) * 2)  # the block's first update, its bits
+        if self._priorities is None:
+            self._bits = self._compiled(self._draw_bits, (0, None), key, np.int32(0))
+        else:
+            self._draw = self._compiled(
+                self._draw_all, (0, 0, None, None), self._priorities, key, counters, self._beta
+            )
             self._insert_priorities = self._compiled(
                 lambda pri, head: insert_priorities(geometry, pri, head, rows), (0, None),
                 self._priorities, np.int32(0), donate=(0,),
@@ -166,15 +174,18 @@ class HostReplay(Replay):
             # A separate program: what does not change in a loop, XLA computes before it.
             yield (), np.array([0, steps], np.int32)
             return
-        counters = np.array([made, ledger.head], np.int32)
-        row, env, weights = map(
-            np.asarray, self._draw(self._priorities, self._key, counters, self._beta)
-        )
+        weights = None
+        if self._priorities is None:
+            row, env = self._uniform(made)
+        else:
+            counters = np.array([made, ledger.head], np.int32)
+            drawn = self._draw(self._priorities, self._key, counters, self._beta)
+            row, env, weights = map(np.asarray, drawn)
         self._drawn = (row, env)
         for start in range(0, count, self._chunk):
             stop = min(start + self._chunk, count)
             batch = self._gather(_some(row, start, self._chunk), _some(env, start, self._chunk))
-            if self._priorities is not None:
+            if weights is not None:
                 batch = batch._replace(weights=_some(weights, start, self._chunk))
             yield batch, np.array([stop - start, 0 if start else steps], np.int32)
 
@@ -235,6 +246,22 @@ class HostReplay(Replay):
     def _gather(self, row: np.ndarray, env: np.ndarray) -> Gathered:
         head = self.ledger.head
         return gather(np, self._geometry, self._ring, head, row, env + self._first)
+
+    def _uniform(self, made: int) -> tuple[np.ndarray, np.ndarray]:
+        """`draw` without priorities for the updates from `made` on, from a block of random bits."""
+        start, word, other = self._words
+        if not start <= made <= start + self._block - self._most or start < 0:
+            bits = self._bits(self._key, np.int32(made))
+            start, word, other = self._words = (made, *map(np.asarray, bits))
+        updates = (..., slice(made - start, made - start + self._most), slice(None))
+        first, rows = self._shard.window(self.ledger.head)
+        row = (word[updates] % np.uint32(rows)).astype(np.int32) + np.int32(first)
+        return row, (other[updates] % np.uint32(self._shard.num_envs)).astype(np.int32)
+
+    def _draw_bits(self, key: jax.Array, made: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Two random words ``[block, B]`` for each update from `made` on."""
+        size = self._replay.batch_size
+        return jax.vmap(lambda update: bits(key, update, size))(made + jnp.arange(self._block))
 
     def _draw_all(
         self, priorities: Priorities | None, key: jax.Array, counters: jax.Array, beta: jax.Array

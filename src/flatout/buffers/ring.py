@@ -121,11 +121,13 @@ def ring_bytes(ring: Any) -> int:
 
 def write(geometry: Geometry, ring: Ring, head: int, piece: Piece) -> None:
     """Write a piece into a ring of NumPy arrays from row `head` on."""
-    places = np.arange(head, head + len(piece.rewards) + 1) % geometry.length
-    for name, new in piece._asdict().items():
-        array = getattr(ring, name)
-        shaped = array.reshape(geometry.length, geometry.num_envs, *array.shape[1:])
-        shaped[places[: len(new)]] = new
+    length = geometry.length
+    start = head % length
+    for array, new in zip(ring, piece, strict=False):  # all but the final observations
+        shaped = array.reshape(length, geometry.num_envs, *array.shape[1:])
+        until = min(len(new), length - start)
+        shaped[start : start + until] = new[:until]
+        shaped[: len(new) - until] = new[until:]  # the ring goes on at its beginning
 
 
 class Gathered(NamedTuple):
@@ -162,18 +164,23 @@ def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, env: 
     """
     num_envs, length = geometry.num_envs, geometry.length
 
-    def at(array: Array, number: Array) -> Array:
-        return xp.take(array, number % length * num_envs + env, axis=0, mode="clip")
+    def place(number: Array) -> Array:
+        return number % length * num_envs + env
 
-    rewards, steps = [at(ring.rewards, row)], xp.ones(row.shape, np.int32)
-    terminated, truncated = at(ring.terminated, row), at(ring.truncated, row)
+    def at(array: Array, places: Array) -> Array:
+        return xp.take(array, places, axis=0, mode="clip")
+
+    here = place(row)
+    rewards, steps = [at(ring.rewards, here)], xp.ones(row.shape, np.int32)
+    terminated, truncated = at(ring.terminated, here), at(ring.truncated, here)
     going = ~(terminated | truncated)
     for k in range(1, geometry.n_step):
-        rewards.append(at(ring.rewards, row + k))
+        later = place(row + k)
+        rewards.append(at(ring.rewards, later))
         going = going & (row + k < head)
         steps = steps + going
-        terminated = xp.where(going, at(ring.terminated, row + k), terminated)
-        truncated = xp.where(going, at(ring.truncated, row + k), truncated)
+        terminated = xp.where(going, at(ring.terminated, later), terminated)
+        truncated = xp.where(going, at(ring.truncated, later), truncated)
         going = going & ~(terminated | truncated)
     depth = geometry.spec.stack
     frames = _frames(xp, geometry, ring, row + steps - 1, env, range(1 - depth, 2))
@@ -184,7 +191,7 @@ def gather(xp: Any, geometry: Geometry, ring: Ring, head: Any, row: Array, env: 
         frames = xp.concatenate([first, _slice(frames, axis, 1, None)], axis=axis)
     return Gathered(
         frames=frames,
-        actions=at(ring.actions, row),
+        actions=at(ring.actions, here),
         rewards=xp.stack(rewards, axis=-1),
         steps=steps,
         terminated=terminated,

@@ -209,4 +209,4 @@ def _joined(values: list[np.ndarray], names: tuple[str, ...]) -> np.ndarray:
 
 
 def _signature(tree: Any) -> tuple[Any, ...]:
-    return tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree))
+    return tuple(leaf.shape for leaf in jax.tree.leaves(tree))

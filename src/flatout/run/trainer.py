@@ -78,6 +78,7 @@ class Trainer:
         self.progress = Progress()
         self.interrupted: int | None = None
         self._stopped = False
+        self._per_iteration = 0  # steps
         self._saved = -1  # the iteration that the newest checkpoint of this process holds
         self._last_values: dict[str, float] = {}
         self._evaluated: float | None = None
@@ -196,11 +197,26 @@ class Trainer:
                 self._save(components)
             if self._done():
                 return
-            for metrics in components.schedule.advance(1):
+            due = self._next_due()
+            for metrics in components.schedule.advance(self._iterations(due)):
+                self._per_iteration = metrics.steps
                 if self._account(metrics) is False:
                     self._stopped = True
                 if recording.tick(self.progress.counts):
                     self._display.load(*current_load(recording, components))
+                if progress.steps >= due or self._done():
+                    break
+
+    def _next_due(self) -> int:
+        """The step at which something is to be written, evaluated or ended."""
+        progress, run = self.progress, self.config.run
+        due = [run.steps, progress.next_log, progress.next_checkpoint]
+        due += [progress.next_eval] if run.eval_every else []
+        return min(step for step in due if step > progress.steps)
+
+    def _iterations(self, due: int) -> int:
+        """Iterations that lie before a step, if they go on as the last one."""
+        return max(-(-(due - self.progress.steps) // max(self._per_iteration, 1)), 1)
 
     def _done(self) -> str:
         """Why the run has ended, or an empty string."""

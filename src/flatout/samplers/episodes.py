@@ -36,8 +36,8 @@ class EpisodeValues:
             total, count = self._next[env] + parts[start[env] : row + 1, env].sum(0)
             means.append(float(total / count) if count else float("nan"))
             self._next[env], start[env] = 0.0, row + 1
-        for env, row in enumerate(start):
-            self._next[env] += parts[row:, env].sum(0)
+        later = np.arange(len(rows))[:, None] >= np.array(start)
+        self._next += (parts * later[..., None]).sum(0)
         return means
 
     def commit(self) -> None:

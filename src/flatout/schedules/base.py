@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -69,9 +69,10 @@ class Schedule:
         """See `flatout.learner.memory.live_mb`."""
         return self._learner.live_mb()
 
-    def advance(self, n: int) -> list[Metrics]:
-        """Collect and learn `n` times."""
-        return [self._iterate() for _ in range(n)]
+    def advance(self, n: int) -> Iterator[Metrics]:
+        """Collect and learn `n` times; who takes no more ends it earlier."""
+        for _ in range(n):
+            yield self._iterate()
 
     def _iterate(self) -> Metrics:
         raise NotImplementedError
