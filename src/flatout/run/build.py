@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flatout.config.placement import (
     Placement,
     refuse_shards,
     refuse_unavailable,
-    shares,
     with_workers,
 )
 from flatout.config.schema import TrainConfig
@@ -19,13 +18,9 @@ from flatout.envs.task import Task, open_task
 from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware, inventory, resolve_placement
-from flatout.run.components import Components, Job, compile_all, learning_mesh
+from flatout.run.components import Components, Job, compile_all
 from flatout.spans import Spans
 from flatout.types import NAMED, UserCode
-
-if TYPE_CHECKING:
-    from flatout.learner.policy import Publisher
-    from flatout.schedules.base import Schedule
 
 
 def assemble(
@@ -91,85 +86,29 @@ def _placed(config: TrainConfig, hardware: Hardware, images: bool) -> tuple[Plac
 
 
 def _compile(job: Job, task: Task, code: UserCode) -> Components:
-    from flatout.algorithms.base import ACT, INIT, LEARN, raw_key
-    from flatout.algorithms.registry import build_algorithm
-    from flatout.buffers.make import build_buffer
-    from flatout.buffers.rollout import final_chunks, trajectory_shapes
-    from flatout.learner.learner import Learner
-    from flatout.learner.memory import Expectation, learned_mb, size_mb
-    from flatout.run.evaluate import Evaluator
-    from flatout.samplers.make import ActingPolicies, RolloutSpec, make_sampler, start_workers
-    from flatout.schedules.overlapped import OverlappedSchedule
-    from flatout.schedules.serial import SerialSchedule
+    from flatout.run.factory import Factory
 
-    config, placement, hardware, notes = job.config, job.placement, job.hardware, job.notes
-    spans, announce = job.spans, job.announce
-    seed, count, precision = config.run.seed, config.env.envs, config.run.precision
-    mesh = learning_mesh(config, placement)
-    algorithm = build_algorithm(config, *task.spaces, code, placement)
-    acting = ActingPolicies(
-        shares(placement, count), algorithm, task, raw_key(seed, ACT), backend.device, precision
-    )  # fmt: skip
-    rollout = RolloutSpec(
-        algorithm.horizon, algorithm.episodes, final_chunks(algorithm.horizon, task.limit),
-        algorithm.replay is not None, slots=placement.lag + 1,
-    )  # fmt: skip
-    shapes = trajectory_shapes(
-        rollout.horizon, count, task.obs_spec, acting.policies[0].layout,
-        rollout.episodes is not None, rollout.chunks, rollout.replayed,
-    )  # fmt: skip
-    expectation = Expectation(*learned_mb(algorithm.shapes), rollout.slots * size_mb(shapes))
-
-    def expect(replay: tuple[float, float]) -> None:
-        nonlocal expectation
-        expectation = replace(expectation, replay=replay)
-        expectation.check(placement, hardware)
-
-    expect((0.0, 0.0))
-    with spans.span("compile"):  # its own small programs
-        buffer = build_buffer(config, task, algorithm, placement, shapes, expect)
-    # A learner in a thread of its own has spans of its own.
-    learners = Spans() if placement.schedule == "overlapped" else spans
-    learner = Learner(
-        algorithm, buffer, mesh, raw_key(seed, INIT), raw_key(seed, LEARN), learners, precision
-    )  # fmt: skip
+    factory = Factory(job, task, code)
+    learner = factory.learner()
     with ExitStack() as undo:  # whatever fails on the way leaves no environment open
-        pool = None
-        if placement.sampler == "processes":
-
-            def report(note: str) -> None:
-                notes.append(note)
-                announce(note)
-
-            pool = start_workers(
-                config, task, acting, rollout, report, code=code,
-                local=placement.inference == "local",
-            )  # fmt: skip
+        pool, evaluator = factory.pool(), None
+        if pool is not None:
             undo.callback(pool.close)
-        evaluator = None
-        if config.run.eval_every:
-            device = backend.device(placement.act[0])
-            evaluator = Evaluator(
-                algorithm, task, config.run.eval_episodes, seed, device, precision=precision
-            )  # fmt: skip
+        compiles = factory.policies(pool)
+        if job.config.run.eval_every:
+            evaluator = factory.evaluator()
             undo.callback(evaluator.close)
-        jobs = [] if pool is not None and pool.local else [p.compile for p in acting.policies]
-        if evaluator is not None:
-            jobs.append(evaluator.policy.compile)
-        expectation = replace(expectation, workspace=compile_all(learner, shapes, jobs, spans))
-        announce(expectation.check(placement, hardware))
-        sampler = make_sampler(config, task, acting, rollout, spans, pool)
+            compiles.append(evaluator.policy.compile)
+        workspace = compile_all(learner, factory.shapes, compiles, job.spans)
+        expectation = replace(factory.expectation, workspace=workspace)
+        job.announce(expectation.check(job.placement, job.hardware))
+        sampler = factory.sampler(pool)
         undo.callback(sampler.close)
-        publishers: list[Publisher] = list(acting.policies)
-        if pool is not None and pool.local:
-            publishers = [acting.remote(pool)]
-        flow = (sampler, publishers, learner, spans, job.discardable, algorithm.advanced)
-        if placement.schedule == "overlapped":
-            schedule: Schedule = OverlappedSchedule(*flow, lag=placement.lag)
-        else:
-            schedule = SerialSchedule(*flow)
-        expected = expectation.by_purpose(placement)
+        schedule = factory.schedule(sampler, learner, pool)
         if pool is not None:
             task.close()  # what was made to look at is not stepped here
         undo.pop_all()
-        return Components(placement, hardware, algorithm, schedule, evaluator, expected, notes)
+        return Components(
+            job.placement, job.hardware, factory.algorithm, schedule, evaluator,
+            expectation.by_purpose(job.placement), job.notes,
+        )  # fmt: skip
