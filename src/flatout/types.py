@@ -155,6 +155,15 @@ class Episode(NamedTuple):
     q_max: float = math.nan
 
 
+class Episodes(NamedTuple):
+    """Finished episodes as arrays ``[K]``, in the order of their ends; fields as `Episode`'s."""
+
+    env: Array
+    episode_return: Array
+    length: Array
+    q_max: Array
+
+
 @dataclass
 class Metrics:
     """Results of one iteration.
@@ -162,13 +171,13 @@ class Metrics:
     Attributes:
         steps: environment steps, summed over environments.
         updates: gradient steps.
-        episodes: finished episodes, in the order of their ends.
+        episodes: that finished.
         values: the algorithm's scalars by name.
     """
 
     steps: int
     updates: int
-    episodes: list[Episode] = field(default_factory=list[Episode])
+    episodes: Episodes
     values: dict[str, float] = field(default_factory=dict[str, float])
 
 

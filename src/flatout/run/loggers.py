@@ -16,7 +16,7 @@ from flatout.config.schema import TrainConfig
 from flatout.errors import UsageError, writing
 from flatout.run.progress import Progress
 from flatout.storage import nofollow
-from flatout.types import Episode
+from flatout.types import Episodes
 
 FLUSH_S = 10.0
 """Seconds after which TensorBoard's events are handed to the system."""
@@ -148,7 +148,7 @@ class RunLogs:
         for log in self._loggers:
             log(row, step)
 
-    def log_episodes(self, episodes: list[Episode], progress: Progress) -> None:
+    def log_episodes(self, episodes: Episodes, progress: Progress) -> None:
         """Write the episodes that an iteration ended to ``episodes.jsonl`` and TensorBoard.
 
         Losses are means over the updates since an episode last ended (with one environment: over
@@ -157,11 +157,10 @@ class RunLogs:
         assert self._episodes is not None
         means = {name: total / count for name, (total, count) in progress.since_episode.items()}
         progress.since_episode.clear()
-        for number, episode in enumerate(episodes, progress.episodes - len(episodes)):
-            row: dict[str, float] = {
-                "return": episode.episode_return, "length": episode.length, "env": episode.env,
-                "q_max": episode.q_max,
-            }  # fmt: skip
+        first = progress.episodes - len(episodes.env)
+        columns = (array.tolist() for array in episodes)
+        for number, (env, total, length, q_max) in enumerate(zip(*columns, strict=True), first):
+            row: dict[str, float] = {"return": total, "length": length, "env": env, "q_max": q_max}
             row |= {name: means[name] for name in EPISODE_MEANS if name in means}
             self._episodes.log({"episode": number} | row, progress.steps)
             if self._board is not None:

@@ -69,9 +69,9 @@ class Progress:
         self.steps += metrics.steps
         self.updates += metrics.updates
         self.iterations += 1
-        self.episodes += len(metrics.episodes)
-        self.returns.extend(episode.episode_return for episode in metrics.episodes)
-        self.lengths.extend(episode.length for episode in metrics.episodes)
+        self.episodes += len(metrics.episodes.env)
+        self.returns.extend(metrics.episodes.episode_return.tolist())
+        self.lengths.extend(metrics.episodes.length.tolist())
         for sums in (self.pending, self.since_episode) if by_episode else (self.pending,):
             for name, value in metrics.values.items():
                 if name in sums:

@@ -232,7 +232,7 @@ class Trainer:
         """Count one iteration; returns what the callback said."""
         progress = self.progress
         progress.add(metrics, self._logs.by_episode)
-        if metrics.episodes and self._logs.by_episode:
+        if len(metrics.episodes.env) and self._logs.by_episode:
             with self._spans.span("log"):
                 self._logs.log_episodes(metrics.episodes, progress)
         wall = self._wall()

@@ -175,7 +175,7 @@ class Schedule:
         updates = round(values.pop("updates"))
         if not updates:  # no averages
             values = {name: values[name] for name in values if name in self._always}
-        return Metrics(pending.steps, updates, pending.episodes, values)
+        return Metrics(pending.steps, updates, pending.ended(), values)
 
     def _publish_newest(self) -> None:
         self._publish(self.params, self._version)

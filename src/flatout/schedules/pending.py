@@ -11,7 +11,9 @@ import numpy as np
 from flatout.buffers.arrays import FINALS, arrays_of, room_for
 from flatout.errors import CheckpointError
 from flatout.samplers.base import Restart
-from flatout.types import Episode, Trajectory
+from flatout.types import Episode, Episodes, Trajectory
+
+NO_EPISODES = Episodes(*(np.zeros(0, kind) for kind in (int, float, int, float)))
 
 
 @dataclass
@@ -45,6 +47,13 @@ class Pending:
             arrays[f"{prefix}restarted/{index}"] = np.stack([last, first])
         envs = [env for env, _, _ in self.restarted]
         return arrays, {"version": self.version, "steps": self.steps, "restarted": envs}
+
+    def ended(self) -> Episodes:
+        """The episodes that ended in it."""
+        if not self.episodes:
+            return NO_EPISODES
+        env, total, length, q_max = zip(*self.episodes, strict=True)
+        return Episodes(np.array(env), np.array(total), np.array(length), np.array(q_max))
 
     def truncate(self, env: int, last_obs: np.ndarray, first_obs: np.ndarray) -> None:
         """See `Buffer.truncate`."""
