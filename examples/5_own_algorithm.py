@@ -119,7 +119,7 @@ def vtrace_actor_critic(spec: BuildSpec) -> Algorithm:
         columns = (trajectory.actions, target, advantage)
         batch = Batch(flat, *(x.reshape(-1) for x in columns))
         grads, metrics, _ = gradient(state.params, batch, hp)
-        norm = optax.global_norm(grads)
+        norm = optax.tree.norm(grads)
         grads = jax.tree.map(lambda g: g * jnp.minimum(1.0, hp.max_grad_norm / norm), grads)
         moves, opt = adam.update(grads, state.opt)
         params = jax.tree.map(lambda p, m: p - hp.learning_rate * m, state.params, moves)

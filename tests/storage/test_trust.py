@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from flatout import PPO, CheckpointError
+from flatout import PPO, Agent, CheckpointError
 from flatout.explain.own.runs import read_run
 from flatout.storage import signing, trust
 from flatout.storage.checkpoint import FORMAT
-from tests.cli.test_bad_input import Cli, sentence
+from tests.cli.test_bad_input import ROOT, Cli, sentence
 from tests.conftest import TINY, Result
+from tests.own_algorithms import good
 from tests.storage.test_bad_files import header, metadata, settings
 
 RUN = (*TINY, "--batch-size", "64", "--checkpoint-every", "64", "--log-every", "64")
@@ -189,6 +191,127 @@ def test_a_plain_id_imports_nothing_from_the_folder(got: Got) -> None:
     result = child(sys.executable, "-m", "flatout", *of("resume in processes", "."), cwd=got.run)
     assert result.code == 0, result.err
     assert not got.ran
+
+
+# Algorithms of one's own
+
+
+ALGORITHM = "got.brain:good"
+BRAIN = (
+    "import os\n\nos.close(os.open('{}', os.O_CREAT | os.O_WRONLY))\n"
+    "from tests.own_algorithms import good\n"
+)
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of a user's algorithm; not to be changed."""
+    from flatout.__main__ import main
+
+    path = tmp_path_factory.mktemp("learned") / "run"
+    flags = ("--env", "CartPole-v1", "--envs", "2", "--steps", "64", "--quiet")
+    with contextlib.chdir(ROOT):
+        name = "tests.own_algorithms:good"
+        assert main(["train", name, *flags, "--run-dir", str(path)]) == 0
+    return path
+
+
+@pytest.fixture
+def brain(learned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stranger's run folder ``got``, whose algorithm's code lies in it; returns what that code
+    makes as it runs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
+    for name in ("got", "got.brain"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    run, mark = tmp_path / "got", tmp_path / "ran"
+    shutil.copytree(learned, run)
+    (run / "brain.py").write_text(BRAIN.format(mark))
+    values = json.loads((run / "config.json").read_bytes())
+    values["algorithm"] = values["settings"]["algorithm"] = ALGORITHM
+    (run / "config.json").write_text(json.dumps(values))
+
+    def rename(config: dict[str, Any]) -> None:
+        config["algorithm"] = config["settings"]["algorithm"] = ALGORITHM
+
+    final = run / "params.safetensors"
+    final.write_bytes(metadata(rename)(final.read_bytes()))
+    return mark
+
+
+NAMING: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "resume": (("train",), ("train", ALGORITHM)),
+    "eval": (("eval",), ("eval", "--algorithm", ALGORITHM)),
+    "watch": (("watch", "--gif", "out.gif"), ("watch", "--gif", "a.gif", "--algorithm", ALGORITHM)),
+}
+"""Commands without and with the algorithm's name."""
+
+
+@pytest.mark.parametrize("command", NAMING)
+def test_a_strangers_algorithm_runs_only_where_the_user_says_so(
+    brain: Path, flatout: Cli, command: str
+) -> None:
+    bare, named = NAMING[command]
+    run = ("--resume", "got", "--steps", "128", "--quiet") if command == "resume" else ("got",)
+    words = f"names the algorithm {ALGORITHM}|train {ALGORITHM}|--algorithm|--trust|got/brain.py"
+    sentence(flatout(*bare, *run), 1, words)
+    assert not brain.exists()
+    done = flatout(*named, *run)
+    assert (done.code, brain.exists()) == (0, True), done.err
+
+
+@pytest.mark.parametrize("command", NAMING)
+def test_a_strangers_algorithm_runs_where_all_is_trusted(
+    brain: Path, flatout: Cli, command: str
+) -> None:
+    bare, _ = NAMING[command]
+    run = ("--resume", "got", "--steps", "128", "--quiet") if command == "resume" else ("got",)
+    done = flatout(*bare, *run, "--trust")
+    assert (done.code, brain.exists()) == (0, True), done.err
+
+
+def test_loading_an_agent_of_a_strangers_algorithm(brain: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"got\.brain:good.*algorithm=.*trust=True"):
+        Agent.load("got")
+    with pytest.raises(CheckpointError, match="algorithm="):
+        Agent.load("got", env="CartPole-v1")
+    assert Agent.load("got", algorithm=good).predict([0.0] * 4) in (0, 1)
+    assert not brain.exists()  # another was given in its place
+    Agent.load("got", trust=True)
+    assert brain.exists()
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["os:system", "this:x", "got..brain:good", ":", "x" * 900 + ":y"]
+)
+def test_a_module_that_is_no_algorithm_is_not_imported(
+    brain: Path, flatout: Cli, algorithm: str
+) -> None:
+    path = Path("got/config.json")
+    values = json.loads(path.read_bytes())
+    values["algorithm"] = values["settings"]["algorithm"] = algorithm
+    path.write_text(json.dumps(values))
+    result = flatout("train", "--resume", "got", "--steps", "128")
+    assert result.code == 1
+    assert "names the algorithm" in result.message
+    assert len(result.message) < 1000
+    assert not brain.exists()
+    assert "this" not in sys.modules
+
+
+def test_a_settings_file_may_not_bring_an_algorithm(brain: Path, flatout: Cli) -> None:
+    file = Path("settings.toml")
+    file.write_text(f'algorithm = "{ALGORITHM}"\nenv = "CartPole-v1"\nsteps = 32\nhp.rate = 0.5\n')
+    words = f"--config settings.toml names the algorithm {ALGORITHM}|train {ALGORITHM}|--trust"
+    sentence(flatout("train", "--config", file), 2, words)
+    assert not brain.exists()
+    sentence(flatout("train", "ppo", "--config", file), 2, f"for {ALGORITHM}, not ppo")
+    done = flatout("train", ALGORITHM, "--config", file, "--run-dir", "one", "--quiet")
+    assert (done.code, brain.exists()) == (0, True), done.err
+    done = flatout("train", "--config", file, "--trust", "--run-dir", "two", "--quiet", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["algorithm"] == ALGORITHM
+    assert json.loads(Path("two/config.json").read_bytes())["settings"]["hp"] == {"rate": 0.5}
 
 
 # One's own

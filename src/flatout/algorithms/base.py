@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from flatout.algorithms.parallel.accumulate import Gradient, Loss, gradient
 from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import ReplayConfig
 from flatout.config.schema import NetworkConfig
+from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.networks.torsos import Network
 from flatout.types import ActionSpec, Array, ObservationSpec
 
@@ -110,8 +111,29 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         if self.shapes is None:
+            object.__setattr__(self, "shapes", self._drawn_shapes())
+
+    def _drawn_shapes(self) -> Any:
+        """The shapes of what `init` draws.
+
+        Raises:
+            UsageError: it fails, or a leaf is no array.
+        """
+        try:
             state = self.init(np.zeros(2, np.uint32), self.hp)
-            object.__setattr__(self, "shapes", shapes_of(state))
+        except FlatoutError:
+            raise
+        except Exception as error:  # a user's code may raise anything
+            raise UsageError(
+                f"{self.name}: init failed: {type(error).__name__}: {one_line(error).rstrip('.')}."
+            ) from error
+        for path, leaf in named_leaves(state):
+            if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+                raise UsageError(
+                    f"{self.name}: init returns {path} as a Python {type(leaf).__name__}; the "
+                    "state's leaves are NumPy arrays, np.int32(0) for example."
+                )
+        return shapes_of(state)
 
     @functools.cached_property
     def actor_shapes(self) -> Params:
@@ -232,6 +254,12 @@ def wrap_key(data: Any) -> jax.Array:
 def raw_key(seed: int, *stream: int) -> np.ndarray:
     """Raw key data, uint32 ``[2]``, of one of a run's independent random streams."""
     return np.random.SeedSequence(seed, spawn_key=stream).generate_state(2, np.uint32)
+
+
+def named_leaves(state: Any) -> Iterator[tuple[str, Any]]:
+    """Each leaf of a learning state by its path, ``state.params['w']`` for example."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        yield f"state{jax.tree_util.keystr(path)}", leaf
 
 
 def shapes_of(tree: Any) -> Any:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Algorithm, BuildSpec, State, raw_key, wrap_key
+from flatout.algorithms.base import Algorithm, BuildSpec, State, named_leaves, raw_key, wrap_key
 from flatout.algorithms.parallel.shards import UNSHARDED
 from flatout.config.hyper import HYPER
 from flatout.config.modules import import_module
-from flatout.errors import FlatoutError, UsageError, nearest, one_line
+from flatout.errors import FlatoutError, UsageError, nearest, one_line, short
 from flatout.types import Batch, ContinuousSpec, Trajectory
 
 MakeAlgorithm = Callable[[BuildSpec], Algorithm]
@@ -62,7 +64,7 @@ def imported(name: str) -> MakeAlgorithm:
     if not module or not function:
         raise UsageError(f"the algorithm {name!r} is not module:function.")
     found = import_module(module, f"the algorithm {name}")
-    make = getattr(found, function, None)
+    make: MakeAlgorithm | None = getattr(found, function, None)
     if not callable(make):
         near = nearest(function, [n for n, value in vars(found).items() if callable(value)])
         raise UsageError(f"{module} has no function {function!r}.{near}")
@@ -71,19 +73,35 @@ def imported(name: str) -> MakeAlgorithm:
 
 def _with(name: str, hp: Any, values: dict[str, Any]) -> Any:
     """The hyper-parameters with some changed."""
-    names = list(hp._fields if hasattr(hp, "_fields") else hp)
+    named = hp._asdict() if hasattr(hp, "_asdict") else hp if isinstance(hp, dict) else {}
+    changes: dict[str, np.ndarray] = {}
     for key, value in values.items():
-        if key not in names:
+        if key not in named:
+            there = f"there is {', '.join(named)}" if named else "it names none in Algorithm.hp"
             raise UsageError(
-                f"{name} has no hyper-parameter {key!r}; there is {', '.join(names)}."
-                f"{nearest(key, names)}"
+                f"{name} has no hyper-parameter {key!r}; {there}.{nearest(key, list(named))}"
             )
-        try:
-            values = values | {key: np.asarray(value, np.float32)}
-        except (TypeError, ValueError):
-            raise UsageError(f"--hp {key}={value}: {key} is a number.") from None
-    changed = hp._replace(**values) if hasattr(hp, "_fields") else {**hp, **values}
-    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), changed)
+        changes[key] = _number(key, value, np.shape(named[key]))
+    if changes:
+        hp = {**hp, **changes} if isinstance(hp, dict) else hp._replace(**changes)
+
+    def floats(hp: Any) -> Any:
+        return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), hp)
+
+    return _guarded(name, "hp", floats, hp)
+
+
+def _number(key: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """A hyper-parameter's new value, of the shape of its old one."""
+    try:
+        with np.errstate(over="ignore"):  # to infinity
+            array = np.asarray(value, np.float32)
+    except (TypeError, ValueError):
+        array = np.asarray(np.nan, np.float32)
+    if array.shape != shape or np.isnan(array).any():
+        what = f"a list of numbers of shape {list(shape)}" if shape else "a number"
+        raise UsageError(f"--hp {key}={short(value)}: {key} is {what}.")
+    return array
 
 
 # --- The contract -----------------------------------------------------------------------------
@@ -103,8 +121,20 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
         )
     if not hasattr(state.counters, "step"):
         raise UsageError(f"{name}: init's counters have no step; flatout.Counters has.")
+    for path, leaf in named_leaves(state):
+        if leaf.dtype.itemsize > 4:
+            raise UsageError(
+                f"{name}: init returns {path} as {_words(leaf)}; a state's numbers have 32 bits "
+                "at most."
+            )
     obs = jax.ShapeDtypeStruct((spec.num_envs, *spec.obs_spec.shape), spec.obs_spec.dtype)
     params = _guarded(name, "actor", jax.eval_shape, algorithm.actor, state, hp)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.dtype.itemsize > 4:
+            raise UsageError(
+                f"{name}: actor returns params{jax.tree_util.keystr(path)} as {_words(leaf)}; what "
+                "acting needs are floats of 32 bits at most."
+            )
     key = wrap_key(raw_key(0))
     zero = np.int32(0)
     noise = _guarded(name, "noise", jax.eval_shape, algorithm.noise, key, zero, zero)
@@ -121,34 +151,69 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
             f"{name}: act is not pure: traced twice, it gave two programs. Draw what it needs in "
             "noise, and keep state in the algorithm's state."
         )
-    action, _, extras = _guarded(name, "act", jax.eval_shape, act, params, obs, noise)
+    acted = _guarded(name, "act", jax.eval_shape, act, params, obs, noise)
+    if not isinstance(acted, tuple) or len(acted) != 3 or not isinstance(acted[2], dict):
+        raise UsageError(f"{name}: act must return (action, carry, extras by name).")
+    action, _, extras = acted
     shape, dtype = (spec.num_envs,), np.dtype(np.int32)
     if isinstance(spec.action_spec, ContinuousSpec):
         shape, dtype = (spec.num_envs, spec.action_spec.size), np.dtype(np.float32)
-    if (action.shape, action.dtype) != (shape, dtype):
+    if (getattr(action, "shape", None), getattr(action, "dtype", None)) != (shape, dtype):
         raise UsageError(
             f"{name}: act gives actions {_words(action)}; this environment takes "
             f"{dtype}{list(shape)}."
         )
-    for key_, extra in extras.items():
-        if extra.shape[:1] != (spec.num_envs,) or extra.dtype.itemsize != 4:
+    for extra_name, extra in extras.items():
+        shape = getattr(extra, "shape", ())
+        if shape[:1] != (spec.num_envs,) or extra.dtype.itemsize != 4:
             raise UsageError(
-                f"{name}: act's extra {key_!r} is {_words(extra)}; it must have {spec.num_envs} "
-                "rows (one per environment) of 32 bits."
+                f"{name}: act's extra {extra_name!r} is {_words(extra)}; it must have "
+                f"{spec.num_envs} rows (one per environment) of 32 bits."
             )
-    if algorithm.replay is not None and algorithm.advance is not None:
-        advance = jax.eval_shape(algorithm.advance, state, zero, hp)
-        _same(name, "advance", state, advance[0])
+    if algorithm.replay is not None:
+        _check_replay(name, algorithm)
     data = _data(algorithm, spec, action, extras)
     after = _guarded(name, "update", jax.eval_shape, algorithm.update, state, data, key, hp)
     _check_update(name, algorithm, after)
 
 
+def _check_replay(name: str, algorithm: Algorithm) -> None:
+    """Refuse what lacks something that replay asks for."""
+    assert algorithm.replay is not None
+    shapes = {"gamma": ()}
+    if algorithm.replay.prioritized:
+        shapes |= {"priority_alpha": (), "priority_beta": (2,)}
+    for key, shape in shapes.items():
+        value = getattr(algorithm.hp, key, None)
+        if getattr(value, "shape", None) != shape:
+            raise UsageError(
+                f"{name}: replay needs hp.{key}, float32{list(shape)}, in a named tuple hp."
+            )
+    if algorithm.advance is None or not algorithm.metrics:
+        raise UsageError(f"{name}: replay needs Algorithm.advance, and a metric at least.")
+    state, zero = algorithm.shapes, np.int32(0)
+    after = _guarded(name, "advance", jax.eval_shape, algorithm.advance, state, zero, algorithm.hp)
+    if not isinstance(after, tuple) or len(after) != 2 or not isinstance(after[1], dict):
+        raise UsageError(f"{name}: advance must return (state, scalars by name).")
+    _same(name, "advance", state, after[0])
+    for scalar in algorithm.advanced:
+        if getattr(after[1].get(scalar), "shape", None) != ():
+            raise UsageError(f"{name}: advance returns no scalar {scalar!r}.")
+
+
 def _check_update(name: str, algorithm: Algorithm, after: Any) -> None:
-    if not isinstance(after, tuple) or len(after) != 3:
-        raise UsageError(f"{name}: update must return (state, metrics, priorities or None).")
-    state, metrics, _ = after
+    if not isinstance(after, tuple) or len(after) != 3 or not isinstance(after[1], dict):
+        raise UsageError(
+            f"{name}: update must return (state, metrics by name, priorities or None)."
+        )
+    state, metrics, errors = after
     _same(name, "update", algorithm.shapes, state)
+    replay = algorithm.replay
+    if replay is not None and getattr(errors, "shape", None) != (replay.batch_size,):
+        raise UsageError(
+            f"{name}: update's third value is {_words(errors)}; with replay it must be the size of "
+            f"each row's error, float32[{replay.batch_size}]."
+        )
     expected = set(algorithm.metrics) | (set() if algorithm.replay is not None else {"updates"})
     missing = sorted(expected - set(metrics)) + sorted(expected - set(algorithm.metrics))
     if missing:
@@ -166,7 +231,7 @@ def _check_update(name: str, algorithm: Algorithm, after: Any) -> None:
 
 def _same(name: str, function: str, before: Any, after: Any) -> None:
     """Refuse a state of another structure, shape or dtype than `init`'s."""
-    kept, changed = dict(_leaves(before)), dict(_leaves(after))
+    kept, changed = dict(named_leaves(before)), dict(named_leaves(after))
     for path in [*kept, *changed]:
         old, new = kept.get(path), changed.get(path)
         if old is None or new is None:
@@ -178,11 +243,6 @@ def _same(name: str, function: str, before: Any, after: Any) -> None:
                 f"{name}: {function} returns {path} as {_words(new)}, and init made {_words(old)}; "
                 "a state keeps its shapes."
             )
-
-
-def _leaves(tree: Any) -> Iterator[tuple[str, Any]]:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        yield f"state{jax.tree_util.keystr(path)}", leaf
 
 
 def _data(algorithm: Algorithm, spec: BuildSpec, action: Any, extras: dict[str, Any]) -> Any:
@@ -213,8 +273,10 @@ def _data(algorithm: Algorithm, spec: BuildSpec, action: Any, extras: dict[str, 
 
 
 def _traced(function: Callable[..., Any], *arguments: Any) -> tuple[str, list[bytes]]:
-    closed = jax.make_jaxpr(function)(*arguments)
-    return str(closed.jaxpr), [np.asarray(const).tobytes() for const in closed.consts]
+    """A program, and the arrays in it; a function that JAX has not seen is traced anew."""
+    closed = jax.make_jaxpr(lambda *given: function(*given))(*arguments)
+    program = re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr))  # where Python keeps a rule, say
+    return program, [np.asarray(const).tobytes() for const in closed.consts]
 
 
 def _guarded(name: str, function: str, call: Callable[..., Any], *arguments: Any) -> Any:
@@ -225,9 +287,11 @@ def _guarded(name: str, function: str, call: Callable[..., Any], *arguments: Any
         raise
     except Exception as error:  # the user's code may raise anything
         raise UsageError(
-            f"{name}: {function} failed: {type(error).__name__}: {one_line(error)}."
+            f"{name}: {function} failed: {type(error).__name__}: {one_line(error).rstrip('.')}."
         ) from error
 
 
 def _words(leaf: Any) -> str:
+    if not hasattr(leaf, "shape"):
+        return "None" if leaf is None else f"no array but {type(leaf).__name__}"
     return f"{leaf.dtype}{list(leaf.shape)}"

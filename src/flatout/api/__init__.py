@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import sys
 from pathlib import Path
@@ -262,6 +263,11 @@ class Agent:
     ) -> Self:  # fmt: skip
         if cls.algorithm not in ("", config.algorithm):
             raise CheckpointError(f"{path} holds an agent of {config.algorithm}.")
+        if algorithm is not None and ":" not in config.algorithm:
+            raise UsageError(
+                f"{path} holds an agent of {config.algorithm}, which is no algorithm of your own: "
+                "leave algorithm= out."
+            )
         settings = config.flat() | {"run_dir": None}
         saved_env, built_in = settings.pop("env"), settings.pop("network")
         named = settings.pop("algorithm")
@@ -330,6 +336,8 @@ def _name_of(make: MakeAlgorithm) -> str:
     """``module:function``; of a script's function, as the command could import it."""
     if not callable(make):
         raise UsageError(f"algorithm is a name or a function, not {type(make).__name__}.")
+    if isinstance(make, functools.partial):  # by its name alone it would be another
+        return f"{_name_of(make.func)}(...)"
     module, name = make.__module__, getattr(make, "__qualname__", type(make).__name__)
     if module == "__main__":
         module = Path(getattr(sys.modules[module], "__file__", None) or "main").stem

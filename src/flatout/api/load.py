@@ -17,7 +17,11 @@ AGENTS: dict[str, type[Agent]] = {
 
 
 def load_any(
-    path: Path, prefer: str = "best", env: str | None = None, trust: bool = False
+    path: Path,
+    prefer: str = "best",
+    env: str | None = None,
+    trust: bool = False,
+    algorithm: str | None = None,
 ) -> tuple[Agent, Path]:
     """An agent of whatever algorithm, and the file that it came from.
 
@@ -27,6 +31,7 @@ def load_any(
             on. A run that has neither of the others yet gives that, too.
         env: the environment, where the saved one's module is not to be trusted by itself.
         trust: whatever the file names may be used.
+        algorithm: one of the user's, where the saved one's module is not to be trusted by itself.
 
     Raises:
         UsageError, CheckpointError: there is none, or it is corrupt.
@@ -36,15 +41,15 @@ def load_any(
     if saved and (not there or (prefer == "newest" and FINAL not in there)):
         file, metadata = saved[-1], {}
         arrays = checkpoint.load(file)[1].arrays
-        config = load_config(path, consent(env, trust))
+        config = load_config(path, consent(env, trust, algorithm))
     else:
         file = path / FINAL if prefer != "best" and FINAL in there else find_agent(path)
         arrays, metadata = checkpoint.load_agent(file)
-        config = saved_config(metadata, file, consent(env, trust))
+        config = saved_config(metadata, file, consent(env, trust, algorithm))
     kind = Agent if ":" in config.algorithm else AGENTS.get(config.algorithm)
     if kind is None:
         raise UsageError(
             f"{path} holds no agent that plays, but a {config.algorithm} run; how well it does is "
             "in its summary.json (test_accuracy)."
         )
-    return kind._restored(arrays, metadata, config, file, env, None), file
+    return kind._restored(arrays, metadata, config, file, env, None, algorithm), file

@@ -53,6 +53,8 @@ def arguments_class(algorithm: str) -> type:
     --resume RUN_DIR goes on with a run. --env-kwargs KEY=VALUE ... go to the environment.
     --trust runs a module:factory that only a file names.
     """
+    if hyper is OwnConfig:
+        made.__doc__ += "--hp NAME=VALUE ... changes hyper-parameters of the algorithm.\n"
     return made
 
 

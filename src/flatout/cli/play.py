@@ -30,6 +30,8 @@ class PlayArguments:
     """Seed of the episodes; by default the run's own evaluation episodes."""
     env: str | None = None
     """The environment once more, where it is module:factory and the agent not of your making."""
+    algorithm: str | None = None
+    """The algorithm once more, where it is module:function and the agent not of your making."""
     trust: bool = False
     """Run the code that the agent names, though it is not of your making."""
 
@@ -78,7 +80,7 @@ def evaluate(argv: list[str]) -> int:
     path = _folder("eval", asked.path, "--video", asked.video)
     from flatout.api.load import load_any
 
-    agent, file = load_any(path, asked.checkpoint, asked.env, asked.trust)
+    agent, file = load_any(path, asked.checkpoint, asked.env, asked.trust, asked.algorithm)
     result = agent.evaluate(asked.episodes, seed=asked.seed)
     if asked.video is not None:
         agent.record(Path(asked.video), seed=asked.seed)
@@ -116,7 +118,7 @@ def show(argv: list[str]) -> int:
     from flatout.cli.watch import watch
 
     def newest() -> tuple[Agent, Path]:
-        return load_any(path, asked.checkpoint, asked.env, asked.trust)
+        return load_any(path, asked.checkpoint, asked.env, asked.trust, asked.algorithm)
 
     if asked.gif is not None:
         total = newest()[0].record(Path(asked.gif), seed=asked.seed)

@@ -28,9 +28,13 @@ def import_module(module: str, setting: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         missing = error.name or module
-        where = "" if missing == module else f" (imported by {module})"
-        raise UsageError(f"{setting}: there is no module {missing!r}{where}.") from error
+        own = f"{module}.".startswith(f"{missing}.")  # or a package that it lies in
+        where = "" if own else f" (imported by {module})"
+        # Of a module that is there, the traceback says where it imports what is missing.
+        cause = error if where else None
+        raise UsageError(f"{setting}: there is no module {missing!r}{where}.") from cause
     except (Exception, SystemExit) as error:  # the user's module may raise anything
         raise EnvironmentFailure(
-            f"{setting}: importing {module} failed: {type(error).__name__}: {one_line(error)}."
+            f"{setting}: importing {module} failed: {type(error).__name__}: "
+            f"{one_line(error).rstrip('.')}."
         ) from error

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from flatout.algorithms.base import Algorithm, shapes_of
+from flatout.algorithms.base import Algorithm, named_leaves, shapes_of
 from flatout.algorithms.parallel.packing import Packing
 from flatout.buffers.base import Arrays, Buffer, Data, Saved
 from flatout.config.placement import CPU
@@ -19,6 +19,9 @@ from flatout.learner.memory import live_mb
 from flatout.learner.mesh import Mesh
 from flatout.spans import Spans
 from flatout.types import RowSource, Trajectory
+
+MOST_NAMED = 6
+"""Metrics and leaves that a message about divergence names."""
 
 
 class Learner:
@@ -148,9 +151,12 @@ class Learner:
         metrics = dict(zip(names, _joined(values, names).tolist(), strict=True))
         if not metrics.pop("finite"):
             bad = [name for name, value in metrics.items() if not np.isfinite(value)]
+            bad += _not_finite(self.host_state())
+            rest = [f"{len(bad) - MOST_NAMED} more"] if len(bad) > MOST_NAMED else []
+            what = " and ".join([", ".join(bad[:MOST_NAMED]) or "what acting needs", *rest])
             raise FlatoutError(
-                f"learning diverged: {', '.join(bad) if bad else 'the parameters'} became NaN or "
-                "infinite; lower --learning-rate or --max-grad-norm, or look at the rewards' size."
+                f"learning diverged: {what} became NaN or infinite; lower the learning rate or the "
+                "largest gradient norm, or look at the rewards' size."
             )
         return metrics | self._buffer.stats()
 
@@ -206,6 +212,14 @@ def _joined(values: list[np.ndarray], names: tuple[str, ...]) -> np.ndarray:
     joined[names.index("updates")] = updates.sum()
     joined[names.index("finite")] = table[:, names.index("finite")].min()
     return joined
+
+
+def _not_finite(state: Any) -> list[str]:
+    """The leaves of a learning state, by their paths, that hold NaN or infinity."""
+    return [
+        path for path, leaf in named_leaves(state)
+        if leaf.dtype.kind not in "biu" and not np.isfinite(np.asarray(leaf, np.float32)).all()
+    ]  # fmt: skip
 
 
 def _signature(tree: Any) -> tuple[Any, ...]:

@@ -133,9 +133,12 @@ class RunFolder:
 
 def default_folder(config: TrainConfig) -> Path:
     """A new ``runs/ALGORITHM-ENV-SEED-TIME``."""
-    env = re.sub(r"[^A-Za-z0-9.]+", "-", config.env.env).strip("-") or "env"
+    algorithm, env = (
+        re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.") or "env"
+        for name in (config.algorithm, config.env.env)
+    )
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    base = Path("runs") / f"{config.algorithm}-{env}-{config.run.seed}-{stamp}"
+    base = Path("runs") / f"{algorithm}-{env}-{config.run.seed}-{stamp}"
     path, number = base, 2
     while path.exists():
         path, number = base.with_name(f"{base.name}-{number}"), number + 1

@@ -142,8 +142,9 @@ def _refuse_module(name: str, value: str, file: Path, signed: bool) -> None:
         return
     where = f" (it lies in {paths[-1]})" if paths else ""
     why = "lies beside that file" if signed else "is not imported because a file says so"
-    what, flag = ("environment", "--env ") if name == "env" else ("algorithm", "train ")
-    flag += value[:200]
+    what, flag = ("environment", f"--env {value[:200]}")
+    if name == "algorithm":
+        what, flag = name, f"train {value[:200]} (eval --algorithm)"
     raise CheckpointError(
         f"{file} names the {what} {value[:200]}, whose module {why}{where}; to run its code, "
         f"say {flag} as well (in Python {name}=), or --trust (trust=True)."
