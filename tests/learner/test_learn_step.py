@@ -274,8 +274,7 @@ def test_what_is_no_number_is_flagged(broken: str) -> None:
         assert float(published.scalars[-1]) == finite
     one = learner(made)
     assert one.update(good) == {"loss": 1.0, "updates": 1.0}
-    said = "loss" if broken == "loss" else "the parameters"
-    with pytest.raises(FlatoutError, match=f"learning diverged: {said} became NaN or infinite"):
+    with pytest.raises(FlatoutError, match=f"learning diverged: .*{broken}.* became NaN"):
         one.update(bad)
 
 

@@ -113,7 +113,7 @@ class Chooser:
         self.layout = OutputLayout(
             {name: jax.ShapeDtypeStruct((count,), kind) for name, kind in row.items()}
         )
-        self.events, self.valued = events, valued
+        self.events, self.valued, self.num_envs = events, valued, count
 
     def begin(self, obs: np.ndarray, step: int, first: int = 0) -> np.ndarray:
         self.events.append(("act", first, step))

@@ -142,7 +142,7 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
 
     def init(key: np.ndarray, hp: Any) -> State:
         actor, critics = jax.tree.map(np.asarray, nets.draw(key))
-        log_ent = np.log(hp.ent_coef) if learned else None
+        log_ent = np.asarray(np.log(hp.ent_coef)) if learned else None
         params = Params(actor, critics, jax.tree.map(np.copy, critics), log_ent)
         opt = Optimisers(
             actor_optimiser.init(), critic_optimiser.init(),

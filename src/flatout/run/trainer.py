@@ -210,9 +210,9 @@ class Trainer:
     def _next_due(self) -> int:
         """The step at which something is to be written, evaluated or ended."""
         progress, run = self.progress, self.config.run
-        due = [run.steps, progress.next_log, progress.next_checkpoint]
+        due = [run.steps, progress.next_log, progress.next_checkpoint or run.steps]
         due += [progress.next_eval] if run.eval_every else []
-        return min(step for step in due if step > progress.steps)
+        return max(min(due), progress.steps + 1)
 
     def _iterations(self, due: int) -> int:
         """Iterations that lie before a step, if they go on as the last one."""
