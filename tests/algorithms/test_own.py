@@ -415,19 +415,19 @@ def test_what_has_no_name_is_loaded_with_itself(tmp_path: Path) -> None:
 def test_an_algorithm_whose_module_is_gone(
     flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, run = tmp_path / "project" / "lab.py", tmp_path / "run"
+    module, run = tmp_path / "project" / "own_lab.py", tmp_path / "run"
     module.parent.mkdir()
     module.write_text("from tests.own_algorithms import good\n")
     monkeypatch.setattr(sys, "path", [str(module.parent), *sys.path])
-    done = flatout("train", "lab:good", *CARTPOLE, "--steps", 64, "--run-dir", run)
+    done = flatout("train", "own_lab:good", *CARTPOLE, "--steps", 64, "--run-dir", run)
     assert done.code == 0, done.err
     module.unlink()
-    monkeypatch.delitem(sys.modules, "lab")
+    monkeypatch.delitem(sys.modules, "own_lab")
     importlib.invalidate_caches()
     before = final_state(run)
     for command in (("train", "--quiet", "--steps", 128, "--resume"), ("eval",)):
-        sentence(flatout(*command, run), 2, "lab:good|no module 'lab'")
-    with pytest.raises(UsageError, match="no module 'lab'"):
+        sentence(flatout(*command, run), 2, "own_lab:good|no module 'own_lab'")
+    with pytest.raises(UsageError, match="no module 'own_lab'"):
         Agent.load(run)
     assert_same(final_state(run), before)
     assert Agent.load(run, algorithm=own.good).predict(np.zeros(4, np.float32)) in (0, 1)
