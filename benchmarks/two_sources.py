@@ -29,6 +29,7 @@ PPO = ("ppo", "--env", "CartPole-v1", "--envs", "8", "--n-steps", "256", "--batc
 DQN = ("dqn", "--env", "CartPole-v1", "--envs", "8", "--batch-size", "32", "--buffer-size", "50000",
        "--learning-starts", "1000", "--train-freq", "32", "--gradient-steps", "8", "--hidden", "64",
        "64", "--steps", "81920")  # fmt: skip
+SAC = ("sac", "--env", "Pendulum-v1", "--steps", "2000", "--learning-starts", "100")
 TRANSPORT = ("--side", "flatout", "--envs", "32", "--workers", "2", "--seconds", "3")
 SOLVED = ("ppo", "--preset", "cartpole-ppo")
 
@@ -78,7 +79,8 @@ def solved(warm: bool, repo: Path, cache: Path) -> float:
 
 CASES: dict[str, Callable[[Path, Path], float]] = {
     "make train, first": partial(solved, False), "make train, again": partial(solved, True),
-    "ppo_speed": partial(rate, PPO), "dqn_cartpole": partial(rate, DQN), "transport": transport,
+    "ppo_speed": partial(rate, PPO), "dqn_cartpole": partial(rate, DQN),
+    "sac_pendulum": partial(rate, SAC), "transport": transport,
 }  # fmt: skip
 
 
