@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from flatout.algorithms.base import Algorithm, State
 from flatout.algorithms.parallel.packing import Bundle
@@ -51,9 +52,11 @@ class ActorLayout:
         outputs = [closed.jaxpr.outvars[index] for index in self.bundle.large]
         self.origin = [places.get(id(variable)) for variable in outputs]
 
-    def publish(self, state: State, hp: Any) -> tuple[jax.Array, ...]:
-        """See `Published.arrays`."""
-        vector, *large = self.bundle.pack(self._actor(state, hp))
+    def publish(self, state: State, hp: Any) -> tuple[Any, ...]:
+        """See `Published.arrays`; NumPy arrays are packed without a device."""
+        params = self._actor(state, hp)
+        on_host = isinstance(jax.tree.leaves(state)[0], np.ndarray)
+        vector, *large = (self.bundle.pack_host if on_host else self.bundle.pack)(params)
         computed = zip(large, self.origin, strict=True)
         return (vector, *(array for array, origin in computed if origin is None))
 
