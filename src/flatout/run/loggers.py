@@ -7,7 +7,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,10 @@ EPISODE_MEANS = ("loss", "actor_loss", "critic_loss", "epsilon", "replay_fill", 
 """The algorithm's and replay's scalars that an episode's row has."""
 
 
+HIDDEN = ("episode", "env")
+"""What of an episode's row TensorBoard does not show."""
+
+
 class JsonLines:
     """``metrics.jsonl``: one object a row, ``step`` first.
 
@@ -38,10 +42,16 @@ class JsonLines:
             self._file.truncate(min(max(offset, 0), os.fstat(self._file.fileno()).st_size))
 
     def log(self, row: dict[str, float], step: int) -> None:
-        clean = {name: value if math.isfinite(value) else None for name, value in row.items()}
-        line = json.dumps({"step": step} | clean).encode() + b"\n"
+        self.log_all([row], step)
+
+    def log_all(self, rows: Sequence[dict[str, float]], step: int) -> None:
+        """Write several rows of one step."""
+        lines: list[str] = []
+        for row in rows:
+            clean = {name: value if math.isfinite(value) else None for name, value in row.items()}
+            lines.append(json.dumps({"step": step} | clean) + "\n")
         with writing(self._path):
-            self._file.write(line)
+            self._file.write("".join(lines).encode())
             self._file.flush()  # whoever follows the file sees each row at once
 
     def sync(self) -> int:
@@ -83,9 +93,13 @@ class TensorBoard:
             self._write(step=purge_step, session_log=started)
 
     def log(self, row: dict[str, float], step: int) -> None:
+        self.log_all(row.items(), step)
+
+    def log_all(self, values: Iterable[tuple[str, float]], step: int) -> None:
+        """Write one event of a step; a name may come again."""
         value = self._summary.Summary.Value
-        values = [value(tag=name, simple_value=number) for name, number in row.items()]
-        self._write(step=step, summary=self._summary.Summary(value=values))
+        summary = [value(tag=name, simple_value=number) for name, number in values]
+        self._write(step=step, summary=self._summary.Summary(value=summary))
 
     def close(self) -> None:
         with writing(self._folder):
@@ -155,17 +169,18 @@ class RunLogs:
         the episode's own), the rest is of the episode's end.
         """
         assert self._episodes is not None
-        means = {name: total / count for name, (total, count) in progress.since_episode.items()}
+        sums, rows = progress.since_episode, list[dict[str, float]]()
+        means = {name: sums[name][0] / sums[name][1] for name in EPISODE_MEANS if name in sums}
         progress.since_episode.clear()
         first = progress.episodes - len(episodes.env)
         columns = (array.tolist() for array in episodes)
         for number, (env, total, length, q_max) in enumerate(zip(*columns, strict=True), first):
             row: dict[str, float] = {"return": total, "length": length, "env": env, "q_max": q_max}
-            row |= {name: means[name] for name in EPISODE_MEANS if name in means}
-            self._episodes.log({"episode": number} | row, progress.steps)
-            if self._board is not None:
-                shown = {f"episode/{name}": value for name, value in row.items() if name != "env"}
-                self._board.log(shown, progress.steps)
+            rows.append({"episode": number} | row | means)
+        self._episodes.log_all(rows, progress.steps)
+        if self._board is not None:
+            shown = ((f"episode/{n}", v) for row in rows for n, v in row.items() if n not in HIDDEN)
+            self._board.log_all(shown, progress.steps)
 
     def sync(self, progress: Progress) -> None:
         """Bring every row to disk, and keep the files' lengths for a resumed run."""
