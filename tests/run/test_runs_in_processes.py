@@ -19,6 +19,7 @@ import pytest
 
 from flatout import PPO
 from flatout.config.placement import parse, shares, with_workers
+from flatout.errors import UsageError
 from flatout.storage import checkpoint
 from tests.conftest import Result, last_saved
 from tests.kills import finish, spawn, wait_for
@@ -64,6 +65,59 @@ def test_several_acting_devices_are_bit_equal_to_one(flatout: Cli, tmp_path: Pat
         assert result.code == 0, result.err
         assert json.loads(result.out)["envs"] == 8
     assert differences(tmp_path / "0", tmp_path / "1") == []
+
+
+@pytest.mark.bits
+def test_equal_groups_learn_the_same_under_every_sampler(flatout: Cli, tmp_path: Path) -> None:
+    """However many environments a worker steps; a group is a part of a worker, or several."""
+    placements = ["groups=4"] + [
+        f"groups=4 sampler=processes workers={workers}"
+        for workers in ("2x4", "4x2", "8x1", "2x4 inference=local", "4x2 inference=local")
+    ]
+    sizes = ("--envs", 8, "--n-steps", 16, "--batch-size", 32, "--steps", 256)
+    for number, placement in enumerate(placements):
+        run = tmp_path / str(number)
+        where = ("--placement", placement, "--run-dir", run, "--json")
+        result = flatout("train", "ppo", "--env", "Pendulum-v1", *sizes, *where)
+        assert result.code == 0, result.err
+        assert "groups=4" in json.loads(result.out)["placement"].split()
+        assert differences(tmp_path / "0", run) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "envs", "sizes", "batch"),
+    [
+        ("groups=4", 8, [8], 2),
+        ("sampler=processes workers=3x2", 6, [2, 2, 2], 2),
+        ("sampler=processes workers=1x6", 6, [6], 6),
+        ("sampler=processes workers=4x2 groups=2", 8, [4, 4], 4),
+        ("sampler=processes workers=2x4 groups=8", 8, [4, 4], 1),
+        ("sampler=processes workers=2x4 inference=local", 8, [4, 4], 4),
+        ("sampler=processes workers=2x4 inference=local groups=4", 8, [4, 4], 2),
+    ],
+)
+def test_who_steps_together_and_who_acts_in_one_call(
+    text: str, envs: int, sizes: list[int], batch: int
+) -> None:
+    place = with_workers(parse(text), envs, 4)
+    made = [share for groups in shares(place, envs) for share in groups]
+    assert [share.count for share in made] == sizes
+    assert {share.batch for share in made} == {batch}
+    assert with_workers(parse(str(place)), envs, 4) == place
+
+
+@pytest.mark.parametrize(
+    ("text", "envs", "words"),
+    [
+        ("groups=3", 8, "groups=3 does not divide --envs 8"),
+        ("groups=0", 8, "groups=0 is not a whole number of 1 or more"),
+        ("sampler=processes workers=2x6 groups=3", 12, "groups=2, for example"),
+        ("sampler=processes workers=4x2 inference=local groups=2", 8, "groups=4, for example"),
+    ],
+)
+def test_groups_that_do_not_fit_are_refused(text: str, envs: int, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        with_workers(parse(text), envs, 4)
 
 
 def test_groups_are_halves_for_each_device() -> None:

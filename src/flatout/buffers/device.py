@@ -241,7 +241,8 @@ class DeviceReplay(Replay):
             side_by_side(array.reshape(self._count, length, num_envs, *array.shape[2:]))
             for array in arrays[:-1]
         ]
-        return Ring(*(array.reshape(-1, *array.shape[2:]) for array in joined), arrays[-1][0])
+        flat = [array.reshape(-1, *array.shape[2:]) for array in joined]
+        return Ring(*[*flat, arrays[-1][0]])
 
     def _in_shards(self, ring: Ring) -> Ring:
         """The inverse of `_whole`."""
@@ -252,8 +253,8 @@ class DeviceReplay(Replay):
             by_shard(array.reshape(length, -1, *array.shape[1:]), self._count)
             for array in ring[:-1]
         ]
-        flat = (array.reshape(self._count, -1, *array.shape[3:]) for array in parts)
-        return Ring(*flat, self._for_all(ring.finals))
+        flat = [array.reshape(self._count, -1, *array.shape[3:]) for array in parts]
+        return Ring(*[*flat, self._for_all(ring.finals)])
 
     def _for_all(self, finals: np.ndarray) -> np.ndarray:
         return np.broadcast_to(finals, self._shards + finals.shape)
