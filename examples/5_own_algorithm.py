@@ -24,16 +24,6 @@ class HyperParameters(NamedTuple):
     gamma: Any = np.float32(0.99)
     value_weight: Any = np.float32(0.5)
     entropy_weight: Any = np.float32(0.01)
-    max_grad_norm: Any = np.float32(0.5)
-
-
-class Batch(NamedTuple):
-    """Rows ``[T * N]``."""
-
-    obs: jax.Array
-    action: jax.Array
-    target: jax.Array
-    advantage: jax.Array
 
 
 def forward(params, obs):
@@ -68,31 +58,27 @@ def vtrace(log_ratio, r, v, v_next, terminated, done, gamma):
 
 def loss(params, batch, hp):
     """Change this function: a mean over rows, and scalars to log."""
-    logits, v = forward(params, batch.obs)
-    policy_loss = -(batch.advantage * log_prob(logits, batch.action)).mean()
-    value_loss = jnp.square(batch.target - v).mean()
+    obs, action, target, advantage = batch
+    logits, v = forward(params, obs)
+    policy_loss = -(advantage * log_prob(logits, action)).mean()
+    value_loss = jnp.square(target - v).mean()
     entropy = -(jax.nn.softmax(logits) * jax.nn.log_softmax(logits)).sum(-1).mean()
     total = policy_loss + hp.value_weight * value_loss - hp.entropy_weight * entropy
-    scalars = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
-    return total, (scalars, None)
+    return total, ({"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}, None)
 
 
 def vtrace_actor_critic(spec: BuildSpec) -> Algorithm:
-    """The pure functions, for the environment that `spec` describes."""
+    """The pure functions, for the environment that the spec describes."""
     actions, rows = spec.action_spec.n, HORIZON * spec.num_envs
     gradient = spec.gradient(loss, rows)  # averaged over shards, in micro-batches if asked for
-    adam = optax.scale_by_adam()
+    adam = optax.chain(optax.clip_by_global_norm(0.5), optax.scale_by_adam())
 
     def init(key, hp):
         rng, sizes = np.random.default_rng(key), [int(np.prod(spec.obs_spec.shape)), HIDDEN, HIDDEN]
         shapes = {"first": sizes[:2], "second": sizes[1:], "heads": [HIDDEN, actions + 1]}
-        params = {
-            name: {
-                "w": (rng.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32),
-                "b": np.zeros(shape[1], np.float32),
-            }
-            for name, shape in shapes.items()
-        }
+        params = {name: {"w": np.float32(rng.standard_normal(shape) / np.sqrt(shape[0])),
+                         "b": np.zeros(shape[1], np.float32)}
+                  for name, shape in shapes.items()}  # fmt: skip
         opt = jax.tree.map(np.asarray, adam.init(params))
         return State(params, opt, Counters(np.int32(0), np.int32(0)))
 
@@ -112,23 +98,19 @@ def vtrace_actor_critic(spec: BuildSpec) -> Algorithm:
         v, v_next = values_around(values, trajectory)
         now = log_prob(logits[: len(flat)], trajectory.actions.reshape(-1)).reshape(shape)
         done = trajectory.terminated | trajectory.truncated
-        target, advantage = vtrace(
-            now - trajectory.extras["log_prob"], trajectory.rewards, v, v_next,
-            trajectory.terminated, done, hp.gamma,
-        )  # fmt: skip
-        columns = (trajectory.actions, target, advantage)
-        batch = Batch(flat, *(x.reshape(-1) for x in columns))
-        grads, metrics, _ = gradient(state.params, batch, hp)
-        norm = optax.tree.norm(grads)
-        grads = jax.tree.map(lambda g: g * jnp.minimum(1.0, hp.max_grad_norm / norm), grads)
+        ratio, terminated = now - trajectory.extras["log_prob"], trajectory.terminated
+        given = (ratio, trajectory.rewards, v, v_next, terminated, done)
+        target, advantage = vtrace(*given, hp.gamma)
+        rest = (x.reshape(-1) for x in (trajectory.actions, target, advantage))
+        grads, metrics, _ = gradient(state.params, (flat, *rest), hp)
         moves, opt = adam.update(grads, state.opt)
         params = jax.tree.map(lambda p, m: p - hp.learning_rate * m, state.params, moves)
         counters = Counters(state.counters.step + rows, state.counters.updates + 1)
         return State(params, opt, counters), metrics | {"updates": jnp.ones(())}, None
 
-    metrics = ("policy_loss", "value_loss", "entropy", "updates")
-    return Algorithm("vtrace", HyperParameters(), init, act, update, metrics, HORIZON, noise,
-                     shards=spec.shards)  # fmt: skip
+    names = ("policy_loss", "value_loss", "entropy", "updates")
+    rest = (names, HORIZON, noise)
+    return Algorithm("vtrace", HyperParameters(), init, act, update, *rest, shards=spec.shards)
 
 
 if __name__ == "__main__":
