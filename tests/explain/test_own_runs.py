@@ -31,7 +31,7 @@ from flatout.explain.own.settings import flags, more_envs, placed, possible
 from flatout.hardware.gpus import GpuSample
 from flatout.hardware.monitor import MonitorSample
 from flatout.planning.facts import RunFacts, Use, facts, mean_use, shared_out
-from flatout.planning.predict import gain_of
+from flatout.planning.gains import gain_of
 from flatout.run.observe import load_words
 from flatout.spans import NAMES, PHASES
 from flatout.storage.span_records import (

@@ -1,17 +1,128 @@
-"""Predicted gains: what any share of the time allows."""
+"""Predictions from stages that are known."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
+from typing import Any
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.planning.predict import between, remaining
+from flatout.config.placement import Placement, parse, with_workers
+from flatout.planning.plan import Allowed, candidates, choose, kind, predictions, worker_counts
+from flatout.planning.predict import predict
+from flatout.planning.stages import Stages, at
+
+PLAIN = Stages(
+    envs=8, horizon=64, cores=4, env=(1e-3,), act={"cpu": ((1, 1e-4), (8, 2e-4))},
+    learn={"cpu cpu": 0.05}, full=1.0, local=((1, 1e-4), (8, 2e-4)), trip=1e-4, message=1e-5,
+)  # fmt: skip
 
 
-@given(st.floats(0, 0.99), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
-def test_predictions_are_ordered(share: float, a: float, b: float, c: float) -> None:
-    gain = remaining(share, a, b, c)
-    assert 1 <= gain.low <= gain.gain <= gain.high <= 1 / (1 - share) + 1e-6
-    assert between(math.nan, math.inf, -1).gain == 1.0
+def placed(text: str, stages: Stages = PLAIN) -> Placement:
+    return with_workers(parse(text), stages.envs, stages.cores)
+
+
+def test_inline_is_the_sum_of_its_parts() -> None:
+    seconds = 64 * (2e-4 + 8 * 1e-3) + 0.05
+    assert predict(PLAIN, placed("cpu")).rate == pytest.approx(512 / seconds)
+
+
+def test_overlapped_takes_the_longer_side() -> None:
+    stages = replace(PLAIN, learn={"cpu cpu": 5.0})
+    overlapped = predict(stages, placed("act=cpu schedule=overlapped"))
+    assert overlapped.rate == pytest.approx(512 / 5.0, rel=0.01)
+    assert overlapped.waits["main"] == pytest.approx(1 - 0.525 / 5.0, abs=0.02)
+
+
+def test_processes_step_side_by_side() -> None:
+    placement = placed("act=cpu sampler=processes workers=4x2 inference=local")
+    seconds = 64 * (at(PLAIN.local, 2) + 2 * 1e-3) + 0.05
+    assert predict(PLAIN, placement).rate == pytest.approx(512 / seconds, rel=0.01)
+
+
+def test_the_slowest_process_holds_up_a_turn() -> None:
+    heavy = replace(PLAIN, env=(0.5e-3,) * 9 + (5.5e-3,))  # the same mean
+    central = placed("act=cpu sampler=processes workers=4x2")
+    assert heavy.env_s == pytest.approx(PLAIN.env_s)
+    assert predict(heavy, central).rate < 0.8 * predict(PLAIN, central).rate
+
+
+def test_environments_that_sleep_need_no_core() -> None:
+    asleep = replace(PLAIN, computing=0.0, cores=1, full=1.0)
+    eight = parse("act=cpu sampler=processes workers=8x1 inference=local")
+    assert predict(asleep, with_workers(eight, 8, 1)).rate > 3 * predict(asleep, placed("cpu")).rate
+    assert worker_counts(asleep) == [2, 4, 8]
+    assert worker_counts(replace(asleep, computing=1.0)) == []
+
+
+@st.composite
+def some_stages(draw: Any) -> Stages:
+    times = st.floats(1e-6, 1e-2)
+    return Stages(
+        envs=draw(st.sampled_from([1, 2, 4, 8])), horizon=draw(st.integers(1, 100)),
+        cores=draw(st.integers(1, 8)), env=tuple(draw(st.lists(times, min_size=1, max_size=5))),
+        act={"cpu": ((1, draw(times)),)}, learn={"cpu cpu": draw(st.floats(1e-5, 0.1))},
+        full=draw(st.floats(0.5, 1.0)), computing=draw(st.floats(0.0, 1.0)),
+        call=draw(times), trip=draw(times), message=draw(times), local=((1, draw(times)),),
+        width=draw(st.floats(1.0, 2.0)), iteration=draw(times), trajectory=draw(times),
+    )  # fmt: skip
+
+
+ALL = Allowed(lag=True)
+
+
+@settings(max_examples=40, deadline=None)
+@given(some_stages())
+def test_more_cores_are_never_predicted_slower(stages: Stages) -> None:
+    more = replace(stages, cores=stages.cores + 1)
+    for placement in candidates(stages, Placement(), ALL):
+        assert predict(more, placement).rate >= predict(stages, placement).rate * (1 - 1e-2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(some_stages())
+def test_faster_environments_are_never_predicted_slower(stages: Stages) -> None:
+    free = stages.faster_envs(1e6)
+    for placement in candidates(stages, Placement(), ALL):
+        fast, now = predict(free, placement), predict(stages, placement)
+        # Threads that share a core in another order may lose a little.
+        assert fast.rate >= now.rate * (1 - 2e-2)
+        assert now.low <= now.rate <= now.high
+
+
+@settings(max_examples=40, deadline=None)
+@given(some_stages(), st.randoms())
+def test_order_does_not_matter_and_what_does_not_fit_is_left_out(
+    stages: Stages, random: Any
+) -> None:
+    found = candidates(stages, Placement(), ALL)
+    mixed = random.sample(found, len(found))
+    in_order, out_of_order = predictions(stages, found), predictions(stages, mixed)
+    assert {str(p.placement): p.rate for p in in_order} == {
+        str(p.placement): p.rate for p in out_of_order
+    }
+    assert choose(in_order).placement == choose(out_of_order).placement
+    fits = Allowed(lag=True, fits=lambda p: kind(p) == "inline")
+    assert {kind(p) for p in candidates(stages, Placement(), fits)} == {"inline"}
+
+
+def test_lag_is_never_taken_unasked() -> None:
+    assert all(p.lag == 0 for p in candidates(PLAIN, Placement(), Allowed()))
+
+
+def test_stages_survive_json() -> None:
+    assert Stages.from_json(PLAIN.as_json()) == PLAIN
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"env": []}, {"env": [float("nan")]}, {"cores": 0}, {"learn": {"cpu cpu": -1.0}},
+     {"full": 2.0}, {"act": 3}, {"local": [[1]]}],
+)  # fmt: skip
+def test_impossible_stages_are_refused(broken: dict[str, Any]) -> None:
+    from flatout.errors import UsageError
+
+    with pytest.raises(UsageError, match="measured"):
+        Stages.from_json(PLAIN.as_json() | broken)

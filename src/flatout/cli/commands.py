@@ -32,6 +32,8 @@ commands:
   watch RUN_DIR     see the agent play in the terminal, also while it learns (--gif out.gif)
   explain RUN_DIR   why the hardware is idle, what to change, and what that gains (--try)
                       flatout explain -- python any_training_script.py
+  plan ALGORITHM    measure where each part of a run is fastest on this machine (--what-if cores=16)
+                      flatout plan ppo --env CartPole-v1 --envs 8
   scale ALGORITHM   the same work on several devices: what they gain, and what eats the rest
                       flatout scale classify --devices 1,2,4
   devices           what this machine has, who uses it, and what a run would use
@@ -53,6 +55,7 @@ def dispatch(argv: list[str]) -> int:
         "eval": _command("play", "evaluate"),
         "watch": _command("play", "show"),
         "explain": _command("explain", "explain"),
+        "plan": _command("plan", "plan"),
         "scale": _command("scale", "scale"),
         "devices": _command("devices", "devices"),
     }

@@ -57,7 +57,7 @@ def scale(argv: list[str]) -> int:
 
     console = Console(stderr=as_json)
     if plot is not None:
-        _need_matplotlib(plot)
+        need_matplotlib(plot)
     if argv and Path(argv[0]).is_dir():
         if counts is not None:
             raise UsageError("--devices is for new runs, not for folders of runs.")
@@ -84,7 +84,8 @@ def _counts(text: str | None) -> list[int]:
     return sorted({int(word) for word in words})
 
 
-def _need_matplotlib(plot: str) -> None:
+def need_matplotlib(plot: str) -> None:
+    """Refuse a plot that cannot be drawn."""
     import importlib.util
 
     if Path(plot).suffix not in (".svg", ".png", ".pdf"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flatout.planning.predict import MODELLED
+from flatout.planning.gains import MODELLED
 
 if TYPE_CHECKING:
     from flatout.hardware.monitor import MonitorSample

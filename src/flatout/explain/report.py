@@ -20,7 +20,7 @@ from rich.text import Text
 from flatout.explain.causes import HEALTHY
 from flatout.explain.diagnosis import Diagnosis, Finding
 from flatout.output import plain, printable
-from flatout.planning.predict import ASSUMED
+from flatout.planning.gains import ASSUMED
 from flatout.spans import PHASES
 
 WORTHWHILE = 1.1

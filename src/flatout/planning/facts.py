@@ -9,6 +9,7 @@ from typing import Any
 
 from flatout.config.placement import Placement
 from flatout.hardware.monitor import MonitorSample
+from flatout.planning.machine import SHIPPED, Machine
 from flatout.spans import OF_SPAN, PHASES
 from flatout.storage.span_records import WAIT_LEARNER, Totals, Worker
 
@@ -58,6 +59,7 @@ class RunFacts:
         use: of the hardware.
         gpus: names of the GPUs that JAX can use here.
         images: whether observations are images.
+        machine: what planning measured of it.
     """
 
     seconds: float
@@ -77,6 +79,7 @@ class RunFacts:
     use: Use = field(default_factory=Use)
     gpus: tuple[str, ...] = ()
     images: bool = False
+    machine: Machine = SHIPPED
 
     @property
     def replays(self) -> bool:

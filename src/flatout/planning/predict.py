@@ -1,203 +1,325 @@
-"""Predicted gains: small formulas over measured times, each with an interval. Pure.
+"""A placement's speed from measured stages, by simulation. Pure.
 
-A gain is a ratio of speeds of the whole run. If r of a phase with share s remains, the gain is
-1 / (1 - s + s r), at most 1 / (1 - s).
+Collecting is a set of threads and processes that wait for one another as the samplers do; learning
+is another. `flatout.planning.simulate` lets them share the cores. Serial schedules alternate them,
+overlapped ones run them beside each other.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
-from flatout.planning.facts import RunFacts
+import numpy as np
 
-MODELLED, ASSUMED = "modelled", "assumed"
-"""The basis of a gain: measured figures, or an assumed remaining share."""
+from flatout.config.placement import Placement, shares
+from flatout.planning.simulate import (
+    CPU,
+    Counter,
+    Request,
+    Sleep,
+    Spent,
+    Thread,
+    Wait,
+    Work,
+    shared,
+    simulate,
+)
+from flatout.planning.stages import Stages, at, learning
 
-ROUND_TRIP_S = (60e-6, 120e-6, 250e-6)
-"""Waking actor processes and receiving their answers, per turn: least, usual, most."""
+TURNS = 48
+"""Turns of an iteration that are simulated one by one; longer iterations are scaled down to it."""
 
-SHARING = (1.0, 0.9, 0.75)
-"""Relative speed of a core while all others are busy: best, usual, worst."""
+ITERATIONS = 4
+"""Simulated iterations; the first is start-up and does not count."""
 
-FIXED_S = (200e-6, 400e-6, 600e-6)
-"""Fixed cost of an iteration: dispatches, publishing parameters, bookkeeping. Measured as the
-difference between many short turns and few long ones of equal work."""
+LONGEST_TRIP_S = 0.02
+"""The longest way to an actor process and back that is believed."""
 
-BATCHED = (0.0, 0.1, 0.4)
-"""Share of a call of `act` that grows with the number of vector observations; least to most."""
+MESSAGE = 0.2
+"""Share of it in which the main process is busy."""
 
-BATCHED_IMAGES = (0.3, 0.7, 1.0)
-"""The same for images, where arithmetic dominates."""
+EXTRAPOLATED = 0.12
+"""Relative half-width of a prediction whose way to collect was not run itself."""
 
-BEST, USUAL, WORST = range(3)
-
-LEARN = ("learn", "replay", "transfer")
-REST = ("input", "io", "eval", "publish", "other", "compile")
-"""Phases that are neither collecting nor learning."""
-
-
-@dataclass(frozen=True)
-class Gain:
-    """A predicted speed ratio and its interval: 1 <= low <= gain <= high.
-
-    Attributes:
-        kind: `MODELLED` or `ASSUMED`, as a finding's.
-    """
-
-    gain: float = 1.0
-    low: float = 1.0
-    high: float = 1.0
-    kind: str = MODELLED
-
-
-def gain_of(share: float, remains: float) -> float:
-    """The gain if `remains` of a phase's share stays: 1 / (1 - s + s r)."""
-    return 1.0 / max(1.0 - share + share * max(remains, 0.0), 1e-3)
-
-
-def between(best: float, usual: float, worst: float, kind: str = MODELLED) -> Gain:
-    """From three estimates of a speed ratio; a proposal is never predicted to be slower."""
-    low, gain, high = sorted(
-        max(ratio, 1.0) if math.isfinite(ratio) else 1.0 for ratio in (best, usual, worst)
-    )
-    return Gain(gain, low, high, kind)
-
-
-def remaining(share: float, best: float, usual: float, worst: float, kind: str = ASSUMED) -> Gain:
-    """The gain if so much of a phase remains, at best, usually, and at worst."""
-    ratios = (gain_of(share, remains) for remains in (best, usual, worst))
-    return between(*ratios, kind=kind)
+DERIVED = 0.05
+"""The same where it was."""
 
 
 @dataclass(frozen=True)
-class Costs:
-    """Seconds of one environment step of a run, by purpose.
+class Prediction:
+    """A placement's predicted speed.
 
     Attributes:
-        env: in one environment.
-        act: of one call that chooses the actions of `together` environments.
-        together: environments whose actions are chosen in one call.
-        learn: learning, replay and transfers.
-        rest: everything else that no placement changes.
-        computing: share of `env` in which a core is busy (the rest is sleep).
-        learn_cores: cores that learning keeps busy.
+        placement: what it is of.
+        rate: steps per second, with `low` and `high` around it.
+        waits: share of the time in which each part waits: ``main``, ``learner``, ``workers``.
+        measured: steps per second of real short runs, if there were any.
+        memory: expected MiB by device.
     """
 
-    env: float
-    act: float
-    together: int
-    learn: float
-    rest: float
-    computing: float = 1.0
-    learn_cores: float = 1.0
+    placement: Placement
+    rate: float
+    low: float
+    high: float
+    waits: dict[str, float] = field(default_factory=dict[str, float])
+    measured: float | None = None
+    memory: dict[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def best_known(self) -> float:
+        """The measured rate where there is one, else the predicted one."""
+        return self.rate if self.measured is None else self.measured
 
 
-def costs(facts: RunFacts) -> Costs:
-    """The costs of a step, from the measured phases."""
-    phases, steps = facts.phases, max(facts.steps, 1)
-    each = facts.seconds / steps
-    working = facts.workers and any(worker.turns for worker in facts.workers)
-    env = sum(w.env_s for w in facts.workers) / steps if working else phases["env"] * each
-    together = facts.envs
-    if working and facts.placement.inference == "central":
-        together = -(-facts.envs // min(len(facts.workers), 2 * len(facts.placement.act)))
-    act = phases["act"] * each * together
-    learn = sum(map(phases.__getitem__, LEARN)) * each
-    rest = sum(map(phases.__getitem__, REST)) * each
-    computing = learn_cores = 1.0
-    if facts.use.cpu is not None:
-        share = env / max(each, 1e-12)  # may exceed 1 with several workers
-        main_share = 1.0 - (facts.waited if working else phases["env"])
-        used = facts.use.cpu * facts.cores
-        # If other programs take the cores, low CPU use may mean waiting for a core.
-        taken = max(facts.use.cpu, facts.use.cpu_all or 0.0) * facts.cores
-        if share > 0.05:
-            computing = min(max((taken - main_share) / share, 0.0), 1.0)
-        learning = phases["learn"]
-        if learning > 0.05:
-            learn_cores = (used - computing * share - (main_share - learning)) / learning
-            learn_cores = min(max(learn_cores, 1.0), float(facts.cores))
-    return Costs(env, act, max(together, 1), learn, rest, computing, learn_cores)
+def predict(
+    stages: Stages, placement: Placement, known: bool = False, turns: int = TURNS
+) -> Prediction:
+    """The speed of a placement with its workers and groups resolved.
 
+    Args:
+        known: its way to collect was itself measured on this machine.
+        turns: of an iteration that are simulated; fewer are faster, and less exact.
 
-def acting_s(cost: Costs, envs: int, images: bool, case: int) -> float:
-    """Seconds of a call of `act`: a fixed cost, and a cost per environment."""
-    grows = (BATCHED_IMAGES if images else BATCHED)[case]
-    return cost.act * (1.0 - grows + grows * envs / cost.together)
-
-
-def collecting_s(
-    cost: Costs, envs: int, workers: int, cores: int, images: bool, case: int
-) -> float:
-    """Seconds of one environment step, collected with so many workers (0: without).
-
-    Without workers, acting and stepping alternate. With workers, two groups alternate: one steps
-    while the other's actions are chosen. A turn takes the longest of: one group's work, the main
-    process's work for both, and all computing divided among the cores.
+    Raises:
+        KeyError: a stage that it needs was not measured.
     """
-    if workers < 2:
-        return (acting_s(cost, envs, images, case) + envs * cost.env) / envs
-    groups = 2
-    act = acting_s(cost, max(envs // groups, 1), images, case)
-    trip = ROUND_TRIP_S[case]
-    stepping = envs * cost.env / workers / SHARING[case]
-    computing = envs * cost.env * cost.computing + groups * act
-    turn = max(groups * (act + trip / 3), act + trip + stepping, computing / cores / SHARING[case])
-    return turn / envs
+    seconds, waits = iteration_s(stages, placement, turns)
+    rate = stages.steps / max(seconds, 1e-12)
+    wide = math.hypot(stages.spread, DERIVED if known else EXTRAPOLATED)
+    return Prediction(placement, rate, rate / (1.0 + wide), rate * (1.0 + wide), waits)
 
 
-def step_s(
-    cost: Costs,
-    envs: int,
-    workers: int,
-    overlapped: bool,
-    cores: int,
-    images: bool,
-    case: int = USUAL,
-    unexplained: float = 0.0,
-) -> float:
-    """Seconds of one environment step of the whole run.
+def iteration_s(
+    stages: Stages, placement: Placement, turns: int = TURNS
+) -> tuple[float, dict[str, float]]:
+    """Seconds of an iteration in the steady state, and the share of it that each part waits."""
+    short, times = _scaled(stages, turns)
+    spent = [_run(short, placement, count) for count in (1, ITERATIONS)]
+    total = [max(_end(s) for s in each.values()) for each in spent]
+    steady = (total[1] - total[0]) / (ITERATIONS - 1)
+    waits: dict[str, float] = {}
+    for name in spent[1]:
+        waited = (spent[1][name].waiting - spent[0][name].waiting) / (ITERATIONS - 1)
+        part = "workers" if name.startswith("worker") else name
+        waits.setdefault(part, 0.0)
+        count = sum(other.startswith("worker") for other in spent[1]) if part == "workers" else 1
+        waits[part] += min(max(waited / max(steady, 1e-12), 0.0), 1.0) / count
+    return steady * times, waits
 
-    Serial: collecting plus learning. Overlapped: the longer of the two, at least all computing
-    divided among the cores. `unexplained` seconds are added to collecting.
+
+def fitted(
+    stages: Stages, placement: Placement, step_s: float, horizon: int, turns: int = TURNS // 2
+) -> Stages:
+    """Stages with which collecting takes as long as was measured.
+
+    What the parts do not explain goes into the stage that only this way to collect has: the main
+    process's bookkeeping (inline), the way to processes (central), a trajectory's own cost (local).
+
+    Args:
+        step_s: measured seconds of a collected step, summed over environments.
+        horizon: T of the trajectories that were measured.
     """
-    collecting = collecting_s(cost, envs, workers, cores, images, case) + unexplained
-    if not overlapped:
-        return collecting + cost.learn + cost.rest
-    act = acting_s(cost, envs, images, case) / envs
-    computing = cost.env * cost.computing + act + cost.learn * cost.learn_cores
-    # Concurrently, even the longer one is slower: both share caches and memory.
-    return max(collecting, cost.learn, computing / cores) / SHARING[case] + cost.rest
+    key = next(iter(stages.learn))
+    where = replace(placement, learn=placement.act[:1], replay="cpu")
+    bare = replace(
+        stages, horizon=horizon, iteration=0.0,
+        learn={learning(str(where.learn[0]), "cpu"): 0.0, key: 0.0},
+    )  # fmt: skip
+    measured = step_s * bare.steps
+    if placement.sampler != "processes":
+        more = measured - iteration_s(bare, where)[0]
+        return replace(stages, turn=max(stages.turn + more / horizon, 0.0))
+    if placement.inference == "local":
+        none = iteration_s(replace(bare, trajectory=0.0), where)[0]
+        return replace(stages, trajectory=max(measured - none, 0.0))
+    low, high = 0.0, LONGEST_TRIP_S
+    for _ in range(12):
+        trip = (low + high) / 2.0
+        tried = replace(bare, trip=trip, message=trip * MESSAGE)
+        low, high = (low, trip) if iteration_s(tried, where, turns)[0] > measured else (trip, high)
+    return replace(stages, trip=low, message=low * MESSAGE)
 
 
-def placement_gain(
-    facts: RunFacts, cost: Costs, *, envs: int, workers: int, overlapped: bool
-) -> Gain:
-    """The gain of another way to collect, relative to the measured time of a step.
+def loaded(stages: Stages, count: int, env_s: float, act_s: float, batch: int) -> Stages:
+    """Stages with what `count` processes that acted by themselves at the same time have told.
 
-    Time beyond the formula for the current run (waiting for the slowest process, say) stays while
-    processes step; if the formula overestimates, the prediction is scaled down.
+    Args:
+        env_s: seconds of one environment's step in them.
+        act_s: seconds of a call that chose `batch` environments' actions.
     """
-    now = facts.seconds / max(facts.steps, 1)
-    count = len(facts.workers)
-    ratios: list[float] = []
-    for case in (BEST, USUAL, WORST):
-        given = (facts.cores, facts.images, case)
-        current = step_s(cost, facts.envs, count, facts.overlapped, *given)
-        more = max(now - current, 0.0) if workers > 1 else 0.0
-        then = step_s(cost, envs, workers, overlapped, *given, more)
-        ratios.append(now / max(then * min(now / max(current, 1e-12), 1.0), 1e-12))
-    best, usual, worst = ratios
-    return between(best, usual, worst)
+    speed = min(max(stages.env_s / max(env_s, 1e-12), 1.0 / count), 1.0)
+    if stages.computing < 0.5 or stages.cores < 2:
+        return replace(stages, local=((batch, act_s),))
+    slower = (1.0 / speed - 1.0) / (min(count, stages.cores) - 1)
+    full = 1.0 / (1.0 + slower * (stages.cores - 1))
+    return replace(stages, full=full, local=((batch, act_s * speed),))
 
 
-def longer_turns(facts: RunFacts, times: int) -> tuple[float, Gain]:
-    """The usual share of iterations' fixed cost, and the gain of `times` longer iterations."""
-    overhead = sum(facts.phases[name] for name in (*LEARN, "publish", "other"))
-    shares = [
-        min(fixed * facts.iterations / max(facts.seconds, 1e-9), 0.9 * overhead)
-        for fixed in FIXED_S
-    ]
-    least, usual, most = (gain_of(share, 1.0 / times) for share in shares)
-    return shares[USUAL], between(most, usual, least, ASSUMED)
+def _end(spent: Spent) -> float:
+    return spent.working + spent.sleeping + spent.waiting
+
+
+def _scaled(stages: Stages, most: int) -> tuple[Stages, float]:
+    """A shorter iteration with the same proportions, and how many times longer the real one is."""
+    turns = min(stages.horizon, most)
+    times = stages.horizon / turns
+    learn = {name: seconds / times for name, seconds in stages.learn.items()}
+    short = replace(
+        stages, horizon=turns, learn=learn, iteration=stages.iteration / times,
+        trajectory=stages.trajectory / times,
+    )  # fmt: skip
+    return short, times
+
+
+def _run(stages: Stages, placement: Placement, iterations: int) -> dict[str, Spent]:
+    """What every thread does in so many iterations."""
+    collected, learned = Counter(), Counter()
+    devices = ",".join(map(str, placement.learn))
+    key = learning(devices, "device" if placement.replay_on_device else "cpu")
+    learn = stages.learn[key]
+    resource = CPU if placement.learn[0].kind == "cpu" else "gpu"
+    width = stages.width if resource == CPU else 1.0
+    threads: dict[str, Thread] = {}
+    collect = _collecting(stages, placement, iterations, threads)
+
+    def learns() -> Iterator[Request]:
+        if learn > 0.0:
+            yield Work(learn, width, resource)
+
+    def main() -> Thread:
+        overlapped = placement.schedule == "overlapped"
+        for k in range(iterations):
+            if overlapped:
+                yield Wait(learned, k - placement.lag)
+            yield from collect(k)
+            collected.value += 1
+            if not overlapped:
+                yield from learns()
+            yield Work(stages.iteration)
+        if overlapped:
+            yield Wait(learned, iterations)
+
+    def learner() -> Thread:
+        for k in range(iterations):
+            yield Wait(collected, k + 1)
+            yield from learns()
+            learned.value += 1
+
+    threads["main"] = main()
+    if placement.schedule == "overlapped":
+        threads["learner"] = learner()
+    speeds = {CPU: shared(stages.cores, stages.full), "gpu": shared(1, 1.0)}
+    return simulate(threads, speeds)
+
+
+def _collecting(
+    stages: Stages, placement: Placement, iterations: int, threads: dict[str, Thread]
+) -> Callable[[int], Iterator[Request]]:
+    """The main thread's part of collecting; adds the other processes to `threads`."""
+    if placement.sampler != "processes":
+        return lambda k: _inline(stages, placement)
+    if placement.inference == "local":
+        return _local(stages, placement, iterations, threads)
+    return _central(stages, placement, iterations, threads)
+
+
+def _inline(stages: Stages, placement: Placement) -> Iterator[Request]:
+    """Acting and stepping in turns."""
+    turns, n = stages.horizon, stages.envs
+    groups = placement.groups or 1
+    act = groups * at(stages.act[str(placement.act[0])], n // groups)
+    if placement.act[0].kind == "gpu":
+        yield Work(turns * act, 1.0, "gpu")
+        act = 0.0
+    env = stages.env_s * n / min(stages.lanes, n, stages.cores)
+    yield Work(turns * (act + stages.call + stages.turn + env * stages.computing))
+    yield Sleep(turns * env * (1.0 - stages.computing))
+
+
+def _central(
+    stages: Stages, placement: Placement, iterations: int, threads: dict[str, Thread]
+) -> Callable[[int], Iterator[Request]]:
+    """One group's processes step while another's actions are chosen here."""
+    rounds = shares(placement, stages.envs)
+    orders = [[Counter() for _ in groups] for groups in rounds]
+    answers = [[Counter() for _ in groups] for groups in rounds]
+    _, each = placement.workers or (1, stages.envs)
+    turns = stages.horizon
+    draws = _draws(stages, sum(len(s.workers) for r in rounds for s in r), each, iterations * turns)
+
+    def worker(order: Counter, answer: Counter, durations: np.ndarray) -> Thread:
+        for turn, seconds in enumerate(durations.tolist()):
+            yield Wait(order, turn + 1)
+            yield Sleep(stages.trip)
+            yield Work(stages.call + seconds * stages.computing)
+            yield Sleep(seconds * (1.0 - stages.computing))
+            answer.value += 1
+
+    number = 0
+    for r, groups in enumerate(rounds):
+        for g, share in enumerate(groups):
+            for _ in share.workers:
+                name = f"worker {number}"
+                threads[name] = worker(orders[r][g], answers[r][g], draws[number])
+                number += 1
+
+    def collect(k: int) -> Iterator[Request]:
+        for t in range(k * turns, (k + 1) * turns):
+            for r, groups in enumerate(rounds):
+                for g, share in enumerate(groups):
+                    count = len(share.workers)
+                    if t > k * turns:
+                        yield Wait(answers[r][g], t * count)
+                    calls = share.count // share.batch
+                    act = calls * at(stages.act[str(share.device)], share.batch)
+                    on = CPU if share.device.kind == "cpu" else "gpu"
+                    yield Work(act, 1.0, on)
+                    yield Work(count * stages.message + stages.turn)
+                    orders[r][g].value += 1
+        for r, groups in enumerate(rounds):
+            for g, share in enumerate(groups):
+                yield Wait(answers[r][g], (k + 1) * turns * len(share.workers))
+
+    return collect
+
+
+def _local(
+    stages: Stages, placement: Placement, iterations: int, threads: dict[str, Thread]
+) -> Callable[[int], Iterator[Request]]:
+    """Processes that act by themselves; all of them together make a trajectory."""
+    count, each = placement.workers or (1, stages.envs)
+    order, answer = Counter(), Counter()
+    turns = stages.horizon
+    draws = _draws(stages, count, each, iterations * turns).reshape(count, iterations, turns)
+    batch = stages.envs // (placement.groups or count)
+    beside = stages.call + stages.turn
+    acting = turns * max(each // batch, 1) * at(stages.local, batch)
+
+    def worker(durations: np.ndarray) -> Thread:
+        for k, seconds in enumerate(durations.sum(1).tolist()):
+            yield Wait(order, k + 1)
+            yield Work(acting + turns * beside + seconds * stages.computing)
+            yield Sleep(seconds * (1.0 - stages.computing))
+            answer.value += 1
+
+    for number in range(count):
+        threads[f"worker {number}"] = worker(draws[number])
+
+    def collect(k: int) -> Iterator[Request]:
+        order.value += 1
+        yield Wait(answer, (k + 1) * count)
+        yield Work(stages.trajectory)
+
+    return collect
+
+
+def _draws(stages: Stages, workers: int, each: int, turns: int) -> np.ndarray:
+    """Seconds that each worker's environments take in each turn, ``[workers, turns]``, drawn from
+    the measured slices; their mean is the measured one."""
+    slices = np.asarray(stages.env)
+    chosen = np.random.default_rng(0).integers(len(slices), size=(workers, turns, each))
+    drawn = slices[chosen]
+    drawn *= stages.env_s / max(float(drawn.mean()), 1e-12)
+    return drawn.sum(2) / min(stages.lanes, each)

@@ -7,7 +7,7 @@ from flatout.explain.own.proposals import WORTH_SAYING, Try, predicted, time_wor
 from flatout.explain.own.settings import placed, worker_count
 from flatout.explain.report import percent
 from flatout.planning.facts import RunFacts
-from flatout.planning.predict import ASSUMED, MODELLED, Costs, Gain, between, gain_of, remaining
+from flatout.planning.gains import ASSUMED, MODELLED, Costs, Gain, between, gain_of, remaining
 
 LARGE_UPDATE_S = 3e-3  # seconds of an update on a CPU from which a GPU is likely to be faster
 RARER = (10, 100)  # the smallest and the largest proposed factor by which something becomes rarer

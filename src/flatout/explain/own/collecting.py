@@ -8,7 +8,7 @@ from flatout.explain.own.proposals import Try, predicted, time_words
 from flatout.explain.own.settings import Changes, more_envs, placed, worker_count
 from flatout.explain.report import percent
 from flatout.planning.facts import RunFacts
-from flatout.planning.predict import Costs, placement_gain, remaining
+from flatout.planning.gains import Costs, placement_gain, remaining
 
 COMPARE = "What is learned changes: compare returns."
 

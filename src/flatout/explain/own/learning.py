@@ -8,7 +8,7 @@ from flatout.explain.own.proposals import WORTH_SAYING, Try, predicted, time_wor
 from flatout.explain.own.settings import more_envs, placed
 from flatout.explain.report import WORTHWHILE, percent
 from flatout.planning.facts import RunFacts
-from flatout.planning.predict import Costs, longer_turns, remaining
+from flatout.planning.gains import Costs, longer_turns, remaining
 
 LONGER = 16  # how many times longer turns are proposed
 

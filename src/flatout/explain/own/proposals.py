@@ -9,7 +9,7 @@ from flatout.explain.diagnosis import Finding
 from flatout.explain.own.settings import Changes, flags, possible
 from flatout.explain.report import gain_word, percent
 from flatout.planning.facts import RunFacts
-from flatout.planning.predict import Gain
+from flatout.planning.gains import Gain
 
 WORTH_SAYING = 0.05  # minimum share of the time for a finding
 

@@ -14,7 +14,7 @@ from flatout.explain.own import beside, collecting, learning
 from flatout.explain.own.proposals import WORTH_SAYING
 from flatout.explain.report import WORTHWHILE, percent
 from flatout.planning.facts import RunFacts
-from flatout.planning.predict import Costs, costs
+from flatout.planning.gains import Costs, costs
 
 LEARNING_HOLDS = 0.5  # from this share on, learning itself is the bottleneck
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from flatout.explain.diagnosis import Finding
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.report import WORTHWHILE
-from flatout.planning.predict import ASSUMED
+from flatout.planning.gains import ASSUMED
 
 IDLE = 0.02  # a GPU that is busy for less than this share is unused
 RESERVED_MB = 200  # minimum memory with which a program counts as holding a card

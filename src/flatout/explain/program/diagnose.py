@@ -16,7 +16,7 @@ from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.facts import Facts, facts_of
 from flatout.explain.program.timeline import LEARNING, Timeline
 from flatout.explain.report import WORTHWHILE, percent
-from flatout.planning.predict import MODELLED
+from flatout.planning.gains import MODELLED
 from flatout.spans import PHASES
 
 LEAST_SHARE = 0.04  # minimum share of a finding

@@ -16,7 +16,7 @@ from flatout.explain.program import tags
 from flatout.explain.program.calls import mostly_with_gradients
 from flatout.explain.program.facts import Facts
 from flatout.explain.report import percent
-from flatout.planning.predict import ASSUMED, MODELLED
+from flatout.planning.gains import ASSUMED, MODELLED
 
 SPREAD = 0.3  # half of a prediction's interval, relative to the saved and to the remaining time
 PROCESS_COST = 0.10  # relative cost of running in a separate process

@@ -210,7 +210,7 @@ class Worker:
         return WorkerLost(self, f"ended by itself with exit code {code}")
 
 
-def as_bytes(job: Job) -> bytes:
+def as_bytes(job: Any) -> bytes:
     """A pickled job; `UsageError` if the environment's source cannot be pickled."""
     try:
         return cloudpickle.dumps(job)

@@ -1,0 +1,252 @@
+"""The command line of ``flatout plan``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flatout.cli.arguments import take, take_all, train_config
+from flatout.cli.scale import need_matplotlib
+from flatout.config.schema import TrainConfig
+from flatout.errors import UsageError, writing
+from flatout.planning.answer import Answer
+from flatout.planning.what_if import (
+    MEASURED_ANEW,
+    Change,
+    Outcome,
+    changed,
+    outcome,
+    refuse_unmeasured,
+)
+from flatout.planning.what_if import parse as parse_changes
+from flatout.storage import nofollow
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from flatout.hardware.inventory import Hardware
+
+HELP = """\
+usage: flatout plan ALGORITHM [--what-if KEY=VALUE ...] [--json FILE] [settings of train]
+
+Measures the parts of a run on this machine for a few seconds, predicts the speed of every placement
+that leaves the mathematics alone, runs the best few for real, and names the one to take. `train`
+takes the same answer for the same settings from the cache.
+
+  --seconds 20           time for measuring
+  --what-if cores=16     also: env-speed=10x, batch=256, hidden=512,512, gpus=2, gpu=NAME
+  --allow-lag            also placements that collect while they learn (acting is a version behind)
+  --remeasure            do not take measurements from the cache
+  --save-machine FILE    keep this machine's measurements of this run
+  --machine FILE         answer from such a file, measured elsewhere
+  --json FILE            the table as JSON (- is stdout)
+  --plot FILE            draw it (.svg, .png or .pdf; pip install matplotlib)
+
+  flatout plan ppo --env CartPole-v1 --envs 8
+  flatout plan dqn --env ALE/Breakout-v5 --envs 8 --what-if cores=16
+"""
+
+
+def plan(argv: list[str]) -> int:
+    """Run the command; returns the exit code."""
+    if not argv or any(word in argv for word in ("-h", "--help")):
+        print(HELP, end="")
+        return 0 if argv else 2
+    lag, again = "--allow-lag" in argv, "--remeasure" in argv
+    argv = [word for word in argv if word not in ("--allow-lag", "--remeasure")]
+    file, argv = take(argv, "--json")
+    plot, argv = take(argv, "--plot")
+    save, argv = take(argv, "--save-machine")
+    machine, argv = take(argv, "--machine")
+    seconds, argv = take(argv, "--seconds")
+    words, argv = take_all(argv, "--what-if")
+    changes = parse_changes(words)
+    budget = _seconds(seconds)
+    if plot is not None:
+        need_matplotlib(plot)
+    config, resumed = train_config(argv)
+    if resumed or not config.env.env:
+        raise UsageError("plan needs an algorithm and an environment, as train does.")
+    if not config.hyper.acts:
+        raise UsageError(f"{config.algorithm} has no environment: there is one way to place it.")
+    from rich.console import Console
+
+    from flatout.hardware.inventory import inventory
+
+    hardware, console = inventory(), Console(stderr=file == "-")
+    if machine is not None:
+        answer, where = _read_machine(Path(machine), config)
+    else:
+        answer = _answer(config, hardware, budget, lag, again)
+        where = f"{hardware.cpu_name}, {hardware.cores} cores"
+    if save is not None:
+        _write(Path(save), {"machine": where, "settings": _compared(config),
+                            "how": "flatout plan", "answer": answer.as_json()})  # fmt: skip
+    outcomes = [_outcome(change, config, answer, hardware, budget, machine) for change in changes]
+    show(answer, outcomes, where, console)
+    if file is not None:
+        values = answer.as_json() | {
+            "machine": where, "chosen": str(answer.chosen.placement),
+            "what_if": [asdict(o) | {"then": str(o.then.placement)} for o in outcomes],
+        }  # fmt: skip
+        if file == "-":
+            print(json.dumps(values))
+        else:
+            _write(Path(file), values)
+    if plot is not None:
+        draw(answer, Path(plot))
+    return 0
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        seconds = 20.0 if text is None else float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1.0 <= seconds <= 3600.0:
+        raise UsageError(
+            f"--seconds {text}: measuring takes between 1 and 3600 seconds; in less nothing can be "
+            "told apart."
+        )
+    return seconds
+
+
+def _answer(
+    config: TrainConfig, hardware: Hardware, budget: float, lag: bool, again: bool
+) -> Answer:
+    from flatout.hardware.inventory import resolve_placement
+    from flatout.run import auto
+    from flatout.run.probe_process import ask
+    from flatout.types import NAMED
+
+    if not again and not lag:
+        found, _ = auto.recall(config, hardware, NAMED)
+        if found is not None:
+            return found
+    base, _ = resolve_placement(config.run.placement, hardware)
+    asked = auto.question(config, base, hardware, budget, lag)
+    answer = ask(asked, NAMED, 4 * budget + 60.0)
+    if not lag:
+        auto.remember(config, hardware, NAMED, answer)
+    return answer
+
+
+def _outcome(
+    change: Change, config: TrainConfig, answer: Answer, hardware: Hardware, budget: float,
+    machine: str | None,
+) -> Outcome:  # fmt: skip
+    from flatout.config.placement import Placement
+    from flatout.config.settings import resolve
+    from flatout.planning.plan import Allowed
+
+    refuse_unmeasured([change], answer.stages)
+    then, wider = changed(answer.stages, [change])
+    name = MEASURED_ANEW.get(change.key)
+    if name is not None:
+        if machine is not None:
+            raise UsageError(
+                f"--what-if {change} has to be measured, which --machine {machine} rules out."
+            )
+        values = config.flat()
+        if name not in values:
+            raise UsageError(f"--what-if {change}: {config.algorithm} has no {name}.")
+        value: Any = tuple(map(int, change.value.split(","))) if name == "hidden" else change.value
+        values[name] = int(value) if name != "hidden" else value
+        other = resolve(config.algorithm, values)
+        then = _answer(other, hardware, budget, False, False).stages
+    return outcome(str(change), answer.stages, then, wider, Placement(), Allowed(), answer.known)
+
+
+def _compared(config: TrainConfig) -> dict[str, Any]:
+    """The settings that a machine's file has to share with a run."""
+    from flatout.run.auto import UNIMPORTANT
+
+    values = {name: v for name, v in config.flat().items() if name not in UNIMPORTANT}
+    return json.loads(json.dumps(values | {"algorithm": config.algorithm}, default=str))
+
+
+def _read_machine(path: Path, config: TrainConfig) -> tuple[Answer, str]:
+    """The measurements of another machine.
+
+    Raises:
+        UsageError: the file is none, or is of another run.
+    """
+    try:
+        values = json.loads(nofollow.read(path, 0, 1 << 22))
+        answer, settings = Answer.from_json(values["answer"]), dict(values["settings"])
+        where = str(values["machine"])[:200]
+    except OSError as error:
+        raise UsageError(f"--machine {path} cannot be read: {error.strerror}.") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UsageError(f"--machine {path} is no machine's measurements ({error}).") from None
+    mine = _compared(config)
+    other = [name for name in mine if settings.get(name) != mine[name]]
+    if other:
+        name = other[0]
+        raise UsageError(
+            f"--machine {path} was measured with {name} = {settings.get(name)}, and this run has "
+            f"{mine[name]}: speeds of other work are not guessed; measure this run there."
+        )
+    return answer, where
+
+
+def _write(path: Path, values: dict[str, Any]) -> None:
+    with writing(path):
+        path.write_text(json.dumps(values, indent=2) + "\n")
+
+
+def show(answer: Answer, outcomes: list[Outcome], where: str, console: Console) -> None:
+    """Print the table, the choice and the answers."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from flatout.output import printable
+    from flatout.planning.plan import why
+
+    table = Table(box=None, padding=(0, 2), pad_edge=False)
+    for heading in ("placement", "steps/s predicted", "interval", "measured", "error", "waits"):
+        table.add_column(heading, justify="left" if heading in ("placement", "waits") else "right")
+    chosen = answer.chosen
+    for p in answer.predictions:
+        error = "" if p.measured is None else f"{100 * (p.rate / p.measured - 1):+.0f} %"
+        waits = ", ".join(f"{n} {100 * s:.0f} %" for n, s in p.waits.items() if s >= 0.01)
+        table.add_row(
+            ("* " if p.placement == chosen.placement else "  ") + str(p.placement),
+            f"{p.rate:,.0f}", f"{p.low:,.0f} - {p.high:,.0f}",
+            "" if p.measured is None else f"{p.measured:,.0f}", error, waits,
+        )  # fmt: skip
+    console.print(f"measured on {printable(where)} in {answer.spent_s:.1f} s")
+    console.print(table)
+    for note in answer.notes:
+        console.print(Text(printable(note), style="yellow"), soft_wrap=True)
+    console.print(f"take {answer.words()}", soft_wrap=True, highlight=False)
+    console.print(why(replace(chosen), answer.stages), soft_wrap=True, highlight=False)
+    for o in outcomes:
+        console.print(
+            f"what if {o.change}: {o.gain:.2f} times as fast ({o.low:.2f} - {o.high:.2f}) with "
+            f"{o.then.placement}; then {o.bottleneck} holds it up",
+            soft_wrap=True, highlight=False,
+        )  # fmt: skip
+
+
+def draw(answer: Answer, file: Path) -> None:
+    """Write the table as bars with their intervals.
+
+    Raises:
+        FlatoutError: it cannot be written.
+    """
+    from matplotlib.figure import Figure  # type: ignore[import-not-found]
+
+    rows = answer.predictions[::-1]
+    figure = Figure(figsize=(8, 1.2 + 0.35 * len(rows)), layout="constrained")
+    axes = figure.add_subplot()
+    rates = [p.best_known for p in rows]
+    errors = [[max(p.best_known - p.low, 0.0) for p in rows],
+              [max(p.high - p.best_known, 0.0) for p in rows]]  # fmt: skip
+    colors = ["C0" if p.placement == answer.chosen.placement else "0.7" for p in rows]
+    axes.barh([str(p.placement) for p in rows], rates, xerr=errors, color=colors, capsize=3)
+    axes.set(xlabel="steps/s, measured where it was run, else predicted", xlim=(0, None))
+    with writing(file):
+        figure.savefig(file)

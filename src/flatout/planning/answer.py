@@ -1,0 +1,135 @@
+"""What is asked of planning, and what it answers: plain data that travels as JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from flatout.config.placement import CPU, DeviceName, Placement, parse
+from flatout.config.schema import TrainConfig
+from flatout.errors import UsageError
+from flatout.planning.plan import choose, kind
+from flatout.planning.predict import Prediction
+from flatout.planning.stages import Stages
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be planned.
+
+    Attributes:
+        config: the run's settings.
+        base: the rule's placement, which the search starts from.
+        budget_s: time to spend, from the beginning of the first probe.
+        lag: acting with older parameters is allowed.
+        stages: measured before, with the ways to collect that were run (`Answer.known`).
+        devices: where acting and learning may happen.
+    """
+
+    config: TrainConfig
+    base: Placement
+    budget_s: float
+    lag: bool = False
+    stages: Stages | None = None
+    known: tuple[str, ...] = ()
+    devices: tuple[DeviceName, ...] = (CPU,)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found.
+
+    Attributes:
+        stages: as measured.
+        known: ways to collect that were themselves run.
+        predictions: the best first.
+        lagged: those that act with older parameters, where that was not allowed.
+        spent_s: the time that it took.
+        notes: sentences about what could not be measured.
+    """
+
+    stages: Stages
+    known: tuple[str, ...]
+    predictions: list[Prediction]
+    lagged: list[Prediction]
+    spent_s: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def chosen(self) -> Prediction:
+        """The placement to take."""
+        return choose(self.predictions)
+
+    def as_json(self) -> dict[str, Any]:
+        """The values for a file."""
+        return {
+            "stages": self.stages.as_json(),
+            "known": list(self.known),
+            "predictions": [_row(p) for p in self.predictions],
+            "lagged": [_row(p) for p in self.lagged],
+            "spent_s": self.spent_s,
+            "notes": list(self.notes),
+        }
+
+    @staticmethod
+    def from_json(values: Any) -> Answer:
+        """The inverse of `as_json`.
+
+        Raises:
+            UsageError: it is no such object.
+        """
+        try:
+            return Answer(
+                Stages.from_json(values["stages"]),
+                tuple(str(name) for name in values["known"]),
+                [_prediction(row) for row in values["predictions"]],
+                [_prediction(row) for row in values["lagged"]],
+                float(values["spent_s"]),
+                tuple(str(note) for note in values["notes"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(f"this is no plan ({type(error).__name__}: {error}).") from error
+
+    def words(self) -> str:
+        """What was measured, what was chosen, and what others would give, in a line."""
+        chosen = self.chosen
+        rate = _rate(chosen)
+        others = [p for p in self.predictions if p.placement != chosen.placement]
+        best = max(others, key=lambda p: p.best_known, default=None)
+        text = f"{chosen.placement} ({rate}"
+        if best is not None:
+            text += f"; next best: {best.placement}, {_rate(best)}"
+        text += ")"
+        more = [p for p in self.lagged if p.rate > 1.05 * chosen.best_known]
+        if more:
+            lagged = max(more, key=lambda p: p.rate)
+            text += (
+                f"; not allowed and faster: {lagged.placement}, {lagged.rate:,.0f} steps/s "
+                "(--allow-lag: acting is then a version behind)"
+            )
+        return text
+
+
+def _rate(prediction: Prediction) -> str:
+    if prediction.measured is not None:
+        return f"{prediction.measured:,.0f} steps/s measured"
+    return f"{prediction.rate:,.0f} steps/s predicted"
+
+
+def _row(prediction: Prediction) -> dict[str, Any]:
+    error = None
+    if prediction.measured is not None:
+        error = prediction.rate / prediction.measured - 1.0
+    return asdict(prediction) | {
+        "placement": str(prediction.placement), "kind": kind(prediction.placement), "error": error,
+    }  # fmt: skip
+
+
+def _prediction(row: Mapping[str, Any]) -> Prediction:
+    names = ("rate", "low", "high", "waits", "measured", "memory")
+    prediction = Prediction(parse(row["placement"]), **{name: row[name] for name in names})
+    rates = (prediction.rate, prediction.low, prediction.high, prediction.best_known)
+    if not all(0.0 < rate < 1e12 for rate in rates):
+        raise ValueError("a rate is impossible")
+    return replace(prediction, waits=dict(prediction.waits), memory=dict(prediction.memory))

@@ -1,0 +1,156 @@
+"""The search for a placement, and the choice. Pure.
+
+A candidate never changes the mathematics: environments, batches and lag stay. The groups that act
+together move a last bit and stand in the placement's text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flatout.config.placement import CPU, Placement, parse, with_workers
+from flatout.errors import FlatoutError
+from flatout.planning.predict import Prediction, predict
+from flatout.planning.stages import Stages
+
+SLEEPERS = 64
+"""Most actor processes for environments that sleep: these need no core each."""
+
+AS_GOOD = 0.03
+"""Of candidates whose speeds differ by less the simplest is taken."""
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What the search may change.
+
+    Attributes:
+        processes: the environments can be made in other processes.
+        overlap: the algorithm can collect while it learns.
+        lag: so it may act with older parameters (``--allow-lag``).
+        fits: whether a placement's memory fits the devices.
+    """
+
+    processes: bool = True
+    overlap: bool = True
+    lag: bool = False
+    fits: Callable[[Placement], bool] = lambda placement: True
+
+
+def candidates(stages: Stages, base: Placement, allowed: Allowed) -> list[Placement]:
+    """Every placement whose stages were measured, each once, the base first.
+
+    Args:
+        base: what the search does not touch (memory caps, sharded parameters) is taken from it.
+    """
+    found = {str(p): p for p in _candidates(stages, base, allowed) if allowed.fits(p)}
+    return list(found.values())
+
+
+def _candidates(stages: Stages, base: Placement, allowed: Allowed) -> Iterator[Placement]:
+    schedules: list[dict[str, Any]] = [{"schedule": "serial", "lag": 0}]
+    if allowed.lag and allowed.overlap:
+        schedules.append({"schedule": "overlapped", "lag": 1})
+    for act in sorted(stages.act):
+        for key in stages.learn:
+            where = _learning(key)
+            for collecting in _collecting(stages, act, allowed):
+                for schedule in schedules:
+                    changed = replace(base, act=parse(f"act={act}").act, **where, **schedule,
+                                      **collecting)  # fmt: skip
+                    yield with_workers(changed, stages.envs, stages.cores)
+
+
+def _learning(key: str) -> dict[str, Any]:
+    """The fields of a placement that a key of `Stages.learn` stands for."""
+    devices, replay = key.split(" ")
+    return {"learn": parse(f"act={devices}").act, "replay": replay}
+
+
+def _collecting(stages: Stages, act: str, allowed: Allowed) -> Iterator[dict[str, Any]]:
+    yield {"sampler": "inline", "workers": None, "inference": "central", "groups": None}
+    if not allowed.processes:
+        return
+    for count in worker_counts(stages):
+        processes = {"sampler": "processes", "workers": (count, stages.envs // count),
+                     "groups": None}  # fmt: skip
+        yield processes | {"inference": "central"}
+        # In one group the processes wait for each action, but act as one process does, to the bit.
+        yield processes | {"inference": "central", "groups": 1}
+        if act == str(CPU) and stages.local:
+            yield processes | {"inference": "local"}
+
+
+def worker_counts(stages: Stages) -> list[int]:
+    """Numbers of equal actor processes that can be of use."""
+    most = stages.cores if stages.computing > 0.5 else max(stages.cores, SLEEPERS)
+    return [n for n in range(2, min(most, stages.envs) + 1) if stages.envs % n == 0]
+
+
+def ranked(predictions: Sequence[Prediction]) -> list[Prediction]:
+    """The fastest first, by measured speed where there is one."""
+    return sorted(predictions, key=lambda p: -p.best_known)
+
+
+def choose(predictions: Sequence[Prediction]) -> Prediction:
+    """The fastest, or the simplest of those that are as good; measured ones if there are any.
+
+    Raises:
+        FlatoutError: there is none.
+    """
+    if not predictions:
+        raise FlatoutError("no placement fits this machine.")
+    verified = [p for p in predictions if p.measured is not None] or list(predictions)
+    best = max(p.best_known for p in verified)
+    good = [p for p in verified if p.best_known >= best * (1.0 - AS_GOOD)]
+    return min(good, key=lambda p: (_complexity(p.placement), -p.best_known))
+
+
+def _complexity(placement: Placement) -> tuple[int, ...]:
+    count, _ = placement.workers or (0, 0)
+    devices = len(set(placement.devices))
+    return (
+        devices,
+        placement.lag,
+        count,
+        placement.replay != "cpu",
+        placement.inference == "local",
+    )
+
+
+def predictions(
+    stages: Stages, placements: Sequence[Placement], known: Mapping[str, bool] | None = None
+) -> list[Prediction]:
+    """A prediction for each placement whose stages were measured."""
+    return [predict(stages, p, known=(known or {}).get(kind(p), False)) for p in placements]
+
+
+def kind(placement: Placement) -> str:
+    """The way to collect."""
+    return placement.inference if placement.sampler == "processes" else placement.sampler
+
+
+def why(chosen: Prediction, stages: Stages) -> str:
+    """What holds the chosen placement up, in one sentence."""
+    env = stages.env_s * stages.steps
+    learn = min(stages.learn.values())
+    seconds = stages.steps / max(chosen.rate, 1e-12)
+    act = stages.horizon * min(_act_s(stages, str(d)) for d in chosen.placement.act)
+    parts = {"stepping the environments": env, "learning": learn, "choosing actions": act}
+    largest = max(parts, key=lambda name: parts[name])
+    waits = chosen.waits
+    idle = f"; the main process waits {100 * waits['main']:.0f} % of the time" if (
+        waits.get("main", 0.0) > 0.05
+    ) else ""  # fmt: skip
+    return (
+        f"of an iteration's {seconds:.3g} s, {largest} is the largest part: "
+        f"{parts[largest]:.3g} s of work{idle}"
+    )
+
+
+def _act_s(stages: Stages, device: str) -> float:
+    from flatout.planning.stages import at
+
+    return at(stages.act[device], stages.envs)

@@ -1,0 +1,136 @@
+"""Measured costs of a run's parts on one machine, as plain data. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from flatout.errors import UsageError
+
+SLICES = 33
+"""Numbers that describe the distribution of an environment's steps."""
+
+Curve = tuple[tuple[int, float], ...]
+"""Seconds of a call by batch size, ascending."""
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What each part of one run costs on one machine. All times are in seconds.
+
+    Attributes:
+        envs: N, environments; horizon: T, steps of each in an iteration.
+        cores: that the run may use, and `full`, a core's relative speed while all of them work.
+        env: of one environment's step, resets included: means of equal slices of the sorted
+            durations.
+        computing: share of it in which a core works; the rest is sleep.
+        lanes: environments of one group that step at the same time (a vector environment with
+            threads of its own); 1 is one after another.
+        call: what stepping a group costs beside its environments.
+        turn: the sampler's bookkeeping for a group's step.
+        act: of choosing actions, by device and batch size.
+        learn: of an iteration's learning, with its batches and transfers, by `learning`.
+        width: cores that learning keeps busy.
+        iteration: dispatches, publishing and bookkeeping of one iteration.
+        trip: the way to actor processes and back, for one of their turns.
+        message: what one actor process costs the main one in each turn.
+        local: of choosing actions in actor processes, by batch size.
+        trajectory: what a trajectory costs with ``inference=local``, beside its steps.
+        spread: relative half-width of the interval in which repetitions lay.
+    """
+
+    envs: int
+    horizon: int
+    cores: int
+    env: tuple[float, ...]
+    act: Mapping[str, Curve]
+    learn: Mapping[str, float]
+    full: float = 0.9
+    computing: float = 1.0
+    lanes: int = 1
+    call: float = 0.0
+    turn: float = 0.0
+    width: float = 1.0
+    iteration: float = 0.0
+    trip: float = 1e-4
+    message: float = 2e-5
+    local: Curve = ()
+    trajectory: float = 0.0
+    spread: float = 0.05
+    memory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of an iteration."""
+        return self.envs * self.horizon
+
+    @property
+    def env_s(self) -> float:
+        """Mean seconds of an environment's step."""
+        return sum(self.env) / len(self.env)
+
+    def as_json(self) -> dict[str, Any]:
+        """The values for a file."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(values: Any) -> Stages:
+        """The inverse of `as_json`.
+
+        Raises:
+            UsageError: it is no such object, or a number in it is impossible.
+        """
+        try:
+            given = {spec.name: values[spec.name] for spec in fields(Stages)}
+            given["env"] = tuple(float(s) for s in given["env"])
+            given["act"] = {name: _curve(points) for name, points in given["act"].items()}
+            given["local"] = _curve(given["local"])
+            given["learn"] = {str(n): float(s) for n, s in given["learn"].items()}
+            stages = Stages(**given)
+            stages.check()
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(
+                f"these are no measured costs ({type(error).__name__}: {error})."
+            ) from error
+        return stages
+
+    def check(self) -> None:
+        """Raise `ValueError` where a number is impossible."""
+        times = [*self.env, *self.learn.values(), self.call, self.turn, self.iteration, self.trip,
+                 self.message, self.trajectory, self.spread]  # fmt: skip
+        times += [seconds for curve in (*self.act.values(), self.local) for _, seconds in curve]
+        if not all(0.0 <= seconds < 1e6 for seconds in times):
+            raise ValueError("a time is negative or no number")
+        if min(self.envs, self.horizon, self.cores, self.lanes, len(self.env)) < 1:
+            raise ValueError("a count is below 1")
+        if not (0.0 < self.full <= 1.0 and 0.0 <= self.computing <= 1.0 and self.width > 0.0):
+            raise ValueError("a share is not between 0 and 1")
+
+    def faster_envs(self, times: float) -> Stages:
+        """With environments that step so many times as fast."""
+        return replace(self, env=tuple(seconds / times for seconds in self.env))
+
+
+def learning(devices: str, replay: str) -> str:
+    """The key of `Stages.learn`: where learning happens, and where replay is kept."""
+    return f"{devices} {replay}"
+
+
+def at(curve: Curve, batch: int) -> float:
+    """Seconds for a batch: between measured sizes, and beyond the largest with its last slope."""
+    if not curve:
+        raise ValueError("nothing was measured")
+    if len(curve) == 1 or batch <= curve[0][0]:
+        return curve[0][1]
+    pairs = list(itertools.pairwise(curve))
+    (x0, y0), (x1, y1) = next((p for p in pairs if batch <= p[1][0]), pairs[-1])
+    return max(y0 + (y1 - y0) * (batch - x0) / (x1 - x0), y0 if batch >= x0 else 0.0)
+
+
+def _curve(points: Any) -> Curve:
+    curve = tuple(sorted((int(batch), float(seconds)) for batch, seconds in points))
+    if not curve:
+        return ()
+    return curve

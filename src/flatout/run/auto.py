@@ -1,0 +1,205 @@
+"""``--placement auto``: the rule, the cache of earlier measurements, and measuring while a run
+begins."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flatout.config.placement import CPU, DeviceName, Placement, refuse_unavailable, with_workers
+from flatout.config.schema import RESUMABLE, TrainConfig
+from flatout.errors import FlatoutError, UsageError
+from flatout.hardware.backend import cache_folder
+from flatout.hardware.inventory import Hardware
+from flatout.planning.answer import Answer, Question
+from flatout.storage import nofollow
+from flatout.types import NAMED, UserCode
+
+SHORT_S = 60.0
+"""Runs that are expected to take less follow the rule or the cache."""
+
+SHARE = 0.05
+"""Most of the expected time that is spent on planning."""
+
+LOOK_S = 2.0
+"""Training time after which a run's length is estimated."""
+
+MOST_S = 60.0
+"""Most seconds that planning is given, however long the run."""
+
+STARTING_S = 3.0
+"""What a child process takes to import and to begin: not given to probes."""
+
+PACKAGES = ("flatout", "jax", "jaxlib", "numpy", "gymnasium", "ale_py")
+
+UNIMPORTANT = RESUMABLE | {"seed", "placement"}
+"""Settings that do not change what anything costs."""
+
+MOST_BYTES = 1 << 20
+
+
+def question(
+    config: TrainConfig, base: Placement, hardware: Hardware, budget_s: float, lag: bool = False
+) -> Question:
+    """What to ask for a run on this machine's devices.
+
+    Args:
+        base: the rule's placement.
+    """
+    base = with_workers(base, config.env.envs, hardware.cores)
+    gpus = tuple(DeviceName("gpu", gpu.index) for gpu in hardware.usable_gpus[:1])
+    return Question(config, base, budget_s, lag, devices=(CPU, *gpus))
+
+
+def key(config: TrainConfig, hardware: Hardware) -> str:
+    """What a plan is kept under: machine, versions, settings, and the environment's own code."""
+    settings = {name: v for name, v in config.flat().items() if name not in UNIMPORTANT}
+    versions: dict[str, str] = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    gpus = [[gpu.name, gpu.memory_total_mb] for gpu in hardware.usable_gpus]
+    machine = [hardware.cpu_name, hardware.cores, hardware.memory_total_mb, gpus]
+    sources = [_source(name) for name in (config.env.env, config.algorithm)]
+    text = json.dumps([machine, versions, settings, sources], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _source(name: str) -> Any:
+    """Where the code behind ``module:factory`` lies, and when it was changed."""
+    module, separator, _ = name.partition(":")
+    if not separator:
+        return None
+    with suppress(ImportError, ValueError, AttributeError, OSError):
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.origin is not None:
+            stat = Path(spec.origin).stat()
+            return [spec.origin, stat.st_mtime_ns, stat.st_size]
+    return [name, time.time_ns()]  # never found again
+
+
+def plans() -> Path:
+    """The folder of kept plans."""
+    return cache_folder().parent / "plans"
+
+
+def recall(config: TrainConfig, hardware: Hardware, code: UserCode) -> tuple[Answer | None, str]:
+    """The plan that was made here for this run before, and a note on one that cannot be used."""
+    if code != NAMED:  # an object has no name under which to find it again
+        return None, ""
+    path = plans() / f"{key(config, hardware)}.json"
+    try:
+        found = Answer.from_json(json.loads(nofollow.read(path, 1, MOST_BYTES)))
+        placement = found.chosen.placement
+        refuse_unavailable(placement)
+        if with_workers(placement, config.env.envs, hardware.cores) != placement:
+            raise UsageError("its placement does not fit this run")
+    except FileNotFoundError:
+        return None, ""
+    except (OSError, ValueError, RecursionError, FlatoutError) as error:
+        return None, f"the plan in {path} cannot be used ({error}); the rule is followed"
+    return found, ""
+
+
+def remember(config: TrainConfig, hardware: Hardware, code: UserCode, answer: Answer) -> None:
+    """Keep a plan for the same run; a folder that cannot be written is no reason to fail."""
+    if code != NAMED:
+        return
+    with suppress(OSError):
+        plans().mkdir(parents=True, exist_ok=True)
+        path = plans() / f"{key(config, hardware)}.json"
+        nofollow.replace(path, json.dumps(answer.as_json()).encode())
+
+
+class Replanned(Exception):  # noqa: N818 - an event, not an error
+    """The run goes on with another placement.
+
+    Attributes:
+        placement: that one.
+        same: it acts in the same groups, so that what was trained is kept.
+    """
+
+    def __init__(self, placement: Placement, same: bool) -> None:
+        super().__init__(str(placement))
+        self.placement, self.same = placement, same
+
+
+class Planner:
+    """Decides once, when a run's length can be told, whether and what to plan.
+
+    Args:
+        config: the run's settings; `placement` is what the rule gave.
+        announce: receives sentences for the user.
+    """
+
+    def __init__(
+        self, config: TrainConfig, placement: Placement, hardware: Hardware, code: UserCode,
+        announce: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._config, self._placement, self._hardware = config, placement, hardware
+        self._code, self._announce = code, announce
+        self._began = time.perf_counter()
+        self._steps: int | None = None
+
+    def look(self, steps: int) -> Replanned | None:
+        """Plan, if it is time to and the run is long enough.
+
+        Args:
+            steps: made so far.
+
+        Returns:
+            Another placement, if that is faster.
+        """
+        now = time.perf_counter()
+        if self._steps is None:  # the first iteration is not steady
+            self._steps, self._began = steps, now
+        spent = now - self._began
+        if spent < LOOK_S or steps == self._steps or self._done:
+            return None
+        self._done = True
+        total = self._config.run.steps
+        left_s = (total - steps) * spent / (steps - self._steps)
+        budget = min(SHARE * left_s, MOST_S) - STARTING_S
+        if left_s < SHORT_S or budget <= 0.0:
+            return None
+        return self._plan(budget)
+
+    _done = False
+
+    def _plan(self, budget: float) -> Replanned | None:
+        from flatout.run.probe_process import ask
+
+        self._announce(f"measuring this machine for about {budget + STARTING_S:.0f} s")
+        asked = question(self._config, self._placement, self._hardware, budget)
+        try:
+            answer = ask(asked, self._code, 2 * budget + 30.0)
+        except FlatoutError as error:
+            self._announce(f"placement auto: measuring failed ({error}); the rule is followed")
+            return None
+        remember(self._config, self._hardware, self._code, answer)
+        for note in answer.notes:
+            self._announce(note)
+        self._announce(f"placement auto: {answer.words()}")
+        chosen = answer.chosen.placement
+        if chosen == asked.base:
+            return None
+        return Replanned(chosen, (chosen.groups or 1) == (asked.base.groups or 1))
+
+
+def found_words(answer: Answer) -> str:
+    """The line for a plan that was made before."""
+    return f"placement auto, measured here before: {answer.words()}"
+
+
+def with_placement(config: TrainConfig, placement: Placement) -> TrainConfig:
+    """The settings with this placement."""
+    return replace(config, run=replace(config.run, placement=str(placement)))

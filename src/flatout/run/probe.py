@@ -1,0 +1,394 @@
+"""A run's parts, made one after another and timed, then whole placements in turns.
+
+The measured stages predict every placement (`flatout.planning.predict`); the best few are then
+run for a short time. All of it happens in environments and states of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import fields, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from flatout.config.placement import DeviceName, Placement, with_workers
+from flatout.config.schema import TrainConfig
+from flatout.envs.task import open_task
+from flatout.errors import FlatoutError, UsageError
+from flatout.hardware import backend
+from flatout.hardware.inventory import Hardware, inventory
+from flatout.learner.learner import Learner
+from flatout.planning import measure
+from flatout.planning.answer import Answer, Question
+from flatout.planning.measure import Rate
+from flatout.planning.plan import Allowed, candidates, kind, ranked, worker_counts
+from flatout.planning.predict import Prediction, fitted, loaded, predict
+from flatout.planning.stages import Stages, learning
+from flatout.run.components import Job
+from flatout.run.factory import Factory
+from flatout.samplers.base import Sampler
+from flatout.samplers.make import make_sampler, start_workers
+from flatout.spans import Spans, Work
+from flatout.types import Metrics, Trajectory, UserCode
+
+FINALISTS = 3
+"""Placements that are run for real."""
+
+ROUNDS = 4
+"""Turns that they take."""
+
+SMALL_REPLAY = 20_000
+"""Rows that probes keep: enough for a draw's cost, soon allocated."""
+
+WHOLE = 0.25
+"""Of the time for one measurement: an iteration that takes longer is not run whole."""
+
+
+def answer(question: Question, code: UserCode) -> Answer:
+    """Measure, predict, and verify the best few.
+
+    Raises:
+        UsageError: there is only one environment object, which a probe may not step.
+        FlatoutError: the environment or the algorithm fails.
+    """
+    began = time.perf_counter()
+    with ExitStack() as stack:
+        probe = Probe(question, code, stack)
+        stages, known = question.stages, set(question.known)
+        if stages is None:
+            stages, known = probe.measure(0.5 * question.budget_s)
+        allowed = probe.allowed(question.lag)
+
+        def predicted(lag: bool) -> list[Prediction]:
+            found = candidates(stages, question.base, replace(allowed, lag=lag))
+            return [
+                replace(predict(stages, p, known=kind(p) in known), memory=probe.memory(p))
+                for p in found
+            ]
+
+        predictions = predicted(question.lag)
+        left = question.budget_s - (time.perf_counter() - began)
+        measured = probe.verify(_finalists(predictions, question.base), stages, left)
+        predictions = [_verified(p, measured.get(str(p.placement))) for p in predictions]
+        lagged = [] if question.lag else [p for p in predicted(True) if p.placement.lag]
+    spent_s = time.perf_counter() - began
+    return Answer(
+        stages, tuple(sorted(known)), ranked(predictions), ranked(lagged), spent_s,
+        tuple(dict.fromkeys(probe.notes)),
+    )  # fmt: skip
+
+
+def _finalists(predictions: Sequence[Prediction], base: Placement) -> list[Prediction]:
+    """The best few and the rule's own, the best first."""
+    order = sorted(predictions, key=lambda p: -p.rate)
+    best = order[:FINALISTS]
+    return best + [p for p in order[FINALISTS:] if p.placement == base]
+
+
+def _verified(prediction: Prediction, rate: Rate | None) -> Prediction:
+    if rate is None:
+        return prediction
+    wide = max(rate.spread, 0.02)
+    measured = rate.rate
+    return replace(
+        prediction, measured=measured, low=measured / (1.0 + wide), high=measured * (1.0 + wide)
+    )
+
+
+class Probe:
+    """Makes a run's parts and times them.
+
+    Args:
+        question: what is to be planned.
+        code: what the user passes as it is.
+        stack: closes what is opened.
+    """
+
+    def __init__(self, question: Question, code: UserCode, stack: ExitStack) -> None:
+        self._config = _short(question.config)
+        self._code, self._stack = code, stack
+        self._question = question
+        self.notes: list[str] = []
+        self._hardware: Hardware = inventory()
+        self._task = open_task(self._config.env, code.env)
+        stack.callback(self._task.close)
+        if self._task.single:
+            raise UsageError("one environment object cannot be stepped by a probe, too")
+        backend.start(replace(question.base, act=question.devices, learn=question.devices))
+        self._base = with_workers(question.base, self._config.env.envs, self._hardware.cores)
+        self._factory = self._make(replace(
+            self._base, sampler="inline", workers=None, groups=None, inference="central",
+            schedule="serial", lag=0,
+        ))  # fmt: skip
+        self._learners: dict[str, Learner] = {}
+
+    def allowed(self, lag: bool) -> Allowed:
+        """What the search may do for this run."""
+        return Allowed(
+            processes=not self._task.vectorised or self._config.env.envs > 1,
+            overlap=not self._config.hyper.only_serial, lag=lag, fits=self._fits,
+        )  # fmt: skip
+
+    def memory(self, placement: Placement) -> dict[str, float]:
+        """Expected MiB by device."""
+        expected = self._factory.expectation.by_device(placement)
+        return {str(device): round(size, 1) for device, size in expected.items()}
+
+    def _fits(self, placement: Placement) -> bool:
+        with suppress(FlatoutError):
+            self._factory.expectation.check(placement, self._hardware)
+            return True
+        return False
+
+    # --- Stages -------------------------------------------------------------------------------
+
+    def measure(self, budget_s: float) -> tuple[Stages, set[str]]:
+        """Time every part; also which ways to collect were run."""
+        config, cores = self._config, self._hardware.cores
+        envs, horizon = config.env.envs, self._factory.rollout.horizon
+        each = budget_s / 8
+        cost = measure.env_cost(self._task, envs, config.run.seed, each)
+        learn = {key: self._learn_s(key, each) for key in self._learning_keys()}
+        stages = Stages(
+            envs=envs, horizon=horizon, cores=cores, env=cost.env, computing=cost.computing,
+            lanes=cost.lanes, call=cost.call, act={"cpu": ((envs, 0.0),)}, learn=learn,
+        )  # fmt: skip
+        counts = worker_counts(stages) if self.allowed(False).processes else []
+        sizes = sorted({envs, *(envs // self._groups(n) for n in counts[-2:])})
+        act = {str(d): tuple((b, self._act_s(d, b, each / 4)) for b in sizes)
+               for d in self._question.devices}  # fmt: skip
+        stages = replace(stages, act=act)
+        known = {"inline"}
+        inline = self._inline()
+        stages, whole = self._calibrated(stages, inline, each)
+        if counts:
+            for inference in ("local", "central"):
+                placement = with_workers(
+                    replace(inline, sampler="processes", workers=(counts[-1], envs // counts[-1]),
+                            inference=inference),
+                    envs, cores,
+                )  # fmt: skip
+                try:
+                    stages = self._collected(stages, placement, each)
+                    known.add(inference)
+                except (UsageError, FlatoutError) as error:
+                    self.notes.append(f"inference={inference} could not be measured: {error}")
+        return replace(stages, iteration=whole), known
+
+    def _inline(self) -> Placement:
+        return replace(
+            self._base, sampler="inline", workers=None, groups=None, inference="central",
+            schedule="serial", lag=0,
+        )  # fmt: skip
+
+    def _groups(self, count: int) -> int:
+        placement = Placement(sampler="processes", workers=(count, self._config.env.envs // count))
+        return with_workers(placement, self._config.env.envs, count).groups or 1
+
+    def _learning_keys(self) -> list[str]:
+        """Where learning may happen, and where replay may be kept."""
+        learn = self._base.learn
+        places = [",".join(map(str, learn))] if len(learn) > 1 else [
+            str(device) for device in self._question.devices
+        ]  # fmt: skip
+        replays = ("cpu", "device") if self._factory.algorithm.replay else ("cpu",)
+        return [learning(place, replay) for place in places for replay in replays]
+
+    def _learn_s(self, key: str, limit_s: float) -> float:
+        learner = self._learner(key)
+        return measure.learn_s(learner, self._example(), limit_s)
+
+    def _learner(self, key: str) -> Learner:
+        """A compiled learner, which all placements that learn there share."""
+        if key not in self._learners:
+            devices, replay = key.split(" ")
+            learn = tuple(d for name in devices.split(",") for d in [_device(name)])
+            factory = self._make(replace(self._inline(), learn=learn, replay=replay))
+            learner = factory.learner()
+            learner.compile_update(factory.shapes)
+            learner.start()
+            self._learners[key] = learner
+        return self._learners[key]
+
+    def _example(self) -> Trajectory:
+        """A trajectory of the run's shapes, in which nothing ends."""
+        rng = np.random.default_rng(0)
+
+        def fill(spec: Any) -> np.ndarray:
+            if np.dtype(spec.dtype).kind == "f":
+                return rng.normal(0.0, 0.1, spec.shape).astype(spec.dtype)
+            return np.zeros(spec.shape, spec.dtype)
+
+        filled = jax.tree.map(fill, self._factory.shapes)
+        index = np.full_like(filled.final_index, filled.rewards.size)  # unused room
+        valid = None if filled.valid is None else np.ones_like(filled.valid)
+        return filled._replace(final_index=index, valid=valid)
+
+    def _act_s(self, device: DeviceName, batch: int, limit_s: float) -> float:
+        from flatout.algorithms.base import ACT, raw_key
+        from flatout.learner.policy import Policy
+
+        spec, config = self._task.obs_spec, self._config
+        policy = Policy(
+            self._factory.algorithm, spec, batch, backend.device(device),
+            raw_key(config.run.seed, ACT), config.run.precision,
+        )  # fmt: skip
+        policy.compile()
+        policy.publish(self._any_learner().bundle, 0, Spans())
+        obs = np.zeros((batch, *spec.shape), spec.dtype)
+        return measure.act_s(policy, obs, limit_s)
+
+    def _any_learner(self) -> Learner:
+        return next(iter(self._learners.values()))
+
+    # --- Together -----------------------------------------------------------------------------
+
+    def _calibrated(
+        self, stages: Stages, placement: Placement, limit_s: float
+    ) -> tuple[Stages, float]:
+        """Stages whose sum is what collecting inline takes; and what an iteration costs beside."""
+        with ExitStack() as stack:
+            sampler, horizon = self._sampler(placement, stages, limit_s, stack)
+            step_s = measure.collect_s(sampler, limit_s, lambda: None)
+        stages = fitted(stages, placement, step_s, horizon)
+        key = _key(placement)
+        expected = step_s * stages.steps + stages.learn[key]
+        if expected > limit_s * WHOLE:
+            return stages, 0.0
+        rate = Rate()
+        with ExitStack() as stack:
+            rate.time(self._iterations(placement, stack), limit_s)
+        return stages, max(float(np.median(rate.seconds)) - expected, 0.0)
+
+    def _collected(self, stages: Stages, placement: Placement, limit_s: float) -> Stages:
+        """Stages in which collecting in processes takes as long as it does."""
+        done: list[dict[str, Work]] = []
+        with ExitStack() as stack:
+            sampler, horizon = self._sampler(placement, stages, limit_s, stack)
+            step_s = measure.collect_s(sampler, limit_s, lambda: done.append(sampler.work()))
+            done.append(sampler.work())
+        if placement.inference == "local":
+            count, each = placement.workers or (1, 1)
+            batch = stages.envs // (placement.groups or count)
+            before, after = map(_told, done)
+            env, act, turns = (b - a for a, b in zip(before, after, strict=True))
+            rows = max(turns * horizon, 1.0)
+            stages = loaded(stages, count, env / (rows * each), act * batch / (rows * each), batch)
+        return fitted(stages, placement, step_s, horizon)
+
+    def _sampler(
+        self, placement: Placement, stages: Stages, limit_s: float, stack: ExitStack
+    ) -> tuple[Sampler, int]:
+        """A started sampler, and its T: shorter where whole trajectories would take too long."""
+        factory = self._make(placement)
+        rollout, acting = factory.rollout, factory.acting
+        turn_s = stages.env_s * stages.envs + stages.call
+        most = max(int(limit_s / 3 / max(turn_s, 1e-9)), 4)
+        if rollout.episodes is None and most < rollout.horizon:
+            rollout = replace(rollout, horizon=most)
+        pool = None
+        if placement.sampler == "processes":
+            pool = start_workers(
+                self._config, self._task, acting, rollout, self.notes.append, code=self._code,
+                local=placement.inference == "local",
+            )  # fmt: skip
+            stack.callback(pool.close)
+        for compile_ in factory.policies(pool):
+            compile_()
+        sampler = make_sampler(self._config, self._task, acting, rollout, Spans(), pool)
+        stack.callback(sampler.close)
+        bundle = self._any_learner().bundle
+        for policy in [acting.remote(pool)] if pool and pool.local else acting.policies:
+            policy.publish(bundle, 0, Spans())
+        sampler.start()
+        return sampler, rollout.horizon
+
+    def _iterations(self, placement: Placement, stack: ExitStack) -> Iterator[Metrics]:
+        """A started schedule's iterations; the first has been made."""
+        factory = self._make(placement)
+        pool = factory.pool()
+        if pool is not None:
+            stack.callback(pool.close)
+        for compile_ in factory.policies(pool):
+            compile_()
+        sampler = factory.sampler(pool)
+        stack.callback(sampler.close)
+        learner = self._learner(_key(placement))
+        schedule = factory.schedule(sampler, learner, pool)
+        stack.callback(schedule.close)
+        schedule.start()
+        iterations = schedule.advance(1 << 40)
+        while not next(iterations).updates:  # until replay can be learned from
+            pass
+        return iterations
+
+    def verify(
+        self, finalists: Sequence[Prediction], stages: Stages, budget_s: float
+    ) -> dict[str, Rate]:
+        """Run the finalists in turns; those whose iterations are too long are left out.
+
+        The best come first, and no more are begun than there is time for.
+        """
+        if not finalists or budget_s <= 0.0:
+            return {}
+        began = time.perf_counter()
+        with ExitStack() as stack:
+            running: dict[str, tuple[Iterator[Metrics], Rate]] = {}
+            for prediction in finalists:
+                left = budget_s - (time.perf_counter() - began)
+                too_long = stages.steps / prediction.rate > left * WHOLE
+                if too_long or (running and left < 0.4 * budget_s):
+                    continue
+                text = str(prediction.placement)
+                try:
+                    running[text] = self._iterations(prediction.placement, stack), Rate()
+                except FlatoutError as error:
+                    self.notes.append(f"{text} could not be run: {error}")
+            if not running:
+                return {}
+            left = max(budget_s - (time.perf_counter() - began), 0.0)
+            for _ in range(ROUNDS):
+                for iterations, rate in running.values():
+                    rate.time(iterations, left / ROUNDS / len(running))
+        return {text: rate for text, (_, rate) in running.items()}
+
+    def _make(self, placement: Placement) -> Factory:
+        job = Job(
+            self._config, placement, self._hardware, [], Spans(), nullcontext, lambda note: None
+        )
+        return Factory(job, self._task, self._code)
+
+
+def _short(config: TrainConfig) -> TrainConfig:
+    """Settings with which learning begins soon, and a small replay."""
+    hyper = config.hyper
+    changes: dict[str, Any] = {}
+    names = {spec.name for spec in fields(hyper)}
+    if "learning_starts" in names:
+        batch = getattr(hyper, "batch_size", 1)
+        changes["learning_starts"] = min(hyper.learning_starts, max(batch, 64))
+    if "buffer_size" in names:
+        changes["buffer_size"] = min(hyper.buffer_size, max(SMALL_REPLAY, config.env.envs * 1000))
+    return replace(config, hyper=replace(hyper, **changes))
+
+
+def _told(done: dict[str, Work]) -> tuple[float, float, float]:
+    """Seconds of stepping and of acting, and trajectories, of all processes together."""
+    works = done.values()
+    names = ("env", "act")
+    env, act = (sum(work.seconds[name] for work in works) for name in names)
+    return env, act, float(sum(work.turns for work in works))
+
+
+def _key(placement: Placement) -> str:
+    devices = ",".join(map(str, placement.learn))
+    return learning(devices, "device" if placement.replay_on_device else "cpu")
+
+
+def _device(name: str) -> DeviceName:
+    kind_, _, index = name.partition(":")
+    return DeviceName("gpu" if kind_ == "gpu" else "cpu", int(index or 0))

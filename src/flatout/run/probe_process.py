@@ -1,0 +1,85 @@
+"""Planning in a process of its own: what it opens and what goes wrong there ends with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+
+from flatout.errors import FlatoutError, Interrupt, one_line
+from flatout.planning.answer import Answer, Question
+from flatout.samplers.processes import protocol
+from flatout.samplers.processes.pool import as_bytes
+from flatout.types import UserCode
+
+PROGRAM = "from flatout.run.probe_process import main; main()"
+
+
+def ask(question: Question, code: UserCode, limit_s: float) -> Answer:
+    """Measure and predict in a child process.
+
+    Raises:
+        UsageError: what the user passed cannot travel to another process.
+        FlatoutError: it failed there, or took longer than `limit_s`.
+    """
+    job = protocol.long(as_bytes((question, code)))
+    ours, theirs = socket.socketpair()
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    with ours, theirs, subprocess.Popen(
+        [sys.executable, "-P", "-c", PROGRAM, str(theirs.fileno())],
+        pass_fds=(theirs.fileno(),), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": paths},
+    ) as process:  # fmt: skip
+        theirs.close()
+        try:
+            ours.settimeout(limit_s)
+            ours.sendall(job)
+            reply = json.loads(protocol.receive_long(ours))
+        except (BlockingIOError, TimeoutError):
+            raise FlatoutError(
+                f"measuring did not end within {limit_s:.0f} s (does a step hang?)"
+            ) from None
+        except (EOFError, OSError, ValueError):
+            process.kill()
+            code_ = process.wait()
+            raise FlatoutError(f"the measuring process ended (exit code {code_})") from None
+        finally:
+            process.kill()
+    if "error" in reply:
+        raise FlatoutError(str(reply["error"]))
+    return Answer.from_json(reply)
+
+
+def main() -> None:
+    """The child's entry."""
+    for number in Interrupt.signals:  # the parent handles them
+        signal.signal(number, signal.SIG_IGN)
+    lifeline = os.dup(0)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+
+    def watch() -> None:
+        os.read(lifeline, 1)  # returns when the parent is gone
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    end = socket.socket(fileno=int(sys.argv[1]))
+    # Safe: only the parent holds the other end.
+    question, code = pickle.loads(protocol.receive_long(end))
+    try:
+        from flatout.run.probe import answer
+
+        reply = answer(question, code).as_json()
+    except FlatoutError as error:
+        reply = {"error": str(error).splitlines()[0]}
+    except BaseException as error:  # a user's environment may raise anything
+        reply = {"error": f"{type(error).__name__}: {one_line(error)}"}
+    with suppress(OSError):
+        end.sendall(protocol.long(json.dumps(reply).encode()))
+    os._exit(0)  # its own processes end with it

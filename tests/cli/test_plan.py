@@ -1,0 +1,175 @@
+"""`flatout plan`: measured, chosen, kept, and asked about other machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flatout.cli.arguments import train_config
+from flatout.config.placement import Placement
+from flatout.errors import FlatoutError, UsageError
+from flatout.hardware.inventory import inventory
+from flatout.planning.answer import Answer, Question
+from flatout.planning.predict import Prediction
+from flatout.planning.stages import Stages
+from flatout.run import auto
+from flatout.run.probe_process import ask
+from flatout.types import NAMED, UserCode
+
+SMALL = ("ppo", "--env", "CartPole-v1", "--envs", "4", "--n-steps", "16", "--batch-size", "32")
+STAGES = Stages(
+    envs=4, horizon=16, cores=2, env=(1e-5, 3e-5), act={"cpu": ((2, 1e-5), (4, 2e-5))},
+    learn={"cpu cpu": 0.01}, local=((2, 1e-5),),
+)  # fmt: skip
+KNOWN = Answer(
+    STAGES, ("inline",), [Prediction(Placement(), 5000.0, 4000.0, 6000.0, {"main": 0.0}, 5100.0)],
+    [Prediction(Placement(schedule="overlapped", lag=1), 9000.0, 8000.0, 1e4)], 3.0, ("a note",),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No plan of another test is found."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def asked(*words: str, seconds: float = 1.0, **more: Any) -> Question:
+    config, _ = train_config(list(words))
+    return Question(config, Placement(), seconds, **more)
+
+
+def test_the_choice_is_measured_named_and_kept(
+    flatout: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "plan.json"
+    words = (*SMALL, "--seconds", "4")
+    first = flatout("plan", *words, "--json", file, "--what-if", "env-speed=10x", "cores=16")
+    assert first.code == 0, first.err
+    values = json.loads(file.read_text())
+    placements = [row["placement"] for row in values["predictions"]]
+    assert values["chosen"] in placements
+    assert len(placements) == len(set(placements)) >= 3
+    assert any("inference=local" in p for p in placements)
+    assert all("overlapped" not in p for p in placements), "lag was not allowed"
+    assert values["lagged"], "but is predicted"
+    assert {o["change"] for o in values["what_if"]} == {"env-speed=10x", "cores=16"}
+    assert all(o["low"] <= o["gain"] <= o["high"] for o in values["what_if"])
+    assert values["chosen"] in first.out.replace("\n", "")
+    # The same command has the same answer, from the cache; so does a run that takes it.
+    assert flatout("plan", *words, "--json", "-").code == 0
+    config, _ = train_config(list(SMALL))
+    found, note = auto.recall(config, inventory(), NAMED)
+    assert note == ""
+    assert found is not None
+    assert str(found.chosen.placement) == values["chosen"]
+
+
+def test_an_answer_survives_json() -> None:
+    again = Answer.from_json(json.loads(json.dumps(KNOWN.as_json())))
+    assert again == KNOWN
+    assert "--allow-lag" in again.words()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "edited", "other", "link"])
+def test_a_damaged_plan_is_not_believed(damage: str, tmp_path: Path) -> None:
+    config, _ = train_config(list(SMALL))
+    hardware = inventory()
+    auto.remember(config, hardware, NAMED, KNOWN)
+    (file,) = auto.plans().iterdir()
+    text = file.read_text()
+    if damage == "truncated":
+        file.write_text(text[: len(text) // 2])
+    elif damage == "edited":
+        file.write_text(text.replace('"placement": "cpu"', '"placement": "act=cpu groups=3"'))
+    elif damage == "other":
+        file.write_text(json.dumps({"stages": {"env": [float("inf")]}}))
+    else:
+        (tmp_path / "elsewhere").write_text(text)
+        file.unlink()
+        file.symlink_to(tmp_path / "elsewhere")
+    found, note = auto.recall(config, hardware, NAMED)
+    assert found is None
+    assert str(file) in note
+    assert "rule" in note
+
+
+def test_other_settings_have_other_plans() -> None:
+    hardware = inventory()
+    config, _ = train_config(list(SMALL))
+    auto.remember(config, hardware, NAMED, KNOWN)
+    for more, same in (("--seed", "3"), True), (("--hidden", "8"), False), (("--steps", "9"), True):
+        other, _ = train_config([*SMALL, *more])
+        assert (auto.recall(other, hardware, NAMED)[0] is not None) is same
+    assert auto.recall(config, hardware, UserCode(env=lambda: None)) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [("raise", "physics exploded"), ("sleep", "within 8 s"), ("segfault", "ended")],
+)
+def test_what_goes_wrong_in_a_probe_stays_there(fault: str, words: str) -> None:
+    env = ("--env", "tests.fault_envs:faulty", "--env-kwargs", f'fault="{fault}"', "at=5")
+    with pytest.raises(FlatoutError, match=words):
+        ask(asked("ppo", *env), NAMED, 8.0)
+
+
+def test_one_environment_object_is_not_stepped_by_a_probe() -> None:
+    import gymnasium as gym
+
+    env = gym.make("CartPole-v1")
+    try:
+        with pytest.raises(FlatoutError, match="object"):
+            ask(asked(*SMALL), UserCode(env=env), 60.0)
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (("--what-if", "cores=0"), "cores"),
+        (("--what-if", "cores=many"), "cores"),
+        (("--what-if", "core=4"), "cores"),
+        (("--what-if", "env-speed=fast"), "10x"),
+        (("--what-if", "gpu=unknown"), "gpu"),
+        (("--seconds", "0"), "seconds"),
+        (("--seconds", "soon"), "seconds"),
+        (("--machine", "/nowhere.json"), "nowhere"),
+        (("--plot", "plan.txt"), "plot"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    flatout: Callable[..., Any], words: tuple[str, ...], match: str
+) -> None:
+    config, _ = train_config(list(SMALL))
+    auto.remember(config, inventory(), NAMED, KNOWN)  # nothing has to be measured
+    result = flatout("plan", *SMALL, *words)
+    assert result.code == 2
+    assert match in result.message
+
+
+def test_a_machine_is_a_file(flatout: Callable[..., Any], tmp_path: Path) -> None:
+    config, _ = train_config(list(SMALL))
+    auto.remember(config, inventory(), NAMED, KNOWN)
+    machine = tmp_path / "m.json"
+    assert flatout("plan", *SMALL, "--save-machine", machine).code == 0
+    other = flatout("plan", *SMALL, "--machine", machine, "--what-if", "cores=8", "--json", "-")
+    assert other.code == 0
+    assert json.loads(other.out)["what_if"][0]["gain"] >= 1.0
+    wrong = flatout("plan", *SMALL, "--hidden", "8", "--machine", machine)
+    assert wrong.code == 2
+    assert "hidden" in wrong.message
+    machine.write_text(machine.read_text()[:100])
+    assert flatout("plan", *SMALL, "--machine", machine).code == 2
+
+
+def test_impossible_answers_are_refused() -> None:
+    broken = KNOWN.as_json()
+    broken["predictions"][0]["rate"] = -1.0
+    with pytest.raises(UsageError):
+        Answer.from_json(broken)
