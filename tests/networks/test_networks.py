@@ -191,14 +191,17 @@ class Scaled(MLP):
         return super().__call__(x / jnp.linalg.norm(x))
 
 
+SMALL = NetworkConfig(hidden=(5,), activation="relu")
+
+
 @pytest.mark.parametrize(
     ("torso", "shape"),
     [
         (MLP(FanIn(rng()), 24, (5, 4), "tanh", 3), (4, 3, 2)),
         (MLP(FanIn(rng()), 6, (), "tanh"), (6,)),
-        (Grid(FanIn(rng()), (4, 3, 2), 2, (5,), "relu"), (4, 3, 2)),
-        (nets.OneHot(FanIn(rng()), (4, 3, 2), 2, (5,), "relu"), (4, 3, 2)),
-        (Centred(FanIn(rng()), (4, 3, 1), 3, (5,), "relu"), (4, 3, 1)),
+        (Grid(FanIn(rng()), (4, 3, 2), 2, SMALL), (4, 3, 2)),
+        (nets.OneHot(FanIn(rng()), (4, 3, 2), 2, SMALL), (4, 3, 2)),
+        (Centred(FanIn(rng()), (4, 3, 1), 3, SMALL), (4, 3, 1)),
         (WideGrid(FanIn(rng()), (6, 7, 1)), (6, 7, 1)),
         (NatureCNN(FanIn(rng()), (36, 40, 1)), (36, 40, 1)),
         (eqx.nn.Lambda(lambda x: x / jnp.linalg.norm(x)), (6,)),
@@ -302,7 +305,7 @@ def test_acting_does_not_depend_on_which_steps_came_before() -> None:
     def policy() -> Policy:
         one = Policy(algorithm, VECTOR, 2, jax.devices("cpu")[0], raw_key(0, 2))
         one.compile()
-        one.publish(Bundle(params).pack_host(params), 0, Spans())
+        one.publish(Bundle(params).pack(params, np), 0, Spans())
         return one
 
     steps = range(NOISE_BLOCK + 3)
@@ -378,7 +381,8 @@ def test_a_centred_board_is_the_board_as_its_head_sees_it(
             inside = 0 <= at[0] < rows and 0 <= at[1] < columns
             seen.append(int(cells[at]) if inside else high + 1)
     planes = np.equal.outer(seen, np.arange(2, high + 2)).astype(np.float32).reshape(-1)
-    torso = Centred(FanIn(np.random.default_rng(0)), (rows, columns, 1), high, (7,), "tanh")
+    config = NetworkConfig(hidden=(7,), activation="tanh")
+    torso = Centred(FanIn(np.random.default_rng(0)), (rows, columns, 1), high, config)
     board = (cells[..., None] / high).astype(np.float32)
     wanted = np.tanh(torso.dense.layers[0](planes))
     np.testing.assert_allclose(torso(board[None])[0], wanted, atol=1e-5)

@@ -101,17 +101,13 @@ def products(x: jax.Array, weight: jax.Array) -> jax.Array:
     return jnp.einsum("pnc,pco->pno", x, weight)
 
 
-def _products_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[Any, Any]]:
-    return products(x, weight), (x, weight)
-
-
 def _products_backward(residuals: tuple[Any, Any], grad: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, weight = residuals
     by_x = jnp.einsum("pno,poc->pnc", grad, weight.transpose(0, 2, 1))
     return by_x, jnp.einsum("pnc,pno->pco", x, grad)
 
 
-products.defvjp(_products_forward, _products_backward)
+products.defvjp(lambda x, weight: (products(x, weight), (x, weight)), _products_backward)
 
 
 @functools.cache
