@@ -54,8 +54,7 @@ class Counters(NamedTuple):
 
 
 Advantages = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, Any], jax.Array]
-"""``(r_t, v_t, v_tp1, terminated_t, done_t, hp) -> advantages``, each ``[T, N]``, as
-`generalised_advantages`; targets are advantages + values."""
+"""Of the form of `generalised_advantages`; targets are advantages + values."""
 
 
 class Batch(NamedTuple):
@@ -68,14 +67,6 @@ class Batch(NamedTuple):
     advantage: jax.Array
     target: jax.Array
     weight: jax.Array | None
-
-
-def gae(
-    r_t: jax.Array, v_t: jax.Array, v_tp1: jax.Array, terminated_t: jax.Array, done_t: jax.Array,
-    hp: Any,
-) -> jax.Array:  # fmt: skip
-    """Generalised advantages with ``hp.gamma`` and ``hp.gae_lambda``."""
-    return generalised_advantages(r_t, v_t, v_tp1, terminated_t, done_t, hp.gamma, hp.gae_lambda)
 
 
 class OnPolicy:
@@ -101,7 +92,7 @@ class OnPolicy:
         spec: BuildSpec,
         *,
         masked: bool = False,
-        advantages: Advantages = gae,
+        advantages: Advantages = generalised_advantages,
     ) -> None:
         self._config = config
         self._obs_spec = spec.obs_spec
