@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +17,6 @@ from flatout.types import Device, ObservationSpec
 NOISE_BLOCK = 128
 """Steps whose noise is drawn in one dispatch. It does not change the draws, which are a pure
 function of (seed, environment, step)."""
-
-
-class Publisher(Protocol):
-    """Receives published parameters."""
-
-    def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
-        """Set the parameters, packed by `Bundle`."""
-        ...
 
 
 class Policy:
@@ -86,7 +78,7 @@ class Policy:
         self._offsets = [jax.device_put(np.int32(i), self.device) for i in range(NOISE_BLOCK)]
 
     def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
-        """See `Publisher.publish`; arrays on the device are not copied."""
+        """Set the parameters, packed by `Bundle`; arrays on the device are not copied."""
         with spans.span("publish"):
             where = {self.device}
             if not all(isinstance(x, jax.Array) and x.devices() == where for x in bundle):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from flatout.algorithms.base import Algorithm, RolloutSpec
 from flatout.algorithms.parallel.packing import Bundle, OutputLayout
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.config.placement import DeviceName, Share
@@ -25,7 +26,6 @@ from flatout.spans import Spans
 from flatout.types import NAMED, DiscreteSpec, UserCode
 
 if TYPE_CHECKING:
-    from flatout.algorithms.base import Algorithm
     from flatout.config.schema import TrainConfig
     from flatout.envs.task import Task
 
@@ -85,25 +85,6 @@ class ActingPolicies:
         for share in self.ordered:
             for at in range(0, share.count, share.batch):
                 yield share.first + at, self.policy(share).layout
-
-
-@dataclass(frozen=True)
-class RolloutSpec:
-    """What a run's algorithm and data flow ask of its sampler.
-
-    Attributes:
-        horizon: T.
-        episodes: whole episodes per environment and trajectory, or None.
-        chunks: room for final observations, in units of N.
-        replayed: trajectories say which steps ended an episode.
-        slots: trajectories in use at the same time.
-    """
-
-    horizon: int
-    episodes: int | None
-    chunks: int
-    replayed: bool
-    slots: int = 1
 
 
 RESEED_AFTER = 1000
@@ -210,9 +191,8 @@ def make_sampler(
             if pool.local:
                 shared["outputs"] = [pool.arena[f"outputs/{first}"][slot] for first in firsts]
         return RolloutBuffer(
-            rollout.horizon, num_envs, task.obs_spec, layouts, rollout.episodes is not None,
-            rollout.chunks, rollout.replayed, config.env.clip_reward, shared,
-        )  # fmt: skip
+            rollout, num_envs, task.obs_spec, layouts, config.env.clip_reward, shared
+        )
 
     buffers = [buffer(slot) for slot in range(rollout.slots)]
     if pool is not None:
