@@ -25,7 +25,6 @@ from flatout.algorithms.common.returns import (
     mean,
     next_reward_advantages,
 )
-from flatout.algorithms.hp import hyper_parameters
 from flatout.algorithms.parallel.accumulate import Losses
 from flatout.config.hyper import A2CConfig
 from flatout.types import Trajectory
@@ -88,15 +87,4 @@ def a2c(config: A2CConfig, spec: BuildSpec) -> Algorithm:
         params = state.params._replace(networks=networks)
         return state._replace(params=params, opt=opt), metrics, None
 
-    return Algorithm(
-        name="a2c",
-        hp=hyper_parameters(config),
-        init=base.initial(optimiser.init),
-        act=base.act,
-        update=update,
-        metrics=METRICS,
-        horizon=config.n_steps,
-        noise=base.dist.noise,
-        actor=base.actor,
-        shards=shards,
-    )
+    return base.algorithm("a2c", optimiser, update, METRICS, config.n_steps)

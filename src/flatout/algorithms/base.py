@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -224,16 +224,8 @@ class ReplaySpec:
 
 def replay_spec(config: ReplayConfig, total_steps: int) -> ReplaySpec:
     """What a configuration asks of replay."""
-    return ReplaySpec(
-        batch_size=config.batch_size,
-        train_freq=config.train_freq,
-        gradient_steps=config.gradient_steps,
-        learning_starts=config.learning_starts,
-        buffer_size=config.buffer_size,
-        n_step=config.n_step,
-        prioritized=config.prioritized,
-        total_steps=total_steps,
-    )
+    own = {one.name for one in fields(ReplaySpec)} & {one.name for one in fields(config)}
+    return ReplaySpec(**{name: getattr(config, name) for name in own}, total_steps=total_steps)
 
 
 @dataclass(frozen=True)

@@ -71,9 +71,9 @@ def convolve(x: jax.Array, weight: jax.Array, stride: int, padding: str) -> jax.
         weight = weight.reshape(blocks, stride, blocks, stride, channels, outputs)
         weight = weight.transpose(0, 2, 1, 3, 4, 5).reshape(blocks, blocks, -1, outputs)
         size, stride = blocks, 1
-    tiles = tiles_for(batch, rows, columns, size, x.shape[-1], outputs) if stride == 1 else None
-    if tiles is not None:
-        return convolve_tiles(x, weight, tiles).reshape(*lead, rows, columns, outputs)
+    m = tiles_for(batch, rows, columns, size, x.shape[-1], outputs) if stride == 1 else None
+    if m is not None:
+        return convolve_tiles(x, weight, m).reshape(*lead, rows, columns, outputs)
     pixels = x.shape[1] * x.shape[2]
     if stride == 1 and pixels <= MOST_MORE * rows * columns:
         flat = product(

@@ -44,6 +44,7 @@ class ActingPolicies:
     Attributes:
         ordered: the groups in the order of their environments.
         bundle: how an actor's parameters are packed.
+        by_device: the policies.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class ActingPolicies:
         self.ordered = sorted((s for groups in rounds for s in groups), key=lambda s: s.first)
         self.bundle = Bundle(algorithm.actor_shapes)
         self._remote: Remote | None = None
-        self._policies: dict[DeviceName, Policy] = {
+        self.by_device: dict[DeviceName, Policy] = {
             share.device: Policy(
                 algorithm, task.obs_spec, share.batch, device(share.device), key, precision
             )
@@ -69,22 +70,18 @@ class ActingPolicies:
     @property
     def policies(self) -> list[Policy]:
         """Each once."""
-        return list(self._policies.values())
+        return list(self.by_device.values())
 
     def remote(self, pool: WorkerPool) -> Remote:
         """What stands for the policies of a pool whose workers act themselves."""
         self._remote = self._remote or Remote(pool)
         return self._remote
 
-    def policy(self, share: Share) -> Policy:
-        """The policy of a group."""
-        return self._policies[share.device]
-
     def calls(self) -> Iterator[tuple[int, OutputLayout]]:
         """The first environment of each call of a policy, and how what it returns is packed."""
         for share in self.ordered:
             for at in range(0, share.count, share.batch):
-                yield share.first + at, self.policy(share).layout
+                yield share.first + at, self.by_device[share.device].layout
 
 
 RESEED_AFTER = 1000
@@ -211,7 +208,8 @@ def make_sampler(
         return WorkerEnvGroup(pool, workers)
 
     rounds = [
-        [ActingGroup(env_group(s), acting.policy(s)) for s in groups] for groups in acting.rounds
+        [ActingGroup(env_group(share), acting.by_device[share.device]) for share in groups]
+        for groups in acting.rounds
     ]
     return CentralSampler(
         rounds, buffers, task.name, rollout.episodes, spans,

@@ -9,11 +9,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
-from flatout.algorithms.base import Acted, BuildSpec, State
+from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, Updated
 from flatout.algorithms.common.actor_critic import Actor, Networks, build_networks, policy, value
 from flatout.algorithms.common.distributions import distribution
+from flatout.algorithms.common.optimiser import Optimiser
 from flatout.algorithms.common.returns import (
     RunningMoments,
     discounted_returns,
@@ -23,6 +23,7 @@ from flatout.algorithms.common.returns import (
     normalise,
     update_moments,
 )
+from flatout.algorithms.hp import hyper_parameters
 from flatout.config.hyper import A2CConfig, PPOConfig
 from flatout.errors import UsageError
 from flatout.networks.boards import Centred, Grid, OneHot
@@ -122,14 +123,16 @@ class OnPolicy:
                 "off, or use network = mlp."
             )
 
-    def initial(
-        self, optimiser: Callable[[], optax.OptState]
-    ) -> Callable[[np.ndarray, Any], State]:
-        """The function from a raw key and hyper-parameters to the initial state (NumPy)."""
+    def algorithm(
+        self, name: str, optimiser: Optimiser, update: Callable[..., Updated],
+        metrics: tuple[str, ...], horizon: int,
+    ) -> Algorithm:  # fmt: skip
+        """See `Algorithm`; states begin with fresh networks and the optimiser's zeros."""
+        config = self._config
 
         def init(key: np.ndarray, hp: Any) -> State:
             networks = self._build(np.random.default_rng(key), hp.log_std_init)
-            config, returns = self._config, None
+            returns = None
             params = Params(
                 jax.tree.map(np.asarray, eqx.filter(networks, eqx.is_array)),
                 initial_moments(self._obs_spec.shape) if config.normalize_observation else None,
@@ -137,10 +140,13 @@ class OnPolicy:
             )
             if config.normalize_reward:
                 returns = np.zeros((self._num_envs,), np.float32)
-            zero = np.zeros((), np.int32)
-            return State(params, optimiser(), Counters(zero, zero.copy(), returns))
+            return State(params, optimiser.init(), Counters(np.int32(0), np.int32(0), returns))
 
-        return init
+        return Algorithm(
+            name, hyper_parameters(config), init, self.act, update, metrics, horizon,
+            self.dist.noise, self.actor, getattr(config, "rollout_episodes", None),
+            shards=self._shards,
+        )  # fmt: skip
 
     def observe(self, obs: jax.Array, moments: RunningMoments | None) -> jax.Array:
         """Observations as networks take them."""
