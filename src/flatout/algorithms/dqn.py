@@ -134,7 +134,7 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         online = eqx.filter(build(FanIn(np.random.default_rng(key))), eqx.is_array)
         online = jax.tree.map(np.asarray, online)
         first = np.float32(1.0) if config.learning_starts else hp.exploration_initial_eps
-        counters = Counters(np.int32(0), np.int32(0), np.float32(first))
+        counters = Counters(np.zeros((), np.int32), np.zeros((), np.int32), np.array(first))
         params = Params(online, jax.tree.map(np.copy, online))
         return State(params, optimiser.init(), counters)
 

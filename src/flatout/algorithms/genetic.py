@@ -56,7 +56,8 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
         rng = np.random.default_rng(key)
         members = [eqx.filter(build(rng), eqx.is_array) for _ in range(num_envs)]
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *members)
-        return State(stacked, (), Counters(np.int32(0), np.int32(0)))
+        counters = Counters(np.zeros((), np.int32), np.zeros((), np.int32))
+        return State(stacked, (), counters)
 
     def one(member: Actor, obs: jax.Array) -> jax.Array:
         actor = eqx.combine(member, static)

@@ -134,7 +134,8 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
             actor_optimiser.init(), critic_optimiser.init(),
             ent_optimiser.init() if learned else None,
         )  # fmt: skip
-        return State(params, opt, Counters(np.int32(0), np.int32(0)))
+        counters = Counters(np.zeros((), np.int32), np.zeros((), np.int32))
+        return State(params, opt, counters)
 
     def greedy(actor: Any, x: jax.Array) -> jax.Array:
         return jnp.tanh(nets.outputs(actor, x)[:, : bounds.size])

@@ -92,7 +92,8 @@ def td3(config: DDPGConfig, spec: BuildSpec) -> Algorithm:
     def init(key: np.ndarray, hp: Any) -> State:
         actor, critics = jax.tree.map(np.asarray, nets.draw(key))
         params = Params(actor, critics, *jax.tree.map(np.copy, (actor, critics)))
-        counters = Counters(np.int32(0), np.int32(0), np.float32(0))
+        zero = np.zeros((), np.int32)
+        counters = Counters(zero, zero.copy(), np.zeros((), np.float32))
         return State(params, (actor_optimiser.init(), critic_optimiser.init()), counters)
 
     def explore(params: ActorParams, x: jax.Array, normal: Array) -> jax.Array:

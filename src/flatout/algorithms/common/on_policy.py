@@ -132,15 +132,14 @@ class OnPolicy:
 
         def init(key: np.ndarray, hp: Any) -> State:
             networks = self._build(np.random.default_rng(key), hp.log_std_init)
-            returns = None
             params = Params(
                 jax.tree.map(np.asarray, eqx.filter(networks, eqx.is_array)),
                 initial_moments(self._obs_spec.shape) if config.normalize_observation else None,
                 initial_moments(()) if config.normalize_reward else None,
             )
-            if config.normalize_reward:
-                returns = np.zeros((self._num_envs,), np.float32)
-            return State(params, optimiser.init(), Counters(np.int32(0), np.int32(0), returns))
+            returns = np.zeros(self._num_envs, np.float32) if config.normalize_reward else None
+            zero = np.zeros((), np.int32)
+            return State(params, optimiser.init(), Counters(zero, zero.copy(), returns))
 
         return Algorithm(
             name, hyper_parameters(config), init, self.act, update, metrics, horizon,
