@@ -80,7 +80,7 @@ def dispatch(bench: Bench) -> list[Figures]:
             jax.ShapeDtypeStruct(s, np.float32) for s in ((4, width), (width, width), (width,))
         ]
         bundle = Bundle(shapes)
-        made = bundle.pack_host([np.zeros(s.shape, np.float32) for s in shapes])
+        made = bundle.pack([np.zeros(s.shape, np.float32) for s in shapes], np)
         there = jax.device_put(made, device)
         change = jax.jit(lambda arrays: jax.tree.map(lambda x: x + 1, arrays))
 

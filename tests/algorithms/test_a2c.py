@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from flatout import A2C
 from flatout.algorithms.a2c import a2c
 from flatout.algorithms.base import Algorithm, BuildSpec
-from flatout.algorithms.common.returns import next_reward_targets
+from flatout.algorithms.common.returns import next_reward_advantages
 from flatout.config.hyper import A2CConfig
 from flatout.config.schema import NetworkConfig
 from flatout.types import Trajectory
@@ -117,7 +117,8 @@ def test_next_reward_targets_say_whether_a_reward_follows(
     terminated = rng.random((steps, 3)) < 0.2
     truncated = (rng.random((steps, 3)) < 0.2) & ~terminated
     after = rng.normal(0.5, 0.5, (steps, 3)).astype(np.float32)
-    found = next_reward_targets(rewards, after, terminated, terminated | truncated)
+    zeros, done = np.zeros_like(after), terminated | truncated
+    found = next_reward_advantages(rewards, zeros, after, terminated, done, None)
     np.testing.assert_allclose(found, by_hand(rewards, after, terminated, truncated), atol=1e-6)
 
 

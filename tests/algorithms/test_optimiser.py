@@ -244,7 +244,7 @@ def test_packed_arrays_come_back_unchanged(seed: int, specs: list[Any]) -> None:
     leaves = [np.asarray(generator.normal(size=s), jnp.dtype(dtype)) for s, dtype in specs]
     tree = {"first": leaves[0], "rest": leaves[1:]}
     packing = Packing(tree)
-    on_host = packing.pack_host(tree)
+    on_host = packing.pack(tree, np)
     assert on_host.dtype == np.float32
     assert on_host.shape == (packing.size,) == (sum(leaf.size for leaf in leaves),)
     np.testing.assert_array_equal(packing.pack(tree), on_host)
@@ -258,12 +258,12 @@ def test_packed_arrays_come_back_unchanged(seed: int, specs: list[Any]) -> None:
 def test_bundles_copy_only_small_arrays() -> None:
     tree = drawn(0)
     bundle = Bundle(SHAPES)
-    on_host = bundle.pack_host(tree)
+    on_host = bundle.pack(tree, np)
     assert [array.shape for array in on_host] == [(4,), (128, 128)]
     assert on_host[1] is tree["large"]
     for packed in (on_host, bundle.pack(tree)):
         assert_close(bundle.unpack(packed), tree, atol=0.0)
-    np.testing.assert_array_equal(bundle.vector(tree), on_host[0])
+    np.testing.assert_array_equal(bundle.pack(tree)[0], on_host[0])
     assert bundle.count == 4 + 128 * 128
 
 

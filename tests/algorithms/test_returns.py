@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Iterator
 
 import jax
@@ -23,6 +24,7 @@ from flatout.algorithms.common.returns import (
 T, N = 12, 3  # one shape for all examples: one compilation
 property_test = settings(deadline=None, max_examples=40)
 seeds = st.integers(0, 2**32 - 1)
+Discounts = namedtuple("Discounts", ("gamma", "gae_lambda"))
 advantages = jax.jit(generalised_advantages)
 update = jax.jit(update_moments)
 discounted = jax.jit(discounted_returns)
@@ -51,9 +53,8 @@ def rollout(seed: int, ends: float = 0.2) -> dict[str, np.ndarray]:
 
 def flatout_advantages(x: dict[str, np.ndarray], gamma: float, lam: float) -> np.ndarray:
     done = x["terminated"] | x["truncated"]
-    return np.asarray(
-        advantages(x["r_t"], x["v_t"], x["v_tp1"], x["terminated"], done, gamma, lam), np.float64
-    )
+    found = advantages(x["r_t"], x["v_t"], x["v_tp1"], x["terminated"], done, Discounts(gamma, lam))
+    return np.asarray(found, np.float64)
 
 
 def defined_advantages(x: dict[str, np.ndarray], gamma: float, lam: float) -> np.ndarray:

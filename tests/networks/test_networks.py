@@ -32,7 +32,7 @@ from flatout.networks.boards import Centred, Grid, WideGrid
 from flatout.networks.convolution import convolve
 from flatout.networks.layers import MLP, FanIn, Linear, orthogonal
 from flatout.networks.torsos import NatureCNN, make_torso
-from flatout.networks.winograd import Tiles, convolve_tiles, tiles_for
+from flatout.networks.winograd import convolve_tiles, tiles_for
 from flatout.spans import Spans
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec
 
@@ -155,11 +155,10 @@ def test_tiles_with_fewer_products_give_the_same_convolution(
     """Of images that tiles do and do not divide; to the precision that float32 leaves."""
     x = rng().normal(size=(3, rows + size - 1, columns + size - 1, 5)).astype(np.float32)
     weight = rng().normal(size=(size, size, 5, 4)).astype(np.float32)
-    tiles = Tiles(m, size, -(-rows // m), -(-columns // m))
 
     @jax.jit
     def both(x: jax.Array, weight: jax.Array) -> Any:
-        out, pull = jax.vjp(lambda *w: convolve_tiles(*w, tiles), x, weight)
+        out, pull = jax.vjp(lambda *w: convolve_tiles(*w, m), x, weight)
         plain, other = jax.vjp(lambda *w: convolve(*w, 1, "VALID"), x, weight)
         return (out, pull(jnp.sin(out))), (plain, other(jnp.sin(out)))
 
@@ -168,7 +167,7 @@ def test_tiles_with_fewer_products_give_the_same_convolution(
 
 
 def test_tiles_are_used_where_they_save_half() -> None:
-    assert tiles_for(500, 5, 5, 3, 100, 200) == Tiles(5, 3, 1, 1)
+    assert tiles_for(500, 5, 5, 3, 100, 200) == 5
     assert tiles_for(4, 5, 5, 3, 100, 200) is None  # the weights' own transformation
     assert tiles_for(500, 7, 7, 3, 64, 64) is None
     assert tiles_for(500, 5, 5, 3, 1, 200) is None
@@ -191,14 +190,17 @@ class Scaled(MLP):
         return super().__call__(x / jnp.linalg.norm(x))
 
 
+SMALL = NetworkConfig(hidden=(5,), activation="relu")
+
+
 @pytest.mark.parametrize(
     ("torso", "shape"),
     [
         (MLP(FanIn(rng()), 24, (5, 4), "tanh", 3), (4, 3, 2)),
         (MLP(FanIn(rng()), 6, (), "tanh"), (6,)),
-        (Grid(FanIn(rng()), (4, 3, 2), 2, (5,), "relu"), (4, 3, 2)),
-        (nets.OneHot(FanIn(rng()), (4, 3, 2), 2, (5,), "relu"), (4, 3, 2)),
-        (Centred(FanIn(rng()), (4, 3, 1), 3, (5,), "relu"), (4, 3, 1)),
+        (Grid(FanIn(rng()), (4, 3, 2), 2, SMALL), (4, 3, 2)),
+        (nets.OneHot(FanIn(rng()), (4, 3, 2), 2, SMALL), (4, 3, 2)),
+        (Centred(FanIn(rng()), (4, 3, 1), 3, SMALL), (4, 3, 1)),
         (WideGrid(FanIn(rng()), (6, 7, 1)), (6, 7, 1)),
         (NatureCNN(FanIn(rng()), (36, 40, 1)), (36, 40, 1)),
         (eqx.nn.Lambda(lambda x: x / jnp.linalg.norm(x)), (6,)),
@@ -302,7 +304,7 @@ def test_acting_does_not_depend_on_which_steps_came_before() -> None:
     def policy() -> Policy:
         one = Policy(algorithm, VECTOR, 2, jax.devices("cpu")[0], raw_key(0, 2))
         one.compile()
-        one.publish(Bundle(params).pack_host(params), 0, Spans())
+        one.publish(Bundle(params).pack(params, np), 0, Spans())
         return one
 
     steps = range(NOISE_BLOCK + 3)
@@ -378,7 +380,8 @@ def test_a_centred_board_is_the_board_as_its_head_sees_it(
             inside = 0 <= at[0] < rows and 0 <= at[1] < columns
             seen.append(int(cells[at]) if inside else high + 1)
     planes = np.equal.outer(seen, np.arange(2, high + 2)).astype(np.float32).reshape(-1)
-    torso = Centred(FanIn(np.random.default_rng(0)), (rows, columns, 1), high, (7,), "tanh")
+    config = NetworkConfig(hidden=(7,), activation="tanh")
+    torso = Centred(FanIn(np.random.default_rng(0)), (rows, columns, 1), high, config)
     board = (cells[..., None] / high).astype(np.float32)
     wanted = np.tanh(torso.dense.layers[0](planes))
     np.testing.assert_allclose(torso(board[None])[0], wanted, atol=1e-5)

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from flatout.algorithms.base import RolloutSpec
 from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.envs.base import TRAINING, Ended, Envs
@@ -143,10 +144,8 @@ def made(
     events: list[Any] = []
     policies = [Chooser(size, events, valued) for size in sizes]
     layouts = [policy.layout for policy in policies]
-    buffers = [
-        RolloutBuffer(horizon, sum(sizes), SPEC, layouts, whole is not None, 1, replayed=True)
-        for _ in range(slots)
-    ]
+    spec = RolloutSpec(horizon, whole, 1, replayed=True)
+    buffers = [RolloutBuffer(spec, sum(sizes), SPEC, layouts) for _ in range(slots)]
     firsts = np.cumsum([0, *sizes[:-1]]).tolist()
     envs = [Scripted(f, n, events, **settings) for f, n in zip(firsts, sizes, strict=True)]
     groups = [

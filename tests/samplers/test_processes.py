@@ -19,14 +19,14 @@ import psutil
 import pytest
 
 from flatout import EnvironmentFailure, UsageError
-from flatout.algorithms.base import raw_key
+from flatout.algorithms.base import RolloutSpec, raw_key
 from flatout.algorithms.registry import build_algorithm
 from flatout.buffers.rollout import final_chunks
 from flatout.config.placement import parse, shares, with_workers
 from flatout.config.settings import resolve
 from flatout.envs.task import open_task
 from flatout.hardware import backend
-from flatout.samplers.make import ActingPolicies, RolloutSpec, make_sampler, start_workers
+from flatout.samplers.make import ActingPolicies, make_sampler, start_workers
 from flatout.samplers.processes import pool as pool
 from flatout.spans import Spans
 from flatout.types import Trajectory, UserCode
@@ -57,7 +57,7 @@ def sampler(
     where = with_workers(parse(placement), envs, 2)
     acting = ActingPolicies(shares(where, envs), pure, task, raw_key(0, 2), backend.device)
     params = pure.actor(pure.init(raw_key(0, 0), pure.hp), pure.hp)
-    bundle = acting.bundle.pack_host(params)
+    bundle = acting.bundle.pack(params, np)
     for policy in acting.policies:
         policy.compile()
         policy.publish(jax.device_put(bundle, policy.device), 0, Spans())

@@ -17,10 +17,14 @@ import jax.numpy as jnp
 from flatout.algorithms.base import Algorithm, BuildSpec, State, Updated
 from flatout.algorithms.common.actor_critic import Networks, policy, value
 from flatout.algorithms.common.distributions import Distribution
-from flatout.algorithms.common.on_policy import Batch, OnPolicy, gae
+from flatout.algorithms.common.on_policy import Batch, OnPolicy
 from flatout.algorithms.common.optimiser import Optimiser, schedule
-from flatout.algorithms.common.returns import centre, mean, next_reward_targets
-from flatout.algorithms.hp import hyper_parameters
+from flatout.algorithms.common.returns import (
+    centre,
+    generalised_advantages,
+    mean,
+    next_reward_advantages,
+)
 from flatout.algorithms.parallel.accumulate import Losses
 from flatout.config.hyper import A2CConfig
 from flatout.types import Trajectory
@@ -51,21 +55,14 @@ def loss(static: Networks, dist: Distribution, networks: Networks, batch: Batch,
     return total, (scalars, None)
 
 
-def next_reward(
-    r_t: jax.Array, v_t: jax.Array, v_tp1: jax.Array, terminated_t: jax.Array, done_t: jax.Array,
-    hp: Any,
-) -> jax.Array:  # fmt: skip
-    """By how much it exceeds the value that a reward follows, or not."""
-    return next_reward_targets(r_t, v_tp1, terminated_t, done_t) - v_t
-
-
 def a2c(config: A2CConfig, spec: BuildSpec) -> Algorithm:
     """Build A2C's pure functions.
 
     Raises:
         UsageError: a network that does not fit the spaces.
     """
-    advantages = next_reward if config.targets == "next_reward" else gae
+    follows = config.targets == "next_reward"
+    advantages = next_reward_advantages if follows else generalised_advantages
     base, shards = OnPolicy(config, spec, advantages=advantages), spec.shards
     optimiser = Optimiser(base.arrays, config.optimizer)
     rows = config.n_steps * spec.num_envs
@@ -90,15 +87,4 @@ def a2c(config: A2CConfig, spec: BuildSpec) -> Algorithm:
         params = state.params._replace(networks=networks)
         return state._replace(params=params, opt=opt), metrics, None
 
-    return Algorithm(
-        name="a2c",
-        hp=hyper_parameters(config),
-        init=base.initial(optimiser.init),
-        act=base.act,
-        update=update,
-        metrics=METRICS,
-        horizon=config.n_steps,
-        noise=base.dist.noise,
-        actor=base.actor,
-        shards=shards,
-    )
+    return base.algorithm("a2c", optimiser, update, METRICS, config.n_steps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.parallel.accumulate import Gradient, Loss, gradient
+from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.algorithms.parallel.shards import UNSHARDED, Shards
 from flatout.config.hyper import ReplayConfig
 from flatout.config.schema import NetworkConfig
 from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.networks.torsos import Network
-from flatout.types import ActionSpec, Array, ObservationSpec
+from flatout.types import ActionSpec, Array, ObservationSpec, Trajectory
 
 Params = Any
 HyperParameters = Any
@@ -119,14 +120,7 @@ class Algorithm:
         Raises:
             UsageError: it fails, or a leaf is no array.
         """
-        try:
-            state = self.init(np.zeros(2, np.uint32), self.hp)
-        except FlatoutError:
-            raise
-        except Exception as error:  # a user's code may raise anything
-            raise UsageError(
-                f"{self.name}: init failed: {type(error).__name__}: {one_line(error).rstrip('.')}."
-            ) from error
+        state = guarded(self.name, "init", self.init, np.zeros(2, np.uint32), self.hp)
         for path, leaf in named_leaves(state):
             if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
                 raise UsageError(
@@ -230,16 +224,75 @@ class ReplaySpec:
 
 def replay_spec(config: ReplayConfig, total_steps: int) -> ReplaySpec:
     """What a configuration asks of replay."""
-    return ReplaySpec(
-        batch_size=config.batch_size,
-        train_freq=config.train_freq,
-        gradient_steps=config.gradient_steps,
-        learning_starts=config.learning_starts,
-        buffer_size=config.buffer_size,
-        n_step=config.n_step,
-        prioritized=config.prioritized,
-        total_steps=total_steps,
+    own = {one.name for one in fields(ReplaySpec)} & {one.name for one in fields(config)}
+    return ReplaySpec(**{name: getattr(config, name) for name in own}, total_steps=total_steps)
+
+
+@dataclass(frozen=True)
+class RolloutSpec:
+    """What a run's algorithm and data flow ask of its sampler.
+
+    Attributes:
+        horizon: T.
+        episodes: whole episodes per environment and trajectory, or None.
+        chunks: room for final observations, in units of N.
+        replayed: trajectories say which steps ended an episode.
+        slots: trajectories in use at the same time.
+    """
+
+    horizon: int
+    episodes: int | None
+    chunks: int
+    replayed: bool
+    slots: int = 1
+
+
+def trajectory_shapes(
+    rollout: RolloutSpec, num_envs: int, spec: ObservationSpec, layout: OutputLayout
+) -> Trajectory:
+    """The shapes and dtypes of a trajectory of N environments, without allocating it.
+
+    `layout` may be that of some of them.
+    """
+
+    def each(dtype: Any, *shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
+
+    steps = rollout.horizon
+    outputs = {
+        name: each(dtype, steps, num_envs, *shape[1:])
+        for name, (_, _, shape, dtype) in layout.fields.items()
+    }
+    flags = each("bool", steps, num_envs)
+    return Trajectory(
+        obs=each(spec.dtype, steps, num_envs, *spec.shape),
+        actions=outputs.pop("action"),
+        rewards=each("float32", steps, num_envs),
+        terminated=flags,
+        truncated=flags,
+        last_obs=each(spec.dtype, num_envs, *spec.shape),
+        final_obs=each(spec.dtype, rollout.chunks * num_envs, *spec.shape),
+        final_index=each("int32", rollout.chunks * num_envs),
+        extras=outputs,
+        valid=flags if rollout.episodes is not None else None,
+        ended=flags if rollout.replayed else None,
     )
+
+
+def guarded(name: str, function: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    """What a user's function returns; what it raises becomes a sentence.
+
+    Raises:
+        UsageError: it failed.
+    """
+    try:
+        return call(*arguments)
+    except FlatoutError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        raise UsageError(
+            f"{name}: {function} failed: {type(error).__name__}: {one_line(error).rstrip('.')}."
+        ) from error
 
 
 INIT, LEARN, ACT, REPLAY, DATA = range(5)

@@ -111,8 +111,8 @@ def classify(config: ClassifyConfig, spec: BuildSpec) -> Algorithm:
             Normalisation(np.zeros(n, np.float32), np.ones(n, np.float32)) for n in counts
         )
         params = Params(jax.tree.map(np.asarray, networks), moments)
-        zero = np.zeros((), np.int32)
-        return State(params, steps.init(), Counters(zero, zero.copy()))
+        counters = Counters(np.zeros((), np.int32), np.zeros((), np.int32))
+        return State(params, steps.init(), counters)
 
     def logits(
         networks: Network, images: jax.Array, normalise: Normalise,

@@ -16,14 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from flatout.algorithms.base import (
-    Acted,
-    Algorithm,
-    BuildSpec,
-    State,
-    Updated,
-    replay_spec,
-)
+from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, Updated, replay_spec
 from flatout.algorithms.common.continuous import observe
 from flatout.algorithms.common.optimiser import Optimiser, polyak, schedule
 from flatout.algorithms.common.randomness import uniforms
@@ -102,10 +95,8 @@ def loss(
     error = (q * jax.nn.one_hot(batch.actions, q.shape[-1])).sum(-1) - target
     each = optax.huber_loss(error) if huber else jnp.square(error)
     size = jnp.abs(error)
-    return (batch.weights * each).mean(), (
-        {"td_error": size.mean(), "q_max": q.max(-1).mean()},
-        size,
-    )
+    scalars = {"td_error": size.mean(), "q_max": q.max(-1).mean()}
+    return (batch.weights * each).mean(), (scalars, size)
 
 
 def targets(values: Values, double: bool, params: Params, batch: Batch) -> jax.Array:
@@ -142,9 +133,8 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
     def init(key: np.ndarray, hp: Any) -> State:
         online = eqx.filter(build(FanIn(np.random.default_rng(key))), eqx.is_array)
         online = jax.tree.map(np.asarray, online)
-        zero = np.zeros((), np.int32)
         first = np.float32(1.0) if config.learning_starts else hp.exploration_initial_eps
-        counters = Counters(zero, zero.copy(), np.array(first))
+        counters = Counters(np.zeros((), np.int32), np.zeros((), np.int32), np.array(first))
         params = Params(online, jax.tree.map(np.copy, online))
         return State(params, optimiser.init(), counters)
 

@@ -55,9 +55,9 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
         elites come first, the best of them at 0."""
         rng = np.random.default_rng(key)
         members = [eqx.filter(build(rng), eqx.is_array) for _ in range(num_envs)]
-        zero = np.zeros((), np.int32)
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *members)
-        return State(stacked, (), Counters(zero, zero.copy()))
+        counters = Counters(np.zeros((), np.int32), np.zeros((), np.int32))
+        return State(stacked, (), counters)
 
     def one(member: Actor, obs: jax.Array) -> jax.Array:
         actor = eqx.combine(member, static)

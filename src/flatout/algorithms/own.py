@@ -11,12 +11,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Algorithm, BuildSpec, State, named_leaves, raw_key, wrap_key
+from flatout.algorithms.base import (
+    Algorithm,
+    BuildSpec,
+    RolloutSpec,
+    State,
+    guarded,
+    named_leaves,
+    raw_key,
+    trajectory_shapes,
+    wrap_key,
+)
+from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.algorithms.parallel.shards import UNSHARDED
 from flatout.config.hyper import HYPER
 from flatout.config.modules import import_module
-from flatout.errors import FlatoutError, UsageError, nearest, one_line, short
-from flatout.types import Batch, ContinuousSpec, Trajectory
+from flatout.errors import UsageError, nearest, short
+from flatout.types import Batch, ContinuousSpec
 
 MakeAlgorithm = Callable[[BuildSpec], Algorithm]
 
@@ -43,7 +54,7 @@ def own_algorithm(
 
 
 def _made(name: str, make: MakeAlgorithm, values: dict[str, Any], spec: BuildSpec) -> Algorithm:
-    algorithm = _guarded(name, "the function itself", make, spec)
+    algorithm = guarded(name, "the function itself", make, spec)
     if not isinstance(algorithm, Algorithm):
         raise UsageError(
             f"{name} returned {type(algorithm).__name__}; it must return a flatout.Algorithm."
@@ -88,7 +99,7 @@ def _with(name: str, hp: Any, values: dict[str, Any]) -> Any:
     def floats(hp: Any) -> Any:
         return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), hp)
 
-    return _guarded(name, "hp", floats, hp)
+    return guarded(name, "hp", floats, hp)
 
 
 def _number(key: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -128,7 +139,7 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
                 "at most."
             )
     obs = jax.ShapeDtypeStruct((spec.num_envs, *spec.obs_spec.shape), spec.obs_spec.dtype)
-    params = _guarded(name, "actor", jax.eval_shape, algorithm.actor, state, hp)
+    params = guarded(name, "actor", jax.eval_shape, algorithm.actor, state, hp)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if not jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.dtype.itemsize > 4:
             raise UsageError(
@@ -137,7 +148,7 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
             )
     key = wrap_key(raw_key(0))
     zero = np.int32(0)
-    noise = _guarded(name, "noise", jax.eval_shape, algorithm.noise, key, zero, zero)
+    noise = guarded(name, "noise", jax.eval_shape, algorithm.noise, key, zero, zero)
     noise = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((spec.num_envs, *leaf.shape), leaf.dtype), noise
     )
@@ -145,13 +156,13 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
     def act(params: Any, obs: Any, noise: Any) -> Any:
         return algorithm.act(params, obs, (), noise)
 
-    traces = [_guarded(name, "act", _traced, act, params, obs, noise) for _ in range(2)]
+    traces = [guarded(name, "act", _traced, act, params, obs, noise) for _ in range(2)]
     if traces[0] != traces[1]:
         raise UsageError(
             f"{name}: act is not pure: traced twice, it gave two programs. Draw what it needs in "
             "noise, and keep state in the algorithm's state."
         )
-    acted = _guarded(name, "act", jax.eval_shape, act, params, obs, noise)
+    acted = guarded(name, "act", jax.eval_shape, act, params, obs, noise)
     if not isinstance(acted, tuple) or len(acted) != 3 or not isinstance(acted[2], dict):
         raise UsageError(f"{name}: act must return (action, carry, extras by name).")
     action, _, extras = acted
@@ -173,7 +184,7 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
     if algorithm.replay is not None:
         _check_replay(name, algorithm)
     data = _data(algorithm, spec, action, extras)
-    after = _guarded(name, "update", jax.eval_shape, algorithm.update, state, data, key, hp)
+    after = guarded(name, "update", jax.eval_shape, algorithm.update, state, data, key, hp)
     _check_update(name, algorithm, after)
 
 
@@ -192,7 +203,7 @@ def _check_replay(name: str, algorithm: Algorithm) -> None:
     if algorithm.advance is None or not algorithm.metrics:
         raise UsageError(f"{name}: replay needs Algorithm.advance, and a metric at least.")
     state, zero = algorithm.shapes, np.int32(0)
-    after = _guarded(name, "advance", jax.eval_shape, algorithm.advance, state, zero, algorithm.hp)
+    after = guarded(name, "advance", jax.eval_shape, algorithm.advance, state, zero, algorithm.hp)
     if not isinstance(after, tuple) or len(after) != 2 or not isinstance(after[1], dict):
         raise UsageError(f"{name}: advance must return (state, scalars by name).")
     _same(name, "advance", state, after[0])
@@ -247,29 +258,15 @@ def _same(name: str, function: str, before: Any, after: Any) -> None:
 
 def _data(algorithm: Algorithm, spec: BuildSpec, action: Any, extras: dict[str, Any]) -> Any:
     """The shapes of what `update` is given."""
-    obs, dtype = spec.obs_spec.shape, np.dtype(spec.obs_spec.dtype)
-
-    def each(shape: tuple[int, ...], dtype: Any = np.float32) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
-
-    if algorithm.replay is not None:
-        rows = algorithm.replay.batch_size
-        one = each((rows,))
-        seen = each((rows, *obs), dtype)
-        return Batch(seen, each((rows, *action.shape[1:]), action.dtype), one, seen, one, one)
-    steps, envs = algorithm.horizon, spec.num_envs
-
-    def rows_of(leaf: Any) -> jax.ShapeDtypeStruct:
-        return each((steps, *leaf.shape), leaf.dtype)
-
-    flags = each((steps, envs), np.bool_)
-    return Trajectory(
-        obs=each((steps, envs, *obs), dtype), actions=rows_of(action), rewards=each((steps, envs)),
-        terminated=flags, truncated=flags, last_obs=each((envs, *obs), dtype),
-        final_obs=each((envs, *obs), dtype), final_index=each((envs,), np.int32),
-        extras={name: rows_of(leaf) for name, leaf in extras.items()},
-        valid=None if algorithm.episodes is None else flags,
-    )  # fmt: skip
+    if algorithm.replay is None:
+        rollout = RolloutSpec(algorithm.horizon, algorithm.episodes, 1, False)
+        layout = OutputLayout({"action": action, **extras})
+        return trajectory_shapes(rollout, spec.num_envs, spec.obs_spec, layout)
+    rows, obs = algorithm.replay.batch_size, spec.obs_spec
+    one = jax.ShapeDtypeStruct((rows,), np.float32)
+    seen = jax.ShapeDtypeStruct((rows, *obs.shape), np.dtype(obs.dtype))
+    actions = jax.ShapeDtypeStruct((rows, *action.shape[1:]), action.dtype)
+    return Batch(seen, actions, one, seen, one, one)
 
 
 def _traced(function: Callable[..., Any], *arguments: Any) -> tuple[str, list[bytes]]:
@@ -277,18 +274,6 @@ def _traced(function: Callable[..., Any], *arguments: Any) -> tuple[str, list[by
     closed = jax.make_jaxpr(lambda *given: function(*given))(*arguments)
     program = re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr))  # where Python keeps a rule, say
     return program, [np.asarray(const).tobytes() for const in closed.consts]
-
-
-def _guarded(name: str, function: str, call: Callable[..., Any], *arguments: Any) -> Any:
-    """What a user's function returns; what it raises becomes a sentence."""
-    try:
-        return call(*arguments)
-    except FlatoutError:
-        raise
-    except Exception as error:  # the user's code may raise anything
-        raise UsageError(
-            f"{name}: {function} failed: {type(error).__name__}: {one_line(error).rstrip('.')}."
-        ) from error
 
 
 def _words(leaf: Any) -> str:

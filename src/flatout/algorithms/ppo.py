@@ -16,7 +16,6 @@ from flatout.algorithms.common.epochs import epochs
 from flatout.algorithms.common.on_policy import Batch, OnPolicy
 from flatout.algorithms.common.optimiser import Optimiser, schedule
 from flatout.algorithms.common.returns import balanced, centre, mean
-from flatout.algorithms.hp import hyper_parameters
 from flatout.algorithms.parallel.accumulate import Losses
 from flatout.config.hyper import PPOConfig
 from flatout.errors import UsageError
@@ -114,19 +113,7 @@ def ppo(config: PPOConfig, spec: BuildSpec) -> Algorithm:
         params = state.params._replace(networks=networks)
         return state._replace(params=params, opt=opt), metrics, None
 
-    return Algorithm(
-        name="ppo",
-        hp=hyper_parameters(config),
-        init=base.initial(optimiser.init),
-        act=base.act,
-        update=update,
-        metrics=METRICS,
-        horizon=spec.horizon,
-        noise=base.dist.noise,
-        actor=base.actor,
-        episodes=config.rollout_episodes,
-        shards=shards,
-    )
+    return base.algorithm("ppo", optimiser, update, METRICS, spec.horizon)
 
 
 def _check(config: PPOConfig, spec: BuildSpec) -> None:

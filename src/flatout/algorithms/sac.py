@@ -13,31 +13,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import (
-    Acted,
-    Algorithm,
-    BuildSpec,
-    Counters,
-    State,
-    Updated,
-    replay_spec,
-)
+from flatout.algorithms.base import Algorithm, BuildSpec, Counters, State, Updated
 from flatout.algorithms.common.continuous import (
     ActorCritics,
     ActorParams,
     Bounds,
-    Noise,
-    count_steps,
+    box_algorithm,
     every,
-    observe,
     rates,
     smallest,
-    step_noise,
-    warm_up,
+    squared_errors,
 )
 from flatout.algorithms.common.optimiser import Optimiser, polyak
 from flatout.algorithms.common.randomness import normals
-from flatout.algorithms.hp import hyper_parameters
 from flatout.algorithms.parallel.accumulate import Losses
 from flatout.config.hyper import SACConfig, entropy_coefficient
 from flatout.types import Array, Batch
@@ -106,10 +94,8 @@ def critic_loss(
     soft = bootstrap - entropy_weight(params, hp) * next_log_prob
     target = batch.rewards + batch.discounts * soft
     estimates = nets.values(critics, batch.obs, batch.actions)
-    losses = [0.5 * (batch.weights * jnp.square(q - target)).mean() for q in estimates]
-    error = jnp.abs(jnp.stack(estimates) - target).mean(0)
-    scalars = {"td_error": error.mean(), "q_mean": estimates[0].mean()}
-    return sum(losses, jnp.zeros(())), (scalars, error)
+    total, aux = squared_errors(estimates, target, batch)
+    return 0.5 * total, aux
 
 
 def actor_loss(
@@ -134,7 +120,7 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
         UsageError: actions that are not a bounded box, or a network that does not fit.
     """
     bounds = Bounds(spec.action_spec, "sac")
-    replay, shards = replay_spec(config, spec.total_steps), spec.shards
+    shards = spec.shards
     _, learned = entropy_coefficient("ent_coef", config.ent_coef)
     nets = ActorCritics(spec, bounds.size, 2 * bounds.size, 2)
     actor_optimiser, critic_optimiser = (Optimiser(shapes) for shapes in nets.shapes)
@@ -148,20 +134,14 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
             actor_optimiser.init(), critic_optimiser.init(),
             ent_optimiser.init() if learned else None,
         )  # fmt: skip
-        zero = np.zeros((), np.int32)
-        return State(params, opt, Counters(zero, zero.copy()))
+        counters = Counters(np.zeros((), np.int32), np.zeros((), np.int32))
+        return State(params, opt, counters)
 
-    def act(params: ActorParams, obs: jax.Array, carry: Any, draw: Noise | None) -> Acted:
-        x = observe(spec.obs_spec, obs)
-        if draw is None:
-            outputs = nets.outputs(params.actor, x)
-            return bounds.to_environment(jnp.tanh(outputs[:, : bounds.size])), carry, {}
+    def greedy(actor: Any, x: jax.Array) -> jax.Array:
+        return jnp.tanh(nets.outputs(actor, x)[:, : bounds.size])
 
-        def run(_: Any) -> jax.Array:
-            return squashed(nets.outputs(params.actor, x), draw.normal)[0]
-
-        action = jax.lax.cond(params.epsilon > 0, lambda _: draw.uniform, run, None)
-        return bounds.to_environment(action), carry, {}
+    def explore(params: ActorParams, x: jax.Array, normal: jax.Array) -> jax.Array:
+        return squashed(nets.outputs(params.actor, x), normal)[0]
 
     critic_grad = spec.gradient(functools.partial(critic_loss, nets), config.batch_size)
     actor_grad = spec.gradient(functools.partial(actor_loss, nets), config.batch_size)
@@ -202,21 +182,7 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
         state = State(params, Optimisers(actor_opt, critic_opt, ent_opt), counters)
         return shards.sync(state, counters.updates), metrics, error
 
-    def actor(state: State, hp: Any) -> ActorParams:
-        epsilon = warm_up(state.counters.step, config.learning_starts)
-        return ActorParams(state.params.actor, epsilon)
-
-    return Algorithm(
-        name="sac",
-        hp=hyper_parameters(config),
-        init=init,
-        act=act,
-        update=update,
-        metrics=METRICS,
-        horizon=replay.horizon(spec.num_envs),
-        noise=lambda key, env, step: step_noise(key, env, step, bounds.size),
-        actor=actor,
-        replay=replay,
-        advance=count_steps,
-        shards=shards,
-    )
+    return box_algorithm(
+        config, spec, bounds, greedy, explore,
+        name="sac", init=init, update=update, metrics=METRICS,
+    )  # fmt: skip

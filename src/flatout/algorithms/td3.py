@@ -12,23 +12,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, Updated, replay_spec
+from flatout.algorithms.base import Algorithm, BuildSpec, State, Updated
 from flatout.algorithms.common.continuous import (
     ActorCritics,
     ActorParams,
     Bounds,
-    Noise,
-    count_steps,
+    box_algorithm,
     every,
-    observe,
     rates,
     smallest,
-    step_noise,
-    warm_up,
+    squared_errors,
 )
 from flatout.algorithms.common.optimiser import Optimiser, polyak
 from flatout.algorithms.common.randomness import normals
-from flatout.algorithms.hp import hyper_parameters
 from flatout.algorithms.parallel.accumulate import Losses
 from flatout.config.hyper import DDPGConfig, TD3Config
 from flatout.types import Array, Batch
@@ -71,11 +67,7 @@ def critic_loss(
         next_action = jnp.clip(next_action + noise, -1.0, 1.0)
     bootstrap = smallest(nets.values(params.target_critics, batch.next_obs, next_action))
     target = batch.rewards + batch.discounts * bootstrap
-    estimates = nets.values(critics, batch.obs, batch.actions)
-    losses = [(batch.weights * jnp.square(q - target)).mean() for q in estimates]
-    error = jnp.abs(jnp.stack(estimates) - target).mean(0)
-    scalars = {"td_error": error.mean(), "q_mean": estimates[0].mean()}
-    return sum(losses, jnp.zeros(())), (scalars, error)
+    return squared_errors(nets.values(critics, batch.obs, batch.actions), target, batch)
 
 
 def actor_loss(nets: ActorCritics, actor: Any, batch: Batch, critics: Any) -> Losses:
@@ -93,7 +85,7 @@ def td3(config: DDPGConfig, spec: BuildSpec) -> Algorithm:
     twin = isinstance(config, TD3Config)
     name, delay = ("td3", config.policy_delay) if isinstance(config, TD3Config) else ("ddpg", 1)
     bounds = Bounds(spec.action_spec, name)
-    replay, shards = replay_spec(config, spec.total_steps), spec.shards
+    shards = spec.shards
     nets = ActorCritics(spec, bounds.size, bounds.size, 2 if twin else 1)
     actor_optimiser, critic_optimiser = (Optimiser(shapes) for shapes in nets.shapes)
 
@@ -104,17 +96,8 @@ def td3(config: DDPGConfig, spec: BuildSpec) -> Algorithm:
         counters = Counters(zero, zero.copy(), np.zeros((), np.float32))
         return State(params, (actor_optimiser.init(), critic_optimiser.init()), counters)
 
-    def act(params: ActorParams, obs: jax.Array, carry: Any, draw: Noise | None) -> Acted:
-        x = observe(spec.obs_spec, obs)
-        if draw is None:
-            return bounds.to_environment(nets.bounded(params.actor, x)), carry, {}
-
-        def run(_: Any) -> jax.Array:
-            action = nets.bounded(params.actor, x)
-            return jnp.clip(action + params.noise * draw.normal, -1.0, 1.0)
-
-        action = jax.lax.cond(params.epsilon > 0, lambda _: draw.uniform, run, None)
-        return bounds.to_environment(action), carry, {}
+    def explore(params: ActorParams, x: jax.Array, normal: Array) -> jax.Array:
+        return jnp.clip(nets.bounded(params.actor, x) + params.noise * normal, -1.0, 1.0)
 
     critic_grad = spec.gradient(functools.partial(critic_loss, nets), config.batch_size)
     actor_grad = spec.gradient(functools.partial(actor_loss, nets), config.batch_size)
@@ -157,21 +140,7 @@ def td3(config: DDPGConfig, spec: BuildSpec) -> Algorithm:
         }  # fmt: skip
         return shards.sync(state, counters.updates), metrics, error
 
-    def actor(state: State, hp: Any) -> ActorParams:
-        epsilon = warm_up(state.counters.step, config.learning_starts)
-        return ActorParams(state.params.actor, epsilon, hp.action_noise)
-
-    return Algorithm(
-        name=name,
-        hp=hyper_parameters(config),
-        init=init,
-        act=act,
-        update=update,
-        metrics=METRICS,
-        horizon=replay.horizon(spec.num_envs),
-        noise=lambda key, env, step: step_noise(key, env, step, bounds.size),
-        actor=actor,
-        replay=replay,
-        advance=count_steps,
-        shards=shards,
-    )
+    return box_algorithm(
+        config, spec, bounds, nets.bounded, explore,
+        name=name, init=init, update=update, metrics=METRICS,
+    )  # fmt: skip

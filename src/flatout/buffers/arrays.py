@@ -70,12 +70,14 @@ def split(trajectory: Trajectory, shards: int) -> list[Trajectory]:
     return parts
 
 
-def shard_shapes(trajectory: Trajectory, shards: int) -> Trajectory:
-    """The shapes of one shard's trajectories, of all environments' shapes."""
+def shard_shapes(trajectory: Trajectory, shards: int, kept: int = 1) -> Trajectory:
+    """The shapes of one shard's trajectories, of all environments' shapes; of `kept` such
+    trajectories side by side."""
 
     def shaped(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
         shape = list(leaf.shape)
-        shape[0 if name in (*FINALS, "last_obs") else 1] //= shards
+        axis = 0 if name in (*FINALS, "last_obs") else 1
+        shape[axis] = kept * (shape[axis] // shards)
         return jax.ShapeDtypeStruct(tuple(shape), leaf.dtype)
 
     shapes = {name: shaped(name, leaf) for name, leaf in arrays_of(trajectory).items()}

@@ -6,19 +6,18 @@ No batch crosses the bus; only what was just collected does.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import Algorithm, ReplaySpec
+from flatout.algorithms.base import Algorithm
 from flatout.buffers.base import Arrays, Data, Learned, Saved, check_shards
 from flatout.buffers.replay import COUNT, STEPS, Replay, averages, one_update, weights_exponent
-from flatout.buffers.ring import Gathered, Geometry, Piece, Ring, gather, ring_bytes, ring_shapes
+from flatout.buffers.ring import Geometry, Piece, Ring, gather, ring_bytes, ring_shapes
 from flatout.buffers.rows import by_shard, side_by_side
-from flatout.buffers.sampling import Drawn, Priorities, draw, insert_priorities, set_priorities
+from flatout.buffers.sampling import Priorities, draw, insert_priorities, set_priorities
 from flatout.types import Array, RowSource, Trajectory
 
 HEAD, MADE = 2, 3
@@ -43,57 +42,6 @@ class DispatchInputs(NamedTuple):
     counters: Any
 
 
-@dataclass(frozen=True)
-class Store:
-    """One shard's replay as pure functions of its arrays.
-
-    Attributes:
-        geometry: the ring's sizes.
-        replay: what the algorithm asks for.
-    """
-
-    geometry: Geometry
-    replay: ReplaySpec
-
-    def insert(self, state: DeviceState, head: jax.Array, inputs: DispatchInputs) -> DeviceState:
-        """Write a piece's rows from row `head` on, with the largest priority."""
-        geometry, (ring, priorities) = self.geometry, state
-        rows = inputs.piece.rewards.shape[0]
-        places = (head + jnp.arange(rows + 1)) % geometry.length
-        arrays: dict[str, Any] = {}
-        for name, new in inputs.piece._asdict().items():
-            array = getattr(ring, name)
-            shaped = array.reshape(geometry.length, geometry.num_envs, *array.shape[1:])
-            arrays[name] = shaped.at[places[: len(new)]].set(new).reshape(array.shape)
-        finals = ring.finals.at[inputs.places].set(inputs.finals, mode="drop")
-        if priorities is not None:
-            priorities = insert_priorities(geometry, priorities, head, rows)
-        return DeviceState(Ring(finals=finals, **arrays), priorities)
-
-    def sample(
-        self, state: DeviceState, key: jax.Array, update: jax.Array, head: jax.Array, hp: Any
-    ) -> tuple[Drawn, Gathered]:
-        """The transitions of one update, by its number; `head` rows were ever inserted."""
-        beta = jnp.ones(())
-        if self.replay.prioritized:
-            beta = weights_exponent(self.replay, self.geometry, head, hp.priority_beta)
-        size = self.replay.batch_size
-        drawn = draw(self.geometry, key, update, head, size, state.priorities, beta)
-        rows = gather(jnp, self.geometry, state.ring, head, drawn.row, drawn.env)
-        return drawn, rows._replace(weights=drawn.weight)
-
-    def update_priorities(
-        self, state: DeviceState, drawn: Drawn, error: jax.Array, hp: Any
-    ) -> DeviceState:
-        """Give the drawn transitions the priorities of their errors ``[B]``."""
-        if state.priorities is None:
-            return state
-        priorities = set_priorities(
-            self.geometry, state.priorities, drawn.row, drawn.env, error, hp.priority_alpha
-        )
-        return state._replace(priorities=priorities)
-
-
 class DeviceReplay(Replay):
     """A ring in the learning devices' memory, each shard's on the device that carries it.
 
@@ -115,7 +63,6 @@ class DeviceReplay(Replay):
         super().__init__(algorithm, geometry, key, finals)
         self._like = trajectory
         self._shapes = ring_shapes(geometry, trajectory, self.ledger.room)
-        self._store = Store(geometry, self._replay)
         self._before = 0  # final observations when room was last made
         self._ingested: tuple[Any, ...] = ()
         self.axes: Any = DispatchInputs(0, None, None, 0, None)
@@ -184,27 +131,50 @@ class DeviceReplay(Replay):
         hp: Any,
     ) -> Learned:  # fmt: skip
         """Insert what was collected, then draw, learn and refresh priorities, update by update."""
-        algorithm, geometry, store = self._algorithm, self._shard, self._store
+        algorithm, geometry, replay = self._algorithm, self._shard, self._replay
         counters = inputs.counters
         head = counters[HEAD] + inputs.piece.rewards.shape[0]
-        device_state = store.insert(device_state, counters[HEAD], inputs)
+        ring, priorities = self._inserted(device_state, inputs)
         assert algorithm.advance is not None
         state, scalars = algorithm.advance(state, counters[STEPS], hp)
-        ring = device_state.ring
 
         def body(u: jax.Array, carry: Any) -> Any:
             state, totals, priorities = carry
-            now = DeviceState(ring, priorities)
-            drawn, rows = store.sample(now, inputs.key, counters[MADE] + u, head, hp)
+            beta = jnp.ones(())
+            if replay.prioritized:
+                beta = weights_exponent(replay, geometry, head, hp.priority_beta)
+            update = counters[MADE] + u
+            row, env, weight = draw(
+                geometry, inputs.key, update, head, replay.batch_size, priorities, beta
+            )
+            rows = gather(jnp, geometry, ring, head, row, env)._replace(weights=weight)
             state, totals, error = one_update(algorithm, geometry, state, totals, rows, key, hp)
-            return state, totals, store.update_priorities(now, drawn, error, hp).priorities
+            if priorities is not None:
+                alpha = hp.priority_alpha
+                priorities = set_priorities(geometry, priorities, row, env, error, alpha)
+            return state, totals, priorities
 
         zeros = jnp.zeros((len(algorithm.metrics),), jnp.float32)
         count = counters[COUNT]
-        carry = (state, zeros, device_state.priorities)
+        carry = (state, zeros, priorities)
         state, totals, priorities = jax.lax.fori_loop(0, count, body, carry)
         scalars |= averages(algorithm, totals, count)
         return state, DeviceState(ring, priorities), scalars, ()
+
+    def _inserted(self, state: DeviceState, inputs: DispatchInputs) -> DeviceState:
+        """Write a piece's rows, with the largest priority."""
+        geometry, (ring, priorities) = self._shard, state
+        rows, head = inputs.piece.rewards.shape[0], inputs.counters[HEAD]
+        places = (head + jnp.arange(rows + 1)) % geometry.length
+        arrays: dict[str, Any] = {}
+        for name, new in inputs.piece._asdict().items():
+            array = getattr(ring, name)
+            shaped = array.reshape(geometry.length, geometry.num_envs, *array.shape[1:])
+            arrays[name] = shaped.at[places[: len(new)]].set(new).reshape(array.shape)
+        finals = ring.finals.at[inputs.places].set(inputs.finals, mode="drop")
+        if priorities is not None:
+            priorities = insert_priorities(geometry, priorities, head, rows)
+        return DeviceState(Ring(finals=finals, **arrays), priorities)
 
     def stats(self) -> dict[str, float]:
         return self.ledger.stats(self._count * ring_bytes(self._shapes))

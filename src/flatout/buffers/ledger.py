@@ -12,7 +12,7 @@ import numpy as np
 from flatout.algorithms.base import ReplaySpec
 from flatout.buffers.arrays import room_for
 from flatout.buffers.base import Arrays, Data, Saved
-from flatout.buffers.ring import MAX_AGE, Geometry, Piece, Ring, write
+from flatout.buffers.ring import MAX_AGE, Geometry, Piece, Ring
 from flatout.buffers.rows import STORED, RingRows
 from flatout.errors import CheckpointError
 from flatout.types import Array, RowSource, Trajectory
@@ -89,7 +89,13 @@ class Ledger:
         head = self.head
         piece, finals, numbers = self.ingest(trajectory)
         ring = self._with_room(ring, numbers.start)
-        write(self._geometry, ring, head, piece)
+        length = self._geometry.length
+        start = head % length
+        for array, new in zip(ring, piece, strict=False):  # all but the final observations
+            shaped = array.reshape(length, self._geometry.num_envs, *array.shape[1:])
+            until = min(len(new), length - start)
+            shaped[start : start + until] = new[:until]
+            shaped[: len(new) - until] = new[until:]  # the ring goes on at its beginning
         for number, final in zip(numbers, finals, strict=True):
             ring.finals[number % len(ring.finals)] = final
         return ring, piece

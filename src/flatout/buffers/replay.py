@@ -267,13 +267,11 @@ class HostReplay(Replay):
         self, priorities: Priorities | None, key: jax.Array, counters: jax.Array, beta: jax.Array
     ) -> Drawn:
         """One shard's rows ``[K, B]`` for all updates of a trajectory."""
-        made, head = counters[0], counters[1]
+        (made, head), size = counters, self._replay.batch_size
         exponent = weights_exponent(self._replay, self._shard, head, beta)
 
         def one(update: jax.Array) -> Drawn:
-            return draw(
-                self._shard, key, update, head, self._replay.batch_size, priorities, exponent
-            )
+            return draw(self._shard, key, update, head, size, priorities, exponent)
 
         return jax.vmap(one)(made + jnp.arange(self._most))
 

@@ -119,17 +119,6 @@ def ring_bytes(ring: Any) -> int:
     return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in ring)
 
 
-def write(geometry: Geometry, ring: Ring, head: int, piece: Piece) -> None:
-    """Write a piece into a ring of NumPy arrays from row `head` on."""
-    length = geometry.length
-    start = head % length
-    for array, new in zip(ring, piece, strict=False):  # all but the final observations
-        shaped = array.reshape(length, geometry.num_envs, *array.shape[1:])
-        until = min(len(new), length - start)
-        shaped[start : start + until] = new[:until]
-        shaped[: len(new) - until] = new[until:]  # the ring goes on at its beginning
-
-
 class Gathered(NamedTuple):
     """Transitions as a ring gives them; `merge` makes a batch of them.
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from flatout.algorithms.base import RolloutSpec
 from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.buffers.arrays import room_for
 from flatout.envs.base import blamed
@@ -20,44 +21,6 @@ def final_chunks(horizon: int, limit: int | None) -> int:
     return 1 if limit is None else horizon // limit + 1
 
 
-def trajectory_shapes(
-    horizon: int,
-    num_envs: int,
-    spec: ObservationSpec,
-    layout: OutputLayout,
-    masked: bool,
-    chunks: int,
-    replayed: bool = False,
-) -> Trajectory:
-    """The shapes and dtypes of a trajectory, without allocating it.
-
-    `layout` may be that of some of the environments.
-    """
-    import jax
-
-    def each(dtype: str, *shape: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, np.dtype(dtype))
-
-    outputs = {
-        name: each(dtype.str, horizon, num_envs, *shape[1:])
-        for name, (_, _, shape, dtype) in layout.fields.items()
-    }
-    flags = each("bool", horizon, num_envs)
-    return Trajectory(
-        obs=each(spec.dtype, horizon, num_envs, *spec.shape),
-        actions=outputs.pop("action"),
-        rewards=each("float32", horizon, num_envs),
-        terminated=flags,
-        truncated=flags,
-        last_obs=each(spec.dtype, num_envs, *spec.shape),
-        final_obs=each(spec.dtype, chunks * num_envs, *spec.shape),
-        final_index=each("int32", chunks * num_envs),
-        extras=outputs,
-        valid=flags if masked else None,
-        ended=flags if replayed else None,
-    )
-
-
 class RolloutBuffer:
     """Arrays for T steps of N environments, reused by every trajectory.
 
@@ -66,13 +29,10 @@ class RolloutBuffer:
     environments that it acted for one packed row a step: `outputs`, ``[T, words]`` each.
 
     Args:
-        horizon: T.
+        rollout: T, and what to keep of steps.
         num_envs: N.
         spec: one observation.
         layouts: how a packed row of `act`'s outputs reads, by group in the environments' order.
-        masked: keep which steps count.
-        chunks: room for final observations, in units of N.
-        replayed: say which steps ended an episode.
         sign: keep only the sign of rewards.
         shared: zeroed arrays to use instead of new ones, which other processes may write to, by
             attribute; `outputs` is ``[groups, T, words]``.
@@ -80,20 +40,17 @@ class RolloutBuffer:
 
     def __init__(
         self,
-        horizon: int,
+        rollout: RolloutSpec,
         num_envs: int,
         spec: ObservationSpec,
         layouts: Sequence[OutputLayout],
-        masked: bool,
-        chunks: int,
-        replayed: bool = False,
         sign: bool = False,
         shared: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self._layouts = list(layouts)
         self._num_envs = num_envs
+        horizon, given = rollout.horizon, shared or {}
         flags = ((horizon, num_envs), "bool")
-        given = shared or {}
 
         def array(name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
             return given[name] if name in given else np.zeros(shape, dtype)
@@ -102,14 +59,14 @@ class RolloutBuffer:
         self.rewards = array("rewards", (horizon, num_envs), "float32")
         self.terminated = array("terminated", *flags)
         self.truncated = array("truncated", *flags)
-        self.valid = array("valid", *flags) if masked else None
-        self.ended = array("ended", *flags) if replayed else None
+        self.valid = array("valid", *flags) if rollout.episodes is not None else None
+        self.ended = array("ended", *flags) if rollout.replayed else None
         if "outputs" in given:
             self.outputs = list(given["outputs"])
         else:
             self.outputs = [np.zeros((horizon, layout.words), np.uint32) for layout in layouts]
         self._sign = sign
-        self.chunks = chunks
+        self.chunks = rollout.chunks
         self._final_obs: list[np.ndarray] = []
         self._final_index: list[int] = []
 

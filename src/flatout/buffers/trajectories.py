@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, shapes_of
-from flatout.buffers.arrays import FINALS, arrays_of, by_env, with_arrays
+from flatout.buffers.arrays import FINALS, arrays_of, by_env, shard_shapes, with_arrays
 from flatout.buffers.base import Arrays, Data, Saved
 from flatout.buffers.on_policy import OnPolicyBuffer
 from flatout.errors import CheckpointError
@@ -90,15 +91,10 @@ class TrajectoryReplay(OnPolicyBuffer):
     def _zeros(self, trajectory: Trajectory) -> Trajectory:
         """K trajectories of nothing: all masked."""
         like = trajectory._replace(valid=trajectory.terminated, ended=None)
-
-        def wide(name: str, leaf: Any) -> np.ndarray:
-            shape = list(leaf.shape)
-            shape[0 if name in (*FINALS, "last_obs") else 1] *= self._kept
-            return np.zeros(shape, leaf.dtype)
-
-        zeros = {name: wide(name, leaf) for name, leaf in arrays_of(like).items()}
-        zeros["final_index"].fill(zeros["rewards"].size)
-        return with_arrays(like, zeros)
+        shapes = shard_shapes(like, 1, self._kept)
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+        zeros.final_index.fill(zeros.rewards.size)
+        return zeros
 
     def _grow(self, room: int) -> None:
         """Make room for so many final observations of each trajectory."""

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from flatout.config.schema import EnvConfig
+from flatout.config.values import check
 from flatout.errors import UsageError, nearest
 from flatout.types import DiscreteSpec, ObservationSpec
 
@@ -96,15 +97,7 @@ def vector_settings(config: EnvConfig) -> dict[str, Any]:
             f"{name} is gray and 84 x 84 already: drop --grayscale and --resize (another size is "
             "--env-kwargs img_height=ROWS img_width=COLUMNS)."
         )
-    for flag, value, possible, words in (
-        ("frame_skip", config.frame_skip, config.frame_skip >= 1, "at least 1"),
-        ("sticky_actions", config.sticky_actions, 0 <= config.sticky_actions <= 1,
-         "it lies in 0 to 1"),
-        ("noop_max", config.noop_max, config.noop_max >= 0, "0 or more"),
-        ("frame_stack", stack, stack is None or stack >= 1, "at least 1"),
-    ):  # fmt: skip
-        if not possible:
-            raise UsageError(f"{flag} = {value} is impossible: {words}.")
+    check(config)
     for key, value in config.env_kwargs.items():
         _check(name, key, value)
     return PASSED_ON | config.env_kwargs | {

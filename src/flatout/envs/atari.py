@@ -155,30 +155,23 @@ class AtariEnvs(Envs):
             f"{which} raised {type(error).__name__} in {call}: {one_line(error)}."
         )
 
-    def _begin(self, envs: list[int], numbers: list[int], out: np.ndarray) -> None:
-        """Start these episodes, each with its seed."""
-        self._restart(envs, [self._seed_of(*which) for which in zip(envs, numbers, strict=True)])
-        for env, number in zip(envs, numbers, strict=True):
-            self.episode[env] = self.origin[env] = number
-            self.lengths[env] = self.since[env] = 0
-            self.returns[env] = 0.0
+    def _begin(
+        self, envs: list[int], numbers: list[int], out: np.ndarray, following: bool = False
+    ) -> None:
+        """Start these episodes, each with its seed; those that follow others, where it is time."""
+        seeds = [KEEP_RANDOMNESS] * len(envs)
+        for place, (env, number) in enumerate(zip(envs, numbers, strict=True)):
+            if not following or self._is_seeded(env):
+                seeds[place] = self._seed_of(env, number)
+                self.origin[env], self.since[env] = number, 0
+            self.episode[env] = number
+            self.lengths[env], self.returns[env] = 0, 0.0
+        self._restart(envs, seeds)
         write_frames(self._stacks, out, envs)
 
     def _follow(self, envs: list[int], out: np.ndarray) -> None:
         """Start the episodes after those that ended."""
-        seeds: list[int] = []
-        for env in envs:
-            self.episode[env] += 1
-            if self._is_seeded(env):
-                seeds.append(self._seed_of(env, self.episode[env]))
-                self.origin[env] = self.episode[env]
-                self.since[env] = 0
-            else:
-                seeds.append(KEEP_RANDOMNESS)
-            self.lengths[env] = 0
-            self.returns[env] = 0.0
-        self._restart(envs, seeds)
-        write_frames(self._stacks, out, envs)
+        self._begin(envs, [self.episode[env] + 1 for env in envs], out, following=True)
 
     def _is_seeded(self, env: int) -> bool:
         """Whether an episode that began now would be seeded."""

@@ -56,7 +56,7 @@ class ActorLayout:
         """See `Published.arrays`; NumPy arrays are packed without a device."""
         params = self._actor(state, hp)
         on_host = isinstance(jax.tree.leaves(state)[0], np.ndarray)
-        vector, *large = (self.bundle.pack_host if on_host else self.bundle.pack)(params)
+        vector, *large = self.bundle.pack(params, np if on_host else jnp)
         computed = zip(large, self.origin, strict=True)
         return (vector, *(array for array, origin in computed if origin is None))
 

@@ -61,7 +61,7 @@ class Learner:
         self._layout = ActorLayout(algorithm)
         self._learn_step = make_learn_step(algorithm, buffer)
         self._hp_layout = Packing(algorithm.hp)  # one array is passed sooner than many
-        self._hp = mesh.put(self._hp_layout.pack_host(algorithm.hp), None)
+        self._hp = mesh.put(self._hp_layout.pack(algorithm.hp, np), None)
         self._leaves: list[Any] = []
         self._device_state: Any = None
         self.bundle: tuple[Any, ...] = ()

@@ -97,16 +97,12 @@ class Expectation:
         """MiB per named device."""
         return {name: sum(sizes.values()) for name, sizes in self.by_purpose(placement).items()}
 
-    def _instead(self) -> str:
-        """Further advice if intermediate values take most of the memory."""
-        if self.workspace <= max(self.trajectory, sum(self.replay), 2 * self.state):
-            return ""
-        return ", or compute gradients in pieces (--micro-batch)"
-
     def check(self, placement: Placement, hardware: Hardware) -> str:
         """Refuse a run that does not fit its devices; returns the expected numbers as text."""
         gpus = {gpu.index: gpu for gpu in hardware.usable_gpus}
         sentences: list[str] = []
+        most = max(self.trajectory, sum(self.replay), 2 * self.state)
+        pieces = ", or compute gradients in pieces (--micro-batch)" if self.workspace > most else ""
         for device, expected in self.by_device(placement).items():
             capped = ""
             if device.kind == "cpu":
@@ -125,7 +121,7 @@ class Expectation:
                     f"{2 * self.state:,.0f}, workspace {self.workspace:,.0f}), but only "
                     f"{available:,.0f} MiB are available there{capped}; "
                     f"lower --envs, {'--buffer-size' if sum(self.replay) else '--n-steps'} or the "
-                    f"network's size{self._instead()}."
+                    f"network's size{pieces}."
                 )
             sentences.append(f"about {expected:,.0f} of {available:,.0f} MiB on {device}")
         return "expects to take " + ", ".join(sentences)

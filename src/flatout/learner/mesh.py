@@ -84,19 +84,13 @@ class Mesh:
         gives = _chosen(out, self.split, self.whole)
         if self._divided and state is not None:
             takes, gives = (state, *takes[1:]), (state, *gives[1:])
-        if self._divided:  # the compiler divides the axis of shards
-            program = jax.vmap(
-                function, tuple(axes), tuple(out), axis_name=SHARDS, axis_size=self.shards
+        each = self.shards if self._divided else self.shards // len(self.devices)
+        program = jax.vmap(function, tuple(axes), tuple(out), axis_name=SHARDS, axis_size=each)
+        if not self._divided:  # else the compiler divides the axis of shards
+            program = jax.shard_map(
+                program, mesh=self._mesh, in_specs=_chosen(axes, SPLIT, WHOLE),
+                out_specs=_chosen(out, SPLIT, WHOLE), check_vma=False,
             )  # fmt: skip
-            return _compiled(program, takes, gives)
-        per_device = self.shards // len(self.devices)
-        on_device = jax.vmap(
-            function, tuple(axes), tuple(out), axis_name=SHARDS, axis_size=per_device
-        )  # fmt: skip
-        program = jax.shard_map(
-            on_device, mesh=self._mesh, in_specs=_chosen(axes, SPLIT, WHOLE),
-            out_specs=_chosen(out, SPLIT, WHOLE), check_vma=False,
-        )  # fmt: skip
         return _compiled(program, takes, gives)
 
     def put(self, tree: Any, axes: Any) -> Any:

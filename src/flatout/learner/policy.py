@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +17,6 @@ from flatout.types import Device, ObservationSpec
 NOISE_BLOCK = 128
 """Steps whose noise is drawn in one dispatch. It does not change the draws, which are a pure
 function of (seed, environment, step)."""
-
-
-class Publisher(Protocol):
-    """Receives published parameters."""
-
-    def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
-        """Set the parameters, packed by `Bundle`."""
-        ...
 
 
 class Policy:
@@ -60,7 +52,7 @@ class Policy:
         self.version = -1
         zero = np.int32(0)
         draws = None if key is None else jax.eval_shape(self._draw, key, zero, zero)
-        draw = None if draws is None else jax.tree.map(lambda s: _row(s), draws)
+        draw = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), draws)
         params = self._bundle.shapes
         outputs = jax.eval_shape(self._outputs, params, self._obs, draw)
         self.layout = OutputLayout(outputs)
@@ -68,25 +60,22 @@ class Policy:
 
     def compile(self) -> None:
         """Compile before the first step."""
-        with product_precision(self.device, self._precision):
-            self._compile()
-
-    def _compile(self) -> None:
         on = jax.sharding.SingleDeviceSharding(self.device)
         params, obs, draws = self._arguments
-        if self._key is None:
-            program = jax.jit(self._greedy, in_shardings=on, out_shardings=on)
-            self._act = program.lower(params, obs).compile()
-            return
-        program = jax.jit(self._explore, in_shardings=on, out_shardings=on)
-        self._act = program.lower(params, obs, draws, np.int32(0)).compile()
-        drawing = jax.jit(self._draw, in_shardings=on, out_shardings=on)
-        self._draws = drawing.lower(self._key, np.int32(0), np.int32(0)).compile()
+        with product_precision(self.device, self._precision):
+            if self._key is None:
+                program = jax.jit(self._greedy, in_shardings=on, out_shardings=on)
+                self._act = program.lower(params, obs).compile()
+                return
+            program = jax.jit(self._explore, in_shardings=on, out_shardings=on)
+            self._act = program.lower(params, obs, draws, np.int32(0)).compile()
+            drawing = jax.jit(self._draw, in_shardings=on, out_shardings=on)
+            self._draws = drawing.lower(self._key, np.int32(0), np.int32(0)).compile()
         # On the device in advance: passing a number at each step costs time.
         self._offsets = [jax.device_put(np.int32(i), self.device) for i in range(NOISE_BLOCK)]
 
     def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
-        """See `Publisher.publish`; arrays on the device are not copied."""
+        """Set the parameters, packed by `Bundle`; arrays on the device are not copied."""
         with spans.span("publish"):
             where = {self.device}
             if not all(isinstance(x, jax.Array) and x.devices() == where for x in bundle):
@@ -144,7 +133,3 @@ class Policy:
         steps = start + jnp.arange(NOISE_BLOCK)
         over_envs = jax.vmap(self._algorithm.noise, in_axes=(None, 0, None))
         return jax.vmap(over_envs, in_axes=(None, None, 0))(stream, envs, steps)
-
-
-def _row(spec: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(spec.shape[1:], spec.dtype)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
 from flatout.networks.layers import MLP, Conv, ConvNet, Draw, Linear
 
@@ -21,12 +22,7 @@ class Grid(eqx.Module):
     values: int = eqx.field(static=True)
 
     def __init__(
-        self,
-        draw: Draw,
-        shape: tuple[int, ...],
-        high: int,
-        hidden: tuple[int, ...],
-        activation: str,
+        self, draw: Draw, shape: tuple[int, ...], high: int, config: NetworkConfig
     ) -> None:
         rows, columns, channels = shape
         self.values = high + 1
@@ -34,7 +30,7 @@ class Grid(eqx.Module):
             Conv(draw, channels * self.values, 32, 3, padding="SAME"),
             Conv(draw, 32, 64, 3, padding="SAME"),
         )
-        self.dense = MLP(draw, rows * columns * 64, hidden, activation, 3)
+        self.dense = MLP(draw, rows * columns * 64, config.hidden, config.activation, 3)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x = one_hot_cells(x, self.values)
@@ -64,15 +60,10 @@ class OneHot(eqx.Module):
     values: int = eqx.field(static=True)
 
     def __init__(
-        self,
-        draw: Draw,
-        shape: tuple[int, ...],
-        high: int,
-        hidden: tuple[int, ...],
-        activation: str,
+        self, draw: Draw, shape: tuple[int, ...], high: int, config: NetworkConfig
     ) -> None:
         self.values = high + 1
-        self.dense = MLP(draw, math.prod(shape) * self.values, hidden, activation, 3)
+        self.dense = MLP(draw, math.prod(shape) * self.values, config.hidden, config.activation, 3)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.dense(one_hot_cells(x, self.values))
@@ -94,12 +85,7 @@ class Centred(eqx.Module):
     values: int = eqx.field(static=True)
 
     def __init__(
-        self,
-        draw: Draw,
-        shape: tuple[int, ...],
-        high: int,
-        hidden: tuple[int, ...],
-        activation: str,
+        self, draw: Draw, shape: tuple[int, ...], high: int, config: NetworkConfig
     ) -> None:
         rows, columns, channels = shape
         if channels != 1 or high < 2:
@@ -109,7 +95,7 @@ class Centred(eqx.Module):
             )
         self.values = high + 1
         cells = (2 * rows - 1) * (2 * columns - 1)
-        self.dense = MLP(draw, cells * (self.values - 1), hidden, activation, 3)
+        self.dense = MLP(draw, cells * (self.values - 1), config.hidden, config.activation, 3)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         *batch, rows, columns, _ = x.shape

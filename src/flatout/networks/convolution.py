@@ -26,10 +26,6 @@ def product(x: jax.Array, weight: jax.Array) -> jax.Array:
     return x @ weight
 
 
-def _product_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[Any, Any]]:
-    return x @ weight, (x, weight)
-
-
 def _product_backward(residuals: tuple[Any, Any], grad: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, weight = residuals
     rows = (((0,), (0,)), ((), ()))
@@ -40,7 +36,7 @@ def _product_backward(residuals: tuple[Any, Any], grad: jax.Array) -> tuple[jax.
     return grad @ weight.T, by_weight
 
 
-product.defvjp(_product_forward, _product_backward)
+product.defvjp(lambda x, weight: (x @ weight, (x, weight)), _product_backward)
 
 
 def convolve(x: jax.Array, weight: jax.Array, stride: int, padding: str) -> jax.Array:
@@ -63,7 +59,8 @@ def convolve(x: jax.Array, weight: jax.Array, stride: int, padding: str) -> jax.
     lead = x.shape[:-3]
     x = x.reshape(-1, *x.shape[-3:])
     if padding == "SAME":
-        borders = [same_padding(n, size, stride) for n in x.shape[1:3]]
+        strides = (stride, stride)
+        borders = jax.lax.padtype_to_pads(x.shape[1:3], (size, size), strides, padding)
         x = jnp.pad(x, ((0, 0), *borders, (0, 0)))
     batch = len(x)
     rows, columns = ((n - size) // stride + 1 for n in x.shape[1:3])
@@ -74,9 +71,9 @@ def convolve(x: jax.Array, weight: jax.Array, stride: int, padding: str) -> jax.
         weight = weight.reshape(blocks, stride, blocks, stride, channels, outputs)
         weight = weight.transpose(0, 2, 1, 3, 4, 5).reshape(blocks, blocks, -1, outputs)
         size, stride = blocks, 1
-    tiles = tiles_for(batch, rows, columns, size, x.shape[-1], outputs) if stride == 1 else None
-    if tiles is not None:
-        return convolve_tiles(x, weight, tiles).reshape(*lead, rows, columns, outputs)
+    m = tiles_for(batch, rows, columns, size, x.shape[-1], outputs) if stride == 1 else None
+    if m is not None:
+        return convolve_tiles(x, weight, m).reshape(*lead, rows, columns, outputs)
     pixels = x.shape[1] * x.shape[2]
     if stride == 1 and pixels <= MOST_MORE * rows * columns:
         flat = product(
@@ -86,13 +83,9 @@ def convolve(x: jax.Array, weight: jax.Array, stride: int, padding: str) -> jax.
         total: Any = shifted_sum(shares, size)
         return total.reshape(*lead, rows, columns, outputs)
     last = (stride * (rows - 1) + 1, stride * (columns - 1) + 1)
+    offsets = itertools.product(range(size), repeat=2)
     patches = jnp.concatenate(
-        [
-            x[:, i : i + last[0] : stride, j : j + last[1] : stride]
-            for i in range(size)
-            for j in range(size)
-        ],
-        axis=-1,
+        [x[:, i : i + last[0] : stride, j : j + last[1] : stride] for i, j in offsets], axis=-1
     )
     flat = product(patches.reshape(batch * rows * columns, -1), weight.reshape(-1, outputs))
     return flat.reshape(*lead, rows, columns, outputs)
@@ -109,17 +102,13 @@ def space_to_depth(x: jax.Array, size: int) -> jax.Array:
     return jnp.concatenate([x[:, i::size, j::size] for i, j in offsets], axis=-1)
 
 
-def _to_depth_forward(x: jax.Array, size: int) -> tuple[jax.Array, None]:
-    return space_to_depth(x, size), None
-
-
 def _to_depth_backward(size: int, residuals: None, grad: jax.Array) -> tuple[jax.Array]:
     batch, rows, columns, _ = grad.shape
     grad = grad.reshape(batch, rows, columns, size, size, -1).transpose(0, 1, 3, 2, 4, 5)
     return (grad.reshape(batch, rows * size, columns * size, -1),)
 
 
-space_to_depth.defvjp(_to_depth_forward, _to_depth_backward)
+space_to_depth.defvjp(lambda x, size: (space_to_depth(x, size), None), _to_depth_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
@@ -132,10 +121,6 @@ def shifted_sum(shares: jax.Array, size: int) -> jax.Array:
     return total
 
 
-def _shifted_forward(shares: jax.Array, size: int) -> tuple[jax.Array, None]:
-    return shifted_sum(shares, size), None
-
-
 def _shifted_backward(size: int, residuals: None, grad: jax.Array) -> tuple[jax.Array]:
     borders = [(i, size - 1 - i) for i in range(size)]
     # One write; the derivative of slices would add up k * k arrays of this size.
@@ -144,10 +129,4 @@ def _shifted_backward(size: int, residuals: None, grad: jax.Array) -> tuple[jax.
     return (jnp.stack(padded, 3).reshape(batch, rows, columns, size, size, outputs),)
 
 
-shifted_sum.defvjp(_shifted_forward, _shifted_backward)
-
-
-def same_padding(length: int, size: int, stride: int) -> tuple[int, int]:
-    """Zeros before and after the rows (columns) so that ceil(length / stride) patches fit."""
-    total = max((-(-length // stride) - 1) * stride + size - length, 0)
-    return total // 2, total - total // 2
+shifted_sum.defvjp(lambda shares, size: (shifted_sum(shares, size), None), _shifted_backward)

@@ -103,7 +103,7 @@ def make_torso(
             f"largest value is {spec.high}; use network = nature or mlp."
         )
     boards = {"grid": Grid, "onehot": OneHot, "centred": Centred}
-    return boards[kind](draw, spec.shape, spec.high, config.hidden, config.activation)
+    return boards[kind](draw, spec.shape, spec.high, config)
 
 
 def features(torso: Torso, spec: ObservationSpec) -> int:

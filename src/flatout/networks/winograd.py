@@ -7,7 +7,7 @@ m^2 * k^2: evaluate both factors at t points per dimension, multiply, and interp
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+import itertools
 from typing import Any
 
 import jax
@@ -23,68 +23,43 @@ FEWER = 2.0
 """The multiplications, with transformations, must be this many times fewer to pay for copies."""
 
 
-@dataclass(frozen=True)
-class Tiles:
-    """A division of an image's outputs.
-
-    Attributes:
-        m: rows and columns of a tile's outputs.
-        size: k of the kernel.
-        down, across: numbers of tiles.
-    """
-
-    m: int
-    size: int
-    down: int
-    across: int
-
-    @property
-    def t(self) -> int:
-        """Rows and columns of a tile's inputs."""
-        return self.m + self.size - 1
-
-
 def tiles_for(
     batch: int, rows: int, columns: int, size: int, channels: int, outputs: int
-) -> Tiles | None:
-    """The tiles with the fewest multiplications for outputs ``[batch, rows, columns, outputs]``;
-    None if that is not `FEWER` times fewer."""
+) -> int | None:
+    """m of the tiles with the fewest multiplications for outputs ``[batch, rows, columns,
+    outputs]``; None if that is not `FEWER` times fewer."""
     direct = batch * rows * columns * size**2 * channels * outputs
     best, least = None, direct / FEWER
     for m in range(2, len(POINTS) + 3 - size):
-        tiles = Tiles(m, size, -(-rows // m), -(-columns // m))
-        points = tiles.t**2
+        points = (m + size - 1) ** 2
         each = points * (points * channels + channels * outputs + m**2 * outputs)
-        count = batch * tiles.down * tiles.across * each + points * size**2 * channels * outputs
+        tiles = batch * -(-rows // m) * -(-columns // m)
+        count = tiles * each + points * size**2 * channels * outputs
         if count <= least:
-            best, least = tiles, count
+            best, least = m, count
     return best
 
 
-def convolve_tiles(x: jax.Array, weight: jax.Array, tiles: Tiles) -> jax.Array:
+def convolve_tiles(x: jax.Array, weight: jax.Array, m: int) -> jax.Array:
     """A convolution without padding.
 
     Args:
         x: ``[B, H, W, in]``.
         weight: ``[k, k, in, out]``.
-        tiles: of its outputs ``[B, H - k + 1, W - k + 1, out]``.
+        m: rows and columns of a tile of its outputs ``[B, H - k + 1, W - k + 1, out]``.
     """
     batch, high, wide, channels = x.shape
     size, outputs = weight.shape[0], weight.shape[3]
     rows, columns = high - size + 1, wide - size + 1
-    m, t, down, across = tiles.m, tiles.t, tiles.down, tiles.across
+    t, down, across = m + size - 1, -(-rows // m), -(-columns // m)
     x = jnp.pad(x, ((0, 0), (0, m * down - rows), (0, m * across - columns), (0, 0)))
     # [t * t, B * tiles, in]: the tiles' inputs by position.
     if down == across == 1:
         positions = x.reshape(batch, t * t, channels).transpose(1, 0, 2)
     else:
-        positions = jnp.stack(
-            [
-                x[:, i : i + m * (down - 1) + 1 : m, j : j + m * (across - 1) + 1 : m]
-                for i in range(t)
-                for j in range(t)
-            ]
-        )
+        last = (m * (down - 1) + 1, m * (across - 1) + 1)
+        corners = itertools.product(range(t), repeat=2)
+        positions = jnp.stack([x[:, i : i + last[0] : m, j : j + last[1] : m] for i, j in corners])
     of_input, of_weight, of_output = transformations(m, size)
     points = of_input @ positions.reshape(t * t, -1)
     kernel = of_weight @ weight.reshape(size * size, -1)
@@ -101,17 +76,13 @@ def products(x: jax.Array, weight: jax.Array) -> jax.Array:
     return jnp.einsum("pnc,pco->pno", x, weight)
 
 
-def _products_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, tuple[Any, Any]]:
-    return products(x, weight), (x, weight)
-
-
 def _products_backward(residuals: tuple[Any, Any], grad: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, weight = residuals
     by_x = jnp.einsum("pno,poc->pnc", grad, weight.transpose(0, 2, 1))
     return by_x, jnp.einsum("pnc,pno->pco", x, grad)
 
 
-products.defvjp(_products_forward, _products_backward)
+products.defvjp(lambda x, weight: (products(x, weight), (x, weight)), _products_backward)
 
 
 @functools.cache

@@ -93,4 +93,4 @@ class Acting:
         names = checkpoint.leaf_names(shapes, checkpoint.PREFIX)
         state = checkpoint.rebuild(names, shapes, self.arrays)
         params = algorithm.actor(state, algorithm.hp)
-        return Bundle(algorithm.actor_shapes).pack_host(params)
+        return Bundle(algorithm.actor_shapes).pack(params, np)

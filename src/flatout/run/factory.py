@@ -7,20 +7,19 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from flatout.algorithms.base import ACT, INIT, LEARN, raw_key
+from flatout.algorithms.base import ACT, INIT, LEARN, RolloutSpec, raw_key, trajectory_shapes
 from flatout.algorithms.registry import build_algorithm
 from flatout.buffers.make import build_buffer
-from flatout.buffers.rollout import final_chunks, trajectory_shapes
+from flatout.buffers.rollout import final_chunks
 from flatout.config.placement import shares
 from flatout.envs.task import Task
 from flatout.hardware import backend
 from flatout.learner.learner import Learner
 from flatout.learner.memory import Expectation, learned_mb, size_mb
-from flatout.learner.policy import Publisher
 from flatout.run.components import Job, learning_mesh
 from flatout.run.evaluate import Evaluator
 from flatout.samplers.base import Sampler
-from flatout.samplers.make import ActingPolicies, RolloutSpec, make_sampler, start_workers
+from flatout.samplers.make import ActingPolicies, make_sampler, start_workers
 from flatout.samplers.processes.pool import WorkerPool
 from flatout.schedules.base import Schedule
 from flatout.schedules.overlapped import OverlappedSchedule
@@ -67,12 +66,9 @@ class Factory:
     @cached_property
     def shapes(self) -> Any:
         """The shapes of a trajectory."""
-        rollout = self.rollout
-        return trajectory_shapes(
-            rollout.horizon, self._job.config.env.envs, self._task.obs_spec,
-            self.acting.policies[0].layout, rollout.episodes is not None, rollout.chunks,
-            rollout.replayed,
-        )  # fmt: skip
+        layout = self.acting.policies[0].layout
+        num_envs = self._job.config.env.envs
+        return trajectory_shapes(self.rollout, num_envs, self._task.obs_spec, layout)
 
     def learner(self) -> Learner:
         """The learner with its buffer, not compiled.
@@ -133,10 +129,10 @@ class Factory:
     def schedule(self, sampler: Sampler, learner: Learner, pool: WorkerPool | None) -> Schedule:
         """The data flow between a sampler and a learner."""
         job = self._job
-        publishers: list[Publisher] = list(self.acting.policies)
+        policies = self.acting.policies
         if pool is not None and pool.local:
-            publishers = [self.acting.remote(pool)]
-        flow = (sampler, publishers, learner, job.spans, job.discardable, self.algorithm.advanced)
+            policies = [self.acting.remote(pool)]
+        flow = (sampler, policies, learner, job.spans, job.discardable, self.algorithm.advanced)
         if job.placement.schedule == "overlapped":
             return OverlappedSchedule(*flow, lag=job.placement.lag)
         return SerialSchedule(*flow)

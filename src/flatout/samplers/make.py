@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from flatout.algorithms.base import Algorithm, RolloutSpec
 from flatout.algorithms.parallel.packing import Bundle, OutputLayout
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.config.placement import DeviceName, Share
@@ -25,7 +26,6 @@ from flatout.spans import Spans
 from flatout.types import NAMED, DiscreteSpec, UserCode
 
 if TYPE_CHECKING:
-    from flatout.algorithms.base import Algorithm
     from flatout.config.schema import TrainConfig
     from flatout.envs.task import Task
 
@@ -44,6 +44,7 @@ class ActingPolicies:
     Attributes:
         ordered: the groups in the order of their environments.
         bundle: how an actor's parameters are packed.
+        by_device: the policies.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class ActingPolicies:
         self.ordered = sorted((s for groups in rounds for s in groups), key=lambda s: s.first)
         self.bundle = Bundle(algorithm.actor_shapes)
         self._remote: Remote | None = None
-        self._policies: dict[DeviceName, Policy] = {
+        self.by_device: dict[DeviceName, Policy] = {
             share.device: Policy(
                 algorithm, task.obs_spec, share.batch, device(share.device), key, precision
             )
@@ -69,41 +70,18 @@ class ActingPolicies:
     @property
     def policies(self) -> list[Policy]:
         """Each once."""
-        return list(self._policies.values())
+        return list(self.by_device.values())
 
     def remote(self, pool: WorkerPool) -> Remote:
         """What stands for the policies of a pool whose workers act themselves."""
         self._remote = self._remote or Remote(pool)
         return self._remote
 
-    def policy(self, share: Share) -> Policy:
-        """The policy of a group."""
-        return self._policies[share.device]
-
     def calls(self) -> Iterator[tuple[int, OutputLayout]]:
         """The first environment of each call of a policy, and how what it returns is packed."""
         for share in self.ordered:
             for at in range(0, share.count, share.batch):
-                yield share.first + at, self.policy(share).layout
-
-
-@dataclass(frozen=True)
-class RolloutSpec:
-    """What a run's algorithm and data flow ask of its sampler.
-
-    Attributes:
-        horizon: T.
-        episodes: whole episodes per environment and trajectory, or None.
-        chunks: room for final observations, in units of N.
-        replayed: trajectories say which steps ended an episode.
-        slots: trajectories in use at the same time.
-    """
-
-    horizon: int
-    episodes: int | None
-    chunks: int
-    replayed: bool
-    slots: int = 1
+                yield share.first + at, self.by_device[share.device].layout
 
 
 RESEED_AFTER = 1000
@@ -210,9 +188,8 @@ def make_sampler(
             if pool.local:
                 shared["outputs"] = [pool.arena[f"outputs/{first}"][slot] for first in firsts]
         return RolloutBuffer(
-            rollout.horizon, num_envs, task.obs_spec, layouts, rollout.episodes is not None,
-            rollout.chunks, rollout.replayed, config.env.clip_reward, shared,
-        )  # fmt: skip
+            rollout, num_envs, task.obs_spec, layouts, config.env.clip_reward, shared
+        )
 
     buffers = [buffer(slot) for slot in range(rollout.slots)]
     if pool is not None:
@@ -231,7 +208,8 @@ def make_sampler(
         return WorkerEnvGroup(pool, workers)
 
     rounds = [
-        [ActingGroup(env_group(s), acting.policy(s)) for s in groups] for groups in acting.rounds
+        [ActingGroup(env_group(share), acting.by_device[share.device]) for share in groups]
+        for groups in acting.rounds
     ]
     return CentralSampler(
         rounds, buffers, task.name, rollout.episodes, spans,

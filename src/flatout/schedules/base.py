@@ -11,8 +11,9 @@ import numpy as np
 
 from flatout.errors import CheckpointError
 from flatout.learner.learner import Learner
-from flatout.learner.policy import Publisher
+from flatout.learner.policy import Policy
 from flatout.samplers.base import Restart, Sampler
+from flatout.samplers.processes.local import Remote
 from flatout.schedules.pending import Pending
 from flatout.spans import Spans, Work
 from flatout.storage.checkpoint import PREFIX, leaf_names, named_leaves, rebuild
@@ -37,7 +38,7 @@ class Schedule:
     def __init__(
         self,
         sampler: Sampler,
-        policies: Sequence[Publisher],
+        policies: Sequence[Policy | Remote],
         learner: Learner,
         spans: Spans,
         discardable: Callable[[], AbstractContextManager[Any]],

@@ -61,13 +61,8 @@ def policy(actor: Actor, x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def value(networks: Networks, x: jax.Array, hidden: jax.Array | None = None) -> jax.Array:
-    """Values ``[B]`` of prepared observations ``[B, ...]``.
-
-    Args:
-        networks: both.
-        x: the observations.
-        hidden: the actor's features of them, if computed already (used by a shared torso).
-    """
+    """Values ``[B]`` of prepared observations ``[B, ...]``; a shared torso's features of them
+    (`hidden`) may have been computed already."""
     critic = networks.critic
     if critic.torso is not None:
         hidden = over_batch(critic.torso, x)

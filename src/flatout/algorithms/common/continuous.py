@@ -14,10 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import BuildSpec, State
+from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, replay_spec
 from flatout.algorithms.common.distributions import inwards
 from flatout.algorithms.common.optimiser import schedule
 from flatout.algorithms.common.randomness import uniforms
+from flatout.algorithms.hp import hyper_parameters
+from flatout.algorithms.parallel.accumulate import Losses
+from flatout.config.hyper import DDPGConfig, SACConfig
 from flatout.errors import UsageError
 from flatout.networks.layers import MLP, Draw, FanIn, Linear
 from flatout.networks.torsos import Torso, features, make_torso, over_batch
@@ -85,15 +88,50 @@ class Noise(NamedTuple):
     normal: Array
 
 
-def step_noise(key: jax.Array, env: jax.Array, step: jax.Array, size: int) -> Noise:
-    """The draws of one step of one environment."""
-    drawn = 2.0 * uniforms(key, env, step, 2 * size) - 1.0
-    return Noise(drawn[:size], math.sqrt(2.0) * jax.lax.erf_inv(drawn[size:]))
+def box_algorithm(
+    config: DDPGConfig | SACConfig, spec: BuildSpec, bounds: Bounds,
+    greedy: Callable[[Any, jax.Array], jax.Array],
+    explore: Callable[[ActorParams, jax.Array, jax.Array], jax.Array], **functions: Any,
+) -> Algorithm:  # fmt: skip
+    """An algorithm that acts uniformly in the warm-up, and by its actor from then on.
 
+    Args:
+        config: hyper-parameters.
+        spec: what it is built for.
+        bounds: of its actions.
+        greedy: ``(actor, x[B, ...]) -> action[B, A]``: prepared observations to -1..1.
+        explore: ``(params, x[B, ...], standard normals[B, A]) -> action[B, A]``.
+        functions: the rest of `Algorithm`.
+    """
 
-def warm_up(step: jax.Array, learning_starts: int) -> jax.Array:
-    """The probability of a random action: 1 for so many environment steps, 0 from then on."""
-    return (step < learning_starts).astype(jnp.float32)
+    def act(params: ActorParams, obs: jax.Array, carry: Any, draw: Noise | None) -> Acted:
+        x = observe(spec.obs_spec, obs)
+        if draw is None:
+            return bounds.to_environment(greedy(params.actor, x)), carry, {}
+
+        def run(_: Any) -> jax.Array:
+            return explore(params, x, draw.normal)
+
+        action = jax.lax.cond(params.epsilon > 0, lambda _: draw.uniform, run, None)
+        return bounds.to_environment(action), carry, {}
+
+    def noise(key: jax.Array, env: jax.Array, step: jax.Array) -> Noise:
+        drawn = 2.0 * uniforms(key, env, step, 2 * bounds.size) - 1.0
+        return Noise(drawn[: bounds.size], math.sqrt(2.0) * jax.lax.erf_inv(drawn[bounds.size :]))
+
+    def actor(state: State, hp: Any) -> ActorParams:
+        epsilon = (state.counters.step < config.learning_starts).astype(jnp.float32)
+        return ActorParams(state.params.actor, epsilon, getattr(hp, "action_noise", None))
+
+    def advance(state: State, taken: jax.Array, hp: Any) -> tuple[State, dict[str, jax.Array]]:
+        counters = state.counters  # targets follow updates, not steps
+        return state._replace(counters=counters._replace(step=counters.step + taken)), {}
+
+    replay = replay_spec(config, spec.total_steps)
+    return Algorithm(
+        hp=hyper_parameters(config), act=act, noise=noise, actor=actor, advance=advance,
+        replay=replay, horizon=replay.horizon(spec.num_envs), shards=spec.shards, **functions,
+    )  # fmt: skip
 
 
 def rates(hp: Any, step: jax.Array, total: int) -> tuple[jax.Array, jax.Array | float]:
@@ -109,12 +147,6 @@ def every(interval: int, updates: jax.Array, function: Callable[[Tree], Tree], v
     if interval == 1:
         return function(value)
     return jax.lax.cond(updates % interval == 0, function, lambda same: same, value)
-
-
-def count_steps(state: State, taken: jax.Array, hp: Any) -> tuple[State, dict[str, jax.Array]]:
-    """The `advance` of algorithms whose targets follow updates, not steps."""
-    counters = state.counters
-    return state._replace(counters=counters._replace(step=counters.step + taken)), {}
 
 
 class Trunk(eqx.Module):
@@ -197,3 +229,11 @@ def observe(spec: ObservationSpec, obs: jax.Array) -> jax.Array:
 def smallest(values: tuple[jax.Array, ...]) -> jax.Array:
     """The smallest of the critics' values ``[B]``."""
     return values[0] if len(values) == 1 else jnp.minimum(values[0], values[1])
+
+
+def squared_errors(estimates: tuple[jax.Array, ...], target: jax.Array, batch: Batch) -> Losses:
+    """The sum of the critics' weighted squared errors against a target ``[B]``."""
+    losses = [(batch.weights * jnp.square(q - target)).mean() for q in estimates]
+    error = jnp.abs(jnp.stack(estimates) - target).mean(0)
+    scalars = {"td_error": error.mean(), "q_mean": estimates[0].mean()}
+    return sum(losses, jnp.zeros(())), (scalars, error)

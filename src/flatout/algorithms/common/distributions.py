@@ -1,9 +1,13 @@
-"""Action distributions, parametrised by a head's output ``x[..., P]``."""
+"""Action distributions, parametrised by a head's output ``x[..., P]``.
+
+A draw's noise is a function of (key, environment, step); without noise `sample` gives the mode
+``[B, ...]``. Log probabilities (densities) and entropies are ``[B]``. `to_environment` makes of a
+draw what the environment is given.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -11,32 +15,6 @@ import numpy as np
 
 from flatout.algorithms.common.randomness import gumbels, normals
 from flatout.types import ActionSpec, DiscreteSpec
-
-
-class Distribution(Protocol):
-    """One environment's action space; `x` are the head's outputs, `sample` what was drawn."""
-
-    parameters: int
-
-    def noise(self, key: jax.Array, env: jax.Array, step: jax.Array) -> jax.Array:
-        """What one draw needs, a function of (key, environment, step)."""
-        ...
-
-    def sample(self, x: jax.Array, extra: jax.Array, noise: jax.Array | None) -> jax.Array:
-        """A draw ``[B, ...]``, or the mode without noise."""
-        ...
-
-    def log_prob(self, x: jax.Array, extra: jax.Array, sample: jax.Array) -> jax.Array:
-        """Log probability (density) of the draws, ``[B]``."""
-        ...
-
-    def entropy(self, x: jax.Array, extra: jax.Array) -> jax.Array:
-        """Entropy ``[B]``."""
-        ...
-
-    def to_environment(self, sample: jax.Array) -> jax.Array:
-        """What the environment is given."""
-        ...
 
 
 class Categorical:
@@ -90,6 +68,9 @@ class DiagonalGaussian:
 
     def to_environment(self, sample: jax.Array) -> jax.Array:
         return jnp.clip(sample, self.low, self.high)
+
+
+Distribution = Categorical | DiagonalGaussian
 
 
 def inwards(low: tuple[float, ...], high: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:

@@ -9,11 +9,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
-from flatout.algorithms.base import Acted, BuildSpec, State
+from flatout.algorithms.base import Acted, Algorithm, BuildSpec, State, Updated
 from flatout.algorithms.common.actor_critic import Actor, Networks, build_networks, policy, value
 from flatout.algorithms.common.distributions import distribution
+from flatout.algorithms.common.optimiser import Optimiser
 from flatout.algorithms.common.returns import (
     RunningMoments,
     discounted_returns,
@@ -23,6 +23,7 @@ from flatout.algorithms.common.returns import (
     normalise,
     update_moments,
 )
+from flatout.algorithms.hp import hyper_parameters
 from flatout.config.hyper import A2CConfig, PPOConfig
 from flatout.errors import UsageError
 from flatout.networks.boards import Centred, Grid, OneHot
@@ -54,8 +55,7 @@ class Counters(NamedTuple):
 
 
 Advantages = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, Any], jax.Array]
-"""``(r_t, v_t, v_tp1, terminated_t, done_t, hp) -> advantages``, each ``[T, N]``, as
-`generalised_advantages`; targets are advantages + values."""
+"""Of the form of `generalised_advantages`; targets are advantages + values."""
 
 
 class Batch(NamedTuple):
@@ -68,14 +68,6 @@ class Batch(NamedTuple):
     advantage: jax.Array
     target: jax.Array
     weight: jax.Array | None
-
-
-def gae(
-    r_t: jax.Array, v_t: jax.Array, v_tp1: jax.Array, terminated_t: jax.Array, done_t: jax.Array,
-    hp: Any,
-) -> jax.Array:  # fmt: skip
-    """Generalised advantages with ``hp.gamma`` and ``hp.gae_lambda``."""
-    return generalised_advantages(r_t, v_t, v_tp1, terminated_t, done_t, hp.gamma, hp.gae_lambda)
 
 
 class OnPolicy:
@@ -101,7 +93,7 @@ class OnPolicy:
         spec: BuildSpec,
         *,
         masked: bool = False,
-        advantages: Advantages = gae,
+        advantages: Advantages = generalised_advantages,
     ) -> None:
         self._config = config
         self._obs_spec = spec.obs_spec
@@ -131,25 +123,29 @@ class OnPolicy:
                 "off, or use network = mlp."
             )
 
-    def initial(
-        self, optimiser: Callable[[], optax.OptState]
-    ) -> Callable[[np.ndarray, Any], State]:
-        """The function from a raw key and hyper-parameters to the initial state (NumPy)."""
+    def algorithm(
+        self, name: str, optimiser: Optimiser, update: Callable[..., Updated],
+        metrics: tuple[str, ...], horizon: int,
+    ) -> Algorithm:  # fmt: skip
+        """See `Algorithm`; states begin with fresh networks and the optimiser's zeros."""
+        config = self._config
 
         def init(key: np.ndarray, hp: Any) -> State:
             networks = self._build(np.random.default_rng(key), hp.log_std_init)
-            config, returns = self._config, None
             params = Params(
                 jax.tree.map(np.asarray, eqx.filter(networks, eqx.is_array)),
                 initial_moments(self._obs_spec.shape) if config.normalize_observation else None,
                 initial_moments(()) if config.normalize_reward else None,
             )
-            if config.normalize_reward:
-                returns = np.zeros((self._num_envs,), np.float32)
+            returns = np.zeros(self._num_envs, np.float32) if config.normalize_reward else None
             zero = np.zeros((), np.int32)
-            return State(params, optimiser(), Counters(zero, zero.copy(), returns))
+            return State(params, optimiser.init(), Counters(zero, zero.copy(), returns))
 
-        return init
+        return Algorithm(
+            name, hyper_parameters(config), init, self.act, update, metrics, horizon,
+            self.dist.noise, self.actor, getattr(config, "rollout_episodes", None),
+            shards=self._shards,
+        )  # fmt: skip
 
     def observe(self, obs: jax.Array, moments: RunningMoments | None) -> jax.Array:
         """Observations as networks take them."""

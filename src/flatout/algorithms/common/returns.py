@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +15,9 @@ Pair = tuple[jax.Array, jax.Array]
 
 
 def generalised_advantages(
-    r_t: jax.Array,
-    v_t: jax.Array,
-    v_tp1: jax.Array,
-    terminated_t: jax.Array,
-    done_t: jax.Array,
-    gamma: jax.Array | float,
-    lam: jax.Array | float,
-) -> jax.Array:
+    r_t: jax.Array, v_t: jax.Array, v_tp1: jax.Array, terminated_t: jax.Array, done_t: jax.Array,
+    hp: Any,
+) -> jax.Array:  # fmt: skip
     """Generalised advantage estimation (Schulman et al., 2016, equation 16).
 
     Args:
@@ -32,56 +27,40 @@ def generalised_advantages(
             episode's final observation.
         terminated_t: ``[T, N]`` bool; the value after the step is 0.
         done_t: ``[T, N]`` bool; the sum over later steps stops here (terminated or truncated).
-        gamma: discount.
-        lam: lambda.
+        hp: holds `gamma` and `gae_lambda`.
 
     Returns:
         Advantages ``[T, N]``.
     """
-    delta_t = r_t + gamma * jnp.where(terminated_t, 0.0, v_tp1) - v_t
-    decay_t = gamma * lam * (1.0 - done_t.astype(r_t.dtype))
+    delta_t = r_t + hp.gamma * jnp.where(terminated_t, 0.0, v_tp1) - v_t
+    decay_t = hp.gamma * hp.gae_lambda * (1.0 - done_t.astype(r_t.dtype))
 
-    def backward(
-        a_tp1: jax.Array, at_t: tuple[jax.Array, jax.Array]
-    ) -> tuple[jax.Array, jax.Array]:
+    def backward(a_tp1: jax.Array, at_t: Pair) -> Pair:
         delta, decay = at_t
         a_t = delta + decay * a_tp1
         return a_t, a_t
 
-    _, advantages = jax.lax.scan(
-        backward, jnp.zeros_like(delta_t[0]), (delta_t, decay_t), reverse=True
-    )
-    return advantages
+    start = jnp.zeros_like(delta_t[0])
+    return jax.lax.scan(backward, start, (delta_t, decay_t), reverse=True)[1]
 
 
-def next_reward_targets(
-    r_t: jax.Array, v_tp1: jax.Array, terminated_t: jax.Array, done_t: jax.Array
-) -> jax.Array:
-    """1 for each step from which a reward follows before the episode ends, else 0.
+def next_reward_advantages(
+    r_t: jax.Array, v_t: jax.Array, v_tp1: jax.Array, terminated_t: jax.Array, done_t: jax.Array,
+    hp: Any,
+) -> jax.Array:  # fmt: skip
+    """1 for each step from which a reward follows before the episode ends, else 0, less the value.
 
     Where the trajectory or a time limit ends an episode early, the value after it stands for the
-    rest: values are chances of a reward here.
-
-    Args:
-        r_t: rewards ``[T, N]``.
-        v_tp1: values ``[T, N]`` after each step, as for `generalised_advantages`.
-        terminated_t: ``[T, N]`` bool.
-        done_t: ``[T, N]`` bool, terminated or truncated.
-
-    Returns:
-        Targets ``[T, N]``.
+    rest: values are chances of a reward here. Arguments as `generalised_advantages`.
     """
     after = jnp.where(terminated_t, 0.0, jnp.clip(v_tp1, 0.0, 1.0))
 
-    def backward(
-        target_tp1: jax.Array, at_t: tuple[jax.Array, jax.Array, jax.Array]
-    ) -> tuple[jax.Array, jax.Array]:
+    def backward(target_tp1: jax.Array, at_t: tuple[jax.Array, jax.Array, jax.Array]) -> Pair:
         r, unknown, done = at_t
         target = jnp.where(r > 0, 1.0, jnp.where(done, unknown, target_tp1))
         return target, target
 
-    _, targets = jax.lax.scan(backward, after[-1], (r_t, after, done_t), reverse=True)
-    return targets
+    return jax.lax.scan(backward, after[-1], (r_t, after, done_t), reverse=True)[1] - v_t
 
 
 class RunningMoments(NamedTuple):

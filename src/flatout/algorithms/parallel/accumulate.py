@@ -17,61 +17,8 @@ Losses = tuple[jax.Array, tuple[Any, Any]]
 
 Loss = Callable[..., Losses]
 """``(params, batch, *shared) -> mean over rows, (means over rows, arrays with a row each)``."""
-Compute = Callable[..., tuple[Any, Any]]
-"""``(params, batch, *shared) -> (means over rows, arrays with a row each)``."""
 Gradient = Callable[..., tuple[Any, Any, Any]]
 """``(params, batch, *shared) -> gradient, means over rows, arrays with a row each``."""
-
-
-def pieces_of(rows: int, micro_batch: int | None) -> int:
-    """How many pieces a batch of so many rows comes in.
-
-    Raises:
-        UsageError: pieces of that size do not make up the batch.
-    """
-    if micro_batch is None or micro_batch >= rows:
-        return 1
-    if rows % micro_batch:
-        raise UsageError(
-            f"micro_batch = {micro_batch} does not divide the {rows} rows of a shard's batch; "
-            f"choose a divisor such as {max(n for n in range(1, micro_batch) if not rows % n)}."
-        )
-    return rows // micro_batch
-
-
-def in_pieces(
-    compute: Compute, pieces: int, shards: Shards = UNSHARDED, merged: Compute | None = None
-) -> Compute:
-    """A computation over a batch, piece by piece.
-
-    What it returns is that of the whole batch as long as a row's share does not depend on the
-    other rows.
-
-    Args:
-        compute: of `Compute`'s form.
-        pieces: how many; 1 is the plain function.
-        shards: whose shard the batch is; the computation asks nothing of the other shards.
-        merged: the same for all rows of a device, where it does (see `Shards.as_one_batch`).
-    """
-    plain = shards.as_one_batch(compute, merged)
-    if pieces == 1:
-        return plain
-
-    def accumulated(params: Any, batch: Any, *shared: Any) -> tuple[Any, Any]:
-        parted = jax.tree.map(lambda x: x.reshape(pieces, -1, *x.shape[1:]), batch)
-        first = jax.tree.map(lambda x: x[0], parted)
-        means, _ = jax.eval_shape(plain, params, first, *shared)
-        zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), means)
-
-        def add(totals: Any, piece: Any) -> tuple[Any, Any]:
-            means, rows = plain(params, piece, *shared)
-            return jax.tree.map(jnp.add, totals, means), rows
-
-        totals, rows = jax.lax.scan(add, zeros, parted)
-        means = jax.tree.map(lambda total: total / pieces, totals)
-        return means, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
-
-    return accumulated
 
 
 def gradient(
@@ -102,11 +49,34 @@ def gradient(
         )
         return (grads, value, means), each
 
-    together = in_pieces(
-        functools.partial(compute, loss), pieces_of(rows // shards.count, micro_batch),
-        shards if apart is None else apart,
-        None if merged is None else functools.partial(compute, merged),
-    )  # fmt: skip
+    apart = shards if apart is None else apart
+    whole = None if merged is None else functools.partial(compute, merged)
+    plain = together = apart.as_one_batch(functools.partial(compute, loss), whole)
+    rows //= shards.count
+    size = min(micro_batch or rows, rows)
+    if rows % size:
+        raise UsageError(
+            f"micro_batch = {size} does not divide the {rows} rows of a shard's batch; "
+            f"choose a divisor such as {max(n for n in range(1, size) if not rows % n)}."
+        )
+    pieces = rows // size
+
+    def accumulated(params: Any, batch: Any, *shared: Any) -> tuple[Any, Any]:
+        parted = jax.tree.map(lambda x: x.reshape(pieces, -1, *x.shape[1:]), batch)
+        first = jax.tree.map(lambda x: x[0], parted)
+        means, _ = jax.eval_shape(plain, params, first, *shared)
+        zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), means)
+
+        def add(totals: Any, piece: Any) -> tuple[Any, Any]:
+            means, rows = plain(params, piece, *shared)
+            return jax.tree.map(jnp.add, totals, means), rows
+
+        totals, rows = jax.lax.scan(add, zeros, parted)
+        means = jax.tree.map(lambda total: total / pieces, totals)
+        return means, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
+
+    if pieces > 1:
+        together = accumulated
 
     def averaged(params: Any, batch: Any, *shared: Any) -> tuple[Any, Any, Any]:
         (grads, value, means), each = together(params, batch, *shared)

@@ -34,17 +34,10 @@ class Packing:
         self.sizes = [math.prod(leaf.shape) for leaf in self._leaves]
         self.size = sum(self.sizes)
 
-    def pack(self, tree: Any) -> jax.Array:
-        """The leaves one after another, float32 ``[P]``."""
-        leaves = jax.tree.leaves(tree)
-        if not leaves:
-            return jnp.zeros((0,), jnp.float32)
-        return jnp.concatenate([leaf.astype(jnp.float32).reshape(-1) for leaf in leaves])
-
-    def pack_host(self, tree: Any) -> np.ndarray:
-        """`pack` for NumPy arrays, without a device."""
-        leaves = [np.asarray(leaf, np.float32).reshape(-1) for leaf in jax.tree.leaves(tree)]
-        return np.concatenate(leaves) if leaves else np.zeros((0,), np.float32)
+    def pack(self, tree: Any, xp: Any = jnp) -> Any:
+        """The leaves one after another, float32 ``[P]``; with `numpy` without a device."""
+        leaves = [xp.asarray(leaf, np.float32).reshape(-1) for leaf in jax.tree.leaves(tree)]
+        return xp.concatenate(leaves) if leaves else xp.zeros((0,), np.float32)
 
     def unpack(self, vector: jax.Array) -> Any:
         """The pytree again, from ``vector [P]``."""
@@ -112,25 +105,15 @@ class Bundle:
         self._packing = Packing([leaves[i] for i in self._small])
         Packing([leaves[i] for i in self.large])  # refuses what is no float
         vector = jax.ShapeDtypeStruct((self._packing.size,), jnp.float32)
-        self.shapes = (vector, *(shape_of(leaves[i]) for i in self.large))
+        alone = (jax.ShapeDtypeStruct(leaves[i].shape, leaves[i].dtype) for i in self.large)
+        self.shapes = (vector, *alone)
         self.count = sum(sizes)
 
-    def pack(self, tree: Any) -> tuple[jax.Array, ...]:
-        """The vector of small leaves, then the large ones."""
+    def pack(self, tree: Any, xp: Any = jnp) -> tuple[Any, ...]:
+        """The vector of small leaves, then the large ones; with `numpy` without a device."""
         leaves = jax.tree.leaves(tree)
-        vector = self._packing.pack([leaves[i] for i in self._small])
-        return (vector, *(leaves[i] for i in self.large))
-
-    def vector(self, tree: Any) -> jax.Array:
-        """Only the vector of small leaves."""
-        leaves = jax.tree.leaves(tree)
-        return self._packing.pack([leaves[i] for i in self._small])
-
-    def pack_host(self, tree: Any) -> tuple[np.ndarray, ...]:
-        """`pack` for NumPy arrays, without a device."""
-        leaves = jax.tree.leaves(tree)
-        vector = self._packing.pack_host([leaves[i] for i in self._small])
-        return (vector, *(np.asarray(leaves[i]) for i in self.large))
+        vector = self._packing.pack([leaves[i] for i in self._small], xp)
+        return (vector, *(xp.asarray(leaves[i]) for i in self.large))
 
     def unpack(self, arrays: Any) -> Any:
         """The pytree again."""
@@ -140,8 +123,3 @@ class Bundle:
         for i, leaf in zip(self.large, arrays[1:], strict=True):
             leaves[i] = leaf
         return jax.tree.unflatten(self._tree, leaves)
-
-
-def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
-    """An array's shape and dtype."""
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)

@@ -51,10 +51,8 @@ class LocalActor:
         def buffer(slot: int) -> RolloutBuffer:
             shared = {name: arena[name][slot][:, job.columns] for name in SHARED if name in arena}
             shared["outputs"] = [arena[f"outputs/{first}"][slot] for first in firsts]
-            return RolloutBuffer(
-                rollout.horizon, job.count, task.obs_spec, [self._policy.layout] * len(firsts),
-                rollout.episodes is not None, rollout.chunks, rollout.replayed, shared=shared,
-            )  # fmt: skip
+            layouts = [self._policy.layout] * len(firsts)
+            return RolloutBuffer(rollout, job.count, task.obs_spec, layouts, shared=shared)
 
         buffers = [buffer(slot) for slot in range(rollout.slots)]
         self.envs = task.open(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -40,8 +41,8 @@ class WorkerEnvGroup:
         self.life_lost: np.ndarray | None = self._lives
 
     def reset_all(self) -> None:
-        with self._pool.fatal():
-            self._begin(self._workers, 0, 0, [0] * self.num_envs)
+        calls = {worker: (0, 0, [0] * worker.job.count) for worker in self._workers}
+        self._pool.ask("reset", calls)
 
     def send(self, slot: int, t: int, actions: np.ndarray, active: Sequence[int] | None) -> None:
         self._actions[:] = actions
@@ -69,12 +70,8 @@ class WorkerEnvGroup:
             np.not_equal(flags & protocol.LIFE_LOST, 0, out=self._lives)
             for env in np.flatnonzero(flags & protocol.ENDED).tolist():
                 flag = int(flags[env])
-                ended(
-                    env,
-                    bool(flag & protocol.TERMINATED),
-                    bool(flag & protocol.TRUNCATED),
-                    self._finals[env],
-                )
+                terminated, truncated = flag & protocol.TERMINATED, flag & protocol.TRUNCATED
+                ended(env, bool(terminated), bool(truncated), self._finals[env])
         else:
             self._lives.fill(False)
         return []
@@ -97,20 +94,14 @@ class WorkerEnvGroup:
         worker = next(w for w in self._workers if env in range(self.num_envs)[self._columns(w)])
         episodes: list[int | None] = [None] * self.num_envs
         episodes[env] = episode
-        with self._pool.fatal():
-            self._begin([worker], slot, 0, episodes)
+        self._pool.ask("reset", {worker: (slot, 0, episodes[self._columns(worker)])})
 
     def replay_all(
         self, origins: Sequence[int], actions: Sequence[np.ndarray | None]
     ) -> list[bool]:
-        reproduced: list[bool] = []
-        with self._pool.fatal():
-            for worker in self._workers:
-                columns = self._columns(worker)
-                worker.tell("replay", origins[columns], actions[columns])
-            for worker in self._workers:
-                reproduced += worker.wait()
-        return reproduced
+        columns = {worker: self._columns(worker) for worker in self._workers}
+        calls = {worker: (origins[part], actions[part]) for worker, part in columns.items()}
+        return list(itertools.chain(*self._pool.ask("replay", calls)))
 
     def close(self) -> None:
         self._pool.close()
@@ -139,23 +130,15 @@ class WorkerEnvGroup:
             worker = lost.worker
             columns = self._columns(worker)
             before = self._obs[slot, t, columns].copy()
-            episodes = (self._counters[:, protocol.EPISODE] + 1).tolist()
+            episodes = (self._counters[columns, protocol.EPISODE] + 1).tolist()
             while True:
                 self._pool.restart(lost)
                 try:
-                    self._begin([worker], slot, t, episodes)
+                    worker.tell("reset", slot, t, episodes)
+                    worker.wait()
                     break
                 except WorkerLost as failure:
                     lost = failure
             losses += [(columns.start + i, obs) for i, obs in enumerate(before)]
         self._losses = []
         return losses
-
-    def _begin(
-        self, workers: Sequence[Worker], slot: int, row: int, episodes: Sequence[int | None]
-    ) -> None:
-        """Start episodes (None: continue the current one); observations go to the row."""
-        for worker in workers:
-            worker.tell("reset", slot, row, list(episodes[self._columns(worker)]))
-        for worker in workers:
-            worker.wait()

@@ -66,11 +66,7 @@ class LocalSampler(Sampler):
         self._stateless: set[Worker] = set()  # restarted since the last commit
 
     def start(self) -> None:
-        with self._pool.fatal():
-            for worker in self._workers:
-                self._start(worker, 0)
-            for worker in self._workers:
-                worker.wait()
+        self._pool.ask("begin", {worker: self._beginning(worker, 0) for worker in self._workers})
 
     def collect(self) -> Trajectory:
         slot = self._slot = (self._slot + 1) % len(self._buffers)
@@ -115,11 +111,7 @@ class LocalSampler(Sampler):
 
     def commit(self) -> None:
         self._steps += self._rows
-        with self._pool.fatal():
-            for worker in self._workers:
-                worker.tell("commit", self._steps)
-            for worker in self._workers:
-                worker.wait()
+        self._pool.ask("commit", dict.fromkeys(self._workers, (self._steps,)))
         self._stateless.clear()
 
     @property
@@ -135,12 +127,9 @@ class LocalSampler(Sampler):
         with self._pool.fatal():
             for worker in list(self._busy):  # finish an interrupted trajectory
                 self._reply(worker)
-            able = [worker for worker in self._workers if worker not in self._stateless]
-            for worker in able:
-                worker.tell("state")
-            states: list[dict[str, Any]] = []
-            for worker in self._workers:
-                states.append(worker.wait() if worker in able else self._lost_state(worker))
+        able = [worker for worker in self._workers if worker not in self._stateless]
+        known = dict(zip(able, self._pool.ask("state", dict.fromkeys(able, ())), strict=True))
+        states = [known.get(worker) or self._lost_state(worker) for worker in self._workers]
         joined: dict[str, Any] = {"steps": self._steps, "chunks": self._buffers[0].chunks}
         for name in ("episode", "origin", "actions", "values"):
             if any(name not in state for state in states):
@@ -152,20 +141,19 @@ class LocalSampler(Sampler):
     def restore(self, state: dict[str, Any]) -> list[str]:
         """Replay each environment's current episode in its worker."""
         check_counts(state, len(self._buffers[0].rewards), self.num_envs)
+
+        def part(worker: Worker) -> dict[str, Any]:
+            columns = worker.job.columns
+            shared = ("steps", "chunks")
+            return {n: value if n in shared else value[columns] for n, value in state.items()}
+
+        restored = self._pool.ask("restore", {worker: (part(worker),) for worker in self._workers})
         notes: list[str] = []
         self.restarted = []
-        with self._pool.fatal():
-            for worker in self._workers:
-                shard_state = {
-                    name: value if name in ("steps", "chunks") else value[worker.job.columns]
-                    for name, value in state.items()
-                }
-                worker.tell("restore", shard_state)
-            for worker in self._workers:
-                worker_notes, restarted = worker.wait()
-                notes += worker_notes
-                first = worker.job.first
-                self.restarted += [(first + env, last, new) for env, last, new in restarted]
+        for worker, (worker_notes, restarted) in zip(self._workers, restored, strict=True):
+            notes += worker_notes
+            first = worker.job.first
+            self.restarted += [(first + env, last, new) for env, last, new in restarted]
         self._steps, self._slot = int(state["steps"]), 0
         self._begun[:] = state["episode"]
         self._newest = np.array(state["obs"])
@@ -180,8 +168,8 @@ class LocalSampler(Sampler):
 
     # --- Inside -------------------------------------------------------------------------------
 
-    def _start(self, worker: Worker, slot: int) -> None:
-        worker.tell("begin", slot, self._begun[worker.job.columns].tolist(), self._steps)
+    def _beginning(self, worker: Worker, slot: int) -> tuple[int, list[int], int]:
+        return slot, self._begun[worker.job.columns].tolist(), self._steps
 
     def _tell(self, worker: Worker, slot: int) -> WorkerLost | None:
         try:
@@ -210,7 +198,7 @@ class LocalSampler(Sampler):
         columns = worker.job.columns
         self._begun[columns] += 1
         try:
-            self._start(worker, slot)
+            worker.tell("begin", *self._beginning(worker, slot))
             worker.wait()
         except WorkerLost as failure:
             return failure

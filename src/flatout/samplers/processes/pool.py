@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -264,6 +264,14 @@ class WorkerPool:
         with self.fatal():
             for worker in self.workers:
                 worker.ready()
+
+    def ask(self, method: str, arguments: Mapping[Worker, tuple[Any, ...]]) -> list[Any]:
+        """Call a method of several workers at once; returns the results in their order. Losing a
+        worker is fatal."""
+        with self.fatal():
+            for worker, given in arguments.items():
+                worker.tell(method, *given)
+            return [worker.wait() for worker in arguments]
 
     def work(self, workers: Sequence[Worker]) -> dict[str, Work]:
         """The work of these workers so far; a restarted worker continues its counters."""
