@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from flatout.hardware.gpus import Gpus, GpuSample
-from flatout.hardware.processes import LinuxTree, PortableTree, Reading, open_tree
+from flatout.hardware.processes import LinuxTree, PortableTree, Reading, kernel_text, open_tree
 from flatout.storage import nofollow
+from flatout.storage.span_records import json_lines
 
 GROWTH_S = 300.0
 """A recorded line covers 1/300 of the recording so far, or one sample if that is longer."""
 
-BUSY = (0, 1, 2, 5, 6)
-"""Fields of the kernel's CPU times that count as busy: not idle, waiting or stolen."""
+BUSY = (1, 2, 3, 6, 7)
+"""Fields of a CPU's line in /proc/stat that count as busy: not idle, waiting or stolen."""
 
 
 @dataclass(frozen=True)
@@ -266,10 +268,9 @@ def merged(samples: Sequence[MonitorSample]) -> MonitorSample:
 def read_samples(path: Path) -> list[MonitorSample]:
     """The samples of a recording; damaged lines and a missing file are skipped."""
     samples: list[MonitorSample] = []
-    with suppress(OSError):
-        for line in nofollow.read(path).splitlines():
-            with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                samples.append(MonitorSample.from_json(json.loads(line)))
+    for values in json_lines(path):
+        with suppress(ValueError, KeyError, TypeError, AttributeError):
+            samples.append(MonitorSample.from_json(values))
     return samples
 
 
@@ -287,15 +288,6 @@ def _allowed(pid: int) -> frozenset[int]:
 
 def _busy_seconds(cpus: frozenset[int]) -> float | None:
     """CPU seconds that all programs have used on these CPUs since boot."""
-    total = 0
-    try:
-        with open("/proc/stat", "rb") as file:
-            for line in file:
-                name, *fields = line.split()
-                if not name.startswith(b"cpu"):
-                    break
-                if name[3:].isdigit() and int(name[3:]) in cpus:
-                    total += sum(int(fields[index]) for index in BUSY)
-    except (OSError, ValueError, IndexError):
-        return None
+    lines = [line.split() for line in re.findall(r"^cpu(\d.*)", kernel_text("/proc/stat"), re.M)]
+    total = sum(int(line[at]) for line in lines if int(line[0]) in cpus for at in BUSY)
     return total / os.sysconf("SC_CLK_TCK") if total else None

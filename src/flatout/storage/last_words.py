@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from flatout.errors import writing
+from flatout.hardware.processes import kernel_text
 from flatout.output import printable
 from flatout.storage import nofollow
 
@@ -70,18 +71,12 @@ class LastWords:
 
 def out_of_memory_kills() -> int:
     """Processes that the kernel has killed for memory since boot, 0 if unknown."""
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    kills = re.search(r"^oom_kill (\d+)", kernel_text("/proc/vmstat"), re.M)
+    return int(kills[1]) if kills else 0
 
 
 def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+    return kernel_text("/proc/sys/kernel/random/boot_id").strip()
 
 
 def _read(file: Path) -> str | None:
