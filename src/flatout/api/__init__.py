@@ -20,6 +20,7 @@ from flatout.learner.policy import Policy
 from flatout.networks.torsos import Network
 from flatout.run.acting import Acting
 from flatout.run.evaluate import Evaluation, record
+from flatout.run.progress import Display
 from flatout.run.trainer import Callback, Trainer
 from flatout.storage import checkpoint
 from flatout.storage.agent_file import find_agent, save_parameters, saved_config
@@ -137,7 +138,7 @@ class Agent:
             "seed": _continued(self.config.run.seed, self._learned),
         }
         config = resolve(self.algorithm, self.config.flat(), changes)
-        display = None
+        display = Display()
         if progress_bar:
             from rich.console import Console
 
@@ -159,7 +160,7 @@ class Agent:
             arrays = trainer.final.arrays.items()
             self._acting.learned({n: np.array(a) for n, a in arrays if n.startswith(PREFIX)})
             self._learned += 1
-        if trainer.signalled is not None:
+        if trainer.interrupts.signum is not None:
             raise KeyboardInterrupt
         return self
 

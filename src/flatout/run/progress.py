@@ -74,12 +74,30 @@ class Progress:
         self.lengths.extend(metrics.episodes.length.tolist())
         for sums in (self.pending, self.since_episode) if by_episode else (self.pending,):
             for name, value in metrics.values.items():
-                if name in sums:
-                    sums[name][0] += value
-                    sums[name][1] += 1.0
-                else:
-                    sums[name] = [value, 1.0]
+                total, count = sums.get(name, (0.0, 0.0))
+                sums[name] = [total + value, count + 1.0]
         self.pending_count += 1
+
+    def means(self) -> dict[str, float]:
+        """Of each of the algorithm's scalars since the last row."""
+        return {name: total / count for name, (total, count) in self.pending.items()}
+
+    def drain(self) -> dict[str, float]:
+        """What a row of metrics says of these counters; the next row begins."""
+        row: dict[str, float] = {
+            "time/iterations": self.iterations,
+            "rollout/episodes": self.episodes,
+            "train/updates": self.updates,
+        }
+        if self.returns:
+            row["rollout/return_mean_100"] = float(np.mean(self.returns))
+            row["rollout/return_min_100"] = float(np.min(self.returns))
+            row["rollout/return_max_100"] = float(np.max(self.returns))
+            row["rollout/length_mean_100"] = float(np.mean(self.lengths))
+        row |= {metric(name): mean for name, mean in self.means().items()}
+        row |= self.last_eval or {}
+        self.pending, self.pending_count, self.last_eval = {}, 0, None
+        return row
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-compatible values."""
@@ -93,9 +111,9 @@ class Progress:
         Raises:
             LookupError, TypeError, ValueError: the values are damaged.
         """
-        kept = {spec.name: values[spec.name] for spec in dataclasses.fields(cls)}
+        kept: dict[str, Any] = {}
         for spec in dataclasses.fields(cls):
-            value = kept[spec.name]
+            value = kept[spec.name] = values[spec.name]
             if spec.type == "int" and (type(value) is not int or not 0 <= value < 2**53):
                 raise TypeError(f"{spec.name} = {str(value)[:40]} is no count")
         for name in ("reached", "pending", "since_episode"):
@@ -110,6 +128,11 @@ class Progress:
         if kept["last_eval"] is not None:
             kept["last_eval"] = {str(k): float(v) for k, v in kept["last_eval"].items()}
         return cls(**kept)
+
+
+def metric(name: str) -> str:
+    """What a learner's or a schedule's value is called in a row of metrics."""
+    return name if "/" in name else f"train/{name}"
 
 
 class Display:
