@@ -14,7 +14,8 @@ from typing import Any
 
 from flatout.config.placement import CPU, DeviceName, Placement, parse, with_devices
 from flatout.errors import UsageError
-from flatout.hardware.processes import MiB, kernel_text
+from flatout.hardware.processes import MiB
+from flatout.storage.kernel import kernel_text
 
 VIRTUAL = "--xla_force_host_platform_device_count"
 """XLA's flag for several CPU devices."""

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from flatout.hardware.gpus import Gpus, GpuSample
-from flatout.hardware.processes import LinuxTree, PortableTree, Reading, kernel_text, open_tree
+from flatout.hardware.processes import LinuxTree, PortableTree, Reading, open_tree
 from flatout.storage import nofollow
+from flatout.storage.kernel import kernel_text
 from flatout.storage.span_records import json_lines
 
 GROWTH_S = 300.0

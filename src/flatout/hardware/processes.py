@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flatout.storage.kernel import kernel_text
+
 MiB = 1024 * 1024
 PATIENCE = 250.0  # seconds between two detailed readings, for each second that one takes
 
@@ -40,15 +42,6 @@ class Reading:
 def open_tree(root: int, proc: Path = Path("/proc")) -> LinuxTree | PortableTree:
     """The cheapest reader of a process tree on this system."""
     return LinuxTree(root, proc) if (proc / "self" / "stat").exists() else PortableTree(root)
-
-
-def kernel_text(path: str) -> str:
-    """The text of a file that the kernel makes; empty if it is gone or may not be read."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read().decode("ascii", "replace")
-    except OSError:
-        return ""
 
 
 class LinuxTree:

@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from flatout.errors import writing
-from flatout.hardware.processes import kernel_text
 from flatout.output import printable
 from flatout.storage import nofollow
+from flatout.storage.kernel import kernel_text
 
 RUNNING, FAULT = ".running", "fault.log"
 LONGEST = 1 << 16
