@@ -62,22 +62,20 @@ class Hardware:
 
     def describe(self) -> str:
         """The devices that a placement may name, in words."""
-        devices = [f"cpu ({self.cores} cores)"]
-        if self.cpu_devices > 1:
-            devices[0] = f"cpu:0 to cpu:{self.cpu_devices - 1} ({self.cores} cores)"
-        devices += [f"gpu:{gpu.index} ({gpu.name})" for gpu in self.usable_gpus]
-        return ", ".join(devices)
+        cpus = "cpu" if self.cpu_devices == 1 else f"cpu:0 to cpu:{self.cpu_devices - 1}"
+        gpus = (f"gpu:{gpu.index} ({gpu.name})" for gpu in self.usable_gpus)
+        return ", ".join([f"{cpus} ({self.cores} cores)", *gpus])
 
     @property
     def unused_gpu_warning(self) -> str:
         """A warning if JAX cannot use the machine's GPUs, or empty."""
         if not self.gpus or self.cuda_plugin:
             return ""
+        others = len(self.gpus) - 1
+        more = f" and {others} more" if others else ""
         return (
-            f"This machine has {self.gpus[0].name}"
-            + (f" and {len(self.gpus) - 1} more" if len(self.gpus) > 1 else "")
-            + ", but JAX has no CUDA plugin here, so nothing would ever run on it: "
-            "pip install 'flatout[cuda12]' (or [cuda13])."
+            f"This machine has {self.gpus[0].name}{more}, but JAX has no CUDA plugin here, so "
+            "nothing would ever run on it: pip install 'flatout[cuda12]' (or [cuda13])."
         )
 
 
@@ -268,7 +266,7 @@ def visible_indices(setting: str | None, uuids: list[str]) -> list[int]:
             matches = [i for i, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
             if len(matches) != 1:
                 break
-            index = matches[0]
+            (index,) = matches
         if index in visible:  # named twice: CUDA then shows none
             return []
         visible.append(index)

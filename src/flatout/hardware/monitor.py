@@ -71,7 +71,7 @@ class Monitor:
         root_pid: the process at the top.
         interval_s: seconds between two samples of a recorder.
         cores: cores that the program may use; by default this machine's within its limits.
-        clock: gives each sample's time; by default seconds since the monitor was made.
+        clock: gives each sample's time, in seconds.
         tree, gpus: read the processes and the GPUs.
 
     Attributes:
@@ -84,7 +84,7 @@ class Monitor:
         interval_s: float = 1.0,
         *,
         cores: int | None = None,
-        clock: Callable[[], float] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
         tree: LinuxTree | PortableTree | None = None,
         gpus: Gpus | None = None,
     ) -> None:
@@ -93,8 +93,7 @@ class Monitor:
 
             cores = inventory().cores
         self.interval_s = interval_s
-        began = time.perf_counter()
-        self._clock = clock or (lambda: time.perf_counter() - began)
+        self._clock = clock
         self._cpus = _allowed(root_pid)
         # The program may be bound to fewer cores than this process.
         self.cores = min(cores, len(self._cpus)) if self._cpus else cores
@@ -121,55 +120,45 @@ class Monitor:
         }
         busy_s, share = _busy_seconds(self._cpus), None
         if busy_s is not None and self._busy_s is not None:
-            share = (busy_s - self._busy_s) / seconds / max(len(self._cpus), 1)
-            share = min(max(share, 0.0), 1.0)
-        notes = tuple(self.notes[self._told :])
-        self._told = len(self.notes)
-        sample = MonitorSample(
+            share = (busy_s - self._busy_s) / seconds / len(self._cpus)
+            share = round(min(max(share, 0.0), 1.0), 4)
+        self._last, self._at, self._busy_s = reading, now, busy_s
+        notes, self._told = tuple(self.notes[self._told :]), len(self.notes)
+        return MonitorSample(
             t=round(self._clock(), 3),
             seconds=round(seconds, 4),
             cores=self.cores,
             cpu=round(min(spent / seconds / self.cores, 1.0), 4),
-            cpu_all=None if share is None else round(share, 4),
+            cpu_all=share,
             rss_mb=None if gone or reading.rss_mb is None else round(reading.rss_mb, 1),
             processes=processes,
             threads=reading.threads,
             gpus=self._gpus.read({pid for pid, _ in reading.processes}),
             notes=notes,
+            **self._threads(reading, now),
         )
-        sample = self._threads(sample, reading, now)
-        self._last, self._at, self._busy_s = reading, now, busy_s
-        return sample
 
     def close(self) -> None:
         """Release the GPUs' driver."""
         self._gpus.close()
 
-    def _threads(self, sample: MonitorSample, reading: Reading, now: float) -> MonitorSample:
-        """Add what the threads did since their last reading."""
+    def _threads(self, reading: Reading, now: float) -> dict[str, float]:
+        """What the threads did since their last reading; empty if they were not read."""
         if reading.switches is None:
-            return sample
+            return {}
         before, seconds = self._detailed, max(now - self._detailed_at, 1e-6)
         self._detailed, self._detailed_at = reading, now
-        rates: list[float | None] = [None, None]
-        if before.switches is not None:
-            pairs = zip(reading.switches, before.switches, strict=True)
-            rates = [round(max(new - old, 0) / seconds, 1) for new, old in pairs]
-        busiest = max(
-            (
-                (total - before.by_thread[thread]) / seconds
-                for thread, total in reading.by_thread.items()
-                if thread in before.by_thread
-            ),
-            default=None,
-        )
-        return replace(
-            sample,
-            runnable=None if reading.runnable is None else float(reading.runnable),
-            busiest=None if busiest is None else round(min(max(busiest, 0.0), 1.0), 3),
-            voluntary=rates[0],
-            involuntary=rates[1],
-        )
+        rates: dict[str, float] = {}
+        if reading.runnable is not None:
+            rates["runnable"] = float(reading.runnable)
+        if common := reading.by_thread.keys() & before.by_thread.keys():
+            used = max(reading.by_thread[thread] - before.by_thread[thread] for thread in common)
+            rates["busiest"] = round(min(max(used / seconds, 0.0), 1.0), 3)
+        for name, new, old in zip(
+            ("voluntary", "involuntary"), reading.switches, before.switches or (), strict=False
+        ):
+            rates[name] = round(max(new - old, 0) / seconds, 1)
+        return rates
 
 
 class Recorder:
@@ -276,7 +265,7 @@ def read_samples(path: Path) -> list[MonitorSample]:
 
 
 def _drop_empty(values: dict[str, Any]) -> dict[str, Any]:
-    return {n: v for n, v in values.items() if v is not None and v != [] and v != ()}
+    return {name: value for name, value in values.items() if value not in (None, [], ())}
 
 
 def _allowed(pid: int) -> frozenset[int]:

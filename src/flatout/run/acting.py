@@ -65,13 +65,13 @@ class Acting:
 
     def evaluate(self, episodes: int, seed: int) -> Evaluation:
         """Play greedy episodes in environments of their own."""
-        algorithm = self._algorithm
+        algorithm, precision = self._algorithm, self._config.run.precision
         # Anew: a user's object was opened for its spaces, and cannot be again.
         task = open_task(self._config.env, self._code.env)
         limit = 1 if task.single else 16
-        precision = self._config.run.precision
-        evaluator = Evaluator(algorithm, task, episodes, seed, self._device, limit, precision)
-        with closing(evaluator):
+        with closing(
+            Evaluator(algorithm, task, episodes, seed, self._device, limit, precision)
+        ) as evaluator:
             evaluator.policy.compile()
             return evaluator.run(self.packed(), 0)
 

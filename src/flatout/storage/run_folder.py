@@ -72,7 +72,7 @@ class RunFolder:
                 raise FlatoutError(f"the run folder {path} is in use by another process.") from None
             recover(self.checkpoints)
             for name in FILES:  # left by a run that was killed while writing
-                (path / nofollow.temporary_name(name)).unlink(missing_ok=True)
+                (path / nofollow.TEMPORARY.format(name)).unlink(missing_ok=True)
             self._words = LastWords(path, report)
             undo.pop_all()
         self.died_of = self._words.before

@@ -205,7 +205,8 @@ def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str
     times = {(record.t, record.end) for record in useful}
     concurrent = [r for r in records if r.lane != MAIN and (r.t, r.end) in times]
     learners = [record for record in concurrent if record.lane == LEARNER]
-    names = sorted({r.lane for r in concurrent if r.lane.startswith(WORKER)}, key=_number)
+    names = {r.lane for r in concurrent if r.lane.startswith(WORKER)}
+    by_number = sorted(names, key=lambda name: (len(name), name))
     totals = Totals(
         seconds=sum(record.d for record in useful),
         steps=sum(record.steps for record in useful),
@@ -213,7 +214,7 @@ def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str
         iterations=sum(record.iterations for record in useful),
         main=_summed(useful),
         learner=_summed(learners) if learners else None,
-        workers=tuple(_worker([r for r in concurrent if r.lane == name]) for name in names),
+        workers=tuple(_worker([r for r in concurrent if r.lane == name]) for name in by_number),
         notes=notes,
     )
     return totals, left_out
@@ -230,14 +231,6 @@ def _summed(records: Sequence[SpanRecord]) -> dict[str, float]:
 
 
 def _worker(records: Sequence[SpanRecord]) -> Worker:
-    return Worker(
-        sum(record.spans.get("env", 0.0) for record in records),
-        sum(record.spans.get("act", 0.0) for record in records),
-        sum(record.turns for record in records),
-        sum(record.square for record in records),
-    )
-
-
-def _number(name: str) -> int:
-    digits = name.removeprefix(WORKER)
-    return int(digits) if digits.isdecimal() else 0
+    sums, turns = _summed(records), sum(record.turns for record in records)
+    square = sum(record.square for record in records)
+    return Worker(sums.get("env", 0.0), sums.get("act", 0.0), turns, square)
