@@ -69,17 +69,11 @@ ActionSpec = DiscreteSpec | ContinuousSpec
 
 @dataclass(frozen=True)
 class UserCode:
-    """What a Python program passes as it is, where the command has a name for it.
+    """What a Python program passes as it is, where the command has a name for it."""
 
-    Attributes:
-        env: an environment object, or a function that makes one, instead of ``config.env.env``.
-        network: a custom torso.
-        algorithm: a function that makes the algorithm (see `flatout.Algorithm`).
-    """
-
-    env: Any = None
-    network: Any = None
-    algorithm: Any = None
+    env: Any = None  # an environment object, or a function that makes one
+    network: Any = None  # a custom torso
+    algorithm: Any = None  # a function that makes the algorithm (see `flatout.Algorithm`)
 
 
 NAMED = UserCode()
@@ -166,35 +160,21 @@ class Episodes(NamedTuple):
 
 @dataclass
 class Metrics:
-    """Results of one iteration.
+    """Results of one iteration."""
 
-    Attributes:
-        steps: environment steps, summed over environments.
-        updates: gradient steps.
-        episodes: that finished.
-        values: the algorithm's scalars by name.
-    """
-
-    steps: int
-    updates: int
-    episodes: Episodes
-    values: dict[str, float] = field(default_factory=dict[str, float])
+    steps: int  # environment steps, summed over environments
+    updates: int  # gradient steps
+    episodes: Episodes  # that finished
+    values: dict[str, float] = field(default_factory=dict[str, float])  # the algorithm's scalars
 
 
 @dataclass
 class Snapshot:
-    """All of a schedule's state at an iteration's boundary.
+    """All of a schedule's state at an iteration's boundary."""
 
-    Attributes:
-        arrays: flat mapping from names to NumPy arrays.
-        data: JSON-compatible counters and settings.
-        rows: the stored experience, of which a checkpoint writes only new rows; None without
-            replay.
-    """
-
-    arrays: dict[str, Array]
-    data: dict[str, Any]
-    rows: RowSource | None = None
+    arrays: dict[str, Array]  # NumPy arrays by name
+    data: dict[str, Any]  # JSON-compatible counters and settings
+    rows: RowSource | None = None  # stored experience; a checkpoint writes only new rows of it
 
 
 class RowSource(Protocol):

@@ -74,19 +74,12 @@ Schedule = Annotated[float | str, check_schedule]
 
 @dataclass(frozen=True)
 class Hyper:
-    """What is said of every algorithm.
+    """What is said of every algorithm."""
 
-    Attributes:
-        defaults: settings of other components whose defaults depend on the algorithm.
-        acts: whether it learns from environments; else from a dataset.
-        differentiates: whether it computes gradients.
-        only_serial: why it needs ``schedule=serial``, or an empty string.
-    """
-
-    defaults: ClassVar[dict[str, Any]] = {}
-    acts: ClassVar[bool] = True
-    differentiates: ClassVar[bool] = True
-    only_serial: ClassVar[str] = ""
+    defaults: ClassVar[dict[str, Any]] = {}  # of other components' settings, for this algorithm
+    acts: ClassVar[bool] = True  # learns from environments; else from a dataset
+    differentiates: ClassVar[bool] = True  # computes gradients
+    only_serial: ClassVar[str] = ""  # why it needs ``schedule=serial``, if it does
 
     def check_together(self, envs: int) -> None:
         """Refuse values that exclude each other or the number of environments."""

@@ -161,7 +161,7 @@ class Monitor:
         return rates
 
 
-class Recorder:
+class Recorder(threading.Thread):
     """Samples in a background thread, and appends JSON lines to a file; write errors are ignored.
 
     In a long recording each line merges several samples (`merged`), which limits the file's size.
@@ -172,34 +172,29 @@ class Recorder:
     """
 
     def __init__(self, monitor: Monitor, path: Path | None = None) -> None:
+        super().__init__(name="monitor", daemon=True)
         self._monitor = monitor
         self._path = path
         self.latest: MonitorSample | None = None
         self.samples: list[MonitorSample] = []  # written, or to be
         self._open: list[MonitorSample] = []  # not yet merged
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
-
-    def start(self) -> Recorder:
-        """Start the thread; returns itself."""
-        self._thread.start()
-        return self
+        self._last = threading.Event()
 
     def stop(self) -> None:
         """Take and write the last sample, and stop the thread."""
-        if self._thread.is_alive():
-            self._stopped.set()
-            self._thread.join()
+        if self.is_alive():
+            self._last.set()
+            self.join()
         self._monitor.close()
 
-    def _run(self) -> None:
+    def run(self) -> None:
         began = time.monotonic()
         file = None
         if self._path is not None:
             with suppress(OSError):
                 file = nofollow.open_stream(self._path, nofollow.APPEND)
         try:
-            while not self._stopped.wait(self._monitor.interval_s):
+            while not self._last.wait(self._monitor.interval_s):
                 self._take(file, time.monotonic() - began)
             self._take(file, None)
         finally:

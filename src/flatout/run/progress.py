@@ -18,41 +18,29 @@ WINDOW = 100
 
 @dataclass
 class Progress:
-    """The counters of a run: what a checkpoint keeps beside the schedule's state.
+    """The counters of a run: what a checkpoint keeps beside the schedule's state."""
 
-    Attributes:
-        steps, updates, episodes, iterations: counted since the run's start.
-        returns, lengths: of the last 100 episodes.
-        wall_s: seconds that earlier parts of a resumed run took.
-        reached: threshold -> [steps, seconds] once the mean of 100 returns reached it.
-        best_return: highest mean evaluation return, or None.
-        last_eval: the newest evaluation's row, until it is logged.
-        next_log, next_checkpoint, next_eval: steps at which each is due.
-        metrics_bytes, episodes_bytes: lengths of metrics.jsonl and episodes.jsonl.
-        pending: of each of the algorithm's scalars since the last row, the sum and of how many
-            iterations.
-        pending_count: iterations since the last row.
-        since_episode: the same sums since an episode ended.
-    """
-
-    steps: int = 0
+    steps: int = 0  # since the run's start, as the next three
     updates: int = 0
     episodes: int = 0
     iterations: int = 0
+    # Of the last 100 episodes.
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    wall_s: float = 0.0
+    wall_s: float = 0.0  # seconds that earlier parts of a resumed run took
+    # Threshold -> [steps, seconds] once the mean of 100 returns reached it.
     reached: dict[str, list[float]] = field(default_factory=dict)
-    best_return: float | None = None
-    last_eval: dict[str, float] | None = None
-    next_log: int = 0
+    best_return: float | None = None  # highest mean evaluation return
+    last_eval: dict[str, float] | None = None  # the newest evaluation's row, until it is logged
+    next_log: int = 0  # the step at which it is due, as the next two
     next_checkpoint: int = 0
     next_eval: int = 0
-    metrics_bytes: int = 0
-    episodes_bytes: int = 0
+    metrics_bytes: int = 0  # the length of metrics.jsonl
+    episodes_bytes: int = 0  # the length of episodes.jsonl
+    # Sum and number of each of the algorithm's scalars since the last row.
     pending: dict[str, list[float]] = field(default_factory=dict)
-    pending_count: int = 0
-    since_episode: dict[str, list[float]] = field(default_factory=dict)
+    pending_count: int = 0  # iterations since the last row
+    since_episode: dict[str, list[float]] = field(default_factory=dict)  # since an episode ended
 
     @property
     def return_mean_100(self) -> float | None:
