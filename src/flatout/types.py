@@ -133,19 +133,13 @@ class Batch(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """A finished episode.
+    """A finished episode."""
 
-    Attributes:
-        env: its environment.
-        episode_return: undiscounted raw return.
-        length: in steps.
-        q_max: mean of the largest action value over its acting steps; NaN if the network never ran
-            or has no action values.
-    """
-
-    env: int
-    episode_return: float
-    length: int
+    env: int  # its environment
+    episode_return: float  # undiscounted and raw
+    length: int  # in steps
+    # Mean of the largest action value over its acting steps; NaN if the network never ran or has
+    # no action values.
     q_max: float = math.nan
 
 

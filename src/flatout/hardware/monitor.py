@@ -54,14 +54,11 @@ class MonitorSample:
     @staticmethod
     def from_json(values: dict[str, Any]) -> MonitorSample:
         """The inverse of `as_json`."""
-        values = dict(values)
-        gpus = tuple(
-            GpuSample(**{**gpu, "ours": tuple(gpu.get("ours", ()))})
-            for gpu in values.pop("gpus", ())
-        )
-        processes = {int(pid): float(n) for pid, n in values.pop("processes", {}).items()}
-        notes = tuple(str(note) for note in values.pop("notes", ()))
-        return MonitorSample(**values, processes=processes, gpus=gpus, notes=notes)
+        rows = values.get("gpus", ())
+        gpus = tuple(GpuSample(**gpu | {"ours": tuple(gpu.get("ours", ()))}) for gpu in rows)
+        processes = {int(pid): float(n) for pid, n in values.get("processes", {}).items()}
+        notes = tuple(str(note) for note in values.get("notes", ()))
+        return MonitorSample(**values | {"processes": processes, "gpus": gpus, "notes": notes})
 
 
 class Monitor:

@@ -24,7 +24,6 @@ FLUSH_S = 10.0
 EPISODE_MEANS = ("loss", "actor_loss", "critic_loss", "epsilon", "replay_fill", "replay_mb")
 """The algorithm's and replay's scalars that an episode's row has."""
 
-
 HIDDEN = ("episode", "env")
 """What of an episode's row TensorBoard does not show."""
 
@@ -43,12 +42,10 @@ class JsonLines:
 
     def log(self, rows: Sequence[dict[str, float]], step: int) -> None:
         """Write several rows of one step."""
-        lines: list[str] = []
-        for row in rows:
-            clean = {name: value if math.isfinite(value) else None for name, value in row.items()}
-            lines.append(json.dumps({"step": step} | clean) + "\n")
+        clean = ({n: v if math.isfinite(v) else None for n, v in row.items()} for row in rows)
+        lines = "".join(json.dumps({"step": step} | row) + "\n" for row in clean)
         with writing(self._path):
-            self._file.write("".join(lines).encode())
+            self._file.write(lines.encode())
             self._file.flush()  # whoever follows the file sees each row at once
 
     def sync(self) -> int:
