@@ -16,24 +16,16 @@ Device = Any  # jax.Device
 
 @dataclass(frozen=True)
 class ObservationSpec:
-    """One environment's observation: a vector ``[D]`` or an image ``[H, W, channels]``.
-
-    Attributes:
-        shape: shape of one observation.
-        dtype: NumPy dtype name, for example ``"float32"`` or ``"uint8"``.
-        high: largest value of an integer observation (255 for pixels), by which networks divide
-            it; None for floating point observations, which are not scaled.
-        stack: frames in an image as groups of channels, the newest last; replay keeps each frame
-            once.
-        stack_pad: padding of an episode's first stacks: ``"first"`` (its first frame) or
-            ``"zeros"``.
-    """
+    """One environment's observation: a vector ``[D]`` or an image ``[H, W, channels]``."""
 
     shape: tuple[int, ...]
-    dtype: str
+    dtype: str  # NumPy's name of it, for example "float32" or "uint8"
+    # Largest value of an integer observation (255 for pixels), by which networks divide it; None
+    # for floating point observations, which are not scaled.
     high: int | None = None
+    # Frames in an image as groups of channels, the newest last; replay keeps each frame once.
     stack: int = 1
-    stack_pad: str = "first"
+    stack_pad: str = "first"  # an episode's first stacks repeat its first frame, or hold "zeros"
 
     @property
     def is_image(self) -> bool:

@@ -65,14 +65,9 @@ class Monitor:
     """Samples a process and its descendants.
 
     Args:
-        root_pid: the process at the top.
         interval_s: seconds between two samples of a recorder.
         cores: cores that the program may use; by default this machine's within its limits.
         clock: gives each sample's time, in seconds.
-        tree, gpus: read the processes and the GPUs.
-
-    Attributes:
-        notes: what cannot be read, one sentence each.
     """
 
     def __init__(
@@ -96,7 +91,7 @@ class Monitor:
         self.cores = min(cores, len(self._cpus)) if self._cpus else cores
         self._tree = tree or open_tree(root_pid)
         self._gpus = gpus or Gpus()
-        self.notes = self._gpus.notes
+        self.notes = self._gpus.notes  # what cannot be read, one sentence each
         self._told = 0
         self._at = time.perf_counter()
         self._last = self._tree.read()
@@ -162,17 +157,13 @@ class Recorder(threading.Thread):
     """Samples in a background thread, and appends JSON lines to a file; write errors are ignored.
 
     In a long recording each line merges several samples (`merged`), which limits the file's size.
-
-    Attributes:
-        latest: the newest sample.
-        samples: the recorded ones so far.
     """
 
     def __init__(self, monitor: Monitor, path: Path | None = None) -> None:
         super().__init__(name="monitor", daemon=True)
         self._monitor = monitor
         self._path = path
-        self.latest: MonitorSample | None = None
+        self.latest: MonitorSample | None = None  # the newest sample
         self.samples: list[MonitorSample] = []  # written, or to be
         self._open: list[MonitorSample] = []  # not yet merged
         self._last = threading.Event()

@@ -23,16 +23,12 @@ from flatout.types import NAMED, UserCode
 
 
 class Acting:
-    """An agent's parameters, and what acts with them, made on first use.
-
-    Attributes:
-        arrays: the learning state by name, or None before anything was learned.
-    """
+    """An agent's parameters, and what acts with them, made on first use."""
 
     def __init__(self, config: TrainConfig, code: UserCode = NAMED) -> None:
         self._config = config
         self._code = code
-        self.arrays: dict[str, np.ndarray] | None = None
+        self.arrays: dict[str, np.ndarray] | None = None  # the learning state by name
         self._policies: dict[tuple[int, bool], Policy] = {}
 
     @cached_property

@@ -29,10 +29,8 @@ HIDDEN = ("episode", "env")
 
 
 class JsonLines:
-    """``metrics.jsonl``: one object a row, ``step`` first.
-
-    A resumed run cuts off what lies after its checkpoint, at `offset` bytes.
-    """
+    """One object a row, ``step`` first. A resumed run cuts off what lies after its checkpoint, at
+    `offset` bytes."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
@@ -61,12 +59,10 @@ class JsonLines:
 
 
 class TensorBoard:
-    """TensorBoard events; after a resume, later events of the interrupted run are purged.
+    """TensorBoard events; an earlier file's do not count from `purge_step` on, after a resume.
 
     Written here and now: tensorboardX's own `SummaryWriter` sends each event through a queue
     between processes to a thread, which cost more than a millisecond of a busy run.
-
-    An earlier file's events do not count from `purge_step` on.
     """
 
     def __init__(self, folder: Path, purge_step: int | None = None) -> None:

@@ -124,15 +124,10 @@ def metric(name: str) -> str:
 
 
 class Display:
-    """What shows a run while it lives; this base shows nothing.
+    """What shows a run while it lives; this base shows nothing."""
 
-    Attributes:
-        shows: whether it shows anything.
-        lost: why nothing is seen of it any more, or an empty string.
-    """
-
-    shows = False
-    lost = ""
+    shows = False  # whether it shows anything
+    lost = ""  # why nothing is seen of it any more
 
     def note(self, text: str) -> None:
         """Say one sentence."""

@@ -33,13 +33,11 @@ class LastWords:
 
     Args:
         report: let `faulthandler` write there and on stderr, unless it is enabled already.
-
-    Attributes:
-        before: why the last process died, as a sentence; empty if it ended by itself.
     """
 
     def __init__(self, folder: Path, report: bool = False) -> None:
         self._files = (folder / RUNNING, folder / FAULT)
+        # Why the last process died, as a sentence; empty if it ended by itself.
         self.before = _died(*(_read(file) for file in self._files))
         self._reports = False
         self._tee: subprocess.Popen[bytes] | None = None
