@@ -29,13 +29,8 @@ if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
         del sys.path[0]
     del module
 
-_ROOMS = {
-    "api": ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "Agent", "Genetic"),
-    "algorithms.base": ("Algorithm", "BuildSpec", "Counters", "ReplaySpec", "State"),
-    "config.placement": ("Placement",),
-    "errors": ("CheckpointError", "EnvironmentFailure", "FlatoutError", "UsageError"),
-}
-"""Where each public name lives."""
+_ROOMS = ("errors", "config.placement", "algorithms.base", "api")
+"""Where the public names live, what starts quickly first."""
 
 __all__ = [
     "A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "Agent", "Algorithm", "BuildSpec",
@@ -46,9 +41,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load what is named on first use: `import flatout` stays quick and JAX unstarted."""
-    for room, names in _ROOMS.items():
-        if name in names:
-            from importlib import import_module
+    for room in _ROOMS if name in __all__ else ():
+        from importlib import import_module
 
-            return getattr(import_module(f"flatout.{room}"), name)
+        if hasattr(module := import_module(f"flatout.{room}"), name):
+            return getattr(module, name)
     raise AttributeError(f"module 'flatout' has no attribute {name!r}")

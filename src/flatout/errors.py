@@ -79,9 +79,7 @@ def short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def nearest(name: str, names: Iterable[str], count: int = 3) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """``" Did you mean 'a' or 'b'?"`` with the names closest to `name`, or an empty string."""
-    matches = difflib.get_close_matches(name, list(names), n=count, cutoff=0.5)
-    if not matches:
-        return ""
-    return f" Did you mean {' or '.join(repr(match) for match in matches)}?"
+    matches = map(repr, difflib.get_close_matches(name, list(names), cutoff=0.5))
+    return f" Did you mean {words}?" if (words := " or ".join(matches)) else ""

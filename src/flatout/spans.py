@@ -43,17 +43,11 @@ MAX_TRACE_EVENTS = 1_000_000
 
 @dataclass(frozen=True)
 class Work:
-    """What a thread or process other than the main one has done so far.
+    """What a thread or process other than the main one has done so far."""
 
-    Attributes:
-        seconds: by span.
-        turns: requests that it answered.
-        square: sum of the squares of their durations, in s².
-    """
-
-    seconds: dict[str, float] = field(default_factory=dict[str, float])
-    turns: int = 0
-    square: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict[str, float])  # by span
+    turns: int = 0  # requests that it answered
+    square: float = 0.0  # sum of the squares of their durations, in s²
 
 
 class Span:
@@ -139,21 +133,13 @@ class Spans:
 
 @dataclass(frozen=True)
 class Times:
-    """A process's wall time, in seconds.
+    """A process's wall time, in seconds."""
 
-    Attributes:
-        wall_s: since the run's clock started.
-        startup_s: until training began.
-        compile_s: tracing and compiling within `startup_s`.
-        compile_later_s: tracing and compiling after it.
-        phases: shares of `wall_s`, see `Spans.phases`.
-    """
-
-    wall_s: float
-    startup_s: float
-    compile_s: float
-    compile_later_s: float
-    phases: dict[str, float]
+    wall_s: float  # since the run's clock started
+    startup_s: float  # until training began
+    compile_s: float  # tracing and compiling within `startup_s`
+    compile_later_s: float  # tracing and compiling after it
+    phases: dict[str, float]  # shares of `wall_s`, see `Spans.phases`
 
 
 class RunClock:

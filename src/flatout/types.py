@@ -16,24 +16,16 @@ Device = Any  # jax.Device
 
 @dataclass(frozen=True)
 class ObservationSpec:
-    """One environment's observation: a vector ``[D]`` or an image ``[H, W, channels]``.
-
-    Attributes:
-        shape: shape of one observation.
-        dtype: NumPy dtype name, for example ``"float32"`` or ``"uint8"``.
-        high: largest value of an integer observation (255 for pixels), by which networks divide
-            it; None for floating point observations, which are not scaled.
-        stack: frames in an image as groups of channels, the newest last; replay keeps each frame
-            once.
-        stack_pad: padding of an episode's first stacks: ``"first"`` (its first frame) or
-            ``"zeros"``.
-    """
+    """One environment's observation: a vector ``[D]`` or an image ``[H, W, channels]``."""
 
     shape: tuple[int, ...]
-    dtype: str
+    dtype: str  # NumPy's name of it, for example "float32" or "uint8"
+    # Largest value of an integer observation (255 for pixels), by which networks divide it; None
+    # for floating point observations, which are not scaled.
     high: int | None = None
+    # Frames in an image as groups of channels, the newest last; replay keeps each frame once.
     stack: int = 1
-    stack_pad: str = "first"
+    stack_pad: str = "first"  # an episode's first stacks repeat its first frame, or hold "zeros"
 
     @property
     def is_image(self) -> bool:
@@ -69,17 +61,11 @@ ActionSpec = DiscreteSpec | ContinuousSpec
 
 @dataclass(frozen=True)
 class UserCode:
-    """What a Python program passes as it is, where the command has a name for it.
+    """What a Python program passes as it is, where the command has a name for it."""
 
-    Attributes:
-        env: an environment object, or a function that makes one, instead of ``config.env.env``.
-        network: a custom torso.
-        algorithm: a function that makes the algorithm (see `flatout.Algorithm`).
-    """
-
-    env: Any = None
-    network: Any = None
-    algorithm: Any = None
+    env: Any = None  # an environment object, or a function that makes one
+    network: Any = None  # a custom torso
+    algorithm: Any = None  # a function that makes the algorithm (see `flatout.Algorithm`)
 
 
 NAMED = UserCode()
@@ -139,19 +125,13 @@ class Batch(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """A finished episode.
+    """A finished episode."""
 
-    Attributes:
-        env: its environment.
-        episode_return: undiscounted raw return.
-        length: in steps.
-        q_max: mean of the largest action value over its acting steps; NaN if the network never ran
-            or has no action values.
-    """
-
-    env: int
-    episode_return: float
-    length: int
+    env: int  # its environment
+    episode_return: float  # undiscounted and raw
+    length: int  # in steps
+    # Mean of the largest action value over its acting steps; NaN if the network never ran or has
+    # no action values.
     q_max: float = math.nan
 
 
@@ -166,35 +146,21 @@ class Episodes(NamedTuple):
 
 @dataclass
 class Metrics:
-    """Results of one iteration.
+    """Results of one iteration."""
 
-    Attributes:
-        steps: environment steps, summed over environments.
-        updates: gradient steps.
-        episodes: that finished.
-        values: the algorithm's scalars by name.
-    """
-
-    steps: int
-    updates: int
-    episodes: Episodes
-    values: dict[str, float] = field(default_factory=dict[str, float])
+    steps: int  # environment steps, summed over environments
+    updates: int  # gradient steps
+    episodes: Episodes  # that finished
+    values: dict[str, float] = field(default_factory=dict[str, float])  # the algorithm's scalars
 
 
 @dataclass
 class Snapshot:
-    """All of a schedule's state at an iteration's boundary.
+    """All of a schedule's state at an iteration's boundary."""
 
-    Attributes:
-        arrays: flat mapping from names to NumPy arrays.
-        data: JSON-compatible counters and settings.
-        rows: the stored experience, of which a checkpoint writes only new rows; None without
-            replay.
-    """
-
-    arrays: dict[str, Array]
-    data: dict[str, Any]
-    rows: RowSource | None = None
+    arrays: dict[str, Array]  # NumPy arrays by name
+    data: dict[str, Any]  # JSON-compatible counters and settings
+    rows: RowSource | None = None  # stored experience; a checkpoint writes only new rows of it
 
 
 class RowSource(Protocol):

@@ -144,7 +144,8 @@ def test_threads_are_looked_at_more_rarely(clock: SimpleNamespace) -> None:
 
 def test_a_recording_is_readable_at_any_time(tmp_path: Path) -> None:
     path = tmp_path / "devices.jsonl"
-    recorder = Recorder(Monitor(os.getpid(), 0.02), path).start()
+    recorder = Recorder(Monitor(os.getpid(), 0.02), path)
+    recorder.start()
     deadline = time.monotonic() + 20
     while len(read_samples(path)) < 3:
         assert time.monotonic() < deadline
@@ -161,7 +162,8 @@ def test_a_recording_is_readable_at_any_time(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
-    recorder = Recorder(Monitor(os.getpid(), 0.01), tmp_path / "no" / "file").start()
+    recorder = Recorder(Monitor(os.getpid(), 0.01), tmp_path / "no" / "file")
+    recorder.start()
     time.sleep(0.05)
     recorder.stop()
     assert recorder.samples

@@ -33,8 +33,8 @@ def events(path: Path) -> list[Any]:
 
 def test_rows_are_events_and_a_resumed_run_says_from_where_it_goes_on(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path)
-    board.log({"rollout/return": 1.5, "train/loss": 0.25}, 10)
-    board.log({"rollout/return": 2.5}, 20)
+    board.log({"rollout/return": 1.5, "train/loss": 0.25}.items(), 10)
+    board.log({"rollout/return": 2.5}.items(), 20)
     board.close()
     (file,) = tmp_path.iterdir()
     begin, *rows = events(file)
@@ -48,7 +48,7 @@ def test_rows_are_events_and_a_resumed_run_says_from_where_it_goes_on(tmp_path: 
     later = tmp_path / "resumed"
     later.mkdir()
     board = TensorBoard(later, purge_step=11)
-    board.log({"rollout/return": 3.5}, 20)
+    board.log({"rollout/return": 3.5}.items(), 20)
     board.close()
     (file,) = later.iterdir()
     _, version, start, row = events(file)

@@ -256,7 +256,7 @@ def test_a_signal_ends_the_run_at_a_boundary(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     run = Run(tmp_path / "run", callback=callback, checkpoint_every=0)
     summary = run.go()
-    assert run.trainer.interrupted == run.trainer.signalled == signal.SIGTERM
+    assert run.trainer.interrupted == run.trainer.interrupts.signum == signal.SIGTERM
     assert summary["ended"] == "signal"
     assert run.saved == [128]
     assert not (tmp_path / "run" / "params.safetensors").exists()

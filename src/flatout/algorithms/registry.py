@@ -16,30 +16,29 @@ if TYPE_CHECKING:
 
 
 def horizon(config: TrainConfig, limit: int | None) -> int:
-    """T, steps per environment and trajectory (the most, where it is of whole episodes).
+    """T, steps per environment and trajectory (the most, where it is of whole episodes); 0 where
+    the algorithm says it.
 
     Raises:
         UsageError: whole episodes need a time limit, which the environment has not, or their
             padded rollout does not divide into minibatches.
     """
     hyper = config.hyper
-    if hyper.rollout_episodes is None or (config.algorithm == "genetic" and hyper.n_steps):
-        return hyper.n_steps
+    if hyper.fixed_horizon is not None:
+        return hyper.fixed_horizon
     if limit is None:
         raise UsageError(
             f"--rollout-episodes needs an environment with a time limit, which {config.env.env} "
-            "has not; pass --env-kwargs max_episode_steps=N."
-            + (" Or say with --n-steps how many." if config.algorithm == "genetic" else "")
+            f"has not; pass --env-kwargs max_episode_steps=N.{hyper.no_limit}"
         )
     steps = hyper.rollout_episodes * limit
-    if config.algorithm == "genetic":
-        return steps
     rows = steps * config.env.envs
-    if hyper.batch_size > rows or rows % hyper.batch_size:
+    batch = getattr(hyper, "batch_size", rows)
+    if batch > rows or rows % batch:
         raise UsageError(
             f"a padded rollout of {hyper.rollout_episodes} episodes x {limit} steps x "
             f"{config.env.envs} envs = {rows} rows does not divide into minibatches of batch_size "
-            f"{hyper.batch_size}; batch_size {rows} makes one minibatch of it."
+            f"{batch}; batch_size {rows} makes one minibatch of it."
         )
     return steps
 
@@ -71,8 +70,8 @@ def build_algorithm(
     }  # fmt: skip
     spec = BuildSpec(
         config.network, obs_spec, action_spec, config.env.envs, config.run.steps,
-        horizon(config, limit) if config.algorithm in ("ppo", "genetic") else 0,
-        code.network, shards_of(config, placement), config.run.micro_batch,
+        horizon(config, limit), code.network, shards_of(config, placement),
+        config.run.micro_batch,
     )  # fmt: skip
     if ":" in config.algorithm:
         from flatout.algorithms.own import own_algorithm

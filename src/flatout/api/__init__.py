@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import sys
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from flatout.learner.policy import Policy
 from flatout.networks.torsos import Network
 from flatout.run.acting import Acting
 from flatout.run.evaluate import Evaluation, record
+from flatout.run.progress import Display
 from flatout.run.trainer import Callback, Trainer
 from flatout.storage import checkpoint
 from flatout.storage.agent_file import find_agent, save_parameters, saved_config
@@ -59,20 +61,17 @@ class Agent:
             self.algorithm = algorithm if isinstance(algorithm, str) else _name_of(algorithm)
         if not self.algorithm:
             raise UsageError("Agent needs algorithm=, or use PPO, DQN, SAC, ...")
-        layers: list[dict[str, Any]] = []
         if network is not None and not callable(network) and not isinstance(network, str):
             raise UsageError(f"network is a name or a function, not {type(network).__name__}.")
         if isinstance(network, str):
             settings["network"] = network
             network = None
         preset = settings.pop("preset", None)
-        if preset is not None:
-            layers.append(load_preset(preset))
-            if layers[0].get("algorithm") != self.algorithm:
-                raise UsageError(f"preset {preset!r} is for {layers[0].get('algorithm')}.")
-        if name is not None:
-            layers.append({"env": name})
-        self.config = resolve(self.algorithm, *layers, settings)
+        tuned = {} if preset is None else load_preset(preset)
+        if tuned.get("algorithm", self.algorithm) != self.algorithm:
+            raise UsageError(f"preset {preset!r} is for {tuned['algorithm']}.")
+        named = {} if name is None else {"env": name}
+        self.config = resolve(self.algorithm, tuned, named, settings)
         if not self.config.env.env:
             raise UsageError("no environment: pass an id, a factory or an environment object.")
         self._code = UserCode(source, network, make)
@@ -83,24 +82,18 @@ class Agent:
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse what would be set and never read, such as ``agent.learning_rate = 1e-5``."""
-        if name.startswith("_"):  # ours, some of it at each prediction
-            super().__setattr__(name, value)
-            return
-        config, kind = vars(self).get("config"), type(self)
-        settings = {} if config is None else config.flat()
-        if name in settings:
-            given = "" if name == "env" else f", {name}={short(value)}"
-            raise UsageError(
-                f"agent.{name} = {short(value)} would change nothing: settings are chosen when an "
-                f"agent is made, by {kind.__name__}(env{given})."
-            )
-        there = name in ("config", "summary") or hasattr(kind, name)
-        if not there and kind.__module__ == __name__:
-            raise UsageError(
-                f"agent.{name} = {short(value)} would change nothing: {kind.__name__} has no such "
-                f"attribute; settings are given to {kind.__name__}(env, ...)."
-                f"{nearest(name, settings)}"
-            )
+        kind, why = type(self), ""
+        if not name.startswith("_"):  # ours, some of it at each prediction
+            settings = self.config.flat() if "config" in vars(self) else {}
+            there = name in ("config", "summary") or hasattr(kind, name)
+            if name in settings:
+                given = "" if name == "env" else f", {name}={short(value)}"
+                why = f"settings are chosen when an agent is made, by {kind.__name__}(env{given})."
+            elif not there and kind.__module__ == __name__:
+                why = f"{kind.__name__} has no such attribute; settings are given to "
+                why += f"{kind.__name__}(env, ...).{nearest(name, settings)}"
+        if why:
+            raise UsageError(f"agent.{name} = {short(value)} would change nothing: {why}")
         super().__setattr__(name, value)
 
     def learn(
@@ -130,14 +123,15 @@ class Agent:
                 "training started while a spawned process was importing this script: put the calls "
                 'under if __name__ == "__main__":'
             )
-        folder_name = run_dir if run_dir is not None else self.config.run.run_dir
+        run = self.config.run
+        path = run.run_dir if run_dir is None else run_dir
         changes = {
-            "steps": self.config.run.steps if total_timesteps is None else total_timesteps,
-            "run_dir": None if folder_name is None else str(folder_name),
-            "seed": _continued(self.config.run.seed, self._learned),
+            "steps": run.steps if total_timesteps is None else total_timesteps,
+            "run_dir": None if path is None else str(path),
+            "seed": _continued(run.seed, self._learned),
         }
         config = resolve(self.algorithm, self.config.flat(), changes)
-        display = None
+        display = Display()
         if progress_bar:
             from rich.console import Console
 
@@ -145,21 +139,17 @@ class Agent:
             from flatout.run.display import LiveDisplay
 
             display = LiveDisplay(config, Console(file=tolerant(sys.stdout)))
-        folder = None if folder_name is None else RunFolder(Path(folder_name))
-        try:
+        with nullcontext() if path is None else closing(RunFolder(Path(path))) as folder:
             trainer = Trainer(
                 config, code=self._code, folder=folder,
                 initial=self._acting.arrays, callback=callback, display=display,
             )  # fmt: skip
             self.summary = trainer.run()
-        finally:
-            if folder is not None:
-                folder.close()
         if trainer.final is not None:
             arrays = trainer.final.arrays.items()
             self._acting.learned({n: np.array(a) for n, a in arrays if n.startswith(PREFIX)})
             self._learned += 1
-        if trainer.signalled is not None:
+        if trainer.interrupts.signum is not None:
             raise KeyboardInterrupt
         return self
 

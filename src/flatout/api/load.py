@@ -29,9 +29,7 @@ def load_any(
         path: a saved agent or a run folder.
         prefer: ``best``, ``final``, or ``newest``, which may be a checkpoint's of a run that goes
             on. A run that has neither of the others yet gives that, too.
-        env: the environment, where the saved one's module is not to be trusted by itself.
-        trust: whatever the file names may be used.
-        algorithm: one of the user's, where the saved one's module is not to be trusted by itself.
+        env, algorithm, trust: see `Agent.load`.
 
     Raises:
         UsageError, CheckpointError: there is none, or it is corrupt.

@@ -116,7 +116,7 @@ def _train(argv: list[str]) -> int:
         report(summary, console)
     trouble(sys.stdout, f"the summary is in {path}")
     if trainer.interrupted is None:  # another signal came as the run ended
-        return 0 if trainer.signalled is None else 128 + trainer.signalled
+        return 0 if interrupts.signum is None else 128 + interrupts.signum
     state = "before the first step; nothing was trained"
     if summary:
         state = f"saved; go on with: flatout train --resume {path}"

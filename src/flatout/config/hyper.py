@@ -74,19 +74,18 @@ Schedule = Annotated[float | str, check_schedule]
 
 @dataclass(frozen=True)
 class Hyper:
-    """What is said of every algorithm.
+    """What is said of every algorithm."""
 
-    Attributes:
-        defaults: settings of other components whose defaults depend on the algorithm.
-        acts: whether it learns from environments; else from a dataset.
-        differentiates: whether it computes gradients.
-        only_serial: why it needs ``schedule=serial``, or an empty string.
-    """
+    defaults: ClassVar[dict[str, Any]] = {}  # of other components' settings, for this algorithm
+    acts: ClassVar[bool] = True  # learns from environments; else from a dataset
+    differentiates: ClassVar[bool] = True  # computes gradients
+    only_serial: ClassVar[str] = ""  # why it needs ``schedule=serial``, if it does
+    no_limit: ClassVar[str] = ""  # what else to do where an environment has no time limit
 
-    defaults: ClassVar[dict[str, Any]] = {}
-    acts: ClassVar[bool] = True
-    differentiates: ClassVar[bool] = True
-    only_serial: ClassVar[str] = ""
+    @property
+    def fixed_horizon(self) -> int | None:
+        """T, if these settings say it; None: of whole episodes; 0: the algorithm says it."""
+        return 0
 
     def check_together(self, envs: int) -> None:
         """Refuse values that exclude each other or the number of environments."""
@@ -145,6 +144,10 @@ class PPOConfig(OnPolicyConfig):
     replay_trajectories: Count = 1
     """Learn from this many last trajectories, each with the log-probabilities it was acted with."""
 
+    @property
+    def fixed_horizon(self) -> int | None:
+        return self.n_steps if self.rollout_episodes is None else None
+
     def check_together(self, envs: int) -> None:
         if self.rollout_episodes is not None:
             return
@@ -152,10 +155,11 @@ class PPOConfig(OnPolicyConfig):
         rollout = self.n_steps * envs * kept
         if batch > rollout or rollout % batch:
             factor = f" x replay_trajectories {kept}" if kept > 1 else ""
+            fits = (n for n in range(min(batch, 65536, rollout), 1, -1) if rollout % n == 0)
             raise UsageError(
                 f"a rollout of n_steps {self.n_steps} x envs {envs}{factor} = {rollout} "
                 f"transitions does not divide into minibatches of batch_size {batch}; choose a "
-                f"batch_size such as {_divisor(rollout, min(batch, 65536))}."
+                f"batch_size such as {next(fits, rollout)}."
             )
         ok = not (self.normalize_advantage and min(rollout, batch) < 2)
         need(ok, "batch_size", batch, "advantage normalisation needs at least 2")
@@ -177,8 +181,7 @@ class A2CConfig(OnPolicyConfig):
 
     def check_together(self, envs: int) -> None:
         ok = not (self.normalize_advantage and self.n_steps * envs < 2)
-        words = "advantage normalisation needs at least 2 transitions"
-        need(ok, "n_steps", self.n_steps, words)
+        need(ok, "n_steps", self.n_steps, "advantage normalisation needs at least 2 transitions")
 
 
 @dataclass(frozen=True)
@@ -191,6 +194,7 @@ class GeneticConfig(Hyper):
         "it selects among the members that played, which a schedule that learns meanwhile has "
         "already replaced"
     )
+    no_limit: ClassVar[str] = " Or say with --n-steps how many."
 
     rollout_episodes: Count = 1
     """Episodes that each member plays in a generation; their mean return is its fitness."""
@@ -201,6 +205,10 @@ class GeneticConfig(Hyper):
     """Best members that stay as they are; the others become noisy copies of them."""
     noise: Schedule = 0.05
     """Standard deviation of the noise on parameters; lin_0.1_0.01 falls over the run."""
+
+    @property
+    def fixed_horizon(self) -> int | None:
+        return self.n_steps
 
 
 @dataclass(frozen=True)
@@ -353,9 +361,3 @@ HYPER: dict[str, type[Hyper]] = {
     "ppo": PPOConfig, "a2c": A2CConfig, "dqn": DQNConfig, "ddpg": DDPGConfig, "td3": TD3Config,
     "sac": SACConfig, "genetic": GeneticConfig, "classify": ClassifyConfig,
 }  # fmt: skip
-
-
-def _divisor(number: int, near: int) -> int:
-    """The largest divisor of `number` from 2 to `near`, else `number` itself."""
-    smaller = range(min(near, number), 1, -1)
-    return next((divisor for divisor in smaller if number % divisor == 0), number)

@@ -12,12 +12,7 @@ from typing import Any
 
 from flatout.config.placement import DeviceName, Placement
 from flatout.errors import FlatoutError
-
-
-def cache_folder() -> Path:
-    """The cache of compiled programs (respects ``XDG_CACHE_HOME``)."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "flatout" / "xla"
+from flatout.hardware.inventory import VIRTUAL
 
 
 def show_virtual_devices(count: int | None) -> None:
@@ -27,9 +22,6 @@ def show_virtual_devices(count: int | None) -> None:
     given = os.environ.get("XLA_FLAGS", "").split()
     kept = [flag for flag in given if not flag.startswith(VIRTUAL)]
     os.environ["XLA_FLAGS"] = " ".join([*kept, f"{VIRTUAL}={count}"])
-
-
-VIRTUAL = "--xla_force_host_platform_device_count"
 
 
 def start(placement: Placement) -> list[str]:
@@ -53,16 +45,15 @@ def start(placement: Placement) -> list[str]:
         if placement.memory is not None and gpus:
             notes.append("memory= has no effect: this program has used JAX before")
         return notes
-    if not gpus:
-        jax.config.update("jax_platforms", "cpu")
-    elif not os.environ.get("JAX_PLATFORMS"):
-        jax.config.update("jax_platforms", "cuda,cpu")
+    if not gpus or not os.environ.get("JAX_PLATFORMS"):
+        jax.config.update("jax_platforms", "cuda,cpu" if gpus else "cpu")
     if gpus:
         jax.config.update("jax_cuda_visible_devices", ",".join(str(index) for index in gpus))
     # A small network's act takes 20 us in the calling thread, three times that in another.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if jax.config.values["jax_compilation_cache_dir"] is None:
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(caches / "flatout" / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return notes

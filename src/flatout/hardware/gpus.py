@@ -7,7 +7,7 @@ worked (GPM, Hopper and newer).
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,23 +38,20 @@ class Gpus:
         self._names: list[str] = []
         self._gpm: list[tuple[Any, Any] | None] = []  # memory of two samples, by GPU
         self._primed: set[int] = set()
-        self._open = False
+        self._undo = ExitStack()
         import pynvml  # the import name of nvidia-ml-py
 
-        self._nvml: Any = pynvml
-        nvml = self._nvml
+        nvml: Any = pynvml
+        self._nvml, failure = nvml, "No GPU is seen: NVML says"
         try:
             nvml.nvmlInit()
+            self._undo.callback(nvml.nvmlShutdown)
+            failure = "The NVIDIA driver does not list its GPUs:"
+            handles = [handle for _, handle in visible_handles(nvml)]
+            self._names = [str(nvml.nvmlDeviceGetName(handle)) for handle in handles]
+            self._handles = handles
         except nvml.NVMLError as error:
-            self.notes.append(f"No GPU is seen: NVML says {_words(error)}.")
-            return
-        self._open = True
-        try:
-            self._handles = [handle for _, handle in visible_handles(nvml)]
-            self._names = [str(nvml.nvmlDeviceGetName(handle)) for handle in self._handles]
-        except nvml.NVMLError as error:
-            self.notes.append(f"The NVIDIA driver does not list its GPUs: {_words(error)}.")
-            self._handles = []
+            self.notes.append(f"{failure} {_words(error)}.")
         self._gpm = [self._prepare(handle) for handle in self._handles]
         if self._handles and not any(self._gpm):
             self.notes.append("How full the GPU is cannot be seen on this card, only how busy.")
@@ -65,21 +62,15 @@ class Gpus:
 
     def close(self) -> None:
         """Release the driver."""
-        if self._open:
-            for pair in self._gpm:
-                for sample in pair or ():
-                    with suppress(self._nvml.NVMLError):
-                        self._nvml.nvmlGpmSampleFree(sample)
-            with suppress(self._nvml.NVMLError):
-                self._nvml.nvmlShutdown()
-        self._open, self._handles = False, []
+        self._handles = []
+        with suppress(self._nvml.NVMLError):
+            self._undo.close()
 
     def _read_gpu(self, index: int, pids: Collection[int]) -> GpuSample:
         nvml, handle = self._nvml, self._handles[index]
         busy: float | None = None
-        used = total = 0
-        ours: list[int] = []
-        other_count, ours_mb, hidden = 0, 0, False
+        used = total = others = 0
+        ours: dict[int, int | None] = {}  # the program's processes and what each holds
         with suppress(nvml.NVMLError):
             busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
         with suppress(nvml.NVMLError):
@@ -88,14 +79,13 @@ class Gpus:
         with suppress(nvml.NVMLError):
             for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
                 if process.pid in pids:
-                    ours.append(process.pid)
-                    hidden = hidden or process.usedGpuMemory is None
-                    ours_mb += (process.usedGpuMemory or 0) // MiB
+                    ours[process.pid] = process.usedGpuMemory
                 else:
-                    other_count += 1
+                    others += 1
+        ours_mb = None if None in ours.values() else sum(mb // MiB for mb in ours.values() if mb)
         return GpuSample(
-            index, self._names[index], busy, self._full(index), used, total,
-            None if hidden else ours_mb, tuple(ours), other_count,
+            index, self._names[index], busy, self._full(index), used, total, ours_mb,
+            tuple(ours), others,
         )  # fmt: skip
 
     def _prepare(self, handle: Any) -> tuple[Any, Any] | None:
@@ -104,7 +94,10 @@ class Gpus:
         try:
             if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
                 return None
-            return nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
+            pair = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
+            for sample in pair:
+                self._undo.callback(nvml.nvmlGpmSampleFree, sample)
+            return pair
         except (nvml.NVMLError, AttributeError):
             return None
 
@@ -117,10 +110,9 @@ class Gpus:
         before, now = pair
         try:
             nvml.nvmlGpmSampleGet(handle, now)
-            has_previous = index in self._primed
-            self._primed.add(index)
             self._gpm[index] = (now, before)
-            if not has_previous:
+            if index not in self._primed:
+                self._primed.add(index)
                 return None
             query = nvml.c_nvmlGpmMetricsGet_t()
             query.version, query.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +14,11 @@ from typing import Any
 
 from flatout.config.placement import CPU, DeviceName, Placement, parse, with_devices
 from flatout.errors import UsageError
+from flatout.hardware.processes import MiB
+from flatout.storage.kernel import kernel_text
 
-MiB = 1024 * 1024
+VIRTUAL = "--xla_force_host_platform_device_count"
+"""XLA's flag for several CPU devices."""
 
 
 @dataclass(frozen=True)
@@ -57,22 +62,20 @@ class Hardware:
 
     def describe(self) -> str:
         """The devices that a placement may name, in words."""
-        devices = [f"cpu ({self.cores} cores)"]
-        if self.cpu_devices > 1:
-            devices[0] = f"cpu:0 to cpu:{self.cpu_devices - 1} ({self.cores} cores)"
-        devices += [f"gpu:{gpu.index} ({gpu.name})" for gpu in self.usable_gpus]
-        return ", ".join(devices)
+        cpus = "cpu" if self.cpu_devices == 1 else f"cpu:0 to cpu:{self.cpu_devices - 1}"
+        gpus = (f"gpu:{gpu.index} ({gpu.name})" for gpu in self.usable_gpus)
+        return ", ".join([f"{cpus} ({self.cores} cores)", *gpus])
 
     @property
     def unused_gpu_warning(self) -> str:
         """A warning if JAX cannot use the machine's GPUs, or empty."""
         if not self.gpus or self.cuda_plugin:
             return ""
+        others = len(self.gpus) - 1
+        more = f" and {others} more" if others else ""
         return (
-            f"This machine has {self.gpus[0].name}"
-            + (f" and {len(self.gpus) - 1} more" if len(self.gpus) > 1 else "")
-            + ", but JAX has no CUDA plugin here, so nothing would ever run on it: "
-            "pip install 'flatout[cuda12]' (or [cuda13])."
+            f"This machine has {self.gpus[0].name}{more}, but JAX has no CUDA plugin here, so "
+            "nothing would ever run on it: pip install 'flatout[cuda12]' (or [cuda13])."
         )
 
 
@@ -86,9 +89,7 @@ def inventory() -> Hardware:
     if limit is not None and limit < total:
         total, available = limit, min(available, max(0, limit - used))
     gpus, note = _gpus()
-    flag = re.search(
-        r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", "")
-    )
+    flag = re.search(rf"{VIRTUAL}=(\d+)", os.environ.get("XLA_FLAGS", ""))
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
     return Hardware(
         cpu_name=_cpu_name(),
@@ -172,38 +173,24 @@ def _soften(placement: Placement, available: set[DeviceName]) -> Placement:
 
 def _cores() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    try:  # a container's CPU quota, cgroup v2
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            cores = min(cores or 1, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass
-    return cores or 1
+    # A container's CPU quota, cgroup v2; "max" is none.
+    quota = re.fullmatch(r"(\d+) ([1-9]\d*)\s*", kernel_text("/sys/fs/cgroup/cpu.max"))
+    return min(cores or 1, max(1, int(quota[1]) // int(quota[2]))) if quota else cores or 1
 
 
 def _container_memory() -> tuple[int | None, int]:
     """The container's memory limit and use in bytes (cgroup v2), or (None, 0)."""
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        stat = Path("/sys/fs/cgroup/memory.stat").read_text()
-        cached = re.search(r"^inactive_file (\d+)$", stat, re.M)  # reclaimable
-        used -= int(cached[1]) if cached else 0
-        return (None if limit == "max" else int(limit)), used
-    except (OSError, ValueError):
+    files = ("max", "current", "stat")
+    limit, used, stat = (kernel_text(f"/sys/fs/cgroup/memory.{name}") for name in files)
+    if not limit.strip().isdecimal() or not used.strip().isdecimal():
         return None, 0
+    cached = re.search(r"^inactive_file (\d+)$", stat, re.M)  # reclaimable
+    return int(limit), int(used) - (int(cached[1]) if cached else 0)
 
 
 def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    import platform
-
-    return platform.processor() or platform.machine()
+    name = re.search(r"^model name.*?: *(.*)", kernel_text("/proc/cpuinfo"), re.M)
+    return name[1].strip() if name else platform.processor() or platform.machine()
 
 
 def _gpus() -> tuple[tuple[Gpu, ...], str]:
@@ -220,8 +207,8 @@ def _gpus() -> tuple[tuple[Gpu, ...], str]:
         for number, (physical, handle) in enumerate(visible_handles(pynvml)):
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
             total, free = int(memory.total) // MiB, int(memory.free) // MiB
-            name, users = str(pynvml.nvmlDeviceGetName(handle)), _gpu_processes(handle)
-            gpus.append(Gpu(number, name, total, free, physical, users))
+            name, users = str(pynvml.nvmlDeviceGetName(handle)), _gpu_processes(pynvml, handle)
+            gpus.append(Gpu(number, name, total, free, physical, tuple(users)))
         return tuple(gpus), ""
     except pynvml.NVMLError as error:
         return (), f"the NVIDIA driver does not list its GPUs ({error})"
@@ -230,23 +217,15 @@ def _gpus() -> tuple[tuple[Gpu, ...], str]:
             pynvml.nvmlShutdown()
 
 
-def _gpu_processes(handle: object) -> tuple[GpuProcess, ...]:
+def _gpu_processes(nvml: Any, handle: Any) -> Iterator[GpuProcess]:
     import psutil
-    import pynvml
 
-    try:
-        running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except pynvml.NVMLError:
-        return ()
-    processes: list[GpuProcess] = []
-    for process in running:
-        try:
-            name = psutil.Process(process.pid).name()
-        except psutil.Error:
-            name = "?"
-        used = process.usedGpuMemory
-        processes.append(GpuProcess(process.pid, name, None if used is None else used // MiB))
-    return tuple(processes)
+    with suppress(nvml.NVMLError):
+        for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+            name, used = "?", process.usedGpuMemory
+            with suppress(psutil.Error):
+                name = psutil.Process(process.pid).name()
+            yield GpuProcess(process.pid, name, None if used is None else used // MiB)
 
 
 def visible_handles(nvml: Any) -> list[tuple[int, Any]]:
@@ -287,7 +266,7 @@ def visible_indices(setting: str | None, uuids: list[str]) -> list[int]:
             matches = [i for i, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
             if len(matches) != 1:
                 break
-            index = matches[0]
+            (index,) = matches
         if index in visible:  # named twice: CUDA then shows none
             return []
         visible.append(index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,12 +16,14 @@ from typing import Any
 from flatout.hardware.gpus import Gpus, GpuSample
 from flatout.hardware.processes import LinuxTree, PortableTree, Reading, open_tree
 from flatout.storage import nofollow
+from flatout.storage.kernel import kernel_text
+from flatout.storage.span_records import json_lines
 
 GROWTH_S = 300.0
 """A recorded line covers 1/300 of the recording so far, or one sample if that is longer."""
 
-BUSY = (0, 1, 2, 5, 6)
-"""Fields of the kernel's CPU times that count as busy: not idle, waiting or stolen."""
+BUSY = (1, 2, 3, 6, 7)
+"""Fields of a CPU's line in /proc/stat that count as busy: not idle, waiting or stolen."""
 
 
 @dataclass(frozen=True)
@@ -51,28 +54,20 @@ class MonitorSample:
     @staticmethod
     def from_json(values: dict[str, Any]) -> MonitorSample:
         """The inverse of `as_json`."""
-        values = dict(values)
-        gpus = tuple(
-            GpuSample(**{**gpu, "ours": tuple(gpu.get("ours", ()))})
-            for gpu in values.pop("gpus", ())
-        )
-        processes = {int(pid): float(n) for pid, n in values.pop("processes", {}).items()}
-        notes = tuple(str(note) for note in values.pop("notes", ()))
-        return MonitorSample(**values, processes=processes, gpus=gpus, notes=notes)
+        rows = values.get("gpus", ())
+        gpus = tuple(GpuSample(**gpu | {"ours": tuple(gpu.get("ours", ()))}) for gpu in rows)
+        processes = {int(pid): float(n) for pid, n in values.get("processes", {}).items()}
+        notes = tuple(str(note) for note in values.get("notes", ()))
+        return MonitorSample(**values | {"processes": processes, "gpus": gpus, "notes": notes})
 
 
 class Monitor:
     """Samples a process and its descendants.
 
     Args:
-        root_pid: the process at the top.
         interval_s: seconds between two samples of a recorder.
         cores: cores that the program may use; by default this machine's within its limits.
-        clock: gives each sample's time; by default seconds since the monitor was made.
-        tree, gpus: read the processes and the GPUs.
-
-    Attributes:
-        notes: what cannot be read, one sentence each.
+        clock: gives each sample's time, in seconds.
     """
 
     def __init__(
@@ -81,7 +76,7 @@ class Monitor:
         interval_s: float = 1.0,
         *,
         cores: int | None = None,
-        clock: Callable[[], float] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
         tree: LinuxTree | PortableTree | None = None,
         gpus: Gpus | None = None,
     ) -> None:
@@ -90,14 +85,13 @@ class Monitor:
 
             cores = inventory().cores
         self.interval_s = interval_s
-        began = time.perf_counter()
-        self._clock = clock or (lambda: time.perf_counter() - began)
+        self._clock = clock
         self._cpus = _allowed(root_pid)
         # The program may be bound to fewer cores than this process.
         self.cores = min(cores, len(self._cpus)) if self._cpus else cores
         self._tree = tree or open_tree(root_pid)
         self._gpus = gpus or Gpus()
-        self.notes = self._gpus.notes
+        self.notes = self._gpus.notes  # what cannot be read, one sentence each
         self._told = 0
         self._at = time.perf_counter()
         self._last = self._tree.read()
@@ -118,96 +112,77 @@ class Monitor:
         }
         busy_s, share = _busy_seconds(self._cpus), None
         if busy_s is not None and self._busy_s is not None:
-            share = (busy_s - self._busy_s) / seconds / max(len(self._cpus), 1)
-            share = min(max(share, 0.0), 1.0)
-        notes = tuple(self.notes[self._told :])
-        self._told = len(self.notes)
-        sample = MonitorSample(
+            share = (busy_s - self._busy_s) / seconds / len(self._cpus)
+            share = round(min(max(share, 0.0), 1.0), 4)
+        self._last, self._at, self._busy_s = reading, now, busy_s
+        notes, self._told = tuple(self.notes[self._told :]), len(self.notes)
+        return MonitorSample(
             t=round(self._clock(), 3),
             seconds=round(seconds, 4),
             cores=self.cores,
             cpu=round(min(spent / seconds / self.cores, 1.0), 4),
-            cpu_all=None if share is None else round(share, 4),
+            cpu_all=share,
             rss_mb=None if gone or reading.rss_mb is None else round(reading.rss_mb, 1),
             processes=processes,
             threads=reading.threads,
             gpus=self._gpus.read({pid for pid, _ in reading.processes}),
             notes=notes,
+            **self._threads(reading, now),
         )
-        sample = self._threads(sample, reading, now)
-        self._last, self._at, self._busy_s = reading, now, busy_s
-        return sample
 
     def close(self) -> None:
         """Release the GPUs' driver."""
         self._gpus.close()
 
-    def _threads(self, sample: MonitorSample, reading: Reading, now: float) -> MonitorSample:
-        """Add what the threads did since their last reading."""
+    def _threads(self, reading: Reading, now: float) -> dict[str, float]:
+        """What the threads did since their last reading; empty if they were not read."""
         if reading.switches is None:
-            return sample
+            return {}
         before, seconds = self._detailed, max(now - self._detailed_at, 1e-6)
         self._detailed, self._detailed_at = reading, now
-        rates: list[float | None] = [None, None]
-        if before.switches is not None:
-            pairs = zip(reading.switches, before.switches, strict=True)
-            rates = [round(max(new - old, 0) / seconds, 1) for new, old in pairs]
-        busiest = max(
-            (
-                (total - before.by_thread[thread]) / seconds
-                for thread, total in reading.by_thread.items()
-                if thread in before.by_thread
-            ),
-            default=None,
-        )
-        return replace(
-            sample,
-            runnable=None if reading.runnable is None else float(reading.runnable),
-            busiest=None if busiest is None else round(min(max(busiest, 0.0), 1.0), 3),
-            voluntary=rates[0],
-            involuntary=rates[1],
-        )
+        rates: dict[str, float] = {}
+        if reading.runnable is not None:
+            rates["runnable"] = float(reading.runnable)
+        if common := reading.by_thread.keys() & before.by_thread.keys():
+            used = max(reading.by_thread[thread] - before.by_thread[thread] for thread in common)
+            rates["busiest"] = round(min(max(used / seconds, 0.0), 1.0), 3)
+        for name, new, old in zip(
+            ("voluntary", "involuntary"), reading.switches, before.switches or (), strict=False
+        ):
+            rates[name] = round(max(new - old, 0) / seconds, 1)
+        return rates
 
 
-class Recorder:
+class Recorder(threading.Thread):
     """Samples in a background thread, and appends JSON lines to a file; write errors are ignored.
 
     In a long recording each line merges several samples (`merged`), which limits the file's size.
-
-    Attributes:
-        latest: the newest sample.
-        samples: the recorded ones so far.
     """
 
     def __init__(self, monitor: Monitor, path: Path | None = None) -> None:
+        super().__init__(name="monitor", daemon=True)
         self._monitor = monitor
         self._path = path
-        self.latest: MonitorSample | None = None
+        self.latest: MonitorSample | None = None  # the newest sample
         self.samples: list[MonitorSample] = []  # written, or to be
         self._open: list[MonitorSample] = []  # not yet merged
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
-
-    def start(self) -> Recorder:
-        """Start the thread; returns itself."""
-        self._thread.start()
-        return self
+        self._last = threading.Event()
 
     def stop(self) -> None:
         """Take and write the last sample, and stop the thread."""
-        if self._thread.is_alive():
-            self._stopped.set()
-            self._thread.join()
+        if self.is_alive():
+            self._last.set()
+            self.join()
         self._monitor.close()
 
-    def _run(self) -> None:
+    def run(self) -> None:
         began = time.monotonic()
         file = None
         if self._path is not None:
             with suppress(OSError):
                 file = nofollow.open_stream(self._path, nofollow.APPEND)
         try:
-            while not self._stopped.wait(self._monitor.interval_s):
+            while not self._last.wait(self._monitor.interval_s):
                 self._take(file, time.monotonic() - began)
             self._take(file, None)
         finally:
@@ -266,15 +241,14 @@ def merged(samples: Sequence[MonitorSample]) -> MonitorSample:
 def read_samples(path: Path) -> list[MonitorSample]:
     """The samples of a recording; damaged lines and a missing file are skipped."""
     samples: list[MonitorSample] = []
-    with suppress(OSError):
-        for line in nofollow.read(path).splitlines():
-            with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                samples.append(MonitorSample.from_json(json.loads(line)))
+    for values in json_lines(path):
+        with suppress(ValueError, KeyError, TypeError, AttributeError):
+            samples.append(MonitorSample.from_json(values))
     return samples
 
 
 def _drop_empty(values: dict[str, Any]) -> dict[str, Any]:
-    return {n: v for n, v in values.items() if v is not None and v != [] and v != ()}
+    return {name: value for name, value in values.items() if value not in (None, [], ())}
 
 
 def _allowed(pid: int) -> frozenset[int]:
@@ -287,15 +261,6 @@ def _allowed(pid: int) -> frozenset[int]:
 
 def _busy_seconds(cpus: frozenset[int]) -> float | None:
     """CPU seconds that all programs have used on these CPUs since boot."""
-    total = 0
-    try:
-        with open("/proc/stat", "rb") as file:
-            for line in file:
-                name, *fields = line.split()
-                if not name.startswith(b"cpu"):
-                    break
-                if name[3:].isdigit() and int(name[3:]) in cpus:
-                    total += sum(int(fields[index]) for index in BUSY)
-    except (OSError, ValueError, IndexError):
-        return None
+    lines = [line.split() for line in re.findall(r"^cpu(\d.*)", kernel_text("/proc/stat"), re.M)]
+    total = sum(int(line[at]) for line in lines if int(line[0]) in cpus for at in BUSY)
     return total / os.sysconf("SC_CLK_TCK") if total else None

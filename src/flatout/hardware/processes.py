@@ -7,17 +7,22 @@ Elsewhere psutil does it.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flatout.storage.kernel import kernel_text
+
 MiB = 1024 * 1024
 PATIENCE = 250.0  # seconds between two detailed readings, for each second that one takes
 
 STATE, UTIME, STIME, CUTIME, CSTIME, START = 0, 11, 12, 13, 14, 19
 """Fields of a stat file, counted after the name."""
+
+_SWITCHES = re.compile(r"^((?:non)?voluntary)_ctxt_switches:\s*(\d+)", re.M)
 
 
 @dataclass
@@ -63,7 +68,7 @@ class LinuxTree:
             self._due = time.monotonic() + PATIENCE * (time.thread_time() - began)
         private = shared = 0.0
         for pid in self._pids:
-            fields = self._stat(f"{pid}/stat")
+            fields = _stat(f"{self._proc}/{pid}/stat")
             if fields is None:
                 continue
             used = (int(fields[UTIME]) + int(fields[STIME])) * self._second
@@ -72,7 +77,7 @@ class LinuxTree:
             reading.processes[pid, int(fields[START])] = used
             if not detailed:
                 reading.threads += int(fields[17])
-            pages = self._text(f"{pid}/statm").split()
+            pages = kernel_text(f"{self._proc}/{pid}/statm").split()
             if len(pages) > 2:
                 private += int(pages[1]) - int(pages[2])
                 shared = max(shared, float(pages[2]))
@@ -82,7 +87,8 @@ class LinuxTree:
     def _read_threads(self, reading: Reading) -> None:
         """List the processes and read their threads."""
         pids, waiting = list[int](), [self._root]
-        this_thread, voluntary, involuntary, runnable = threading.get_native_id(), 0, 0, 0
+        this_thread, runnable = threading.get_native_id(), 0
+        switches = {"voluntary": 0, "nonvoluntary": 0}
         while waiting:
             pid = waiting.pop()
             pids.append(pid)
@@ -91,9 +97,9 @@ class LinuxTree:
             except OSError:
                 continue
             for thread in threads:
-                place = f"{pid}/task/{thread}"
-                waiting += map(int, self._text(f"{place}/children").split())
-                fields = self._stat(f"{place}/stat")
+                place = f"{self._proc}/{pid}/task/{thread}"
+                waiting += map(int, kernel_text(f"{place}/children").split())
+                fields = _stat(f"{place}/stat")
                 if fields is None:
                     continue
                 reading.threads += 1
@@ -101,31 +107,17 @@ class LinuxTree:
                 runnable += fields[STATE] == "R" and int(thread) != this_thread
                 spent = (int(fields[UTIME]) + int(fields[STIME])) * self._second
                 reading.by_thread[int(thread)] = spent
-                for line in self._text(f"{place}/status").splitlines()[-2:]:
-                    name, _, count = line.partition(":")
-                    if name == "voluntary_ctxt_switches":
-                        voluntary += int(count)
-                    elif name == "nonvoluntary_ctxt_switches":
-                        involuntary += int(count)
+                for name, count in _SWITCHES.findall(kernel_text(f"{place}/status")):
+                    switches[name] += int(count)
         self._pids = pids
-        reading.runnable, reading.switches = runnable, (voluntary, involuntary)
+        reading.runnable = runnable
+        reading.switches = (switches["voluntary"], switches["nonvoluntary"])
 
-    def _stat(self, path: str) -> list[str] | None:
-        """The fields after the name; None if the process is gone."""
-        text = self._text(path)
-        fields = text[text.rfind(")") + 2 :].split()
-        return fields if len(fields) > START else None
 
-    def _text(self, path: str) -> str:
-        """A file's text; empty if it is gone or may not be read."""
-        try:
-            descriptor = os.open(f"{self._proc}/{path}", os.O_RDONLY)
-            try:
-                return os.read(descriptor, 1 << 16).decode("ascii", "replace")
-            finally:
-                os.close(descriptor)
-        except OSError:
-            return ""
+def _stat(path: str) -> list[str] | None:
+    """A stat file's fields after the name; None if the process is gone."""
+    fields = kernel_text(path).rpartition(")")[2].split()
+    return fields if len(fields) > START else None
 
 
 class PortableTree:

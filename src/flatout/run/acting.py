@@ -23,16 +23,12 @@ from flatout.types import NAMED, UserCode
 
 
 class Acting:
-    """An agent's parameters, and what acts with them, made on first use.
-
-    Attributes:
-        arrays: the learning state by name, or None before anything was learned.
-    """
+    """An agent's parameters, and what acts with them, made on first use."""
 
     def __init__(self, config: TrainConfig, code: UserCode = NAMED) -> None:
         self._config = config
         self._code = code
-        self.arrays: dict[str, np.ndarray] | None = None
+        self.arrays: dict[str, np.ndarray] | None = None  # the learning state by name
         self._policies: dict[tuple[int, bool], Policy] = {}
 
     @cached_property
@@ -65,13 +61,13 @@ class Acting:
 
     def evaluate(self, episodes: int, seed: int) -> Evaluation:
         """Play greedy episodes in environments of their own."""
-        algorithm = self._algorithm
+        algorithm, precision = self._algorithm, self._config.run.precision
         # Anew: a user's object was opened for its spaces, and cannot be again.
         task = open_task(self._config.env, self._code.env)
         limit = 1 if task.single else 16
-        precision = self._config.run.precision
-        evaluator = Evaluator(algorithm, task, episodes, seed, self._device, limit, precision)
-        with closing(evaluator):
+        with closing(
+            Evaluator(algorithm, task, episodes, seed, self._device, limit, precision)
+        ) as evaluator:
             evaluator.policy.compile()
             return evaluator.run(self.packed(), 0)
 

@@ -26,23 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class Components:
-    """What a run is made of, compiled and ready to start.
-
-    Attributes:
-        memory_mb: expected memory by device and what takes it, MiB.
-        notes: sentences for the user.
-    """
+    """What a run is made of, compiled and ready to start."""
 
     placement: Placement
     hardware: Hardware
     algorithm: Algorithm
     schedule: Schedule
     evaluator: Evaluator | Tester | None
-    memory_mb: dict[DeviceName, dict[str, float]]
-    notes: list[str]
+    memory_mb: dict[DeviceName, dict[str, float]]  # expected, by device and what takes it, MiB
+    notes: list[str]  # sentences for the user
 
     def close(self) -> None:
-        """Close all environments."""
         self.schedule.close()
         if self.evaluator is not None:
             self.evaluator.close()
@@ -50,21 +44,15 @@ class Components:
 
 @dataclass(frozen=True)
 class Job:
-    """A run whose placement is chosen and whose devices are started.
-
-    Attributes:
-        notes: sentences for the user, more of which may come.
-        discardable: see `Interrupts.discardable`.
-        announce: receives sentences for the user as they become known.
-    """
+    """A run whose placement is chosen and whose devices are started."""
 
     config: TrainConfig
     placement: Placement
     hardware: Hardware
-    notes: list[str]
+    notes: list[str]  # sentences for the user, more of which may come
     spans: Spans
-    discardable: Callable[[], AbstractContextManager[Any]]
-    announce: Callable[[str], None]
+    discardable: Callable[[], AbstractContextManager[Any]]  # see `Interrupts.discardable`
+    announce: Callable[[str], None]  # receives sentences for the user as they become known
 
 
 def learning_mesh(config: TrainConfig, placement: Placement) -> Mesh:

@@ -78,7 +78,7 @@ class LiveDisplay(Display):
             return
         self._drawn = now
         if not self.lost:
-            self._draw(progress, row, wall_s)
+            self._draw(*self._last)
             self._look()
 
     def load(self, steps_per_s: float, machine: str) -> None:

@@ -64,9 +64,7 @@ class Evaluator:
 
     Args:
         seed: the run's seed; evaluation draws its own stream of episode seeds from it.
-        device: where acting runs.
         max_envs: the most environments to play in together.
-        precision: of products on a GPU, see `RunConfig`.
     """
 
     def __init__(
@@ -118,7 +116,6 @@ class Evaluator:
         return Evaluation(returns, tuple(episode.length for episode in episodes))
 
     def close(self) -> None:
-        """Close the environments."""
         self._envs.close()
 
 

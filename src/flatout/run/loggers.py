@@ -7,7 +7,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,13 @@ FLUSH_S = 10.0
 EPISODE_MEANS = ("loss", "actor_loss", "critic_loss", "epsilon", "replay_fill", "replay_mb")
 """The algorithm's and replay's scalars that an episode's row has."""
 
-
 HIDDEN = ("episode", "env")
 """What of an episode's row TensorBoard does not show."""
 
 
 class JsonLines:
-    """``metrics.jsonl``: one object a row, ``step`` first.
-
-    A resumed run cuts off what lies after its checkpoint, at `offset` bytes.
-    """
+    """One object a row, ``step`` first. A resumed run cuts off what lies after its checkpoint, at
+    `offset` bytes."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
@@ -41,17 +38,12 @@ class JsonLines:
             self._file = nofollow.open_stream(path, nofollow.APPEND)
             self._file.truncate(min(max(offset, 0), os.fstat(self._file.fileno()).st_size))
 
-    def log(self, row: dict[str, float], step: int) -> None:
-        self.log_all([row], step)
-
-    def log_all(self, rows: Sequence[dict[str, float]], step: int) -> None:
+    def log(self, rows: Sequence[dict[str, float]], step: int) -> None:
         """Write several rows of one step."""
-        lines: list[str] = []
-        for row in rows:
-            clean = {name: value if math.isfinite(value) else None for name, value in row.items()}
-            lines.append(json.dumps({"step": step} | clean) + "\n")
+        clean = ({n: v if math.isfinite(v) else None for n, v in row.items()} for row in rows)
+        lines = "".join(json.dumps({"step": step} | row) + "\n" for row in clean)
         with writing(self._path):
-            self._file.write("".join(lines).encode())
+            self._file.write(lines.encode())
             self._file.flush()  # whoever follows the file sees each row at once
 
     def sync(self) -> int:
@@ -67,12 +59,10 @@ class JsonLines:
 
 
 class TensorBoard:
-    """TensorBoard events; after a resume, later events of the interrupted run are purged.
+    """TensorBoard events; an earlier file's do not count from `purge_step` on, after a resume.
 
     Written here and now: tensorboardX's own `SummaryWriter` sends each event through a queue
     between processes to a thread, which cost more than a millisecond of a busy run.
-
-    An earlier file's events do not count from `purge_step` on.
     """
 
     def __init__(self, folder: Path, purge_step: int | None = None) -> None:
@@ -92,10 +82,7 @@ class TensorBoard:
             self._write(step=purge_step, file_version="brain.Event:2")
             self._write(step=purge_step, session_log=started)
 
-    def log(self, row: dict[str, float], step: int) -> None:
-        self.log_all(row.items(), step)
-
-    def log_all(self, values: Iterable[tuple[str, float]], step: int) -> None:
+    def log(self, values: Iterable[tuple[str, float]], step: int) -> None:
         """Write one event of a step; a name may come again."""
         value = self._summary.Summary.Value
         summary = [value(tag=name, simple_value=number) for name, number in values]
@@ -138,29 +125,30 @@ class RunLogs:
         episodes: bool, stack: ExitStack,
     ) -> None:  # fmt: skip
         run = config.run
-        self._rows = self._episodes = self._board = None
+        self._rows = self._episodes = self._board = self._wandb = None
         self.by_episode = episodes and folder is not None
-        self._loggers: list[Callable[[dict[str, float], int], None]] = []
         if folder is not None:
             self._rows = JsonLines(folder / "metrics.jsonl", progress.metrics_bytes)
-            self._loggers.append(self._rows.log)
             stack.callback(self._rows.close)
             if run.tensorboard:
                 self._board = TensorBoard(folder, progress.steps + 1 if resumed else None)
-                self._loggers.append(self._board.log)
                 stack.callback(self._board.close)
             if self.by_episode:
                 self._episodes = JsonLines(folder / "episodes.jsonl", progress.episodes_bytes)
                 stack.callback(self._episodes.close)
         if run.wandb:
-            wandb = _wandb(run.wandb, config.env.env if folder is None else folder.name, config)
-            self._loggers.append(wandb.log)
-            stack.callback(wandb.finish)
+            name = config.env.env if folder is None else folder.name
+            self._wandb = _wandb(run.wandb, name, config)
+            stack.callback(self._wandb.finish)
 
     def log(self, row: dict[str, float], step: int) -> None:
         """Give one row to each."""
-        for log in self._loggers:
-            log(row, step)
+        if self._rows is not None:
+            self._rows.log([row], step)
+        if self._board is not None:
+            self._board.log(row.items(), step)
+        if self._wandb is not None:
+            self._wandb.log(row, step)
 
     def log_episodes(self, episodes: Episodes, progress: Progress) -> None:
         """Write the episodes that an iteration ended to ``episodes.jsonl`` and TensorBoard.
@@ -177,10 +165,10 @@ class RunLogs:
         for number, (env, total, length, q_max) in enumerate(zip(*columns, strict=True), first):
             row: dict[str, float] = {"return": total, "length": length, "env": env, "q_max": q_max}
             rows.append({"episode": number} | row | means)
-        self._episodes.log_all(rows, progress.steps)
+        self._episodes.log(rows, progress.steps)
         if self._board is not None:
             shown = ((f"episode/{n}", v) for row in rows for n, v in row.items() if n not in HIDDEN)
-            self._board.log_all(shown, progress.steps)
+            self._board.log(shown, progress.steps)
 
     def sync(self, progress: Progress) -> None:
         """Bring every row to disk, and keep the files' lengths for a resumed run."""

@@ -26,11 +26,10 @@ def start_recording(
 ) -> RunRecording:  # fmt: skip
     """Keep where the time goes from now on; `wall` gives the run's seconds so far."""
     schedule, hardware = components.schedule, components.hardware
-    waits = "sampler_wait_s" in schedule.stats()
     recording = RunRecording(
         spans, lanes=schedule.work, wall=wall, folder=folder, kept_s=progress.wall_s,
         cores=hardware.cores, devices=sample_devices,
-        waited=lambda: schedule.stats()["sampler_wait_s"] if waits else 0.0,
+        waited=lambda: schedule.stats().get("sampler_wait_s", 0.0),
     )  # fmt: skip
     cards = ", ".join(gpu.name for gpu in hardware.gpus) or "no GPU"
     times = clock.times()

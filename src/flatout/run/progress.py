@@ -18,41 +18,29 @@ WINDOW = 100
 
 @dataclass
 class Progress:
-    """The counters of a run: what a checkpoint keeps beside the schedule's state.
+    """The counters of a run: what a checkpoint keeps beside the schedule's state."""
 
-    Attributes:
-        steps, updates, episodes, iterations: counted since the run's start.
-        returns, lengths: of the last 100 episodes.
-        wall_s: seconds that earlier parts of a resumed run took.
-        reached: threshold -> [steps, seconds] once the mean of 100 returns reached it.
-        best_return: highest mean evaluation return, or None.
-        last_eval: the newest evaluation's row, until it is logged.
-        next_log, next_checkpoint, next_eval: steps at which each is due.
-        metrics_bytes, episodes_bytes: lengths of metrics.jsonl and episodes.jsonl.
-        pending: of each of the algorithm's scalars since the last row, the sum and of how many
-            iterations.
-        pending_count: iterations since the last row.
-        since_episode: the same sums since an episode ended.
-    """
-
-    steps: int = 0
+    steps: int = 0  # since the run's start, as the next three
     updates: int = 0
     episodes: int = 0
     iterations: int = 0
+    # Of the last 100 episodes.
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    wall_s: float = 0.0
+    wall_s: float = 0.0  # seconds that earlier parts of a resumed run took
+    # Threshold -> [steps, seconds] once the mean of 100 returns reached it.
     reached: dict[str, list[float]] = field(default_factory=dict)
-    best_return: float | None = None
-    last_eval: dict[str, float] | None = None
-    next_log: int = 0
+    best_return: float | None = None  # highest mean evaluation return
+    last_eval: dict[str, float] | None = None  # the newest evaluation's row, until it is logged
+    next_log: int = 0  # the step at which it is due, as the next two
     next_checkpoint: int = 0
     next_eval: int = 0
-    metrics_bytes: int = 0
-    episodes_bytes: int = 0
+    metrics_bytes: int = 0  # the length of metrics.jsonl
+    episodes_bytes: int = 0  # the length of episodes.jsonl
+    # Sum and number of each of the algorithm's scalars since the last row.
     pending: dict[str, list[float]] = field(default_factory=dict)
-    pending_count: int = 0
-    since_episode: dict[str, list[float]] = field(default_factory=dict)
+    pending_count: int = 0  # iterations since the last row
+    since_episode: dict[str, list[float]] = field(default_factory=dict)  # since an episode ended
 
     @property
     def return_mean_100(self) -> float | None:
@@ -74,12 +62,30 @@ class Progress:
         self.lengths.extend(metrics.episodes.length.tolist())
         for sums in (self.pending, self.since_episode) if by_episode else (self.pending,):
             for name, value in metrics.values.items():
-                if name in sums:
-                    sums[name][0] += value
-                    sums[name][1] += 1.0
-                else:
-                    sums[name] = [value, 1.0]
+                total, count = sums.get(name, (0.0, 0.0))
+                sums[name] = [total + value, count + 1.0]
         self.pending_count += 1
+
+    def means(self) -> dict[str, float]:
+        """Of each of the algorithm's scalars since the last row."""
+        return {name: total / count for name, (total, count) in self.pending.items()}
+
+    def drain(self) -> dict[str, float]:
+        """What a row of metrics says of these counters; the next row begins."""
+        row: dict[str, float] = {
+            "time/iterations": self.iterations,
+            "rollout/episodes": self.episodes,
+            "train/updates": self.updates,
+        }
+        if self.returns:
+            row["rollout/return_mean_100"] = float(np.mean(self.returns))
+            row["rollout/return_min_100"] = float(np.min(self.returns))
+            row["rollout/return_max_100"] = float(np.max(self.returns))
+            row["rollout/length_mean_100"] = float(np.mean(self.lengths))
+        row |= {metric(name): mean for name, mean in self.means().items()}
+        row |= self.last_eval or {}
+        self.pending, self.pending_count, self.last_eval = {}, 0, None
+        return row
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-compatible values."""
@@ -93,9 +99,9 @@ class Progress:
         Raises:
             LookupError, TypeError, ValueError: the values are damaged.
         """
-        kept = {spec.name: values[spec.name] for spec in dataclasses.fields(cls)}
+        kept: dict[str, Any] = {}
         for spec in dataclasses.fields(cls):
-            value = kept[spec.name]
+            value = kept[spec.name] = values[spec.name]
             if spec.type == "int" and (type(value) is not int or not 0 <= value < 2**53):
                 raise TypeError(f"{spec.name} = {str(value)[:40]} is no count")
         for name in ("reached", "pending", "since_episode"):
@@ -112,16 +118,16 @@ class Progress:
         return cls(**kept)
 
 
+def metric(name: str) -> str:
+    """What a learner's or a schedule's value is called in a row of metrics."""
+    return name if "/" in name else f"train/{name}"
+
+
 class Display:
-    """What shows a run while it lives; this base shows nothing.
+    """What shows a run while it lives; this base shows nothing."""
 
-    Attributes:
-        shows: whether it shows anything.
-        lost: why nothing is seen of it any more, or an empty string.
-    """
-
-    shows = False
-    lost = ""
+    shows = False  # whether it shows anything
+    lost = ""  # why nothing is seen of it any more
 
     def note(self, text: str) -> None:
         """Say one sentence."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import resource
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,10 +23,9 @@ def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
     installed = {"python": platform.python_version(), "flatout": flatout.__version__}
     for name in ("jax", "equinox", "optax", "gymnasium", "numpy"):
-        try:
+        installed[name] = "unknown"
+        with suppress(PackageNotFoundError):
             installed[name] = version(name)
-        except PackageNotFoundError:
-            installed[name] = "unknown"
     return installed
 
 

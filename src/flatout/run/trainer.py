@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from flatout.run.evaluate import Evaluation
 from flatout.run.interrupts import Interrupts
 from flatout.run.loggers import RunLogs
 from flatout.run.observe import closing_verdict, current_load, start_recording
-from flatout.run.progress import Display, Progress
+from flatout.run.progress import Display, Progress, metric
 from flatout.run.summary import summarise
 from flatout.spans import RunClock, Spans
 from flatout.storage import checkpoint, nofollow
@@ -38,6 +39,7 @@ Callback = Callable[[Progress, dict[str, float]], Any]
 """Called after every iteration with the counters and its metrics; False stops the run."""
 
 
+@dataclass(eq=False)
 class Trainer:
     """One run from its settings to its summary.
 
@@ -47,34 +49,26 @@ class Trainer:
         resume: go on from the folder's last checkpoint.
         initial: learning state to start from, as named arrays.
         started: `time.perf_counter_ns` at which the run's clock started (the process's start).
-        interrupts: handles signals already; by default handlers of its own are installed.
+        interrupts: handles signals already; by default handlers of its own are installed. Its
+            `signum` also tells of a signal that found the run just finished.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        *,
-        code: UserCode = NAMED,
-        folder: RunFolder | None = None,
-        resume: bool = False,
-        initial: dict[str, np.ndarray] | None = None,
-        callback: Callback | None = None,
-        display: Display | None = None,
-        started: int | None = None,
-        interrupts: Interrupts | None = None,
-    ) -> None:
-        self.config = config
-        self._code = code
-        self._folder = folder
-        self._path = None if folder is None else folder.path
-        self._store = None if folder is None else SegmentStore(folder.path / checkpoint.REPLAY)
-        self._resume = resume
-        self._initial = initial
-        self._callback = callback
-        self._display = display or Display()
-        self._spans = Spans(trace=config.run.trace)
-        self._clock = RunClock(self._spans, started)
-        self._interrupts = Interrupts() if interrupts is None else interrupts
+    config: TrainConfig
+    _: KW_ONLY
+    code: UserCode = NAMED
+    folder: RunFolder | None = None
+    resume: bool = False
+    initial: dict[str, np.ndarray] | None = None
+    callback: Callback | None = None
+    display: Display = field(default_factory=Display)
+    started: int | None = None
+    interrupts: Interrupts = field(default_factory=Interrupts)
+
+    def __post_init__(self) -> None:
+        self._path = folder = None if self.folder is None else self.folder.path
+        self._store = None if folder is None else SegmentStore(folder / checkpoint.REPLAY)
+        self._spans = Spans(trace=self.config.run.trace)
+        self._clock = RunClock(self._spans, self.started)
         self.progress = Progress()
         self.interrupted: int | None = None
         self._stopped = False
@@ -94,29 +88,29 @@ class Trainer:
             FlatoutError: the run failed; what was saved before is intact.
         """
         with ExitStack() as stack:
-            if not self._interrupts.installed:
-                stack.enter_context(self._interrupts)
-            stack.callback(self._display.close)
+            if not self.interrupts.installed:
+                stack.enter_context(self.interrupts)
+            stack.callback(self.display.close)
             try:
-                with self._interrupts.discardable():
+                with self.interrupts.discardable():
                     components = self._assemble(stack)
             except Interrupt as stop:
                 self.interrupted = stop.signum
                 return {}
             self._logs = RunLogs(
-                self.config, self._path, self.progress, self._resume,
+                self.config, self._path, self.progress, self.resume,
                 components.algorithm.replay is not None, stack,
             )  # fmt: skip
             recording = start_recording(
                 self.config, components, self.progress, self._spans, self._clock, self._wall,
-                self._path, self._path is not None or self._display.shows,
+                self._path, self._path is not None or self.display.shows,
             )  # fmt: skip
             stack.callback(recording.close)
             try:
                 self._loop(components, recording)
             except Interrupt as stop:
                 self.interrupted = stop.signum
-                self._display.note("stopping: saving the last iteration's boundary")
+                self.display.note("stopping: saving the last iteration's boundary")
             except EnvironmentFailure:  # while collecting: what was learned before is whole
                 with suppress(FlatoutError):
                     self._save(components)
@@ -124,52 +118,47 @@ class Trainer:
             recording.end(self.progress.counts)
             return self._finish(components, recording)
 
-    @property
-    def signalled(self) -> int | None:
-        """The signal that came, also one that found the run just finished."""
-        return self._interrupts.signum
-
     def _assemble(self, stack: ExitStack) -> Components:
         """Everything before the first step."""
         saved, path = None, Path()
-        if self._resume and self._folder is not None and not self._folder.has_saved:
-            self._resume = False
-            self._display.note("nothing was saved yet: the run begins again from its start")
-        if self._resume:
-            assert self._folder is not None
-            path = checkpoint.latest(self._folder.path)
+        if self.resume and self.folder is not None and not self.folder.has_saved:
+            self.resume = False
+            self.display.note("nothing was saved yet: the run begins again from its start")
+        if self.resume:
+            assert self.folder is not None
+            path = checkpoint.latest(self.folder.path)
             step, saved = checkpoint.load(path)
             with checkpoint.reading(path):
                 self.progress = Progress.from_json(saved.data["progress"])
                 if self.progress.steps != step:
                     raise CheckpointError(f"its counters are of step {self.progress.steps:,}.")
-            if self._folder.ended and self.progress.steps >= self.config.run.steps:
-                self._display.note(
+            if self.folder.ended and self.progress.steps >= self.config.run.steps:
+                self.display.note(
                     f"the run has made all of its {self.progress.steps:,} steps; to go on, name a "
                     f"larger total: --steps {2 * self.config.run.steps}"
                 )
-        notes: list[str] = []
         components = assemble(
-            self.config, self._spans, code=self._code,
-            discardable=self._interrupts.discardable, announce=self._display.note,
+            self.config, self._spans, code=self.code,
+            discardable=self.interrupts.discardable, announce=self.display.note,
         )  # fmt: skip
         stack.callback(components.close)
+        notes: list[str] = []
         if saved is None:
             components.schedule.start()
-            if self._initial is not None:
-                components.schedule.adopt(self._initial)
+            if self.initial is not None:
+                components.schedule.adopt(self.initial)
         else:
             with checkpoint.reading(path):
                 notes = components.schedule.restore(saved)
                 if self._store is not None:
                     self._store.resume(checkpoint.references(path))
                     checkpoint.remove_unused(path.parent, self._store)
-        if self._folder is not None:
-            notes = [*notes, *filter(None, [self._folder.died_of])]
-            self._folder.write_config(self.config, str(components.placement))
+        if self.folder is not None:
+            notes = [*notes, *filter(None, [self.folder.died_of])]
+            self.folder.write_config(self.config, str(components.placement))
         for note in notes:
             components.notes.append(note)
-            self._display.note(note)
+            self.display.note(note)
         self._clock.ready()
         self._steps_before = self.progress.steps
         return components
@@ -177,7 +166,7 @@ class Trainer:
     def _loop(self, components: Components, recording: RunRecording) -> None:
         progress, run = self.progress, self.config.run
         every = max(run.steps // 10, 1) if run.checkpoint_every is None else run.checkpoint_every
-        if not self._resume:
+        if not self.resume:
             progress.next_checkpoint, progress.next_eval = every, run.eval_every
         while True:
             # First what the last boundary owes: a run stopped while it evaluated resumes here.
@@ -203,7 +192,7 @@ class Trainer:
                 if self._account(metrics) is False:
                     self._stopped = True
                 if recording.tick(self.progress.counts):
-                    self._display.load(*current_load(recording, components))
+                    self.display.load(*current_load(recording, components))
                 if progress.steps >= due or self._done():
                     break
 
@@ -239,75 +228,55 @@ class Trainer:
         goals = self.config.run.goals
         mean = progress.return_mean_100 if goals else None
         for goal in goals:
-            if mean is not None and mean >= goal and str(goal) not in progress.reached:
-                progress.reached[str(goal)] = [progress.steps, wall]
-        self._display.update(progress, metrics.values, wall)
-        if self._callback is None:
+            if mean is not None and mean >= goal:
+                progress.reached.setdefault(str(goal), [progress.steps, wall])
+        self.display.update(progress, metrics.values, wall)
+        if self.callback is None:
             return None
-        return self._callback(progress, {metric(name): v for name, v in metrics.values.items()})
+        return self.callback(progress, {metric(name): v for name, v in metrics.values.items()})
 
     def _evaluate(self, components: Components) -> None:
         assert components.evaluator is not None
         progress = self.progress
-        with self._interrupts.discardable(), self._spans.span("eval"):
+        with self.interrupts.discardable(), self._spans.span("eval"):
             params = components.schedule.params
             result: Evaluation = components.evaluator.run(params, progress.iterations)
         progress.last_eval = result.row()
         self._evaluated = result.return_mean
         if progress.best_return is None or result.return_mean > progress.best_return:
             progress.best_return = result.return_mean
-            if self._folder is not None:
-                self._folder.check()
+            if self.folder is not None:
+                self.folder.check()
                 with self._spans.span("checkpoint"):
                     arrays = components.schedule.snapshot().arrays
                     save_parameters(
-                        self._folder.path / BEST, self.config, arrays, progress.best_return
+                        self.folder.path / BEST, self.config, arrays, progress.best_return
                     )
-        self._display.note(f"evaluation at step {progress.steps:,}: {result.words()}")
+        self.display.note(f"evaluation at step {progress.steps:,}: {result.words()}")
 
     def _log(self) -> None:
-        """Log the metrics since the last row."""
+        """Log a row of the metrics since the last one; docs/metrics.md describes every key."""
         with self._spans.span("log"):
-            self._logs.log(self._row(), self.progress.steps)
-        self.progress.pending.clear()
-        self.progress.pending_count = 0
-
-    def _row(self) -> dict[str, float]:
-        """One row; docs/metrics.md describes every key."""
-        progress = self.progress
-        row: dict[str, float] = {
-            "time/wall_s": self._wall(),
-            "time/steps_per_s": self._rate(),
-            "time/iterations": progress.iterations,
-            "rollout/episodes": progress.episodes,
-            "train/updates": progress.updates,
-        }
-        if not self.config.hyper.acts:
-            row["time/examples_per_s"] = self._rate() * self.config.hyper.batch_size
-        if progress.returns:
-            row["rollout/return_mean_100"] = float(np.mean(progress.returns))
-            row["rollout/return_min_100"] = float(np.min(progress.returns))
-            row["rollout/return_max_100"] = float(np.max(progress.returns))
-            row["rollout/length_mean_100"] = float(np.mean(progress.lengths))
-        self._last_values = {n: total / c for n, (total, c) in progress.pending.items()}
-        row |= {metric(name): value for name, value in self._last_values.items()}
-        if progress.last_eval is not None:
-            row |= progress.last_eval
-            progress.last_eval = None
-        phases = self._clock.times().phases
-        return row | {f"phase/{name}": share for name, share in phases.items()}
+            row: dict[str, float] = {"time/wall_s": self._wall(), "time/steps_per_s": self._rate()}
+            if not self.config.hyper.acts:
+                row["time/examples_per_s"] = self._rate() * self.config.hyper.batch_size
+            self._last_values = self.progress.means()
+            row |= self.progress.drain()
+            phases = self._clock.times().phases
+            row |= {f"phase/{name}": share for name, share in phases.items()}
+            self._logs.log(row, self.progress.steps)
 
     def _save(self, components: Components) -> None:
         """Write a checkpoint, everything logged before it being on disk first."""
-        if self._folder is None or self._saved == self.progress.iterations:
+        if self.folder is None or self._saved == self.progress.iterations:
             return
-        self._folder.check()
+        self.folder.check()
         with self._spans.span("checkpoint"):
             self._logs.sync(self.progress)
             snapshot = components.schedule.snapshot()
             snapshot.data["progress"] = self.progress.to_json() | {"wall_s": self._wall()}
             checkpoint.save(
-                self._folder.checkpoints, self.progress.steps, snapshot,
+                self.folder.checkpoints, self.progress.steps, snapshot,
                 self.config.run.keep_checkpoints, self._store,
             )  # fmt: skip
         self._saved = self.progress.iterations
@@ -318,15 +287,15 @@ class Trainer:
             self._log()
         self._save(components)
         self.final = components.schedule.snapshot()
-        if self._folder is not None:
-            self._folder.check()
+        if self.folder is not None:
+            self.folder.check()
             if self.interrupted is None:
                 with self._spans.span("checkpoint"):
                     mean, arrays = self.progress.return_mean_100, self.final.arrays
-                    save_parameters(self._folder.path / FINAL, self.config, arrays, mean)
+                    save_parameters(self.folder.path / FINAL, self.config, arrays, mean)
         recording.close()
-        if self._display.lost:
-            components.notes.append(f"{self._display.lost}: the run went on without its display")
+        if self.display.lost:
+            components.notes.append(f"{self.display.lost}: the run went on without its display")
         times = self._clock.times()
         summary = summarise(
             self.config, self.progress, components, times,
@@ -337,11 +306,11 @@ class Trainer:
             evaluated=self._evaluated,
             verdict=closing_verdict(recording, self.config, self._path),
         )  # fmt: skip
-        if self._folder is not None:
-            self._folder.write_json("summary.json", summary)
+        if self.folder is not None:
+            self.folder.write_json("summary.json", summary)
             if self._spans.trace:
                 trace = json.dumps(self._spans.chrome_trace())
-                nofollow.replace(self._folder.path / "trace.json", trace.encode())
+                nofollow.replace(self.folder.path / "trace.json", trace.encode())
         return summary
 
     def _wall(self) -> float:
@@ -353,11 +322,6 @@ class Trainer:
         times = self._clock.times()
         trained_s = times.wall_s - times.startup_s
         return (self.progress.steps - self._steps_before) / max(trained_s, 1e-9)
-
-
-def metric(name: str) -> str:
-    """What a learner's or a schedule's value is called in a row of metrics."""
-    return name if "/" in name else f"train/{name}"
 
 
 def _next(steps: int, every: int) -> int:

@@ -201,12 +201,11 @@ def reading(path: Path) -> Iterator[None]:
         raise CheckpointError(
             f"the checkpoint {path} is damaged: {error}{_advice(path)}"
         ) from error
-    except CheckpointError as error:
-        raise CheckpointError(f"the checkpoint {path} does not fit this run: {error}") from error
-    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(
-            f"the checkpoint {path} does not fit this run: {type(error).__name__} {error}."
-        ) from error
+    except (
+        CheckpointError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError,
+    ) as error:  # fmt: skip
+        why = error if isinstance(error, CheckpointError) else f"{type(error).__name__} {error}."
+        raise CheckpointError(f"the checkpoint {path} does not fit this run: {why}") from error
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -237,14 +236,12 @@ def load(path: Path) -> tuple[int, Snapshot]:
         step = data["step"]
         if type(step) is not int or step != _step(path) or step >= 2**31:
             raise ValueError(f"it says that it is of step {str(step)[:40]}")
-        arrays = load_tensors(tensors)
         rows = None
         if "replay" in data:
-            replay = data["replay"]
-            first, end = (int(number) for number in replay["stored"])
-            segments = path.parent.parent / REPLAY
-            rows = SavedRows(segments, list(replay["segments"]), (first, end))
-        return step, Snapshot(dict(arrays), data["data"], rows)
+            first, end = map(int, data["replay"]["stored"])
+            segments = list(data["replay"]["segments"])
+            rows = SavedRows(path.parent.parent / REPLAY, segments, (first, end))
+        return step, Snapshot(load_tensors(tensors), data["data"], rows)
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint {path} cannot be read: {error.strerror}.{hint}"

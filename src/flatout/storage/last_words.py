@@ -19,6 +19,7 @@ from pathlib import Path
 from flatout.errors import writing
 from flatout.output import printable
 from flatout.storage import nofollow
+from flatout.storage.kernel import kernel_text
 
 RUNNING, FAULT = ".running", "fault.log"
 LONGEST = 1 << 16
@@ -32,13 +33,11 @@ class LastWords:
 
     Args:
         report: let `faulthandler` write there and on stderr, unless it is enabled already.
-
-    Attributes:
-        before: why the last process died, as a sentence; empty if it ended by itself.
     """
 
     def __init__(self, folder: Path, report: bool = False) -> None:
         self._files = (folder / RUNNING, folder / FAULT)
+        # Why the last process died, as a sentence; empty if it ended by itself.
         self.before = _died(*(_read(file) for file in self._files))
         self._reports = False
         self._tee: subprocess.Popen[bytes] | None = None
@@ -70,18 +69,12 @@ class LastWords:
 
 def out_of_memory_kills() -> int:
     """Processes that the kernel has killed for memory since boot, 0 if unknown."""
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    kills = re.search(r"^oom_kill (\d+)", kernel_text("/proc/vmstat"), re.M)
+    return int(kills[1]) if kills else 0
 
 
 def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+    return kernel_text("/proc/sys/kernel/random/boot_id").strip()
 
 
 def _read(file: Path) -> str | None:

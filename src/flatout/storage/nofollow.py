@@ -25,7 +25,12 @@ READ, CHANGE = os.O_RDONLY, os.O_RDWR | os.O_CREAT
 APPEND, NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT, os.O_WRONLY | os.O_CREAT | os.O_EXCL
 """Modes of opening a file; with `NEW` it must not exist."""
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+TEMPORARY = ".{}.tmp"
+"""A file's name until it is complete."""
+
+_SAFELY = os.O_NONBLOCK | os.O_CLOEXEC
+"""Added to every mode: a pipe must not block."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _NO_LINK = "it is a symbolic link, which is not followed in a run folder"
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
           stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}  # fmt: skip
@@ -41,11 +46,11 @@ def folder(path: Path, depth: int = 1, make: bool = False) -> Iterator[int]:
 
     The module says what `depth` is; `make` makes the folder and its missing parents.
     """
-    names = path.parts[len(path.parts) - depth :] if depth else ()
-    root = Path(*path.parts[: len(path.parts) - len(names)])
+    within = max(len(path.parts) - depth, 0)
+    root, names = Path(*path.parts[:within]), path.parts[within:]
     if make:
         root.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(root, _FOLDER)
+    descriptor = os.open(root, _FOLDER | _SAFELY)
     try:
         for name in names:
             if make:
@@ -71,21 +76,15 @@ def open_file(path: Path, how: int = READ, depth: int = 1) -> int:
             hard link and is to be written.
     """
     if not depth:
-        return _checked(os.open(path, how | os.O_NONBLOCK | os.O_CLOEXEC), how)
+        return _checked(os.open(path, how | _SAFELY), how)
     with folder(path.parent, depth - 1) as parent:
-        return open_below(path.name, how, parent)
+        return _checked(_open_below(path.name, how, parent), how)
 
 
 def open_stream(path: Path, how: int = READ, depth: int = 1) -> IO[bytes]:
     """`open_file` as a binary file object."""
     mode = {READ: "rb", CHANGE: "rb+"}.get(how, "ab" if how == APPEND else "wb")
     return os.fdopen(open_file(path, how, depth), mode)
-
-
-def open_below(name: str, how: int, parent: int) -> int:
-    """`open_file` of a name in an open folder."""
-    flags = how | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not block
-    return _checked(_open_below(name, flags, parent), how)
 
 
 def read(path: Path, depth: int = 1, limit: int | None = None) -> bytes:
@@ -110,7 +109,7 @@ def write_file(name: str, content: bytes, parent: int) -> None:
     """Write and sync a file in an open folder; replace an old one, and follow no link."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=parent)
-    with os.fdopen(open_below(name, NEW, parent), "wb") as file:
+    with os.fdopen(_checked(_open_below(name, NEW, parent), NEW), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -121,7 +120,7 @@ def replace(path: Path, content: bytes, depth: int = 1) -> None:
 
     Its folder exists; the module says what `depth` is.
     """
-    temporary = temporary_name(path.name)
+    temporary = TEMPORARY.format(path.name)
     with folder(path.parent, depth - 1) as parent:
         try:
             write_file(temporary, content, parent)
@@ -131,11 +130,6 @@ def replace(path: Path, content: bytes, depth: int = 1) -> None:
             with suppress(OSError):
                 os.unlink(temporary, dir_fd=parent)
             raise
-
-
-def temporary_name(name: str) -> str:
-    """A file's name until it is complete."""
-    return f".{name}.tmp"
 
 
 def remove_folder(name: str, files: Iterable[str], parent: int) -> None:
@@ -153,7 +147,7 @@ def remove_folder(name: str, files: Iterable[str], parent: int) -> None:
 
 def _open_below(name: str, flags: int, parent: int) -> int:
     try:
-        return os.open(name, flags | os.O_NOFOLLOW, 0o666, dir_fd=parent)
+        return os.open(name, flags | _SAFELY | os.O_NOFOLLOW, 0o666, dir_fd=parent)
     except OSError as error:
         # The error for a link depends on the system and the flags.
         if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK, errno.ENXIO):

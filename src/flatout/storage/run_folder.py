@@ -41,9 +41,6 @@ class RunFolder:
         resume: the folder must hold a run; else it must hold none.
         report: write fatal signals to stderr too, see `LastWords`.
 
-    Attributes:
-        died_of: why the last process died, as a sentence; empty if it ended by itself.
-
     Raises:
         FlatoutError: it is a file, not writable, in use, already holds a run, or holds links,
             pipes or devices in the place of a run's files.
@@ -72,10 +69,10 @@ class RunFolder:
                 raise FlatoutError(f"the run folder {path} is in use by another process.") from None
             recover(self.checkpoints)
             for name in FILES:  # left by a run that was killed while writing
-                (path / nofollow.temporary_name(name)).unlink(missing_ok=True)
+                (path / nofollow.TEMPORARY.format(name)).unlink(missing_ok=True)
             self._words = LastWords(path, report)
             undo.pop_all()
-        self.died_of = self._words.before
+        self.died_of = self._words.before  # a sentence, or empty
 
     def check(self) -> None:
         """Check before a save that the folder and its `KEPT` files were not deleted or moved."""

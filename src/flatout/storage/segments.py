@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +100,11 @@ class SegmentStore:
         return {"file": name, "first": first, "end": end, "sha256": digest, "bytes": len(content)}
 
 
+@dataclass
 class SavedRows:
     """The rows that a checkpoint refers to, checked as they are read.
 
-    Args:
+    Attributes:
         references: to the folder's segments, oldest first.
         stored: the first and one past the last needed row.
 
@@ -110,20 +112,21 @@ class SavedRows:
         ValueError: the references do not cover the rows.
     """
 
-    def __init__(self, folder: Path, references: list[Reference], stored: tuple[int, int]) -> None:
-        self._folder = folder
-        self.references = references
-        self.stored = stored
-        self._open: tuple[str, dict[str, np.ndarray]] | None = None
-        at = stored[0]
-        if not 0 <= stored[0] <= stored[1]:
-            raise ValueError(f"it cannot hold the replay rows {stored[0]} to {stored[1]}")
-        for ref in references:
+    folder: Path
+    references: list[Reference]
+    stored: tuple[int, int]
+    _open: tuple[str, dict[str, np.ndarray]] = ("", {})  # the last read segment
+
+    def __post_init__(self) -> None:
+        at, end = self.stored
+        if not 0 <= at <= end:
+            raise ValueError(f"it cannot hold the replay rows {at} to {end}")
+        for ref in self.references:
             if type(ref["first"]) is not int or type(ref["end"]) is not int:
                 raise ValueError("the rows of a replay segment are no whole numbers")
             if ref["first"] <= at:
                 at = max(at, ref["end"])
-        if at < stored[1]:
+        if at < end:
             raise ValueError(f"the replay rows from {at} on are missing")
 
     def read(self, first: int, end: int) -> dict[str, np.ndarray]:
@@ -139,11 +142,11 @@ class SavedRows:
 
     def _segment(self, reference: Reference) -> dict[str, np.ndarray]:
         name = str(reference["file"])
-        if self._open is not None and self._open[0] == name:
-            return self._open[1]
-        path = self._folder / name
         if not _NAME.fullmatch(name):
             raise CheckpointError(f"a replay segment is called {name[:80]!r}.")
+        if self._open[0] == name:
+            return self._open[1]
+        path = self.folder / name
         try:
             content = nofollow.read(path, 2)
             if hashlib.sha256(content).hexdigest() != reference["sha256"]:

@@ -26,13 +26,6 @@ RUN, AGENT = "run", "agent"
 _SIZE = 32
 
 
-def key_file() -> Path:
-    """``$XDG_CONFIG_HOME/flatout/key``, or below ``~/.config``; `RuntimeError` without a home."""
-    base = os.environ.get("XDG_CONFIG_HOME", "")
-    folder = Path(base) if os.path.isabs(base) else Path.home() / ".config"
-    return folder / "flatout" / "key"
-
-
 def signed(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """JSON values with their keyed hash (of kind `RUN` or `AGENT`) if a key can be stored."""
     key = _key(make=True)
@@ -55,9 +48,12 @@ def _hash(key: bytes, kind: str, values: Mapping[str, Any]) -> str:
 
 
 def _key(make: bool) -> bytes | None:
-    """The key; None if there is none, or other users could read it."""
+    """The key, from ``$XDG_CONFIG_HOME/flatout/key`` or below ``~/.config``; None if there is none
+    (or no home), or other users could read it."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
     try:
-        path = key_file()
+        folder = Path(base) if os.path.isabs(base) else Path.home() / ".config"
+        path = folder / "flatout" / "key"
         key = _read(path)
         if key is not None or not make:
             return key

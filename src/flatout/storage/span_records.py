@@ -24,56 +24,34 @@ WAIT_LEARNER = "wait_learner"
 
 @dataclass(frozen=True)
 class Begin:
-    """A process's description of itself when its training began.
+    """A process's description of itself when its training began."""
 
-    Attributes:
-        t: seconds since the run's start.
-        startup_s, compile_s: before that; `startup_s` includes `compile_s`.
-        cores: that it may use.
-        envs: environments stepped together.
-        placement: as text, with its workers.
-        machine: one line.
-        gpus: names of the GPUs that JAX can use here.
-        images: whether observations are images.
-    """
-
-    t: float
-    startup_s: float = 0.0
+    t: float  # seconds since the run's start
+    startup_s: float = 0.0  # before that, with `compile_s`
     compile_s: float = 0.0
-    cores: int = 1
-    envs: int = 1
-    placement: str = "cpu"
-    machine: str = ""
-    gpus: tuple[str, ...] = ()
-    images: bool = False
+    cores: int = 1  # that it may use
+    envs: int = 1  # stepped together
+    placement: str = "cpu"  # with its workers
+    machine: str = ""  # in one line
+    gpus: tuple[str, ...] = ()  # names of those that JAX can use here
+    images: bool = False  # whether observations are images
 
 
 @dataclass(frozen=True)
 class SpanRecord:
-    """What one process or thread did for a while.
+    """What one process or thread did for a while."""
 
-    Attributes:
-        t, d: begin (seconds since the run's start) and duration.
-        lane: the process or thread.
-        spans: seconds by span; the rest of `d` is other work, or idle.
-        steps, updates, iterations: made in it (the main process's).
-        turns: requests that an actor process answered.
-        square: sum of the squares of their durations, in s².
-        first: the first iteration of a process: not yet steady.
-        closing: after the last iteration.
-    """
-
-    t: float
-    d: float
-    lane: str = MAIN
-    spans: dict[str, float] = field(default_factory=dict)
-    steps: int = 0
+    t: float  # its begin, in seconds since the run's start
+    d: float  # its duration
+    lane: str = MAIN  # the process or thread
+    spans: dict[str, float] = field(default_factory=dict)  # seconds; the rest is other, or idle
+    steps: int = 0  # made in it (the main process's), as the next two
     updates: int = 0
     iterations: int = 0
-    turns: int = 0
-    square: float = 0.0
-    first: bool = False
-    closing: bool = False
+    turns: int = 0  # requests that an actor process answered
+    square: float = 0.0  # sum of the squares of their durations, in s²
+    first: bool = False  # the first iteration of a process: not yet steady
+    closing: bool = False  # after the last iteration
 
     @property
     def end(self) -> float:
@@ -154,25 +132,16 @@ class Worker:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over the explained period of a run.
+    """Sums over the explained period of a run."""
 
-    Attributes:
-        seconds: its length.
-        steps, updates, iterations: made in it.
-        main: seconds of the main process by span, with ``other``.
-        learner: the same of the learner's thread (``other`` is idle); None without such a thread.
-        workers: the actor processes.
-        notes: remarks on the choice of the period.
-    """
-
-    seconds: float
-    steps: int
+    seconds: float  # its length
+    steps: int  # made in it, as the next two
     updates: int
     iterations: int
-    main: dict[str, float]
-    learner: dict[str, float] | None = None
-    workers: tuple[Worker, ...] = ()
-    notes: tuple[str, ...] = ()
+    main: dict[str, float]  # seconds of the main process by span, with ``other``
+    learner: dict[str, float] | None = None  # of the learner's thread (``other`` is idle), if any
+    workers: tuple[Worker, ...] = ()  # the actor processes
+    notes: tuple[str, ...] = ()  # remarks on the choice of the period
 
 
 def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str, float]]]:
@@ -205,7 +174,8 @@ def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str
     times = {(record.t, record.end) for record in useful}
     concurrent = [r for r in records if r.lane != MAIN and (r.t, r.end) in times]
     learners = [record for record in concurrent if record.lane == LEARNER]
-    names = sorted({r.lane for r in concurrent if r.lane.startswith(WORKER)}, key=_number)
+    names = {r.lane for r in concurrent if r.lane.startswith(WORKER)}
+    by_number = sorted(names, key=lambda name: (len(name), name))
     totals = Totals(
         seconds=sum(record.d for record in useful),
         steps=sum(record.steps for record in useful),
@@ -213,7 +183,7 @@ def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str
         iterations=sum(record.iterations for record in useful),
         main=_summed(useful),
         learner=_summed(learners) if learners else None,
-        workers=tuple(_worker([r for r in concurrent if r.lane == name]) for name in names),
+        workers=tuple(_worker([r for r in concurrent if r.lane == name]) for name in by_number),
         notes=notes,
     )
     return totals, left_out
@@ -230,14 +200,6 @@ def _summed(records: Sequence[SpanRecord]) -> dict[str, float]:
 
 
 def _worker(records: Sequence[SpanRecord]) -> Worker:
-    return Worker(
-        sum(record.spans.get("env", 0.0) for record in records),
-        sum(record.spans.get("act", 0.0) for record in records),
-        sum(record.turns for record in records),
-        sum(record.square for record in records),
-    )
-
-
-def _number(name: str) -> int:
-    digits = name.removeprefix(WORKER)
-    return int(digits) if digits.isdecimal() else 0
+    sums, turns = _summed(records), sum(record.turns for record in records)
+    square = sum(record.square for record in records)
+    return Worker(sums.get("env", 0.0), sums.get("act", 0.0), turns, square)

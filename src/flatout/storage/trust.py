@@ -25,15 +25,10 @@ _PLAIN = re.compile(r"[\w\- +,=()]([\w\- +,=().]*)")
 
 @dataclass(frozen=True)
 class Consent:
-    """The user's consent to code and files that a file names.
+    """The user's consent to code and files that a file names."""
 
-    Attributes:
-        named: settings that the user typed as well, by name.
-        trust: consent to everything (``--trust``).
-    """
-
-    named: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    trust: bool = False
+    named: Mapping[str, Any] = field(default_factory=dict[str, Any])  # typed as well, by name
+    trust: bool = False  # consent to everything (``--trust``)
 
 
 NO_CONSENT = Consent()
