@@ -43,9 +43,7 @@ def asked(*words: str, seconds: float = 1.0, **more: Any) -> Question:
     return Question(config, Placement(), seconds, **more)
 
 
-def test_the_choice_is_measured_named_and_kept(
-    flatout: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_the_choice_is_measured_named_and_kept(flatout: Callable[..., Any], tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     words = (*SMALL, "--seconds", "4")
     first = flatout("plan", *words, "--json", file, "--what-if", "env-speed=10x", "cores=16")

@@ -24,6 +24,11 @@ def show_virtual_devices(count: int | None) -> None:
     os.environ["XLA_FLAGS"] = " ".join([*kept, f"{VIRTUAL}={count}"])
 
 
+def cache_folder() -> Path:
+    """Compiled programs and plans (respects ``XDG_CACHE_HOME``)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flatout"
+
+
 def start(placement: Placement) -> list[str]:
     """Configure JAX for a placement before its first use; returns notes on ignored settings."""
     gpus = sorted(device.index for device in placement.devices if device.kind == "gpu")
@@ -52,8 +57,7 @@ def start(placement: Placement) -> list[str]:
     # A small network's act takes 20 us in the calling thread, three times that in another.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if jax.config.values["jax_compilation_cache_dir"] is None:
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(caches / "flatout" / "xla"))
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return notes

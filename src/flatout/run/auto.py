@@ -60,6 +60,13 @@ def question(
     return Question(config, base, budget_s, lag, devices=(CPU, *gpus))
 
 
+def plannable(config: TrainConfig) -> bool:
+    """Whether a run's placement is to be chosen by measuring."""
+    run = config.run
+    chosen = run.placement.strip() != "auto" or run.devices is not None
+    return not chosen and run.virtual_devices is None and config.hyper.acts
+
+
 def key(config: TrainConfig, hardware: Hardware) -> str:
     """What a plan is kept under: machine, versions, settings, and the environment's own code."""
     settings = {name: v for name, v in config.flat().items() if name not in UNIMPORTANT}
@@ -89,11 +96,11 @@ def _source(name: str) -> Any:
 
 def plans() -> Path:
     """The folder of kept plans."""
-    return cache_folder().parent / "plans"
+    return cache_folder() / "plans"
 
 
 def recall(config: TrainConfig, hardware: Hardware, code: UserCode) -> tuple[Answer | None, str]:
-    """The plan that was made here for this run before, and a note on one that cannot be used."""
+    """The plan that was made here for this run before, and a line about it."""
     if code != NAMED:  # an object has no name under which to find it again
         return None, ""
     path = plans() / f"{key(config, hardware)}.json"
@@ -107,7 +114,7 @@ def recall(config: TrainConfig, hardware: Hardware, code: UserCode) -> tuple[Ans
         return None, ""
     except (OSError, ValueError, RecursionError, FlatoutError) as error:
         return None, f"the plan in {path} cannot be used ({error}); the rule is followed"
-    return found, ""
+    return found, f"placement auto, measured here before: {found.words()}"
 
 
 def remember(config: TrainConfig, hardware: Hardware, code: UserCode, answer: Answer) -> None:
@@ -147,8 +154,9 @@ class Planner:
     ) -> None:  # fmt: skip
         self._config, self._placement, self._hardware = config, placement, hardware
         self._code, self._announce = code, announce
-        self._began = time.perf_counter()
+        self._began = 0.0
         self._steps: int | None = None
+        self._done = False
 
     def look(self, steps: int) -> Replanned | None:
         """Plan, if it is time to and the run is long enough.
@@ -173,8 +181,6 @@ class Planner:
             return None
         return self._plan(budget)
 
-    _done = False
-
     def _plan(self, budget: float) -> Replanned | None:
         from flatout.run.probe_process import ask
 
@@ -193,11 +199,6 @@ class Planner:
         if chosen == asked.base:
             return None
         return Replanned(chosen, (chosen.groups or 1) == (asked.base.groups or 1))
-
-
-def found_words(answer: Answer) -> str:
-    """The line for a plan that was made before."""
-    return f"placement auto, measured here before: {answer.words()}"
 
 
 def with_placement(config: TrainConfig, placement: Placement) -> TrainConfig:

@@ -18,6 +18,7 @@ from flatout.envs.task import Task, open_task
 from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware, inventory, resolve_placement
+from flatout.run.auto import Planner, plannable, recall, with_placement
 from flatout.run.components import Components, Job, compile_all
 from flatout.spans import Spans
 from flatout.types import NAMED, UserCode
@@ -44,11 +45,19 @@ def assemble(
     backend.show_virtual_devices(config.run.virtual_devices)
     hardware = inventory()
 
+    planned = config
+    if plannable(config):
+        found, note = recall(config, hardware, code)
+        if note:
+            announce(note)
+        if found is not None:
+            planned = with_placement(config, found.chosen.placement)
+
     def job(images: bool) -> Job:
-        placement, notes = _placed(config, hardware, images)
+        placement, notes = _placed(planned, hardware, images)
         for note in notes:
             announce(note)
-        return Job(config, placement, hardware, notes, spans, discardable, announce)
+        return Job(planned, placement, hardware, notes, spans, discardable, announce)
 
     if not config.hyper.acts:
         from flatout.run.classifier import assemble_classifier
@@ -110,5 +119,12 @@ def _compile(job: Job, task: Task, code: UserCode) -> Components:
         undo.pop_all()
         return Components(
             job.placement, job.hardware, factory.algorithm, schedule, evaluator,
-            expectation.by_purpose(job.placement), job.notes,
+            expectation.by_purpose(job.placement), job.notes, _planner(job, task, code),
         )  # fmt: skip
+
+
+def _planner(job: Job, task: Task, code: UserCode) -> Planner | None:
+    """What plans a run whose placement nobody gave and nobody planned before."""
+    if not plannable(job.config) or task.single:
+        return None
+    return Planner(job.config, job.placement, job.hardware, code, job.announce)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
     from flatout.learner.learner import Learner
     from flatout.learner.mesh import Mesh
+    from flatout.run.auto import Planner
     from flatout.run.classifier import Tester
     from flatout.run.evaluate import Evaluator
     from flatout.schedules.base import Schedule
@@ -35,6 +36,7 @@ class Components:
     evaluator: Evaluator | Tester | None
     memory_mb: dict[DeviceName, dict[str, float]]  # expected, by device and what takes it, MiB
     notes: list[str]  # sentences for the user
+    planner: Planner | None = None  # chooses another placement, if nobody gave one
 
     def close(self) -> None:
         self.schedule.close()

@@ -20,6 +20,7 @@ import numpy as np
 from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError, Interrupt
 from flatout.explain.own.recording import RunRecording
+from flatout.run.auto import Replanned, with_placement
 from flatout.run.build import assemble
 from flatout.run.components import Components
 from flatout.run.evaluate import Evaluation
@@ -65,6 +66,11 @@ class Trainer:
     interrupts: Interrupts = field(default_factory=Interrupts)
 
     def __post_init__(self) -> None:
+        self._again = False  # begun again: what was written before does not count
+        self._begin()
+
+    def _begin(self) -> None:
+        """Counters and clocks of a run that has not begun."""
         self._path = folder = None if self.folder is None else self.folder.path
         self._store = None if folder is None else SegmentStore(folder / checkpoint.REPLAY)
         self._spans = Spans(trace=self.config.run.trace)
@@ -91,32 +97,53 @@ class Trainer:
             if not self.interrupts.installed:
                 stack.enter_context(self.interrupts)
             stack.callback(self.display.close)
-            try:
-                with self.interrupts.discardable():
-                    components = self._assemble(stack)
-            except Interrupt as stop:
-                self.interrupted = stop.signum
-                return {}
-            self._logs = RunLogs(
-                self.config, self._path, self.progress, self.resume,
-                components.algorithm.replay is not None, stack,
-            )  # fmt: skip
-            recording = start_recording(
-                self.config, components, self.progress, self._spans, self._clock, self._wall,
-                self._path, self._path is not None or self.display.shows,
-            )  # fmt: skip
-            stack.callback(recording.close)
-            try:
-                self._loop(components, recording)
-            except Interrupt as stop:
-                self.interrupted = stop.signum
-                self.display.note("stopping: saving the last iteration's boundary")
-            except EnvironmentFailure:  # while collecting: what was learned before is whole
-                with suppress(FlatoutError):
-                    self._save(components)
-                raise
-            recording.end(self.progress.counts)
-            return self._finish(components, recording)
+            while True:
+                try:
+                    with ExitStack() as opened:
+                        return self._run(opened)
+                except Replanned as change:
+                    self._take(change)
+
+    def _run(self, stack: ExitStack) -> dict[str, Any]:
+        """See `run`; with one placement."""
+        try:
+            with self.interrupts.discardable():
+                components = self._assemble(stack)
+        except Interrupt as stop:
+            self.interrupted = stop.signum
+            return {}
+        self._logs = RunLogs(
+            self.config, self._path, self.progress, self.resume or self._again,
+            components.algorithm.replay is not None, stack,
+        )  # fmt: skip
+        recording = start_recording(
+            self.config, components, self.progress, self._spans, self._clock, self._wall,
+            self._path, self._path is not None or self.display.shows,
+        )  # fmt: skip
+        stack.callback(recording.close)
+        try:
+            self._loop(components, recording)
+        except Interrupt as stop:
+            self.interrupted = stop.signum
+            self.display.note("stopping: saving the last iteration's boundary")
+        except EnvironmentFailure:  # while collecting: what was learned before is whole
+            with suppress(FlatoutError):
+                self._save(components)
+            raise
+        recording.end(self.progress.counts)
+        return self._finish(components, recording)
+
+    def _take(self, change: Replanned) -> None:
+        """Go on with another placement as a resume would, or begin again where it acts in other
+        groups, whose bits are not those of what was trained."""
+        self.config = with_placement(self.config, change.placement)
+        self.resume = change.same and self.folder is not None
+        if self.resume:
+            self.started = None  # the checkpoint holds the time until now
+        elif self.folder is not None:
+            self.folder.empty()
+        self._again = not self.resume
+        self._begin()
 
     def _assemble(self, stack: ExitStack) -> Components:
         """Everything before the first step."""
@@ -155,7 +182,9 @@ class Trainer:
                     checkpoint.remove_unused(path.parent, self._store)
         if self.folder is not None:
             notes = [*notes, *filter(None, [self.folder.died_of])]
-            self.folder.write_config(self.config, str(components.placement))
+            # A resumed run takes what was chosen, whatever would be chosen then.
+            resolved = with_placement(self.config, components.placement)
+            self.folder.write_config(resolved, str(components.placement))
         for note in notes:
             components.notes.append(note)
             self.display.note(note)
@@ -191,10 +220,29 @@ class Trainer:
                 self._per_iteration = metrics.steps
                 if self._account(metrics) is False:
                     self._stopped = True
+                if components.planner is not None:
+                    self._plan(components)
                 if recording.tick(self.progress.counts):
                     self.display.load(*current_load(recording, components))
                 if progress.steps >= due or self._done():
                     break
+
+    def _plan(self, components: Components) -> None:
+        """Measure this machine when it is time to; raises `Replanned`."""
+        assert components.planner is not None
+        with self.interrupts.discardable():
+            change = components.planner.look(self.progress.steps)
+        if change is None:
+            return
+        if not change.same and self.callback is not None:
+            self.display.note(
+                "its groups are others, so that the run would begin again, which a callback would "
+                f"see: pass placement={str(change.placement)!r} to take it"
+            )
+            return
+        if change.same:
+            self._save(components)
+        raise change
 
     def _next_due(self) -> int:
         """The step at which something is to be written, evaluated or ended."""

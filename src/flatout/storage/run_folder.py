@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import stat
 import time
 from contextlib import ExitStack, suppress
@@ -100,6 +101,19 @@ class RunFolder:
             return summary["ended"] != "signal"
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return False
+
+    def empty(self) -> None:
+        """Remove what a run has saved that begins again; its logs are cut off when it opens them.
+
+        Raises:
+            FlatoutError: it cannot be removed.
+        """
+        with writing(self.path):
+            for name in FOLDERS:
+                if (self.path / name).exists():
+                    shutil.rmtree(self.path / name)
+            for name in AGENT_FILES:
+                (self.path / name).unlink(missing_ok=True)
 
     def write_config(self, config: TrainConfig, placement: str) -> None:
         """Write ``config.json``, signed with this user's key."""
