@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 import shlex
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from rich.console import Console
 from rich.control import strip_control_codes
@@ -153,13 +155,11 @@ def meters(diagnosis: Diagnosis) -> list[Meter]:
     usage = diagnosis.usage
     begin, _ = extent(diagnosis)
 
-    def mean(values: Sequence[float | None]) -> float | None:
-        counted = [v for v, u in zip(values, usage, strict=True) if v is not None and u.t >= begin]
-        return sum(counted) / len(counted) if counted else None
-
     def meter(name: str, meaning: str, kind: str, *values: Sequence[float | None]) -> Meter:
         used, everybody = (tuple(map(_share, of)) for of in (*values, [None] * len(usage))[:2])
-        return Meter(name, meaning, kind, used, everybody, mean(used), mean(everybody))
+        late = [u.t >= begin for u in usage]
+        means = mean(compress(used, late)), mean(compress(everybody, late))
+        return Meter(name, meaning, kind, used, everybody, *means)
 
     cores = f"of {diagnosis.cores} {'core' if diagnosis.cores == 1 else 'cores'}"
     drawn = [meter("CPU", cores, "busy", [u.cpu for u in usage], [u.cpu_all for u in usage])]
@@ -175,6 +175,12 @@ def meters(diagnosis: Diagnosis) -> list[Meter]:
             meter(f"{name} memory", "of its memory in use", "memory", memory),
         ]
     return drawn if usage else []
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """The mean of the known values; None where there is none."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
 
 
 def mean_words(meter: Meter) -> tuple[str, str]:

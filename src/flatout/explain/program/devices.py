@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
 from flatout.explain.diagnosis import Finding
 from flatout.explain.program.evidence import Evidence
-from flatout.explain.report import WORTHWHILE
+from flatout.explain.report import WORTHWHILE, mean
 from flatout.planning.predict import ASSUMED
 
 IDLE = 0.02  # a GPU that is busy for less than this share is unused
@@ -23,7 +22,7 @@ def findings(evidence: Evidence, learn: float) -> list[Finding]:
     if not samples:
         return []
     gpus = range(min(len(sample.gpus) for sample in samples))
-    busy = [_mean([s.gpus[i].busy for s in samples]) for i in gpus]
+    busy = [mean(s.gpus[i].busy for s in samples) for i in gpus]
     held_mb = [max(s.gpus[i].ours_mb or 0 for s in samples) for i in gpus]
     reserved = [i for i in gpus if held_mb[i] >= RESERVED_MB]
     working = [
@@ -74,8 +73,3 @@ def ranked(others: Sequence[Finding], about: Sequence[Finding]) -> list[Finding]
     """Findings about devices come first only if they are worthwhile."""
     first = [finding for finding in about if finding.gain > WORTHWHILE]
     return [*first, *others, *(finding for finding in about if finding not in first)]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    measured = [value for value in values if value is not None]
-    return statistics.fmean(measured) if measured else None
