@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import re
@@ -41,6 +42,7 @@ virtual devices stand in for them, and share its cores.
   flatout scale ppo --env CartPole-v1 --envs 8 --devices 1,2
   flatout scale runs/one runs/two        runs that are there already; unequal work is refused
 """
+IGNORED = RESUMABLE | {"seed"}  # settings on which no speed depends
 FACTORS = (2, 4, 8, 16)  # by how much the search enlarges batches
 
 
@@ -56,8 +58,10 @@ def scale(argv: list[str]) -> int:
     from rich.console import Console
 
     console = Console(stderr=as_json)
-    if plot is not None:
-        _need_matplotlib(plot)
+    if plot is not None and Path(plot).suffix not in (".svg", ".png", ".pdf"):
+        raise UsageError(f"--plot {plot}: name a .svg, .png or .pdf file.")
+    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("--plot needs its package: pip install 'flatout[plot]'.")
     if argv and Path(argv[0]).is_dir():
         if counts is not None:
             raise UsageError("--devices is for new runs, not for folders of runs.")
@@ -82,15 +86,6 @@ def _counts(text: str | None) -> list[int]:
             f"--devices {text or ''}: name the numbers of devices to compare, such as 1,2,4."
         )
     return sorted({int(word) for word in words})
-
-
-def _need_matplotlib(plot: str) -> None:
-    import importlib.util
-
-    if Path(plot).suffix not in (".svg", ".png", ".pdf"):
-        raise UsageError(f"--plot {plot}: name a .svg, .png or .pdf file.")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("--plot needs its package: pip install 'flatout[plot]'.")
 
 
 def _new(
@@ -150,9 +145,8 @@ def measured(config: TrainConfig, settings: dict[str, Any]) -> dict[str, Any]:
 
 def row(devices: int, summary: dict[str, Any], costs: dict[str, float], examples: int) -> Row:
     """A run's summary as a row."""
-    seconds = training_s(summary)
-    parts = split(summary, costs)
-    return Row(devices, seconds, summary["steps_per_s"], examples / seconds, parts)
+    seconds, rate = training_s(summary), summary["steps_per_s"]
+    return Row(devices, seconds, rate, examples / seconds, split(summary, costs))
 
 
 def crossover(config: TrainConfig, run: Any, fewest: int, most: int) -> dict[str, Any]:
@@ -176,8 +170,7 @@ def enlarged(config: TrainConfig, factor: int) -> TrainConfig | None:
     flat, hyper = config.flat(), config.hyper
     if not hyper.differentiates:
         return None
-    on_policy = isinstance(hyper, OnPolicyConfig)
-    if on_policy:
+    if on_policy := isinstance(hyper, OnPolicyConfig):
         flat["n_steps"] *= factor
         rollout = flat["n_steps"] * flat["envs"]
         flat["steps"] = max(flat["steps"] // rollout, 1) * rollout
@@ -205,6 +198,8 @@ def compared(folders: Sequence[Path]) -> Scaling:
     work: dict[str, dict[str, Any]] = {}
     rows: list[Row] = []
     virtual = False
+    # What averaging and dispatching cost was not measured beside finished runs.
+    costs = {"average_s": 0.0, "dispatch_s": 0.0, "averages": 0.0, "dispatches": 0.0}
     for folder in folders:
         try:
             summary = json.loads(nofollow.read(folder / "summary.json"))
@@ -212,12 +207,9 @@ def compared(folders: Sequence[Path]) -> Scaling:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise UsageError(f"{folder} holds no finished run (no summary.json).") from None
         config = load_config(folder, None)
-        # What averaging and dispatching cost was not measured beside these.
-        costs = {"average_s": 0.0, "dispatch_s": 0.0, "averages": 0.0, "dispatches": 0.0}
         try:
             work[str(folder)] = work_of(config, summary)
-            count = examples(config, summary)
-            rows.append(row(len(placement.learn), summary, costs, count))
+            rows.append(row(len(placement.learn), summary, costs, examples(config, summary)))
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise UsageError(
                 f"{folder / 'summary.json'} is damaged ({type(error).__name__}: "
@@ -232,9 +224,6 @@ def compared(folders: Sequence[Path]) -> Scaling:
 
 def work_of(config: TrainConfig, summary: dict[str, Any]) -> dict[str, Any]:
     """What a run did, as far as its speed depends on it."""
-    ignored = RESUMABLE | {"seed"}
-    settings = {name: value for name, value in config.flat().items() if name not in ignored}
-    return {
-        "examples": examples(config, summary),
-        "steps": summary["steps"], "updates": summary["updates"], **settings,
-    }  # fmt: skip
+    done = {"steps": summary["steps"], "updates": summary["updates"]}
+    settings = {name: value for name, value in config.flat().items() if name not in IGNORED}
+    return {"examples": examples(config, summary)} | done | settings

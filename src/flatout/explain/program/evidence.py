@@ -105,6 +105,7 @@ class Process:
 
     pid: int
     started: float
+    python: tuple[int, ...]
     argv: list[str]
     stdlib: str
     codes: list[Code]
@@ -173,7 +174,7 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
         return of[kind][-1][name] if of[kind] else None
 
     return Process(
-        first["pid"], started, first["argv"], first["stdlib"],
+        first["pid"], started, tuple(first["python"]), first["argv"], first["stdlib"],
         [codes.get(index, UNKNOWN) for index in range(count)],
         {(row["c"], row["at"]): Leaf(row.get("text") or "", row.get("call") or "",
                                      row.get("kind") or {}) for row in of["leaf"]},
