@@ -115,13 +115,12 @@ def _places(process: Process) -> Places:
     for sample in process.samples:
         if not sample.compilation:
             weights[sample.stack] += sample.dt
+    windows = [replay(process, window) for window in process.windows]
     seen = [
         (stack.frames, process.leaf(stack), weights[index])
         for index, stack in process.stacks.items()
         if weights.get(index) and stack.frames
-    ]
-    windows = [replay(process, window) for window in process.windows]
-    seen += [  # windows also have calls too short to be sampled
+    ] + [  # windows also have calls too short to be sampled
         (interval.frames, interval.leaf, interval.ns / 1e9)
         for window in windows
         for interval in window.intervals
@@ -142,15 +141,11 @@ def _tracks(index: int, process: Process, places: Places) -> list[Track]:
             phase = "first compilation" if number == sample.compilation else "compile"
             mark = Mark(phase, False, mark.site, mark.call)
         if sample.lane not in tracks:
-            tracks[sample.lane] = Track(index, _name(process, sample.lane))
+            row = process.lanes.get(sample.lane, {})
+            name = "main" if row.get("main") else row.get("name") or f"thread {sample.lane}"
+            tracks[sample.lane] = Track(index, f"{name} {process.pid}")
         tracks[sample.lane].moments.append(Moment(sample.t, sample.dt, mark, sample.stack))
     return list(tracks.values())
-
-
-def _name(process: Process, lane: int) -> str:
-    row = process.lanes.get(lane, {})
-    name = "main" if row.get("main") else row.get("name") or f"thread {lane}"
-    return f"{name} {process.pid}"
 
 
 def _driver(tracks: Sequence[Track]) -> Track | None:

@@ -34,8 +34,7 @@ LIBRARIES = ("torch", "jax", "tensorflow", "keras", "optax", "flax", "haiku", "e
 
 
 def command_line():
-    argv = getattr(sys, "orig_argv", None)
-    return [str(word) for word in argv] if argv else [sys.executable or "python"]
+    return list(map(str, getattr(sys, "orig_argv", None) or [sys.executable or "python"]))
 
 
 def thread_name(ident):

@@ -30,9 +30,7 @@ class Seen:
         key, leaf, scope, strict, depth = [], frame, None, None, 0
         while frame is not None:
             code = frame.f_code
-            known = self.codes.get(id(code))
-            if known is None:
-                known = self.code(code, frame)
+            known = self.codes.get(id(code)) or self.code(code, frame)
             if known[2] == 2:
                 strict = frame
             elif known[2]:
@@ -70,11 +68,10 @@ class Seen:
 
     def lane(self, thread, main):
         """The number of a thread."""
-        lane = self.lanes.get(thread)
-        if lane is None:
+        if thread not in self.lanes:
             lane = self.lanes[thread] = len(self.lanes)
             self.line({"k": "lane", "i": lane, "main": main, "name": read.thread_name(thread)})
-        return lane
+        return self.lanes[thread]
 
     def lined(self, stack):
         """The stack as [code, line, ...], innermost first."""
@@ -107,12 +104,11 @@ class Seen:
     def leaf(self, frame, place):
         """Describe what the innermost frame was executing: the call's text, what is called."""
         try:
-            texts = read.text_at(frame.f_code, frame.f_lasti)
-            row = {"k": "leaf", "c": place[0], "at": place[1], "text": texts[0], "call": texts[1]}
-            if texts[1]:
-                found = read.resolve(frame, texts[1], self.profiled())
-                if found is not None:
-                    row["kind"] = read.described(found)
+            text, call = read.text_at(frame.f_code, frame.f_lasti)
+            row = {"k": "leaf", "c": place[0], "at": place[1], "text": text, "call": call}
+            found = read.resolve(frame, call, self.profiled()) if call else None
+            if found is not None:
+                row["kind"] = read.described(found)
             self.line(row)
         except Exception:
             pass
