@@ -229,15 +229,14 @@ def _timeline(lanes: Sequence[Lane], begin: float, end: float) -> list[str]:
 def _lane(lane: Lane, begin: float, end: float, pixels: int) -> str:
     """A row of strokes, one path per phase, on a canvas 2 high."""
     spans = [span for span in lane.spans if all(map(math.isfinite, span[:2]))]
-    shares: dict[str, float] = {}
+    shares: defaultdict[str, float] = defaultdict(float)
     for start, stop, phase in spans:
-        inside = max(stop - max(start, begin), 0.0)
-        shares[phase] = shares.get(phase, 0.0) + inside / max(end - begin, 1e-9)
-    strokes: dict[str, list[str]] = {}
+        shares[phase] += max(stop - max(start, begin), 0.0) / max(end - begin, 1e-9)
+    strokes: defaultdict[str, str] = defaultdict(str)
     for first, after, phase in merge(spans, end, pixels):
-        strokes.setdefault(phase, []).append(f"M{first} 1h{after - first}")
+        strokes[phase] += f"M{first} 1h{after - first}"
     paths = "".join(
-        f'<path class="{_class(phase)}" d="{"".join(drawn)}">'
+        f'<path class="{_class(phase)}" d="{drawn}">'
         f"<title>{_text(f'{lane.name}: {phase} {report.percent(shares[phase])}')}</title></path>"
         for phase, drawn in strokes.items()
     )

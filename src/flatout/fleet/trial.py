@@ -157,9 +157,8 @@ def effect(settings: Mapping[str, Any], setting: Sequence[str], cores: int) -> t
     if names != {"placement"}:
         changed = ", ".join(sorted(f"--{name.replace('_', '-')}" for name in names))
         return False, f"{changed} changes what is learned: compare returns before you keep it."
-    words = list(setting)
     before = _placement(str(settings["placement"]), settings, cores)
-    after = _placement(words[words.index("--placement") + 1], settings, cores)
+    after = _placement(setting[setting.index("--placement") + 1], settings, cores)
     if before.lag != after.lag:
         return True, (
             f"Acting is with parameters {after.lag} versions old instead of {before.lag}: the "

@@ -25,19 +25,16 @@ def findings(evidence: Evidence, learn: float) -> list[Finding]:
     busy = [mean(s.gpus[i].busy for s in samples) for i in gpus]
     held_mb = [max(s.gpus[i].ours_mb or 0 for s in samples) for i in gpus]
     reserved = [i for i in gpus if held_mb[i] >= RESERVED_MB]
-    working = [
-        i
-        for i in gpus
-        if (i in reserved or any(s.gpus[i].ours for s in samples)) and (busy[i] or 0.0) > IDLE
-    ]
+    ours = {i for i in gpus if any(s.gpus[i].ours for s in samples)}.union(reserved)
+    working = [i for i in gpus if i in ours and (busy[i] or 0.0) > IDLE]
     cards = samples[-1].gpus
     results: list[Finding] = []
     if not working and all(share is not None for share in busy):
         gain = 1 / (1 - learn * (1 - LEARNING_ON_GPU))
         name = cards[0].name or "the GPU"
         words = (
-            "Move learning there (`.to('cuda')`; for JAX install its CUDA build) if the "
-            "network is large; a small one runs faster on the CPU."
+            "Move learning there (`.to('cuda')`; for JAX install its CUDA build) if the network is "
+            "large; a small one runs faster on the CPU."
         )
         seen = f"{len(gpus)} GPU(s) ({name}) are visible, and this program computed on none."
         results.append(

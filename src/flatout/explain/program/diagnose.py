@@ -67,8 +67,7 @@ def findings(facts: Facts) -> list[Finding]:
     ]
     if learn >= LEAST_SHARE:
         shares += [(learn, finding) for finding in _mechanisms(facts, learn)]
-    oversubscription = remedies.oversubscribed(facts)
-    if oversubscription is not None:
+    if (oversubscription := remedies.oversubscribed(facts)) is not None:
         shares.append((2.0, oversubscription))  # it slows everything else down
     return devices.ranked(_ranked(shares), devices.findings(facts.evidence, learn))
 

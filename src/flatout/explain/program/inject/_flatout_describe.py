@@ -272,9 +272,9 @@ def dotted(node):
 
 def first_call(text):
     """The first call on a line, where the interpreter does not say which one it is."""
-    found = re.findall(r"([A-Za-z_][\w.]*)\s*\(", text)
-    found = [name for name in found if name not in ("if", "while", "for", "return", "and", "or")]
-    return found[0] if found else None
+    words = ("if", "while", "for", "return", "and", "or")
+    names = re.findall(r"([A-Za-z_][\w.]*)\s*\(", text)
+    return next((name for name in names if name not in words), None)
 
 
 def resolve(frame, dotted, profiled):
