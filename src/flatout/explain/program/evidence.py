@@ -174,25 +174,28 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
         return of[kind][-1][name] if of[kind] else None
 
     return Process(
-        first["pid"], started, tuple(first["python"]), first["argv"], first["stdlib"],
-        [codes.get(index, UNKNOWN) for index in range(count)],
-        {(row["c"], row["at"]): Leaf(row.get("text") or "", row.get("call") or "",
-                                     row.get("kind") or {}) for row in of["leaf"]},
-        {row["i"]: Stack(_pairs(row["f"]), row["at"]) for row in of["stack"]
-         if known(row["f"][::2])},
-        {row["i"]: row for row in of["lane"]},
-        [Sample(started + t, *rest) for row in of["samples"] for t, *rest in row["d"]],
-        [
+        pid=first["pid"], started=started, python=tuple(first["python"]), argv=first["argv"],
+        stdlib=first["stdlib"],
+        codes=[codes.get(index, UNKNOWN) for index in range(count)],
+        leaves={(row["c"], row["at"]): _leaf(row) for row in of["leaf"]},
+        stacks={
+            row["i"]: Stack(_pairs(row["f"]), row["at"])
+            for row in of["stack"]
+            if known(row["f"][::2])
+        },
+        lanes={row["i"]: row for row in of["lane"]},
+        samples=[Sample(started + t, *rest) for row in of["samples"] for t, *rest in row["d"]],
+        windows=[
             Window(started + row["t"], tuple(map(tuple, row["events"])), tuple(row["names"]),
                    _pairs(row["stack"]), tuple(map(tuple, row["details"])), row["cost"])
             for row in of["window"]
             if known(code for _, kind, code, _ in row["events"] if kind == CALL)
             and known(row["stack"][::2])
         ],
-        {row["name"]: row["version"] for row in of["library"]},
-        {row["c"]: row["kinds"] for row in of["returns"] if row["c"] < count},
-        last("torch", "threads"), last("failed", "error"), last("thread", "why"),
-        first.get("timed", True),
+        libraries={row["name"]: row["version"] for row in of["library"]},
+        returns={row["c"]: row["kinds"] for row in of["returns"] if row["c"] < count},
+        torch_threads=last("torch", "threads"), failure=last("failed", "error"),
+        by_thread=last("thread", "why"), timed=first.get("timed", True),
     )  # fmt: skip
 
 
@@ -200,6 +203,10 @@ def _code(row: dict[str, Any]) -> Code:
     owner = row.get("self")
     learns = bool(row.get("learns") or (owner and owner.get("learns")))
     return Code(row["file"], row["plain"], row["line"], owner, learns)
+
+
+def _leaf(row: dict[str, Any]) -> Leaf:
+    return Leaf(row.get("text") or "", row.get("call") or "", row.get("kind") or {})
 
 
 def _pairs(flat: Sequence[int]) -> tuple[tuple[int, int], ...]:

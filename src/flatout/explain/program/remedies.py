@@ -164,17 +164,14 @@ def waiting(facts: Facts, share: float) -> Remedy:
     words = facts.by_call("wait")
     asleep = words["sleep"] / (sum(words.values()) or 1.0)
     idle = [f"{facts.spare:.1f} of {facts.cores} cores are idle meanwhile"]
-    what, remains = (
-        (
-            "Do not wait for the slowest each time: take results as they come (gather whichever "
-            "workers are ready), or give the slow one less to do."
-        ),
-        min(0.9, facts.blame.balance),
-    )
     if asleep > 0.5 and facts.blame.balance > 0.99:
         what = "Do not sleep in the loop{at}: block on the queue or pipe until there is work."
-        remains = 0.03
-    return Remedy(what, remains, MODELLED, after=idle)
+        return Remedy(what, 0.03, MODELLED, after=idle)
+    return Remedy(
+        "Do not wait for the slowest each time: take results as they come (gather whichever "
+        "workers are ready), or give the slow one less to do.",
+        min(0.9, facts.blame.balance), MODELLED, after=idle,
+    )  # fmt: skip
 
 
 # --- Mechanisms of learning -------------------------------------------------------------------
