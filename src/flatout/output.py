@@ -6,7 +6,7 @@ import codecs
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
@@ -82,20 +82,13 @@ class Output:
 
     def write(self, text: str) -> int:
         """Write the text, or drop it after a failure."""
-        if not self.lost:
-            try:
-                self._stream.write(plain(text, self._stream.encoding or "utf-8"))
-            except (OSError, ValueError) as error:  # ValueError: it is closed
-                self._lose(error)
+        encoding = self._stream.encoding or "utf-8"
+        self._attempt(lambda: self._stream.write(plain(text, encoding)))
         return len(text)
 
     def flush(self) -> None:
         """Flush, or drop the text after a failure."""
-        if not self.lost:
-            try:
-                self._stream.flush()
-            except (OSError, ValueError) as error:
-                self._lose(error)
+        self._attempt(self._stream.flush)
 
     def settle(self) -> None:
         """Redirect a failed stream to /dev/null before the process ends: the interpreter would
@@ -109,9 +102,13 @@ class Output:
             os.close(nowhere)
             self._stream.flush()
 
-    def _lose(self, error: OSError | ValueError) -> None:
-        self.unread = isinstance(error, BrokenPipeError)
-        self.lost = getattr(error, "strerror", None) or str(error)
+    def _attempt(self, action: Callable[[], object]) -> None:
+        if not self.lost:
+            try:
+                action()
+            except (OSError, ValueError) as error:  # ValueError: it is closed
+                self.unread = isinstance(error, BrokenPipeError)
+                self.lost = getattr(error, "strerror", None) or str(error)
 
 
 def trouble(stream: object, consequence: str) -> str:

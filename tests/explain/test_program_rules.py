@@ -564,9 +564,8 @@ def test_calls_of_one_name_are_added_up_whatever_lines_they_are_on() -> None:
     names = {("a.py:1", "item"): 3, ("a.py:2", "item"): 4, ("a.py:2", "cpu"): 5}
     facts: Any = SimpleNamespace(
         counted=SimpleNamespace(names=names, rate=float),
-        at=lambda phase: "", heaviest=lambda phase, share: [],
-    )  # fmt: skip
-    assert transfer(facts, 0.5).evidence == [
+    )
+    assert transfer(facts, 0.5).after == [
         "`item` about 7 times per second", "`cpu` about 5 times per second"
     ]  # fmt: skip
 

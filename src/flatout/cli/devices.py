@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from flatout.cli.arguments import parse
@@ -27,8 +27,8 @@ def devices(argv: list[str]) -> int:
     asked = parse(DevicesArguments(), "flatout devices", argv)
     hardware = inventory()
     would = {
-        kind: str(resolve_placement("auto", hardware, images=images)[0])
-        for kind, images in (("vectors", False), ("images", True))
+        kind: str(resolve_placement("auto", hardware, images=kind == "images")[0])
+        for kind in ("vectors", "images")
     }
     if asked.json:
         print(json.dumps(asdict(hardware) | {"auto": would}))
@@ -39,10 +39,8 @@ def devices(argv: list[str]) -> int:
 
 def show(hardware: Hardware, would: dict[str, str], console: Console) -> None:
     """Print devices, memory free and used and by whom, and what placement ``auto`` would mean."""
-    table = Table(box=None, padding=(0, 2), pad_edge=False)
-    for heading, side in (("device", "left"), ("what", "left"), ("memory free", "right"),
-                          ("of", "right"), ("used by", "left")):  # fmt: skip
-        table.add_column(heading, justify=side)  # type: ignore[arg-type]
+    numbers = Column("memory free", justify="right"), Column("of", justify="right")
+    table = Table("device", "what", *numbers, "used by", box=None, padding=(0, 2), pad_edge=False)
     name = "cpu" if hardware.cpu_devices == 1 else f"cpu:0..{hardware.cpu_devices - 1}"
     table.add_row(
         name, f"{hardware.cpu_name}, {hardware.cores} cores",

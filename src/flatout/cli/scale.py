@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import re
@@ -41,6 +42,7 @@ virtual devices stand in for them, and share its cores.
   flatout scale ppo --env CartPole-v1 --envs 8 --devices 1,2
   flatout scale runs/one runs/two        runs that are there already; unequal work is refused
 """
+IGNORED = RESUMABLE | {"seed"}  # settings on which no speed depends
 FACTORS = (2, 4, 8, 16)  # by how much the search enlarges batches
 
 
@@ -86,7 +88,6 @@ def _counts(text: str | None) -> list[int]:
 
 def need_matplotlib(plot: str) -> None:
     """Refuse a plot that cannot be drawn."""
-    import importlib.util
 
     if Path(plot).suffix not in (".svg", ".png", ".pdf"):
         raise UsageError(f"--plot {plot}: name a .svg, .png or .pdf file.")
@@ -151,9 +152,8 @@ def measured(config: TrainConfig, settings: dict[str, Any]) -> dict[str, Any]:
 
 def row(devices: int, summary: dict[str, Any], costs: dict[str, float], examples: int) -> Row:
     """A run's summary as a row."""
-    seconds = training_s(summary)
-    parts = split(summary, costs)
-    return Row(devices, seconds, summary["steps_per_s"], examples / seconds, parts)
+    seconds, rate = training_s(summary), summary["steps_per_s"]
+    return Row(devices, seconds, rate, examples / seconds, split(summary, costs))
 
 
 def crossover(config: TrainConfig, run: Any, fewest: int, most: int) -> dict[str, Any]:
@@ -177,8 +177,7 @@ def enlarged(config: TrainConfig, factor: int) -> TrainConfig | None:
     flat, hyper = config.flat(), config.hyper
     if not hyper.differentiates:
         return None
-    on_policy = isinstance(hyper, OnPolicyConfig)
-    if on_policy:
+    if on_policy := isinstance(hyper, OnPolicyConfig):
         flat["n_steps"] *= factor
         rollout = flat["n_steps"] * flat["envs"]
         flat["steps"] = max(flat["steps"] // rollout, 1) * rollout
@@ -206,6 +205,8 @@ def compared(folders: Sequence[Path]) -> Scaling:
     work: dict[str, dict[str, Any]] = {}
     rows: list[Row] = []
     virtual = False
+    # What averaging and dispatching cost was not measured beside finished runs.
+    costs = {"average_s": 0.0, "dispatch_s": 0.0, "averages": 0.0, "dispatches": 0.0}
     for folder in folders:
         try:
             summary = json.loads(nofollow.read(folder / "summary.json"))
@@ -213,12 +214,9 @@ def compared(folders: Sequence[Path]) -> Scaling:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise UsageError(f"{folder} holds no finished run (no summary.json).") from None
         config = load_config(folder, None)
-        # What averaging and dispatching cost was not measured beside these.
-        costs = {"average_s": 0.0, "dispatch_s": 0.0, "averages": 0.0, "dispatches": 0.0}
         try:
             work[str(folder)] = work_of(config, summary)
-            count = examples(config, summary)
-            rows.append(row(len(placement.learn), summary, costs, count))
+            rows.append(row(len(placement.learn), summary, costs, examples(config, summary)))
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise UsageError(
                 f"{folder / 'summary.json'} is damaged ({type(error).__name__}: "
@@ -233,9 +231,6 @@ def compared(folders: Sequence[Path]) -> Scaling:
 
 def work_of(config: TrainConfig, summary: dict[str, Any]) -> dict[str, Any]:
     """What a run did, as far as its speed depends on it."""
-    ignored = RESUMABLE | {"seed"}
-    settings = {name: value for name, value in config.flat().items() if name not in ignored}
-    return {
-        "examples": examples(config, summary),
-        "steps": summary["steps"], "updates": summary["updates"], **settings,
-    }  # fmt: skip
+    done = {"steps": summary["steps"], "updates": summary["updates"]}
+    settings = {name: value for name, value in config.flat().items() if name not in IGNORED}
+    return {"examples": examples(config, summary)} | done | settings

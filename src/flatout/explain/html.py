@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
@@ -18,23 +20,10 @@ from string import Template
 
 import numpy as np
 
-from flatout.errors import FlatoutError
+from flatout.errors import writing
+from flatout.explain import report
 from flatout.explain.causes import CAUSES, HEALTHY
 from flatout.explain.diagnosis import Diagnosis, Finding, Lane
-from flatout.explain.report import (
-    Meter,
-    advice,
-    clean,
-    duration,
-    extent,
-    gain_words,
-    in_order,
-    mean_words,
-    meters,
-    percent,
-    setting_words,
-    verdict_words,
-)
 from flatout.spans import PHASES
 
 PIXELS = 1500  # width of the drawings: a lane is merged to one phase for each of these
@@ -51,33 +40,34 @@ def write(diagnosis: Diagnosis, path: Path | str) -> None:
     Raises:
         FlatoutError: the file cannot be written.
     """
-    try:
+    with writing(path):
         Path(path).write_text(page(diagnosis), encoding="utf-8")
-    except OSError as error:
-        raise FlatoutError(f"cannot write {path}: {error.strerror or error}.") from error
 
 
 def page(diagnosis: Diagnosis) -> str:
     """The report as one self-contained HTML document."""
     template = (resources.files("flatout") / "explain" / "report.html").read_text(encoding="utf-8")
-    verdict = verdict_words(diagnosis)
+    verdict = report.verdict_words(diagnosis)
     sentence = verdict.removeprefix(diagnosis.verdict).lstrip(": ")
-    tried = advice(diagnosis)
-    begin, end = extent(diagnosis)
+    tried = report.advice(diagnosis)
+    begin, end = report.extent(diagnosis)
     end = end or 1.0  # nothing is drawn then
     sections = (
         ("Findings", [_finding(f, f is tried) for f in diagnosis.findings]),
         ("Where the time goes", _bars(diagnosis.phases)),
         ("Timeline", _timeline(diagnosis.lanes, begin, end)),
         ("Utilisation over time", _utilisation(diagnosis, begin, end)),
-        ("Left out of the shares", _items(f"{w}: {duration(s)}" for w, s in diagnosis.apart)),
+        (
+            "Left out of the shares",
+            _items(f"{w}: {report.duration(s)}" for w, s in diagnosis.apart),
+        ),
         ("What could not be seen", _items(diagnosis.notes)),
     )
     return Template(template).substitute(
         title=_text(f"flatout explain: {verdict}"),
         state="healthy" if diagnosis.verdict == HEALTHY else "held-up",
         verdict=f'<span class="id">{_text(diagnosis.verdict)}</span> {_text(sentence)}',
-        about=f"{duration(diagnosis.seconds)} of <code>{_text(diagnosis.subject)}</code>",
+        about=f"{report.duration(diagnosis.seconds)} of <code>{_text(diagnosis.subject)}</code>",
         advice=_advice(tried),
         sections="\n".join(
             f"<section><h2>{title}</h2>\n{''.join(body)}</section>"
@@ -101,7 +91,7 @@ def merge(
         (first pixel, pixel after the last, phase), in time's order; empty pixels are in none.
     """
     edges = np.linspace(0.0, end, pixels + 1)
-    phases = in_order(phase for _, _, phase in spans)
+    phases = report.in_order(phase for _, _, phase in spans)
     filled = np.empty((len(phases) + 1, pixels))
     for row, phase in enumerate(phases):
         times = np.array([span[:2] for span in spans if span[2] == phase], np.float64)
@@ -119,23 +109,17 @@ def curve(
 
     Each step reaches half-way to its neighbours, the outer ones as far outwards as inwards.
     """
-    bins: dict[int, tuple[list[float], list[float]]] = {}
+    bins: defaultdict[int, list[tuple[float, float | None]]] = defaultdict(list)
     for time, value in sorted(zip(times, values, strict=True), key=lambda sample: sample[0]):
         if 0.0 <= time <= end:
-            at, found = bins.setdefault(min(int(time / end * SAMPLES), SAMPLES - 1), ([], []))
-            at.append(time)
-            found.extend([] if value is None else [value])
-    centres = [sum(at) / len(at) for at, _ in bins.values()]
+            bins[min(int(time / end * SAMPLES), SAMPLES - 1)].append((time, value))
+    centres = [statistics.fmean(time for time, _ in some) for some in bins.values()]
     middles = [(a + b) / 2 for a, b in pairwise(centres)]
-    if not middles:
-        edges = [0.0, end] if centres else []
-    else:
+    edges = [0.0, end]
+    if middles:
         edges = [2 * centres[0] - middles[0], *middles, 2 * centres[-1] - middles[-1]]
-    means = [sum(found) / len(found) if found else None for _, found in bins.values()]
-    return [
-        (max(a, 0.0), min(b, end), value)
-        for (a, b), value in zip(pairwise(edges), means, strict=True)
-    ]
+    steps = zip(pairwise(edges), bins.values(), strict=False)  # there may be none
+    return [(max(a, 0.0), min(b, end), report.mean(v for _, v in some)) for (a, b), some in steps]
 
 
 def _passed(points: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -147,7 +131,7 @@ def _passed(points: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def _text(words: str) -> str:
-    return re.sub(r"(\d) %", r"\1&nbsp;%", escape(clean(words)))
+    return re.sub(r"(\d) %", r"\1&nbsp;%", escape(report.clean(words)))
 
 
 def _prose(words: str) -> str:
@@ -163,10 +147,10 @@ def _items(sentences: Iterable[str]) -> list[str]:
 def _advice(finding: Finding | None) -> str:
     if finding is None:
         return ""
-    setting = setting_words(finding.setting)
+    setting = report.setting_words(finding.setting)
     code = f"<pre><code>{_text(setting)}</code></pre>" if setting else ""
     remedy = f"<p>{_prose(finding.remedy)}</p>" if finding.remedy else ""
-    gain, _, interval = gain_words(finding).partition(" (")
+    gain, _, interval = report.gain_words(finding).partition(" (")
     if interval:
         word, _, gain = gain.partition(" ")
         gain = f"<strong>{gain}</strong> {word} ({interval}"
@@ -179,12 +163,12 @@ def _advice(finding: Finding | None) -> str:
 def _finding(finding: Finding, told: bool) -> str:
     """A card; without the remedy where it has been `told` above."""
     evidence = "".join(f"<li>{_prose(sentence)}</li>" for sentence in finding.evidence)
-    setting = setting_words(finding.setting)
+    setting = report.setting_words(finding.setting)
     remedy = _prose(finding.remedy) + (f" <code>{_text(setting)}</code>" if setting else "")
     return (
         f'<article class="card"><div class="head"><h3>{_text(finding.id)}</h3>'
-        f'<p class="soft"><span>{_text(percent(finding.share))} of the time,</span> '
-        f"<span>{gain_words(finding)}</span></p>"
+        f'<p class="soft"><span>{_text(report.percent(finding.share))} of the time,</span> '
+        f"<span>{report.gain_words(finding)}</span></p>"
         f'</div><p class="soft">{_text(CAUSES.get(finding.id, ""))}</p>'
         + (f"<ul>{evidence}</ul>" if evidence else "")
         + (f"<p>{remedy}</p>" if remedy and not told else "")
@@ -203,12 +187,12 @@ def _row(name: str, words: str, drawing: str) -> str:
 def _bars(phases: dict[str, float]) -> list[str]:
     return [
         _row(
-            f"{percent(phases[phase])} {phase}",
+            f"{report.percent(phases[phase])} {phase}",
             _text(_meaning(phase)),
             f'<div class="bar {_class(phase)}"><i style="width:'
             f'{100 * min(phases[phase], 1.0):.1f}%"></i></div>',
         )
-        for phase in in_order(phases)
+        for phase in report.in_order(phases)
         if phases[phase] > 0.0
     ]
 
@@ -236,7 +220,7 @@ def _timeline(lanes: Sequence[Lane], begin: float, end: float) -> list[str]:
     pixels = max(min(PIXELS, SEGMENTS // len(lanes)), 100)
     legend = [
         (f'class="{_class(phase)}"', _text(f"{phase}: {_meaning(phase)}".removesuffix(": ")))
-        for phase in in_order(phase for lane in lanes for _, _, phase in lane.spans)
+        for phase in report.in_order(phase for lane in lanes for _, _, phase in lane.spans)
     ]
     rows = [_lane(lane, begin, end, pixels) for lane in lanes]
     return [*rows, _axis(end), _legend(legend, begin)]
@@ -245,26 +229,28 @@ def _timeline(lanes: Sequence[Lane], begin: float, end: float) -> list[str]:
 def _lane(lane: Lane, begin: float, end: float, pixels: int) -> str:
     """A row of strokes, one path per phase, on a canvas 2 high."""
     spans = [span for span in lane.spans if all(map(math.isfinite, span[:2]))]
-    shares: dict[str, float] = {}
+    shares: defaultdict[str, float] = defaultdict(float)
     for start, stop, phase in spans:
-        inside = max(stop - max(start, begin), 0.0)
-        shares[phase] = shares.get(phase, 0.0) + inside / max(end - begin, 1e-9)
-    strokes: dict[str, list[str]] = {}
+        shares[phase] += max(stop - max(start, begin), 0.0) / max(end - begin, 1e-9)
+    strokes: defaultdict[str, str] = defaultdict(str)
     for first, after, phase in merge(spans, end, pixels):
-        strokes.setdefault(phase, []).append(f"M{first} 1h{after - first}")
+        strokes[phase] += f"M{first} 1h{after - first}"
     paths = "".join(
-        f'<path class="{_class(phase)}" d="{"".join(drawn)}">'
-        f"<title>{_text(f'{lane.name}: {phase} {percent(shares[phase])}')}</title></path>"
+        f'<path class="{_class(phase)}" d="{drawn}">'
+        f"<title>{_text(f'{lane.name}: {phase} {report.percent(shares[phase])}')}</title></path>"
         for phase, drawn in strokes.items()
     )
     most = sorted((phase for phase in shares if shares[phase]), key=lambda phase: -shares[phase])
-    words = ", ".join(f"{phase} {percent(shares[phase])}" for phase in most[:2]) or "nothing seen"
+    words = (
+        ", ".join(f"{phase} {report.percent(shares[phase])}" for phase in most[:2])
+        or "nothing seen"
+    )
     drawing = _drawing("lane", (pixels, 2), begin / end, f"{lane.name}: {words}", paths)
     return _row(lane.name, _text(words), drawing)
 
 
 def _utilisation(diagnosis: Diagnosis, begin: float, end: float) -> list[str]:
-    drawn = meters(diagnosis)
+    drawn = report.meters(diagnosis)
     if not drawn:
         return []
     times = [sample.t for sample in diagnosis.usage]
@@ -281,7 +267,7 @@ def _utilisation(diagnosis: Diagnosis, begin: float, end: float) -> list[str]:
     return [*rows, _axis(end), _legend(legend, begin)]
 
 
-def _meter(meter: Meter, times: Sequence[float], begin: float, end: float) -> str:
+def _meter(meter: report.Meter, times: Sequence[float], begin: float, end: float) -> str:
     used = curve(times, meter.values, end)
     layers = [(meter.kind, used, 100, "used")]
     if meter.kind == "busy":
@@ -292,7 +278,7 @@ def _meter(meter: Meter, times: Sequence[float], begin: float, end: float) -> st
             ("idle", total, 0, "idle"), ("others", total, 100, "used by all programs"),
             ("used", used, 100, "used"),
         ]  # fmt: skip
-    words = " ".join(mean_words(meter))
+    words = " ".join(report.mean_words(meter))
     paths = "".join(
         f'<path fill="var(--{colour})" d="{_area(steps, end, base)}">'
         f"<title>{meter.name}: {what}</title></path>"

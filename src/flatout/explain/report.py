@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 import shlex
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from rich.console import Console
 from rich.control import strip_control_codes
@@ -55,9 +57,11 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     if diagnosis.findings:
         first = diagnosis.findings[0]
         _say(console, "EVIDENCE", [Text(sentence) for sentence in first.evidence])
-        _say(console, "ALSO", _others(diagnosis.findings[1:]))
+        others = diagnosis.findings[1:]
+        _say(console, "ALSO", _columns([(f.id, percent(f.share), gain_words(f)) for f in others]))
     _say(console, "TIME", _bars(diagnosis.phases, console))
-    _say(console, "USE", _means(diagnosis))
+    used = [meter for meter in meters(diagnosis) if meter.kind != "memory"]
+    _say(console, "USE", _columns([(meter.name, *mean_words(meter)) for meter in used]))
     apart = ", ".join(f"{what} {duration(seconds)}" for what, seconds in diagnosis.apart)
     if apart:
         _say(console, "APART", [Text(f"{apart} (left out of the shares)")])
@@ -153,13 +157,11 @@ def meters(diagnosis: Diagnosis) -> list[Meter]:
     usage = diagnosis.usage
     begin, _ = extent(diagnosis)
 
-    def mean(values: Sequence[float | None]) -> float | None:
-        counted = [v for v, u in zip(values, usage, strict=True) if v is not None and u.t >= begin]
-        return sum(counted) / len(counted) if counted else None
-
     def meter(name: str, meaning: str, kind: str, *values: Sequence[float | None]) -> Meter:
         used, everybody = (tuple(map(_share, of)) for of in (*values, [None] * len(usage))[:2])
-        return Meter(name, meaning, kind, used, everybody, mean(used), mean(everybody))
+        late = [u.t >= begin for u in usage]
+        means = mean(compress(used, late)), mean(compress(everybody, late))
+        return Meter(name, meaning, kind, used, everybody, *means)
 
     cores = f"of {diagnosis.cores} {'core' if diagnosis.cores == 1 else 'cores'}"
     drawn = [meter("CPU", cores, "busy", [u.cpu for u in usage], [u.cpu_all for u in usage])]
@@ -175,6 +177,12 @@ def meters(diagnosis: Diagnosis) -> list[Meter]:
             meter(f"{name} memory", "of its memory in use", "memory", memory),
         ]
     return drawn if usage else []
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """The mean of the known values; None where there is none."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
 
 
 def mean_words(meter: Meter) -> tuple[str, str]:
@@ -195,12 +203,10 @@ def _try(console: Console, finding: Finding) -> None:
     _say(console, "TRY", [*lines, Text(remedy)] if setting and remedy else lines)
 
 
-def _others(findings: Sequence[Finding]) -> list[Text]:
-    width = max((len(finding.id) for finding in findings), default=0)
-    return [
-        Text(f"{finding.id:<{width}}  {percent(finding.share):>5}  {gain_words(finding)}")
-        for finding in findings
-    ]
+def _columns(rows: Sequence[tuple[str, str, str]]) -> list[Text]:
+    """Rows of a name, a share and words, below each other."""
+    width = max((len(name) for name, _, _ in rows), default=0)
+    return [Text(f"{name:<{width}}  {share:>5}  {words}") for name, share, words in rows]
 
 
 def _bars(phases: dict[str, float], console: Console) -> list[Text]:
@@ -219,13 +225,6 @@ def _bars(phases: dict[str, float], console: Console) -> list[Text]:
         line = Text(f"{phase:<11}  {percent(phases[phase]):>5}  ")
         lines.append(line.append(f"{bar:<{width}}", "cyan").append(f"  {words.get(phase, '')}"))
     return lines
-
-
-def _means(diagnosis: Diagnosis) -> list[Text]:
-    shown = [meter for meter in meters(diagnosis) if meter.kind != "memory"]
-    width = max((len(meter.name) for meter in shown), default=0)
-    rows = ((meter.name, *mean_words(meter)) for meter in shown)
-    return [Text(f"{name:<{width}}  {share:>5}  {meaning}") for name, share, meaning in rows]
 
 
 def _say(console: Console, label: str, paragraphs: Sequence[Text]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from flatout.errors import writing
@@ -18,8 +19,13 @@ BAR = 24
 
 def show(scaling: Scaling, crossover: dict[str, Any] | None, console: Console) -> None:
     """The table, the speed-up as bars, the verdict, and `crossover`, as the search gives it."""
-    rates = _table("devices", "time, s", "steps/s", "examples/s", "speed-up", "efficiency")
-    parts = _table("s of", *PARTS)
+    heads = ("devices", "time, s", "steps/s", "examples/s", "speed-up", "efficiency")
+    rates, parts = (
+        Table(*(Column(name, justify="right") for name in names), box=None, padding=(0, 2),
+              pad_edge=False)
+        for names in (heads, ("s of", *PARTS))
+    )  # fmt: skip
+    say = partial(console.print, soft_wrap=not console.is_terminal)
     for row in scaling.rows:
         rates.add_row(
             str(row.devices), f"{row.seconds:.2f}", f"{row.steps_per_s:,.0f}",
@@ -27,9 +33,7 @@ def show(scaling: Scaling, crossover: dict[str, Any] | None, console: Console) -
             f"{scaling.efficiency(row):.0%}",
         )  # fmt: skip
         parts.add_row(str(row.devices), *(f"{row.parts[name]:.2f}" for name in PARTS))
-    for table in (rates, parts):
-        console.print(table)
-        console.print()
+    console.print(rates, "", parts, "", sep="\n")
     fastest = max(*(scaling.speed_up(row) for row in scaling.rows), 1.0)
     for row in scaling.rows:
         gained = scaling.speed_up(row)
@@ -38,30 +42,21 @@ def show(scaling: Scaling, crossover: dict[str, Any] | None, console: Console) -
     cause, words = scaling.verdict()
     style = "bold green" if cause == HEALTHY else "bold yellow"
     verdict = Text("VERDICT  ", style=style).append(f"{cause}: {words}", style="not bold")
-    console.print(verdict, soft_wrap=not console.is_terminal)
+    say(verdict)
     if scaling.virtual:
-        console.print(
+        say(
             f"[dim]Virtual devices share the same {scaling.cores} cores: the arithmetic cannot "
             "become faster, but what one device leaves idle another one takes. What averaging and "
-            "dispatching cost is true of this machine, a speed-up only of real devices.[/dim]",
-            soft_wrap=not console.is_terminal,
+            "dispatching cost is true of this machine, a speed-up only of real devices.[/dim]"
         )
     if crossover is None:
         return
     for batch, few, many in crossover["tried"]:
-        line = f"batch {batch:,}: {few:,.0f} examples/s on the fewest, {many:,.0f} on the most"
-        console.print(line, soft_wrap=not console.is_terminal)
-    line = "They were not faster with any batch that was tried."
-    if crossover["batch"] is not None:
-        line = f"Several devices are faster from batch {crossover['batch']:,} on."
-    console.print(line, soft_wrap=not console.is_terminal)
-
-
-def _table(*heads: str) -> Table:
-    table = Table(box=None, padding=(0, 2), pad_edge=False)
-    for head in heads:
-        table.add_column(head, justify="right")
-    return table
+        say(f"batch {batch:,}: {few:,.0f} examples/s on the fewest, {many:,.0f} on the most")
+    if crossover["batch"] is None:
+        say("They were not faster with any batch that was tried.")
+    else:
+        say(f"Several devices are faster from batch {crossover['batch']:,} on.")
 
 
 def draw(scaling: Scaling, file: Path) -> None:

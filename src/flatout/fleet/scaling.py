@@ -39,7 +39,7 @@ class Row:
     seconds: float
     steps_per_s: float
     examples_per_s: float
-    parts: Mapping[str, float]
+    parts: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -81,17 +81,17 @@ class Scaling:
         if len(self.rows) < 2:
             return "healthy", "there is nothing to compare with"
         gained, efficiency = self.speed_up(last), self.efficiency(last)
-        eaten, more = self._eaten(first, last)
-        faster = gained >= WINS
-        many = f"{last.devices} devices"
+        # What exceeds most what so many devices should need.
+        ideal = first.parts | {"compute": first.parts["compute"] * first.devices / last.devices}
+        excess = {name: last.parts[name] - ideal[name] for name in PARTS}
+        eaten, more = max(excess.items(), key=lambda item: item[1])
+        faster, many = gained >= WINS, f"{last.devices} devices"
         few = "one" if first.devices == 1 else str(first.devices)
+        slower = "no faster" if gained > 1 / WINS else f"{1 / gained:.2f} times slower"
+        words = f"{many} are {slower} than {few}"
         if faster:
-            words = (
-                f"{many} are {gained:.2f} times as fast, {efficiency:.0%} of {last.devices} times"
-            )
-        else:
-            slower = "no faster" if gained > 1 / WINS else f"{1 / gained:.2f} times slower"
-            words = f"{many} are {slower} than {few}"
+            share = f"{efficiency:.0%} of {last.devices} times"
+            words = f"{many} are {gained:.2f} times as fast, {share}"
         if faster and (efficiency > 0.8 or more <= 0):
             return "healthy", words
         join = "; " if faster else ": "
@@ -105,16 +105,6 @@ class Scaling:
             "most of the rest goes" if faster else f"{more:.2f} s more than {many} should take go"
         )
         return cause, f"{words}{join}{lost} into {what}"
-
-    def _eaten(self, first: Row, last: Row) -> tuple[str, float]:
-        """The part that exceeds most what so many devices should need, and by how many seconds."""
-        ratio = last.devices / first.devices
-        excess = {
-            name: last.parts[name] - first.parts[name] / (ratio if name == "compute" else 1.0)
-            for name in PARTS
-        }
-        worst = max(excess, key=lambda name: excess[name])
-        return worst, excess[worst]
 
 
 def split(summary: Mapping[str, Any], costs: Mapping[str, float]) -> dict[str, float]:
@@ -132,14 +122,11 @@ def split(summary: Mapping[str, Any], costs: Mapping[str, float]) -> dict[str, f
     dispatch = min(costs["dispatch_s"] * costs["dispatches"], learn - averaging)
     feeding = ("env", "act", "input", "replay", "transfer", "publish")
     parts = {
-        "compute": learn - averaging - dispatch,
-        "averaging": averaging,
+        "compute": learn - averaging - dispatch, "averaging": averaging,
         "input": sum(spent[name] for name in feeding),
-        "dispatch": dispatch,
-        "waiting": spent["wait"],
-    }
-    seconds = training_s(summary)
-    return parts | {"other": max(seconds - sum(parts.values()), 0.0)}
+        "dispatch": dispatch, "waiting": spent["wait"],
+    }  # fmt: skip
+    return parts | {"other": max(training_s(summary) - sum(parts.values()), 0.0)}
 
 
 def training_s(summary: Mapping[str, Any]) -> float:
@@ -153,13 +140,11 @@ def refuse_unequal(work: Mapping[str, Mapping[str, Any]]) -> None:
     Raises:
         UsageError: naming what differs.
     """
-    names = list(work)
-    keys = {key for done in work.values() for key in done}
-    for key in sorted(keys):
-        values = {name: work[name].get(key) for name in names}
+    for key in sorted({key for done in work.values() for key in done}):
+        values = {name: done.get(key) for name, done in work.items()}
         if len({repr(value) for value in values.values()}) > 1:
             shown = ", ".join(
-                f"{name} {value:,}" if type(value) is int else f"{name} {value}"
+                f"{name} {value:{',' if type(value) is int else ''}}"
                 for name, value in values.items()
             )
             raise UsageError(

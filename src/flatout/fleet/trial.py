@@ -81,10 +81,7 @@ class Outcome:
 
 
 def try_first(
-    path: Path,
-    diagnosis: Diagnosis,
-    console: Console,
-    consent: Consent = NO_CONSENT,
+    path: Path, diagnosis: Diagnosis, console: Console, consent: Consent = NO_CONSENT
 ) -> Outcome:
     """Try the first finding's setting that there is.
 
@@ -120,10 +117,9 @@ def try_first(
         for pair in range(PAIRS):
             # Each goes first as often as the other: a machine that warms up favours neither.
             for changed in (False, True) if pair % 2 == 0 else (True, False):
-                setting = finding.setting if changed else ()
+                run, setting = place / f"{pair}-{changed}", finding.setting if changed else ()
                 words = f"trial {pair + 1} of {PAIRS}: {_words(setting)}"
                 console.print(words, style="dim", markup=False)
-                run = place / f"{pair}-{changed}"
                 _train(place, run, setting, limit)
                 (now if changed else was).append(_rate(run))
         learning = _compare(place, settings, finding.setting, size, limit)
@@ -140,15 +136,11 @@ def show(outcome: Outcome, console: Console) -> None:
         say("TRIED", outcome.learning)
         return
     gains, finding = outcome.gains, outcome.finding
-    measured = (
-        f"measured {statistics.median(gains):.2f}x ({min(gains):.2f}-{max(gains):.2f}), "
-        f"{len(gains)} pairs in turn"
-    )
+    gain, was, now = map(statistics.median, (gains, outcome.was, outcome.now))
+    interval = f"{min(gains):.2f}-{max(gains):.2f}"
+    measured = f"measured {gain:.2f}x ({interval}), {len(gains)} pairs in turn"
     say("TRIED", f"{setting_words(finding.setting)}   {gain_words(finding)}, {measured}")
-    say(
-        "", f"{statistics.median(outcome.was):,.0f} steps/s as it was, "
-        f"{statistics.median(outcome.now):,.0f} with it",
-    )  # fmt: skip
+    say("", f"{was:,.0f} steps/s as it was, {now:,.0f} with it")
     say("LEARNING", outcome.learning)
 
 
@@ -165,9 +157,8 @@ def effect(settings: Mapping[str, Any], setting: Sequence[str], cores: int) -> t
     if names != {"placement"}:
         changed = ", ".join(sorted(f"--{name.replace('_', '-')}" for name in names))
         return False, f"{changed} changes what is learned: compare returns before you keep it."
-    words = list(setting)
     before = _placement(str(settings["placement"]), settings, cores)
-    after = _placement(words[words.index("--placement") + 1], settings, cores)
+    after = _placement(setting[setting.index("--placement") + 1], settings, cores)
     if before.lag != after.lag:
         return True, (
             f"Acting is with parameters {after.lag} versions old instead of {before.lag}: the "
@@ -258,21 +249,20 @@ def difference(was: list[dict[str, Any]], now: list[dict[str, Any]]) -> float | 
     rows = [next((row for row in table if row.get("train/updates")), {}) for table in (was, now)]
     if not all(rows):
         return None
-    away = 0.0
-    for name, before in rows[0].items():
-        after = rows[1].get(name)
-        if not (isinstance(before, int | float) and isinstance(after, int | float)):
-            continue
-        if name.startswith("train/"):
-            gap = abs(before - after) / max(1.0, abs(before))
-            away = max(away, gap if math.isfinite(gap) else math.inf)
-    return away
+    gaps = [
+        abs(before - after) / max(1.0, abs(before))
+        for name, before in rows[0].items()
+        if name.startswith("train/")
+        and isinstance(before, int | float)
+        and isinstance(after := rows[1].get(name), int | float)
+    ]
+    return max((gap if math.isfinite(gap) else math.inf for gap in gaps), default=0.0)
 
 
 def _parameters(run: Path) -> dict[str, bytes]:
     from flatout.storage.checkpoint import load_agent
 
-    arrays, _ = load_agent(run / "params.safetensors")
+    arrays = load_agent(run / "params.safetensors")[0]
     return {name: array.tobytes() for name, array in arrays.items()}
 
 

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,9 @@ def record(
     ) as name:
         folder = Path(name)
         try:
-            child = subprocess.Popen(list(command), env=_environment(folder))
+            path = os.pathsep.join(filter(None, [str(INJECT), os.environ.get("PYTHONPATH")]))
+            probed = {"FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": path}
+            child = subprocess.Popen(list(command), env=os.environ | probed)
         except OSError as error:
             raise UsageError(
                 f"{command[0]} cannot be started: {error.strerror or one_line(error)}."
@@ -88,15 +90,6 @@ def record(
     return code if code >= 0 else 128 - code
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    path = os.environ.get("PYTHONPATH")
-    return {
-        **os.environ,
-        "FLATOUT_EXPLAIN": str(folder),
-        "PYTHONPATH": os.pathsep.join([str(INJECT), path] if path else [str(INJECT)]),
-    }
-
-
 @contextmanager
 def _signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
     """Forward signals to the program while it runs, except a terminal's Ctrl-C, which reaches the
@@ -107,15 +100,11 @@ def _signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
             with suppress(OSError):
                 child.send_signal(number)
 
-    before: dict[int, Any] = {}
-    for number in FORWARDED:
-        with suppress(ValueError):  # not the main thread
-            before[number] = signal.signal(number, forward)
-    try:
+    with ExitStack() as restored:
+        for number in FORWARDED:
+            with suppress(ValueError):  # not the main thread
+                restored.callback(signal.signal, number, signal.signal(number, forward))
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _shares_terminal() -> bool:
@@ -163,30 +152,23 @@ def _finish(child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any]) 
     ended = time.monotonic()
     running = child.poll() is None
     (folder / "stop").touch()
-    if running:
-        _settle(folder)
+    limit, before = ended + PATIENCE_S, -1
+    while running and time.monotonic() < limit:  # until the probes stop writing
+        time.sleep(0.7)
+        size = sum(path.stat().st_size for path in folder.glob("*.jsonl"))
+        if size == before:
+            break
+        before = size
     rows = rows_of(folder)
     meta["notes"] += _obstacles(meta["command"], folder, rows, ended - meta["began"])
     return meta | {"ended": ended, "finished": not running}, rows
 
 
-def _settle(folder: Path) -> None:
-    """Wait until the probes stop writing."""
-    limit, size = time.monotonic() + PATIENCE_S, -1
-    while time.monotonic() < limit:
-        time.sleep(0.7)
-        now = sum(path.stat().st_size for path in folder.glob("*.jsonl"))
-        if now == size:
-            return
-        size = now
-
-
 def _end(child: subprocess.Popen[bytes]) -> int:
     """Terminate the program and its descendants; kill them after a while."""
-    try:
+    started: list[psutil.Process] = []
+    with suppress(psutil.Error):
         started = psutil.Process(child.pid).children(recursive=True)
-    except psutil.Error:
-        started = []
     with suppress(OSError):
         child.terminate()
     try:

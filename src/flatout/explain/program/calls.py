@@ -46,9 +46,8 @@ class Call:
 class Replay:
     """A window's intervals, and its relevant calls in the order of their ends."""
 
-    t: float
-    intervals: list[Interval]
-    calls: list[Call]
+    intervals: list[Interval] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
 
 
 @dataclass
@@ -69,7 +68,7 @@ def replay(process: Process, window: Window) -> Replay:
     """Replay a window's events in order."""
     stack = list(reversed(window.stack))
     details = {detail[0]: detail for detail in window.details}
-    result = Replay(window.t, [], [])
+    result = Replay()
     open_calls: list[tuple[int, Call]] = []  # each with the depth of its stack
     name = ""
     for position, (elapsed, kind, target, line) in enumerate(window.events):
@@ -81,7 +80,9 @@ def replay(process: Process, window: Window) -> Replay:
             stack[-1] = (stack[-1][0], line)
         if kind == CALL:
             if position in details:
-                call = _call(details[position], tuple(reversed(stack)))
+                _, called, *rest = details[position]
+                owner, batch, grad = (*rest, None, None, None)[:3]
+                call = Call(called, owner or "", int(batch or 0), grad, tuple(reversed(stack)))
                 open_calls.append((len(stack), call))
             stack.append((target, process.codes[target].line))
         elif kind == RETURN and stack:
@@ -90,12 +91,6 @@ def replay(process: Process, window: Window) -> Replay:
                 result.calls.append(open_calls.pop()[1])
     result.calls.extend(call for _, call in open_calls)
     return result
-
-
-def _call(detail: tuple, caller: Frames) -> Call:
-    _, kind, *rest = detail
-    owner, batch, grad = (*rest, None, None, None)[:3]
-    return Call(kind, owner or "", int(batch or 0), grad, caller)
 
 
 def counted(windows: Iterable[Replay], program: Callable[[Frames], list[Site]]) -> Counted:

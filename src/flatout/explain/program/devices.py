@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
 from flatout.explain.diagnosis import Finding
 from flatout.explain.program.evidence import Evidence
-from flatout.explain.report import WORTHWHILE
+from flatout.explain.report import WORTHWHILE, mean
 from flatout.planning.gains import ASSUMED
 
 IDLE = 0.02  # a GPU that is busy for less than this share is unused
@@ -23,22 +22,19 @@ def findings(evidence: Evidence, learn: float) -> list[Finding]:
     if not samples:
         return []
     gpus = range(min(len(sample.gpus) for sample in samples))
-    busy = [_mean([s.gpus[i].busy for s in samples]) for i in gpus]
+    busy = [mean(s.gpus[i].busy for s in samples) for i in gpus]
     held_mb = [max(s.gpus[i].ours_mb or 0 for s in samples) for i in gpus]
     reserved = [i for i in gpus if held_mb[i] >= RESERVED_MB]
-    working = [
-        i
-        for i in gpus
-        if (i in reserved or any(s.gpus[i].ours for s in samples)) and (busy[i] or 0.0) > IDLE
-    ]
+    ours = {i for i in gpus if any(s.gpus[i].ours for s in samples)}.union(reserved)
+    working = [i for i in gpus if i in ours and (busy[i] or 0.0) > IDLE]
     cards = samples[-1].gpus
     results: list[Finding] = []
     if not working and all(share is not None for share in busy):
         gain = 1 / (1 - learn * (1 - LEARNING_ON_GPU))
         name = cards[0].name or "the GPU"
         words = (
-            "Move learning there (`.to('cuda')`; for JAX install its CUDA build) if the "
-            "network is large; a small one runs faster on the CPU."
+            "Move learning there (`.to('cuda')`; for JAX install its CUDA build) if the network is "
+            "large; a small one runs faster on the CPU."
         )
         seen = f"{len(gpus)} GPU(s) ({name}) are visible, and this program computed on none."
         results.append(
@@ -74,8 +70,3 @@ def ranked(others: Sequence[Finding], about: Sequence[Finding]) -> list[Finding]
     """Findings about devices come first only if they are worthwhile."""
     first = [finding for finding in about if finding.gain > WORTHWHILE]
     return [*first, *others, *(finding for finding in about if finding not in first)]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    measured = [value for value in values if value is not None]
-    return statistics.fmean(measured) if measured else None

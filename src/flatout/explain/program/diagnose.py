@@ -34,6 +34,8 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         ranked = [
             replace(finding, gain=1.0, low=1.0, high=1.0, kind=MODELLED) for finding in ranked
         ]
+    gpus = evidence.machine["gpus"]
+    cards = f"{len(gpus)} x {gpus[0]}" if gpus else "no GPU"
     first = ranked[0].id if ranked else UNKNOWN
     verdict = HEALTHY if first == "compute-bound" else first
     return Diagnosis(
@@ -48,7 +50,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         lanes=_lanes(evidence, facts.line),
         usage=tuple(Usage.of(sample, evidence.began) for sample in evidence.monitor),
         cores=facts.cores,
-        machine=_machine(evidence),
+        machine=f"{evidence.machine['cpu']}, {evidence.machine['cores']} cores, {cards}",
         notes=tuple(evidence.notes) + tuple(_notes(facts)),
     )
 
@@ -59,14 +61,13 @@ def findings(facts: Facts) -> list[Finding]:
         return []
     learn = facts.share(*LEARNING)
     shares = [
-        (facts.share(phase), remedies.finding(cause, facts, facts.share(phase)))
+        (share, remedies.finding(cause, facts, share))
         for phase, cause in CAUSE_OF.items()
-        if facts.share(phase) >= LEAST_SHARE
+        if (share := facts.share(phase)) >= LEAST_SHARE
     ]
     if learn >= LEAST_SHARE:
         shares += [(learn, finding) for finding in _mechanisms(facts, learn)]
-    oversubscription = remedies.oversubscribed(facts)
-    if oversubscription is not None:
+    if (oversubscription := remedies.oversubscribed(facts)) is not None:
         shares.append((2.0, oversubscription))  # it slows everything else down
     return devices.ranked(_ranked(shares), devices.findings(facts.evidence, learn))
 
@@ -90,11 +91,10 @@ def _mechanisms(facts: Facts, learn: float) -> list[Finding]:
         "transfer-bound": transfer, "communication-bound": communicate,
         "launch-bound": launch, "compute-bound": rest - launch,
     }  # fmt: skip
-    order = sorted(shares, key=lambda cause: -shares[cause])
     return [
-        remedies.finding(cause, facts, shares[cause])
-        for cause in order
-        if shares[cause] >= LEAST_SHARE
+        remedies.finding(cause, facts, share)
+        for cause, share in sorted(shares.items(), key=lambda item: -item[1])
+        if share >= LEAST_SHARE
     ]
 
 
@@ -126,35 +126,30 @@ def _notes(facts: Facts) -> list[str]:
             f"Nothing is predicted: {facts.line.part} was seen in {facts.blame.seconds:.0f} s. "
             "Raise --seconds."
         )
-    for process in facts.evidence.processes:
-        if process.failure:
-            notes.append(f"The probe of process {process.pid} ended early ({process.failure}).")
-    for process in facts.evidence.processes:
-        if process.by_thread:
-            notes.append(
-                f"Process {process.pid} was sampled by a second thread ({process.by_thread}): "
-                "small pieces of its own Python code seem to cost less than they do."
-            )
-    return notes
-
-
-def _machine(evidence: Evidence) -> str:
-    machine, gpus = evidence.machine, evidence.machine["gpus"]
-    cards = f"{len(gpus)} x {gpus[0]}" if gpus else "no GPU"
-    return f"{machine['cpu']}, {machine['cores']} cores, {cards}"
+    processes = facts.evidence.processes
+    notes += [
+        f"The probe of process {process.pid} ended early ({process.failure})."
+        for process in processes
+        if process.failure
+    ]
+    return notes + [
+        f"Process {process.pid} was sampled by a second thread ({process.by_thread}): small pieces "
+        "of its own Python code seem to cost less than they do."
+        for process in processes
+        if process.by_thread
+    ]
 
 
 def _lanes(evidence: Evidence, line: Timeline) -> tuple[Lane, ...]:
     """The timeline: the driver first, without threads that only wait."""
     lanes = []
-    order = sorted(line.tracks, key=lambda track: track is not line.driver)
-    for track in order:
+    for track in sorted(line.tracks, key=lambda track: track is not line.driver):
         spans: list[tuple[float, float, str]] = []
         for moment in track.moments:
             phase = "wait" if moment.mark.waits else moment.mark.phase
             phase = {"import": "other", "first compilation": "compile"}.get(phase, phase)
-            begin = moment.t - moment.dt - evidence.began
             end = moment.t - evidence.began
+            begin = moment.t - moment.dt - evidence.began
             if spans and spans[-1][2] == phase and begin - spans[-1][1] < 0.02:
                 spans[-1] = (spans[-1][0], end, phase)
             else:

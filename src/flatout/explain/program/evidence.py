@@ -6,6 +6,7 @@ It is plain data, saved as JSON with ``--save``; the rules read nothing else.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -107,18 +108,18 @@ class Process:
     python: tuple[int, ...]
     argv: list[str]
     stdlib: str
-    codes: list[Code] = field(default_factory=list)
-    leaves: dict[tuple[int, int], Leaf] = field(default_factory=dict)
-    stacks: dict[int, Stack] = field(default_factory=dict)
-    lanes: dict[int, dict[str, Any]] = field(default_factory=dict)
-    samples: list[Sample] = field(default_factory=list)
-    windows: list[Window] = field(default_factory=list)
-    libraries: dict[str, str] = field(default_factory=dict)
-    returns: dict[int, str] = field(default_factory=dict)
-    torch_threads: int | None = None
-    failure: str | None = None
-    by_thread: str | None = None
-    timed: bool = True
+    codes: list[Code]
+    leaves: dict[tuple[int, int], Leaf]
+    stacks: dict[int, Stack]
+    lanes: dict[int, dict[str, Any]]
+    samples: list[Sample]
+    windows: list[Window]
+    libraries: dict[str, str]
+    returns: dict[int, str]
+    torch_threads: int | None
+    failure: str | None
+    by_thread: str | None
+    timed: bool
 
     def leaf(self, stack: Stack) -> Leaf:
         """The expression of a stack's innermost frame."""
@@ -159,64 +160,53 @@ def rows_of(folder: Path) -> list[list[dict[str, Any]]]:
 
 def process(rows: Sequence[dict[str, Any]]) -> Process:
     """A process from its lines."""
-    first = rows[0]
-    result = Process(
-        pid=first["pid"], started=first["t"], python=tuple(first["python"]), argv=first["argv"],
-        stdlib=first["stdlib"], timed=first.get("timed", True),
+    first, started = rows[0], rows[0]["t"]
+    of: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        of[row["k"]].append(row)
+    codes = {row["i"]: _code(row) for row in of["code"]}  # two threads write: in any order
+    count = max(codes, default=-1) + 1
+
+    def known(numbers: Iterable[int]) -> bool:  # a killed process may leave dangling references
+        return all(code < count for code in numbers)
+
+    def last(kind: str, name: str) -> Any:
+        return of[kind][-1][name] if of[kind] else None
+
+    return Process(
+        pid=first["pid"], started=started, python=tuple(first["python"]), argv=first["argv"],
+        stdlib=first["stdlib"],
+        codes=[codes.get(index, UNKNOWN) for index in range(count)],
+        leaves={(row["c"], row["at"]): _leaf(row) for row in of["leaf"]},
+        stacks={
+            row["i"]: Stack(_pairs(row["f"]), row["at"])
+            for row in of["stack"]
+            if known(row["f"][::2])
+        },
+        lanes={row["i"]: row for row in of["lane"]},
+        samples=[Sample(started + t, *rest) for row in of["samples"] for t, *rest in row["d"]],
+        windows=[
+            Window(started + row["t"], tuple(map(tuple, row["events"])), tuple(row["names"]),
+                   _pairs(row["stack"]), tuple(map(tuple, row["details"])), row["cost"])
+            for row in of["window"]
+            if known(code for _, kind, code, _ in row["events"] if kind == CALL)
+            and known(row["stack"][::2])
+        ],
+        libraries={row["name"]: row["version"] for row in of["library"]},
+        returns={row["c"]: row["kinds"] for row in of["returns"] if row["c"] < count},
+        torch_threads=last("torch", "threads"), failure=last("failed", "error"),
+        by_thread=last("thread", "why"), timed=first.get("timed", True),
     )  # fmt: skip
-    for row in rows[1:]:
-        _add(result, row)
-    count = len(result.codes)  # a killed process may leave dangling references
-
-    def are_complete(frames: Iterable[tuple[int, int]]) -> bool:
-        return all(code < count for code, _ in frames)
-
-    result.stacks = {at: stack for at, stack in result.stacks.items() if are_complete(stack.frames)}
-    result.windows = [
-        window
-        for window in result.windows
-        if are_complete((target, 0) for _, kind, target, _ in window.events if kind == CALL)
-        and are_complete(window.stack)
-    ]
-    result.returns = {code: kinds for code, kinds in result.returns.items() if code < count}
-    return result
 
 
-def _add(target: Process, row: dict[str, Any]) -> None:
-    kind = row["k"]
-    if kind == "samples":
-        target.samples += [Sample(target.started + t, *rest) for t, *rest in row["d"]]
-    elif kind == "stack":
-        target.stacks[row["i"]] = Stack(_pairs(row["f"]), row["at"])
-    elif kind == "code":
-        index = row["i"]  # two threads write: not always in order
-        target.codes += [UNKNOWN] * (index + 1 - len(target.codes))
-        owner = row.get("self")
-        learns = bool(row.get("learns") or (owner and owner.get("learns")))
-        target.codes[index] = Code(row["file"], row["plain"], row["line"], owner, learns)
-    elif kind == "leaf":
-        target.leaves[row["c"], row["at"]] = Leaf(
-            row.get("text") or "", row.get("call") or "", row.get("kind") or {}
-        )
-    elif kind == "lane":
-        target.lanes[row["i"]] = row
-    elif kind == "window":
-        target.windows.append(
-            Window(
-                target.started + row["t"], tuple(map(tuple, row["events"])), tuple(row["names"]),
-                _pairs(row["stack"]), tuple(map(tuple, row["details"])), row["cost"],
-            )
-        )  # fmt: skip
-    elif kind == "returns":
-        target.returns[row["c"]] = row["kinds"]
-    elif kind == "library":
-        target.libraries[row["name"]] = row["version"]
-    elif kind == "torch":
-        target.torch_threads = row["threads"]
-    elif kind == "failed":
-        target.failure = row["error"]
-    elif kind == "thread":
-        target.by_thread = row["why"]
+def _code(row: dict[str, Any]) -> Code:
+    owner = row.get("self")
+    learns = bool(row.get("learns") or (owner and owner.get("learns")))
+    return Code(row["file"], row["plain"], row["line"], owner, learns)
+
+
+def _leaf(row: dict[str, Any]) -> Leaf:
+    return Leaf(row.get("text") or "", row.get("call") or "", row.get("kind") or {})
 
 
 def _pairs(flat: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -83,11 +83,10 @@ class Places:
         networks: Networks,
         seen: Iterable[tuple[Frames, Leaf, float]] = (),
     ) -> None:
-        self._process = process
-        self._networks = networks
+        self._process, self._networks = process, networks
         self._tags: dict[int, str | None] = {}
         self._program = program_of(process)
-        self._cache: dict[tuple[Frames, Leaf | str], Mark] = {}
+        self._cache: dict[tuple[Frames, str], Mark] = {}
         self._env_functions = _env_functions(process)
         self._learns: Counter[int] = Counter()
         self._draws: Counter[int] = Counter()
@@ -95,7 +94,7 @@ class Places:
         self._moving: defaultdict[int, float] = defaultdict(float)
         self._roots: set[int] = set()
         self._steps: Counter[int] = Counter()
-        self._lines: dict[int, dict[int, dict[str, float]]] = defaultdict(dict)
+        self._lines = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
         self.draws = False
         places = list(seen)
         for frames, leaf, seconds in places:
@@ -105,8 +104,7 @@ class Places:
             mark = self._by_context(frames, leaf) or self._by_name(frames)
             if mark in AROUND:
                 for code, line in self._program(frames):
-                    at = self._lines[code].setdefault(line, {})
-                    at[mark] = at.get(mark, 0.0) + seconds
+                    self._lines[code][line][mark] += seconds
         self._cache.clear()
 
     @property
@@ -167,12 +165,9 @@ class Places:
         waits = tags.is_wait(leaf, innermost)
         if "import" in inner:
             return "import"
-        if "communicate" in both:
-            return "communicate"
-        if "predict" in both:
-            return "network"
-        if "input" in both:
-            return "input"
+        for tag in ("communicate", "predict", "input"):
+            if tag in both:
+                return "network" if tag == "predict" else tag
         if "ipc" in inner:
             if waits:
                 return "env" if "env" in both else "wait"

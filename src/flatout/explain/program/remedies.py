@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flatout.explain.diagnosis import Finding
@@ -33,10 +33,11 @@ PERMUTED = 0.3  # share of a phase from which on permuting all rows is its probl
 class Remedy:
     """A rule's proposal."""
 
-    words: str  # what to change
+    words: str  # what to change; `{at}` stands for the phase's heaviest line
     remains: float  # remaining part of the cause's share
     kind: str = ASSUMED  # of the gain, `MODELLED` or `ASSUMED`
-    evidence: list[str] | None = None  # by default the heaviest places
+    before: Sequence[str] = ()  # evidence before the heaviest places
+    after: Sequence[str] = ()  # and after them
 
 
 def gain_of(share: float, remains: float) -> tuple[float, float, float]:
@@ -49,10 +50,11 @@ def gain_of(share: float, remains: float) -> tuple[float, float, float]:
 def finding(cause: str, facts: Facts, share: float) -> Finding:
     """The finding of a cause that takes a share of the time."""
     phase, rule = REMEDIES[cause]
-    remedy = rule(facts, share)
-    evidence = facts.heaviest(phase, share) if remedy.evidence is None else remedy.evidence
-    gains = gain_of(share, remedy.remains)
-    return Finding(cause, share, tuple(evidence), remedy.words, *gains, kind=remedy.kind)
+    remedy = rule if isinstance(rule, Remedy) else rule(facts, share)
+    places = facts.heaviest(phase, facts.share(phase) if cause == "launch-bound" else share)
+    words = remedy.words.replace("{at}", facts.at(phase))
+    evidence = (*remedy.before, *places, *remedy.after)
+    return Finding(cause, share, evidence, words, *gain_of(share, remedy.remains), kind=remedy.kind)
 
 
 # --- Phases -----------------------------------------------------------------------------------
@@ -61,10 +63,8 @@ def finding(cause: str, facts: Facts, share: float) -> Finding:
 def env(facts: Facts, share: float) -> Remedy:
     """Environments. Remains: one part in W processes, limited by the cores' combined speed, plus
     the cost of a process."""
-    evidence = facts.heaviest("env", share)
     steps = facts.counted.rate(sum(call.kind == "env" for call in facts.counted.calls))
-    if steps:
-        evidence.append(f"about {steps:,.0f} environment steps per second")
+    rate = [f"about {steps:,.0f} environment steps per second"] if steps else []
     spare, cores = facts.spare, facts.cores
     now = max(1.0, min(facts.blame.workers, facts.capacity))
     remains = (1 + PROCESS_COST) * now / facts.capacity
@@ -72,29 +72,28 @@ def env(facts: Facts, share: float) -> Remedy:
         return Remedy(
             f"Step environments in {max(2, cores)} processes at once ({spare:.1f} of {cores} cores "
             "are idle), for example gymnasium.vector.AsyncVectorEnv.",
-            remains, MODELLED, evidence,
+            remains, MODELLED, after=rate,
         )  # fmt: skip
     why = "All cores are busy already"
     if spare >= 0.25:
         together = f"together the {cores} cores do {facts.capacity:.1f} times what one does"
         why = f"Processes would gain little: {together}"
     words = f"{why}: make the step itself cheaper, beginning with the line above."
-    return Remedy(words, 0.8, ASSUMED, evidence)
+    return Remedy(words, 0.8, after=rate)
 
 
 def acting(facts: Facts, share: float) -> Remedy:
     """Actions. Remains: one call instead of n, plus 1 % for each of the n. n is the number of calls
     between two steps now, or `ENVIRONMENTS`."""
-    evidence = facts.heaviest("act", share)
+    seen = []
     acts = [call for call in facts.counted.calls if facts.acts(call)]
     grads = mostly_with_gradients(acts)
     if acts:
         name, batch = Counter((call.owner, call.batch) for call in acts).most_common(1)[0][0]
-        evidence.insert(
-            0,
+        seen.append(
             f"{name} is called about {facts.counted.rate(len(acts)):,.0f} times/s with batch "
             f"{batch}, {'gradients on' if grads else 'no gradients'}: {percent(share)} of the time"
-            f"{facts.at('act')}",
+            f"{facts.at('act')}"
         )
     now = facts.acts_in_a_row
     together = max(ENVIRONMENTS, now)
@@ -103,42 +102,33 @@ def acting(facts: Facts, share: float) -> Remedy:
         f"{'under torch.no_grad(), ' if grads else ''}and keep a small network on the CPU.",
         (1 + 0.01 * (together - 1)) / together,
         MODELLED if now >= ENVIRONMENTS else ASSUMED,
-        evidence,
+        seen,
     )
 
 
 def replay(facts: Facts, share: float) -> Remedy:
     """Replay. Remains: the gather without drawing a permutation; with arrays instead of objects
     a twelfth."""
-    drawn, where = _drawn(facts, "replay"), facts.at("replay")
-    if drawn > PERMUTED:
-        return Remedy(
-            f"Draw only the indices that a batch needs{where}: np.random.randint(len(buffer), "
-            "size=batch) instead of a permutation of all stored steps; keep steps in arrays.",
-            1 - drawn, MODELLED,
-        )  # fmt: skip
-    return Remedy(
-        f"Store steps in preallocated arrays, and gather a batch with one fancy index{where}: "
+    return _permuting(
+        facts, "replay", "np.random.randint(len(buffer), size=batch) instead of a permutation of "
+        "all stored steps; keep steps in arrays.",
+    ) or Remedy(
+        "Store steps in preallocated arrays, and gather a batch with one fancy index{at}: "
         "obs[indices] instead of a list of tuples (for priorities a sum tree).",
         0.08,
-    )
+    )  # fmt: skip
 
 
 def inputs(facts: Facts, share: float) -> Remedy:
     """A data set. Remains: the gather without drawing a permutation; else what W workers on the
     idle cores cannot hide behind learning, limited by the cores' combined speed."""
-    drawn = _drawn(facts, "input")
-    if drawn > PERMUTED:
-        return Remedy(
-            f"Draw only the indices that a batch needs{facts.at('input')}: "
-            "rng.integers(len(data), size=batch) instead of a permutation of all examples; or one "
-            "permutation for a whole epoch.",
-            1 - drawn, MODELLED,
-        )  # fmt: skip
     workers = max(1, round(facts.spare) + (0 if facts.blame.workers else 1))
     rest = 1 - share
     after = max(rest, share / workers, 1 / facts.capacity) * 1.05
-    return Remedy(
+    return _permuting(
+        facts, "input", "rng.integers(len(data), size=batch) instead of a permutation of all "
+        "examples; or one permutation for a whole epoch.",
+    ) or Remedy(
         f"Load and augment in {max(workers, 2)} background processes "
         "(DataLoader(num_workers=..., persistent_workers=True), tf.data .map(...).prefetch), and "
         "do what is the same each time only once.",
@@ -146,47 +136,41 @@ def inputs(facts: Facts, share: float) -> Remedy:
     )  # fmt: skip
 
 
-def ipc(facts: Facts, share: float) -> Remedy:
-    """Pipes. Remains: a fifth, the cost of shared memory."""
-    return Remedy(
-        "Move arrays through multiprocessing.shared_memory (write in place, send only an index), "
-        "and several steps at once.",
-        0.2,
-    )
+def _permuting(facts: Facts, phase: str, instead: str) -> Remedy | None:
+    """The remedy where a phase permutes all rows to draw a few."""
+    words = facts.by_call(phase)
+    drawn = (words["permutation"] + words["shuffle"]) / (sum(words.values()) or 1.0)
+    what = f"Draw only the indices that a batch needs{{at}}: {instead}"
+    return Remedy(what, 1 - drawn, MODELLED) if drawn > PERMUTED else None
 
 
-def io(facts: Facts, share: float) -> Remedy:
-    """Files. Remains: a tenth."""
-    words = f"Write {RARER} times less often{facts.at('io')}, without a flush each time."
-    return Remedy(words, 1 / RARER, MODELLED)
-
-
-def compiling(facts: Facts, share: float) -> Remedy:
-    """Repeated compilation. Remains: almost nothing."""
-    return Remedy(
-        f"Compile once{facts.at('compile')}: create jitted functions outside of the loop, pad "
-        "arguments to a few fixed shapes, and pass changing numbers as arrays, not as static "
-        "arguments.",
-        0.03, MODELLED,
-    )  # fmt: skip
+IPC = Remedy(
+    "Move arrays through multiprocessing.shared_memory (write in place, send only an index), "
+    "and several steps at once.",
+    0.2,  # the cost of shared memory
+)
+IO = Remedy(
+    f"Write {RARER} times less often{{at}}, without a flush each time.", 1 / RARER, MODELLED
+)
+COMPILING = Remedy(
+    "Compile once{at}: create jitted functions outside of the loop, pad arguments to a few fixed "
+    "shapes, and pass changing numbers as arrays, not as static arguments.",
+    0.03, MODELLED,
+)  # fmt: skip
 
 
 def waiting(facts: Facts, share: float) -> Remedy:
     """A lockstep. Remains: the work, spread evenly over all workers."""
     words = facts.by_call("wait")
     asleep = words["sleep"] / (sum(words.values()) or 1.0)
-    evidence = facts.heaviest("wait", share)
-    evidence.append(f"{facts.spare:.1f} of {facts.cores} cores are idle meanwhile")
+    idle = [f"{facts.spare:.1f} of {facts.cores} cores are idle meanwhile"]
     if asleep > 0.5 and facts.blame.balance > 0.99:
-        return Remedy(
-            f"Do not sleep in the loop{facts.at('wait')}: block on the queue or pipe until "
-            "there is work.",
-            0.03, MODELLED, evidence,
-        )  # fmt: skip
+        what = "Do not sleep in the loop{at}: block on the queue or pipe until there is work."
+        return Remedy(what, 0.03, MODELLED, after=idle)
     return Remedy(
         "Do not wait for the slowest each time: take results as they come (gather whichever "
         "workers are ready), or give the slow one less to do.",
-        min(0.9, facts.blame.balance), MODELLED, evidence,
+        min(0.9, facts.blame.balance), MODELLED, after=idle,
     )  # fmt: skip
 
 
@@ -202,18 +186,15 @@ COARSER = {
 
 def launch(facts: Facts, share: float) -> Remedy:
     """Tiny operations. Remains: 15 %, in one compiled program."""
-    evidence = facts.heaviest("learn", facts.share("learn"))
-    if facts.learning.exact:
-        evidence.insert(
-            0,
-            f"learning makes about {facts.learning.operations:,.0f} operations per second; those "
-            f"under 0.06 ms take {percent(facts.learning.launch or 0)} of its time",
-        )
+    counted = [
+        f"learning makes about {facts.learning.operations:,.0f} operations per second; those "
+        f"under 0.06 ms take {percent(facts.learning.launch or 0)} of its time"
+    ]
     libraries = facts.evidence.processes[facts.line.driver.process].libraries  # type: ignore[union-attr]
     hows = (COARSER[name] for name in COARSER if name in libraries)
     how = next(hows, "whole arrays instead of loops over elements")
-    words = f"Do more in each operation{facts.at('learn')}: {how}."
-    return Remedy(words, 0.15, ASSUMED, evidence)
+    words = f"Do more in each operation{{at}}: {how}."
+    return Remedy(words, 0.15, before=counted if facts.learning.exact else ())
 
 
 def transfer(facts: Facts, share: float) -> Remedy:
@@ -227,9 +208,9 @@ def transfer(facts: Facts, share: float) -> Remedy:
         for name, number in counts.most_common(2)
     ]
     return Remedy(
-        f"Move data once, not piece by piece{facts.at('transfer')}: keep losses and parameters "
-        "on the device, and fetch one array every so many updates.",
-        0.05, ASSUMED, [*facts.heaviest("transfer", share), *rates],
+        "Move data once, not piece by piece{at}: keep losses and parameters on the device, and "
+        "fetch one array every so many updates.",
+        0.05, after=rates,
     )  # fmt: skip
 
 
@@ -237,47 +218,38 @@ def communication(facts: Facts, share: float) -> Remedy:
     """Averaging. Remains: half (the bytes) with all gradients in one piece; a sixteenth if the
     averages are dominated by latency."""
     calls = sum(c for (_, n), c in facts.counted.names.items() if COLLECTIVE.search(n))
-    evidence, remains = facts.heaviest("communicate", share), 0.5
+    seen, remains = [], 0.5
     if calls:
         each = share * facts.counted.seconds / calls
-        evidence.append(
-            f"about {facts.counted.rate(calls):,.0f} averages per second, {each * 1e3:.2g} ms each"
-        )
+        rate = facts.counted.rate(calls)
+        seen = [f"about {rate:,.0f} averages per second, {each * 1e3:.2g} ms each"]
         remains = 1 / 16 if each < SHORT_AVERAGE_S else remains
     return Remedy(
-        f"Average all gradients in one flat piece{facts.at('communicate')} (or "
-        "DistributedDataParallel's buckets), less often, or with a larger batch per process.",
-        remains, ASSUMED, evidence,
+        "Average all gradients in one flat piece{at} (or DistributedDataParallel's buckets), less "
+        "often, or with a larger batch per process.",
+        remains, after=seen,
     )  # fmt: skip
 
 
 def compute(facts: Facts, share: float) -> Remedy:
     """Arithmetic: healthy. No gain is predicted on this hardware."""
-    evidence = facts.heaviest("learn", share)
     busy = facts.blame.busy_cores
-    if busy is not None:
-        evidence.append(f"{busy:.1f} of {facts.cores} cores are busy on average")
+    seen = [] if busy is None else [f"{busy:.1f} of {facts.cores} cores are busy on average"]
     return Remedy(
         "The time goes to the arithmetic itself: a faster device, a smaller network or fewer "
         "updates per step would be next.",
-        1.0, MODELLED, evidence,
+        1.0, MODELLED, after=seen,
     )  # fmt: skip
 
 
-def _drawn(facts: Facts, phase: str) -> float:
-    """The share of a phase that permutes all rows."""
-    words = facts.by_call(phase)
-    return (words["permutation"] + words["shuffle"]) / (sum(words.values()) or 1.0)
-
-
-REMEDIES: dict[str, tuple[str, Callable[[Facts, float], Remedy]]] = {
+REMEDIES: dict[str, tuple[str, Remedy | Callable[[Facts, float], Remedy]]] = {
     "env-bound": ("env", env), "acting-bound": ("act", acting), "replay-bound": ("replay", replay),
-    "input-bound": ("input", inputs), "ipc-bound": ("ipc", ipc), "io-bound": ("io", io),
-    "compile-bound": ("compile", compiling), "waiting": ("wait", waiting),
+    "input-bound": ("input", inputs), "ipc-bound": ("ipc", IPC), "io-bound": ("io", IO),
+    "compile-bound": ("compile", COMPILING), "waiting": ("wait", waiting),
     "launch-bound": ("learn", launch), "transfer-bound": ("transfer", transfer),
     "communication-bound": ("communicate", communication), "compute-bound": ("learn", compute),
 }  # fmt: skip
-"""Each cause's phase and rule."""
+"""Each cause's phase and rule, or its remedy where that is always the same."""
 
 
 def oversubscribed(facts: Facts) -> Finding | None:

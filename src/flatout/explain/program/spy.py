@@ -89,10 +89,7 @@ def rows_of_stacks(
         if not count.isdigit():
             continue
         flat: list[int] = []
-        for frame in reversed(stack.split(";")):
-            match = FRAME.match(frame)
-            if match is None:
-                continue
+        for match in filter(None, map(FRAME.match, reversed(stack.split(";")))):
             name, file = match["name"], match["file"]
             if (name, file) not in codes:
                 plain, codes[name, file] = name.rpartition(".")[2], len(codes)

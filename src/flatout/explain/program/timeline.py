@@ -84,9 +84,11 @@ def timeline(evidence: Evidence) -> Timeline:
         process_places = _places(process)
         places.append(process_places)
         tracks += _tracks(index, process, process_places)
-    driver = _driver(tracks)
-    if driver is None:
+    if not tracks:
         return Timeline(tracks, places, None, evidence.began, evidence.ended, [])
+    driver = max(tracks, key=lambda track: track.seconds(LEARNING))
+    if driver.seconds(LEARNING) < 0.1:  # without learning the first process's main thread
+        driver = tracks[0]
     process = evidence.processes[driver.process]
     stacks = {m.stack for m in driver.moments if m.mark.phase != "import"}
     codes = [process.codes[code] for stack in stacks for code, _ in process.stacks[stack].frames]
@@ -100,7 +102,9 @@ def timeline(evidence: Evidence) -> Timeline:
         period = Steady(first.t, first.t - first.dt, last.t)
     begin, end = period.begin, period.end
     windows = [replay(process, window) for window in process.windows if begin < window.t <= end]
-    if _fades(driver, begin, end):
+    late = end - LATE * (end - begin)
+    total = driver.seconds(("compile",), begin, end)
+    if driver.seconds(("compile",), late, end) < FADED * LATE * total:  # it was warm-up
         for track in tracks:
             for at, moment in enumerate(track.moments):
                 if moment.mark.phase == "compile":
@@ -115,13 +119,12 @@ def _places(process: Process) -> Places:
     for sample in process.samples:
         if not sample.compilation:
             weights[sample.stack] += sample.dt
+    windows = [replay(process, window) for window in process.windows]
     seen = [
         (stack.frames, process.leaf(stack), weights[index])
         for index, stack in process.stacks.items()
         if weights.get(index) and stack.frames
-    ]
-    windows = [replay(process, window) for window in process.windows]
-    seen += [  # windows also have calls too short to be sampled
+    ] + [  # windows also have calls too short to be sampled
         (interval.frames, interval.leaf, interval.ns / 1e9)
         for window in windows
         for interval in window.intervals
@@ -142,30 +145,11 @@ def _tracks(index: int, process: Process, places: Places) -> list[Track]:
             phase = "first compilation" if number == sample.compilation else "compile"
             mark = Mark(phase, False, mark.site, mark.call)
         if sample.lane not in tracks:
-            tracks[sample.lane] = Track(index, _name(process, sample.lane))
+            row = process.lanes.get(sample.lane, {})
+            name = "main" if row.get("main") else row.get("name") or f"thread {sample.lane}"
+            tracks[sample.lane] = Track(index, f"{name} {process.pid}")
         tracks[sample.lane].moments.append(Moment(sample.t, sample.dt, mark, sample.stack))
     return list(tracks.values())
-
-
-def _name(process: Process, lane: int) -> str:
-    row = process.lanes.get(lane, {})
-    name = "main" if row.get("main") else row.get("name") or f"thread {lane}"
-    return f"{name} {process.pid}"
-
-
-def _driver(tracks: Sequence[Track]) -> Track | None:
-    """The thread that learns most; without learning the first process's main thread."""
-    if not tracks:
-        return None
-    best = max(tracks, key=lambda track: track.seconds(LEARNING))
-    return best if best.seconds(LEARNING) >= 0.1 else tracks[0]
-
-
-def _fades(driver: Track, begin: float, end: float) -> bool:
-    """Whether compiling comes to an end: then it was warm-up."""
-    late = end - LATE * (end - begin)
-    total = driver.seconds(("compile",), begin, end)
-    return driver.seconds(("compile",), late, end) < FADED * LATE * total
 
 
 def _excluded(driver: Track, evidence: Evidence, steady: Steady) -> list[tuple[str, float]]:

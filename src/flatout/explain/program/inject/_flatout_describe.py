@@ -34,8 +34,7 @@ LIBRARIES = ("torch", "jax", "tensorflow", "keras", "optax", "flax", "haiku", "e
 
 
 def command_line():
-    argv = getattr(sys, "orig_argv", None)
-    return [str(word) for word in argv] if argv else [sys.executable or "python"]
+    return list(map(str, getattr(sys, "orig_argv", None) or [sys.executable or "python"]))
 
 
 def thread_name(ident):
@@ -89,13 +88,15 @@ def class_of(owner, method):
     cls = owner if isinstance(owner, type) else type(owner)
     if not hasattr(cls, method):
         return None  # a function that is given one, not its method
-    bases = []
-    for base in cls.__mro__[:-1]:
-        root = "%s.%s" % ((base.__module__ or "").split(".")[0], base.__name__)
-        bases.append(root)
+    bases = [rooted(base) for base in cls.__mro__[:-1]]
     has = [name for name in ATTRIBUTES if hasattr(cls, name)]
     return {"name": cls.__name__, "module": cls.__module__, "bases": bases[:12], "has": has,
             "learns": any(map(class_learns, cls.__mro__))}  # fmt: skip
+
+
+def rooted(cls):
+    """The name of a class with its topmost package."""
+    return "%s.%s" % ((cls.__module__ or "").split(".")[0], cls.__name__)
 
 
 def class_learns(cls):
@@ -106,11 +107,16 @@ def class_learns(cls):
     if found is None:
         methods = [getattr(value, "__func__", value) for value in list(cls.__dict__.values())]
         codes = [getattr(m, "__code__", None) for m in methods if type(m) is type(class_learns)]
-        found = LEARNERS[id(cls)] = (cls, any(names_of(code) & GRADIENTS for code in codes))
+        found = LEARNERS[id(cls)] = (cls, any(map(uses_gradients, codes)))
     return found[1]
 
 
 LEARNERS = {}  # with the class, so that no id is used twice
+
+
+def uses_gradients(code):
+    """Whether a code, or what is defined in it, takes or applies gradients by name."""
+    return not GRADIENTS.isdisjoint(names_of(code))
 
 
 def names_of(code):
@@ -174,16 +180,13 @@ def given_to(kind, frame):
     owner = values.get(code.co_varnames[0])
     batch, grad = None, None
     if kind == "network":
-        given = [values.get("args"), values.get("kwargs"), values.get("inputs")]
         found = []
-        for some in given:
+        for some in (values.get("args"), values.get("kwargs"), values.get("inputs")):
             found.extend(some.values() if isinstance(some, dict) else some or ())
-        for value in found:
-            shape = getattr(value, "shape", None)
-            if shape is not None:
-                shape = tuple(shape)
-                batch = int(shape[0]) if len(shape) > 1 else 1
-                break
+        shapes = (getattr(value, "shape", None) for value in found)
+        shape = next((tuple(shape) for shape in shapes if shape is not None), None)
+        if shape is not None:
+            batch = int(shape[0]) if len(shape) > 1 else 1
         torch = sys.modules.get("torch")
         if torch is not None:
             grad = bool(torch.is_grad_enabled())
@@ -269,9 +272,9 @@ def dotted(node):
 
 def first_call(text):
     """The first call on a line, where the interpreter does not say which one it is."""
-    found = re.findall(r"([A-Za-z_][\w.]*)\s*\(", text)
-    found = [name for name in found if name not in ("if", "while", "for", "return", "and", "or")]
-    return found[0] if found else None
+    words = ("if", "while", "for", "return", "and", "or")
+    names = re.findall(r"([A-Za-z_][\w.]*)\s*\(", text)
+    return next((name for name in names if name not in words), None)
 
 
 def resolve(frame, dotted, profiled):
@@ -281,26 +284,16 @@ def resolve(frame, dotted, profiled):
     if found is None:
         found = frame.f_globals.get(words[0])
     for word in words[1:]:
-        if found is None:
-            return None
-        attributes = getattr(found, "__dict__", None)
-        if attributes is not None and word in attributes:
-            found = attributes[word]
-        else:
-            for base in type(found).__mro__:
-                if word in base.__dict__:
-                    found = base.__dict__[word]
-                    break
-            else:
-                return None
+        own = getattr(found, "__dict__", None)
+        scopes = [() if own is None else own] + [base.__dict__ for base in type(found).__mro__]
+        found = next((scope[word] for scope in scopes if word in scope), None)
     return found
 
 
 def described(found):
     """What is called: its type, and for a compiled function whether it learns."""
     kind = type(found)
-    name = "%s.%s" % ((kind.__module__ or "").split(".")[0], kind.__name__)
-    row = {"type": name}
+    row = {"type": rooted(kind)}
     if kind.__name__ in ("PjitFunction", "CompiledFunction", "_JitWrapper", "Function"):
         inner = getattr(found, "__wrapped__", None) or getattr(found, "python_function", None)
         row["compiled"] = True

@@ -54,7 +54,7 @@ def start(folder):
     probe.begin()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
-            before=probe.before_fork, after_in_parent=probe.after_fork,
+            before=probe.before_fork, after_in_parent=probe.launch,
             after_in_child=probe.forked,
         )  # fmt: skip
     import atexit
@@ -118,7 +118,7 @@ class Probe:
         self.launch()
 
     def launch(self):
-        """Start the thread, low-level: it does not appear among the program's own."""
+        """Start the thread, again after a fork; low-level: it is not among the program's own."""
         if self.done or self.life is not None:
             return
         self.life = life = _thread.allocate_lock()  # given back by the thread when it ends
@@ -139,10 +139,6 @@ class Probe:
             if watch is not None:
                 watch.put_off(0.0)
             life.acquire(True, 0.2)  # one that is late ends by itself
-
-    def after_fork(self):
-        """The parent goes on being sampled."""
-        self.launch()
 
     def forked(self):
         """A child of its own begins."""
@@ -233,20 +229,21 @@ class Probe:
                 blocked = spent.worked > UNSEEN * self.work()
                 self.stand_ins += blocked
                 if self.stand_ins == STAND_INS and blocked:
-                    self.by_thread("a profile or trace function of its own is not to see the probe")
+                    why = "a profile or trace function of its own is not to see the probe"
+                    self.line({"k": "thread", "why": why})
             if blocked and not asleep:
                 self.attempt(None, spent.hand_out(spent.worked, 0.0))
         finally:
             spent.looked = now
         return blocked or asleep
 
-    def by_thread(self, why):
-        """Tell that a thread has to sample what the main thread does in Python."""
-        self.line({"k": "thread", "why": why})
-
     def attempt(self, frame, seconds):
         """Sample, for so many seconds or (None) all since the last, and write now and then."""
-        self.take(frame, seconds)
+        now = time.monotonic()
+        dt, self.last = now - self.last, now
+        self.sample(now, dt, frame, seconds)
+        self.taken += self.ready
+        self.used = 0.9 * self.used + 0.1 * (CPU() - self.woken)
         if self.last - self.flushed >= FLUSH:
             self.flushed = self.last
             self.write()
@@ -268,7 +265,7 @@ class Probe:
         elif not self.timer.handled():
             self.timer.give_up("it has taken the probe's signal")
         if self.timer.why is not None:
-            self.by_thread(self.timer.why)
+            self.line({"k": "thread", "why": self.timer.why})
             self.timer.why = None
         self.crowded()
         self.timer.every(self.jittered(self.work()))
@@ -327,14 +324,6 @@ class Probe:
             self.turn.release()
         return ""
 
-    def take(self, frame, seconds):
-        """One sample of all threads, and what it costs."""
-        now = time.monotonic()
-        dt, self.last = now - self.last, now
-        self.sample(now, dt, frame, seconds)
-        self.taken += self.ready
-        self.used = 0.9 * self.used + 0.1 * (CPU() - self.woken)
-
     # --- One sample ---------------------------------------------------------------------------
 
     def sample(self, now, dt, main, seconds):
@@ -361,16 +350,12 @@ class Probe:
 
     def mark_ready(self, codes):
         """Tell, once, that the program has done its imports."""
-        files = (self.seen.by_index[code].co_filename for code in codes)
-        imports = [file.startswith("<frozen importlib") for file in files]
-        self.calm = 0 if any(imports) else self.calm + 1
+        files = [self.seen.by_index[code].co_filename for code in codes]
+        importing = any(file.startswith("<frozen importlib") for file in files)
+        self.calm = 0 if importing else self.calm + 1
         if self.calm >= CALM:
             self.ready = True
-            path = os.path.join(self.folder, "%d.ready" % os.getpid())
-            try:
-                os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
-            except OSError:
-                pass
+            self.append("%d.ready" % os.getpid(), b"")
 
     def profiled(self):
         """Whether a profile or trace function may be at work in the main thread."""
@@ -388,8 +373,7 @@ class Probe:
                 version = getattr(sys.modules[name], "__version__", None)
                 if version is not None:
                     self.libraries[name] = str(version)
-                    self.line({"k": "library", "name": name, "version": str(version),
-                               "t": time.monotonic() - self.started})  # fmt: skip
+                    self.line({"k": "library", "name": name, "version": str(version)})
         torch = sys.modules.get("torch")
         try:
             threads = torch.get_num_threads() if torch is not None else None
@@ -412,17 +396,23 @@ class Probe:
         lines, self.lines = self.lines, []
         if not lines:
             return
+        if self.file is None:
+            self.file = "%d-%d.jsonl" % (os.getpid(), int(time.monotonic() * 1e6))
+        if not self.append(self.file, ("\n".join(lines) + "\n").encode("utf-8", "replace")):
+            self.done, self.life = True, None
+
+    def append(self, name, data):
+        """Append to a file of the folder; whether that succeeded."""
         try:
-            if self.file is None:
-                name = "%d-%d.jsonl" % (os.getpid(), int(time.monotonic() * 1e6))
-                self.file = os.path.join(self.folder, name)
-            descriptor = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            descriptor = os.open(os.path.join(self.folder, name), flags, 0o600)
             try:
-                os.write(descriptor, ("\n".join(lines) + "\n").encode("utf-8", "replace"))
+                os.write(descriptor, data)
             finally:
                 os.close(descriptor)
         except OSError:
-            self.done, self.life = True, None
+            return False
+        return True
 
     # --- Windows: exact calls of the main thread for some milliseconds ------------------------
 

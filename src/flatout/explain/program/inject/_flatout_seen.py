@@ -30,9 +30,7 @@ class Seen:
         key, leaf, scope, strict, depth = [], frame, None, None, 0
         while frame is not None:
             code = frame.f_code
-            known = self.codes.get(id(code))
-            if known is None:
-                known = self.code(code, frame)
+            known = self.codes.get(id(code)) or self.code(code, frame)
             if known[2] == 2:
                 strict = frame
             elif known[2]:
@@ -70,19 +68,17 @@ class Seen:
 
     def lane(self, thread, main):
         """The number of a thread."""
-        lane = self.lanes.get(thread)
-        if lane is None:
+        if thread not in self.lanes:
             lane = self.lanes[thread] = len(self.lanes)
             self.line({"k": "lane", "i": lane, "main": main, "name": read.thread_name(thread)})
-        return lane
+        return self.lanes[thread]
 
     def lined(self, stack):
         """The stack as [code, line, ...], innermost first."""
-        shown = []
-        for position in range(0, len(stack), 2):
-            code = self.by_index[stack[position]]
-            shown.append(stack[position])
-            shown.append(read.line_of(code, stack[position + 1]))
+        shown = list(stack)
+        shown[1::2] = [
+            read.line_of(self.by_index[index], at) for index, at in zip(stack[::2], stack[1::2])
+        ]
         return shown
 
     def code(self, code, frame):
@@ -91,9 +87,8 @@ class Seen:
         self.by_index.append(code)
         file = code.co_filename
         entry = self.codes[id(code)] = (index, code, read.is_compiling(file, code.co_name))
-        learns = bool(read.names_of(code) & read.GRADIENTS)
         row = {"k": "code", "i": index, "file": file, "plain": code.co_name,
-               "line": code.co_firstlineno, "learns": learns}  # fmt: skip
+               "line": code.co_firstlineno, "learns": read.uses_gradients(code)}  # fmt: skip
         if frame is not None and code.co_argcount and code.co_varnames:
             try:
                 owner = read.local_of(frame, code.co_varnames[0], self.profiled())
@@ -109,13 +104,11 @@ class Seen:
     def leaf(self, frame, place):
         """Describe what the innermost frame was executing: the call's text, what is called."""
         try:
-            texts = read.text_at(frame.f_code, frame.f_lasti)
-            row = {"k": "leaf", "c": place[0], "at": place[1], "text": texts[0], "call": texts[1],
-                   "l": read.line_of(frame.f_code, place[1])}  # fmt: skip
-            if texts[1]:
-                found = read.resolve(frame, texts[1], self.profiled())
-                if found is not None:
-                    row["kind"] = read.described(found)
+            text, call = read.text_at(frame.f_code, frame.f_lasti)
+            row = {"k": "leaf", "c": place[0], "at": place[1], "text": text, "call": call}
+            found = read.resolve(frame, call, self.profiled()) if call else None
+            if found is not None:
+                row["kind"] = read.described(found)
             self.line(row)
         except Exception:
             pass

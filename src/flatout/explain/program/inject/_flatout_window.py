@@ -29,9 +29,7 @@ class Window:
         frame = sys._getframe(1)  # from maybe_window, whose return is the first event
         self.stack = []
         while frame is not None:
-            known = seen.codes.get(id(frame.f_code))
-            if known is None:
-                known = seen.code(frame.f_code, frame)
+            known = seen.codes.get(id(frame.f_code)) or seen.code(frame.f_code, frame)
             self.stack.append((known[0], frame.f_lasti))
             frame = frame.f_back
         probe.window = self
@@ -101,12 +99,12 @@ class Window:
         last = events[0][0] if events else 0.0
         for now, kind, what, lasti in events:
             number = line = 0
+            if kind in (CALL, C_CALL) and stack:
+                line = line_of(stack[-1], lasti)
             if kind == CALL:
-                line = line_of(stack[-1], lasti) if stack else 0
                 number = (seen.codes.get(id(what)) or seen.code(what, None))[0]
                 stack.append(what)
             elif kind == C_CALL:
-                line = line_of(stack[-1], lasti) if stack else 0
                 number = names.setdefault(what, len(names))
             elif kind == RETURN and stack:
                 stack.pop()
