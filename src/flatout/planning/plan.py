@@ -110,14 +110,10 @@ def choose(predictions: Sequence[Prediction]) -> Prediction:
 
 def _complexity(placement: Placement) -> tuple[int, ...]:
     count, _ = placement.workers or (0, 0)
-    devices = len(set(placement.devices))
-    return (
-        devices,
-        placement.lag,
-        count,
-        placement.replay != "cpu",
-        placement.inference == "local",
-    )
+    # One group acts as this process alone does: what it has trained stays valid to the bit.
+    groups = placement.groups not in (None, 1)
+    elsewhere = placement.replay_on_device, placement.inference == "local"
+    return len(set(placement.devices)), placement.lag, count, *elsewhere, groups
 
 
 def predictions(

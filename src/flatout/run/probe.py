@@ -350,10 +350,11 @@ class Probe:
                     self.notes.append(f"{text} could not be run: {error}")
             if not running:
                 return {}
-            left = max(budget_s - (time.perf_counter() - began), 0.0)
-            for _ in range(ROUNDS):
-                for iterations, rate in running.values():
-                    rate.time(iterations, left / ROUNDS / len(running))
+            until, turns = began + budget_s, len(running) * ROUNDS
+            each = max(until - time.perf_counter(), 0.0) / turns
+            for turn, (iterations, rate) in enumerate([*running.values()] * ROUNDS):
+                if turn < len(running) or time.perf_counter() < until:
+                    rate.time(iterations, each)
         return {text: rate for text, (_, rate) in running.items()}
 
     def _make(self, placement: Placement) -> Factory:
