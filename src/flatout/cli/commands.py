@@ -34,6 +34,7 @@ commands:
                       flatout explain -- python any_training_script.py
   plan ALGORITHM    measure where each part of a run is fastest on this machine (--what-if cores=16)
                       flatout plan ppo --env CartPole-v1 --envs 8
+  bench placement   CPU, GPU or both? by network and algorithm, trained on this machine
   scale ALGORITHM   the same work on several devices: what they gain, and what eats the rest
                       flatout scale classify --devices 1,2,4
   devices           what this machine has, who uses it, and what a run would use
@@ -56,6 +57,7 @@ def dispatch(argv: list[str]) -> int:
         "watch": _command("play", "show"),
         "explain": _command("explain", "explain"),
         "plan": _command("plan", "plan"),
+        "bench": _command("bench", "bench"),
         "scale": _command("scale", "scale"),
         "devices": _command("devices", "devices"),
     }

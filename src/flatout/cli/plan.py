@@ -38,6 +38,7 @@ takes the same answer for the same settings from the cache.
   --seconds 20           time for measuring
   --what-if cores=16     also: env-speed=10x, batch=256, hidden=512,512, gpus=2, gpu=NAME
   --allow-lag            also placements that collect while they learn (acting is a version behind)
+  --allow-batch-changes  also more environments, with rollouts of the same size
   --remeasure            do not take measurements from the cache
   --save-machine FILE    keep this machine's measurements of this run
   --machine FILE         answer from such a file, measured elsewhere
@@ -54,8 +55,8 @@ def plan(argv: list[str]) -> int:
     if not argv or any(word in argv for word in ("-h", "--help")):
         print(HELP, end="")
         return 0 if argv else 2
-    lag, again = "--allow-lag" in argv, "--remeasure" in argv
-    argv = [word for word in argv if word not in ("--allow-lag", "--remeasure")]
+    batch = "--allow-batch-changes" in argv
+    argv = [word for word in argv if word != "--allow-batch-changes"]
     file, argv = take(argv, "--json")
     plot, argv = take(argv, "--plot")
     save, argv = take(argv, "--save-machine")
@@ -79,13 +80,20 @@ def plan(argv: list[str]) -> int:
     if machine is not None:
         answer, where = _read_machine(Path(machine), config)
     else:
-        answer = _answer(config, hardware, budget, lag, again)
+        answer = _answer(config, hardware, budget)
         where = f"{hardware.cpu_name}, {hardware.cores} cores"
     if save is not None:
         _write(Path(save), {"machine": where, "settings": _compared(config),
                             "how": "flatout plan", "answer": answer.as_json()})  # fmt: skip
     outcomes = [_outcome(change, config, answer, hardware, budget, machine) for change in changes]
     show(answer, outcomes, where, console)
+    if batch and (found := answer.larger()) is not None:
+        envs, p = found
+        console.print(
+            f"--envs {envs} with {p.placement}: {p.rate:,.0f} steps/s predicted "
+            f"({p.low:,.0f} - {p.high:,.0f}); what is learned changes",
+            soft_wrap=True, highlight=False,
+        )  # fmt: skip
     if file is not None:
         values = answer.as_json() | {
             "machine": where, "chosen": str(answer.chosen.placement),
@@ -113,23 +121,18 @@ def _seconds(text: str | None) -> float:
     return seconds
 
 
-def _answer(
-    config: TrainConfig, hardware: Hardware, budget: float, lag: bool, again: bool
-) -> Answer:
+def _answer(config: TrainConfig, hardware: Hardware, budget: float) -> Answer:
     from flatout.hardware.inventory import resolve_placement
     from flatout.run import auto
     from flatout.run.probe_process import ask
     from flatout.types import NAMED
 
-    if not again and not lag:
-        found, _ = auto.recall(config, hardware, NAMED)
-        if found is not None:
-            return found
+    found, _ = auto.recall(config, hardware, NAMED)
+    if found is not None:
+        return found
     base, _ = resolve_placement(config.run.placement, hardware)
-    asked = auto.question(config, base, hardware, budget, lag)
-    answer = ask(asked, NAMED, 4 * budget + 60.0)
-    if not lag:
-        auto.remember(config, hardware, NAMED, answer)
+    answer = ask(auto.question(config, base, hardware, budget), NAMED, 4 * budget + 60.0)
+    auto.remember(config, hardware, NAMED, answer)
     return answer
 
 
@@ -155,7 +158,7 @@ def _outcome(
         value: Any = tuple(map(int, change.value.split(","))) if name == "hidden" else change.value
         values[name] = int(value) if name != "hidden" else value
         other = resolve(config.algorithm, values)
-        then = _answer(other, hardware, budget, False, False).stages
+        then = _answer(other, hardware, budget).stages
     return outcome(str(change), answer.stages, then, wider, Placement(), Allowed(), answer.known)
 
 

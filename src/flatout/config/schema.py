@@ -114,6 +114,13 @@ class RunConfig:
     """Seed of every random number of the run."""
     placement: str = "auto"
     """cpu, gpu, cpu+gpu, auto, or KEY=VALUE pairs such as 'act=cpu learn=gpu:0 memory=0.5'."""
+    allow_lag: bool = False
+    """Let placement auto collect while it learns: acting is then a version behind."""
+    remeasure: bool = False
+    """Placement auto measures this machine, also where it has measured this run before."""
+    replan: bool = False
+    """Where a run is not as fast as was predicted, measure again at a checkpoint and take what is
+    faster then."""
     devices: AtLeast1 | None = None
     """Learn on the first so many GPUs (on CPU devices where there is no GPU): short for
     --placement 'learn=gpu:0,gpu:1,...'."""
@@ -194,9 +201,10 @@ class TrainConfig:
 
 RESUMABLE = frozenset(
     {
-        "placement", "devices", "virtual_devices", "reduce", "soft_placement", "worker_timeout",
-        "steps", "run_dir", "checkpoint_every", "keep_checkpoints", "stop_at_return", "threshold",
-        "log_every", "tensorboard", "wandb", "trace", "quiet", "json",
+        "placement", "allow_lag", "remeasure", "replan", "devices", "virtual_devices", "reduce",
+        "soft_placement", "worker_timeout", "steps", "run_dir", "checkpoint_every",
+        "keep_checkpoints", "stop_at_return", "threshold", "log_every", "tensorboard", "wandb",
+        "trace", "quiet", "json",
     }
 )  # fmt: skip
 """The settings that a resumed run may change: placement, steps, logging and stopping."""

@@ -9,7 +9,7 @@ from typing import Any
 from flatout.config.placement import CPU, DeviceName, Placement, parse
 from flatout.config.schema import TrainConfig
 from flatout.errors import UsageError
-from flatout.planning.plan import choose, kind
+from flatout.planning.plan import Allowed, choose, kind, larger
 from flatout.planning.predict import Prediction
 from flatout.planning.stages import Stages
 
@@ -108,7 +108,20 @@ class Answer:
                 f"; not allowed and faster: {lagged.placement}, {lagged.rate:,.0f} steps/s "
                 "(--allow-lag: acting is then a version behind)"
             )
+        more_envs = self.larger()
+        if more_envs is not None and more_envs[1].rate > 1.05 * chosen.best_known:
+            envs, batch = more_envs
+            text += (
+                f"; not allowed and faster: --envs {envs} with {batch.placement}, "
+                f"{batch.rate:,.0f} steps/s (other batches: what is learned changes)"
+            )
         return text
+
+    def larger(self) -> tuple[int, Prediction] | None:
+        """See `flatout.planning.plan.larger`."""
+        # What steps in this process only (an environment's own threads, say) has no other way.
+        processes = any(p.placement.sampler == "processes" for p in self.predictions)
+        return larger(self.stages, Placement(), Allowed(processes), self.known)
 
 
 def _rate(prediction: Prediction) -> str:

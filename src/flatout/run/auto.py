@@ -21,6 +21,7 @@ from flatout.errors import FlatoutError, UsageError
 from flatout.hardware.backend import cache_folder
 from flatout.hardware.inventory import Hardware
 from flatout.planning.answer import Answer, Question
+from flatout.planning.predict import Prediction
 from flatout.storage import nofollow
 from flatout.types import NAMED, UserCode
 
@@ -41,15 +42,13 @@ STARTING_S = 3.0
 
 PACKAGES = ("flatout", "jax", "jaxlib", "numpy", "gymnasium", "ale_py")
 
-UNIMPORTANT = RESUMABLE | {"seed", "placement"}
+UNIMPORTANT = (RESUMABLE | {"seed"}) - {"allow_lag"}
 """Settings that do not change what anything costs."""
 
 MOST_BYTES = 1 << 20
 
 
-def question(
-    config: TrainConfig, base: Placement, hardware: Hardware, budget_s: float, lag: bool = False
-) -> Question:
+def question(config: TrainConfig, base: Placement, hardware: Hardware, budget_s: float) -> Question:
     """What to ask for a run on this machine's devices.
 
     Args:
@@ -57,7 +56,7 @@ def question(
     """
     base = with_workers(base, config.env.envs, hardware.cores)
     gpus = tuple(DeviceName("gpu", gpu.index) for gpu in hardware.usable_gpus[:1])
-    return Question(config, base, budget_s, lag, devices=(CPU, *gpus))
+    return Question(config, base, budget_s, config.run.allow_lag, devices=(CPU, *gpus))
 
 
 def plannable(config: TrainConfig) -> bool:
@@ -101,7 +100,7 @@ def plans() -> Path:
 
 def recall(config: TrainConfig, hardware: Hardware, code: UserCode) -> tuple[Answer | None, str]:
     """The plan that was made here for this run before, and a line about it."""
-    if code != NAMED:  # an object has no name under which to find it again
+    if code != NAMED or config.run.remeasure:  # an object has no name to find it again by
         return None, ""
     path = plans() / f"{key(config, hardware)}.json"
     try:
@@ -131,32 +130,35 @@ class Replanned(Exception):  # noqa: N818 - an event, not an error
     """The run goes on with another placement.
 
     Attributes:
-        placement: that one.
+        chosen: that one, and what is expected of it.
         same: it acts in the same groups, so that what was trained is kept.
     """
 
-    def __init__(self, placement: Placement, same: bool) -> None:
-        super().__init__(str(placement))
-        self.placement, self.same = placement, same
+    def __init__(self, chosen: Prediction, same: bool) -> None:
+        super().__init__(str(chosen.placement))
+        self.chosen, self.same = chosen, same
 
 
 class Planner:
-    """Decides once, when a run's length can be told, whether and what to plan.
+    """Plans once, when a run's length can be told, and holds the run against what was predicted.
 
     Args:
-        config: the run's settings; `placement` is what the rule gave.
+        config: the run's settings.
+        placement: that it runs with.
+        expected: the prediction by which `placement` was chosen; None if nothing was planned.
         announce: receives sentences for the user.
     """
 
     def __init__(
         self, config: TrainConfig, placement: Placement, hardware: Hardware, code: UserCode,
-        announce: Callable[[str], None],
+        announce: Callable[[str], None], expected: Prediction | None = None,
     ) -> None:  # fmt: skip
         self._config, self._placement, self._hardware = config, placement, hardware
         self._code, self._announce = code, announce
         self._began = 0.0
         self._steps: int | None = None
-        self._done = False
+        self._done, self.expected = expected is not None, expected
+        self._checked: tuple[int, float] | None = None
 
     def look(self, steps: int) -> Replanned | None:
         """Plan, if it is time to and the run is long enough.
@@ -181,6 +183,33 @@ class Planner:
             return None
         return self._plan(budget)
 
+    def check(self, steps: int) -> Replanned | None:
+        """At a checkpoint: say once where the run is not as fast as predicted.
+
+        Returns:
+            With ``--replan`` another placement that is faster now and acts in the same groups.
+        """
+        now = time.perf_counter()
+        before, self._checked = self._checked, (steps, now)
+        if self.expected is None or before is None or now - before[1] < LOOK_S:
+            return None
+        rate, expected = (steps - before[0]) / (now - before[1]), self.expected
+        if expected.low <= rate <= expected.high:
+            return None
+        self._checked, self.expected = None, None  # once
+        again = self._config.run.replan
+        self._announce(
+            f"{rate:,.0f} steps/s, and {expected.low:,.0f} to {expected.high:,.0f} were predicted: "
+            "something here is not as it was measured"
+            + ("" if again else "; --replan measures again at a checkpoint")
+        )
+        left_s = (self._config.run.steps - steps) / max(rate, 1e-9)
+        budget = min(SHARE * left_s, MOST_S) - STARTING_S
+        if not again or budget <= 0.0:
+            return None
+        change = self._plan(budget)
+        return change if change is not None and change.same else None
+
     def _plan(self, budget: float) -> Replanned | None:
         from flatout.run.probe_process import ask
 
@@ -195,10 +224,11 @@ class Planner:
         for note in answer.notes:
             self._announce(note)
         self._announce(f"placement auto: {answer.words()}")
+        self.expected = answer.chosen
         chosen = answer.chosen.placement
         if chosen == asked.base:
             return None
-        return Replanned(chosen, (chosen.groups or 1) == (asked.base.groups or 1))
+        return Replanned(answer.chosen, (chosen.groups or 1) == (asked.base.groups or 1))
 
 
 def with_placement(config: TrainConfig, placement: Placement) -> TrainConfig:

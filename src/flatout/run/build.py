@@ -18,6 +18,7 @@ from flatout.envs.task import Task, open_task
 from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware, inventory, resolve_placement
+from flatout.planning.predict import Prediction
 from flatout.run.auto import Planner, plannable, recall, with_placement
 from flatout.run.components import Components, Job, compile_all
 from flatout.spans import Spans
@@ -29,6 +30,7 @@ def assemble(
     spans: Spans,
     *,
     code: UserCode = NAMED,
+    expected: Prediction | None = None,
     discardable: Callable[[], AbstractContextManager[Any]] = nullcontext,
     announce: Callable[[str], None] = lambda note: None,
 ) -> Components:
@@ -36,6 +38,7 @@ def assemble(
 
     Args:
         code: what the user passes as it is.
+        expected: the prediction by which the placement was chosen, if it was.
         discardable: see `Interrupts.discardable`.
         announce: receives sentences for the user as they become known.
 
@@ -51,13 +54,14 @@ def assemble(
         if note:
             announce(note)
         if found is not None:
-            planned = with_placement(config, found.chosen.placement)
+            expected = found.chosen
+            planned = with_placement(config, expected.placement)
 
     def job(images: bool) -> Job:
         placement, notes = _placed(planned, hardware, images)
         for note in notes:
             announce(note)
-        return Job(planned, placement, hardware, notes, spans, discardable, announce)
+        return Job(planned, placement, hardware, notes, spans, discardable, announce, expected)
 
     if not config.hyper.acts:
         from flatout.run.classifier import assemble_classifier
@@ -125,6 +129,6 @@ def _compile(job: Job, task: Task, code: UserCode) -> Components:
 
 def _planner(job: Job, task: Task, code: UserCode) -> Planner | None:
     """What plans a run whose placement nobody gave and nobody planned before."""
-    if not plannable(job.config) or task.single:
+    if task.single or (job.expected is None and not plannable(job.config)):
         return None
-    return Planner(job.config, job.placement, job.hardware, code, job.announce)
+    return Planner(job.config, job.placement, job.hardware, code, job.announce, job.expected)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
     from flatout.learner.learner import Learner
     from flatout.learner.mesh import Mesh
+    from flatout.planning.predict import Prediction
     from flatout.run.auto import Planner
     from flatout.run.classifier import Tester
     from flatout.run.evaluate import Evaluator
@@ -55,6 +56,7 @@ class Job:
     spans: Spans
     discardable: Callable[[], AbstractContextManager[Any]]  # see `Interrupts.discardable`
     announce: Callable[[str], None]  # receives sentences for the user as they become known
+    expected: Prediction | None = None  # by which the placement was chosen
 
 
 def learning_mesh(config: TrainConfig, placement: Placement) -> Mesh:

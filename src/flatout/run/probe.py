@@ -32,6 +32,7 @@ from flatout.run.components import Job
 from flatout.run.factory import Factory
 from flatout.samplers.base import Sampler
 from flatout.samplers.make import make_sampler, start_workers
+from flatout.schedules.base import Schedule
 from flatout.spans import Spans, Work
 from flatout.types import Metrics, Trajectory, UserCode
 
@@ -261,7 +262,7 @@ class Probe:
             return stages, 0.0
         rate = Rate()
         with ExitStack() as stack:
-            rate.time(self._iterations(placement, stack), limit_s)
+            rate.time(self._started(placement, stack)[1], limit_s)
         return stages, max(float(np.median(rate.seconds)) - expected, 0.0)
 
     def _collected(self, stages: Stages, placement: Placement, limit_s: float) -> Stages:
@@ -307,8 +308,10 @@ class Probe:
         sampler.start()
         return sampler, rollout.horizon
 
-    def _iterations(self, placement: Placement, stack: ExitStack) -> Iterator[Metrics]:
-        """A started schedule's iterations; the first has been made."""
+    def _started(
+        self, placement: Placement, stack: ExitStack
+    ) -> tuple[Schedule, Iterator[Metrics]]:
+        """A started schedule and its iterations; the first have been made."""
         factory = self._make(placement)
         pool = factory.pool()
         if pool is not None:
@@ -324,7 +327,7 @@ class Probe:
         iterations = schedule.advance(1 << 40)
         while not next(iterations).updates:  # until replay can be learned from
             pass
-        return iterations
+        return schedule, iterations
 
     def verify(
         self, finalists: Sequence[Prediction], stages: Stages, budget_s: float
@@ -337,7 +340,7 @@ class Probe:
             return {}
         began = time.perf_counter()
         with ExitStack() as stack:
-            running: dict[str, tuple[Iterator[Metrics], Rate]] = {}
+            running: dict[str, tuple[Schedule, Iterator[Metrics], Rate]] = {}
             for prediction in finalists:
                 left = budget_s - (time.perf_counter() - began)
                 too_long = stages.steps / prediction.rate > left * WHOLE
@@ -345,17 +348,18 @@ class Probe:
                     continue
                 text = str(prediction.placement)
                 try:
-                    running[text] = self._iterations(prediction.placement, stack), Rate()
+                    running[text] = *self._started(prediction.placement, stack), Rate()
                 except FlatoutError as error:
                     self.notes.append(f"{text} could not be run: {error}")
             if not running:
                 return {}
             until, turns = began + budget_s, len(running) * ROUNDS
             each = max(until - time.perf_counter(), 0.0) / turns
-            for turn, (iterations, rate) in enumerate([*running.values()] * ROUNDS):
+            for turn, (schedule, iterations, rate) in enumerate([*running.values()] * ROUNDS):
                 if turn < len(running) or time.perf_counter() < until:
+                    schedule.publish_newest()  # they share learners, which reuse its memory
                     rate.time(iterations, each)
-        return {text: rate for text, (_, rate) in running.items()}
+        return {text: rate for text, (_, _, rate) in running.items()}
 
     def _make(self, placement: Placement) -> Factory:
         job = Job(

@@ -20,6 +20,7 @@ import numpy as np
 from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError, Interrupt
 from flatout.explain.own.recording import RunRecording
+from flatout.planning.predict import Prediction
 from flatout.run.auto import Replanned, with_placement
 from flatout.run.build import assemble
 from flatout.run.components import Components
@@ -67,6 +68,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self._again = False  # begun again: what was written before does not count
+        self._expected: Prediction | None = None  # by which the placement was chosen
         self._begin()
 
     def _begin(self) -> None:
@@ -136,13 +138,13 @@ class Trainer:
     def _take(self, change: Replanned) -> None:
         """Go on with another placement as a resume would, or begin again where it acts in other
         groups, whose bits are not those of what was trained."""
-        self.config = with_placement(self.config, change.placement)
+        self.config = with_placement(self.config, change.chosen.placement)
         self.resume = change.same and self.folder is not None
         if self.resume:
             self.started = None  # the checkpoint holds the time until now
         elif self.folder is not None:
             self.folder.empty()
-        self._again = not self.resume
+        self._again, self._expected = not self.resume, change.chosen
         self._begin()
 
     def _assemble(self, stack: ExitStack) -> Components:
@@ -165,7 +167,7 @@ class Trainer:
                     f"larger total: --steps {2 * self.config.run.steps}"
                 )
         components = assemble(
-            self.config, self._spans, code=self.code,
+            self.config, self._spans, code=self.code, expected=self._expected,
             discardable=self.interrupts.discardable, announce=self.display.note,
         )  # fmt: skip
         stack.callback(components.close)
@@ -213,6 +215,8 @@ class Trainer:
             if every and progress.steps >= progress.next_checkpoint and progress.steps:
                 progress.next_checkpoint = _next(progress.steps, every)
                 self._save(components)
+                if components.planner is not None:
+                    self._go_on(components.planner.check(progress.steps), components)
             if self._done():
                 return
             due = self._next_due()
@@ -221,23 +225,22 @@ class Trainer:
                 if self._account(metrics) is False:
                     self._stopped = True
                 if components.planner is not None:
-                    self._plan(components)
+                    with self.interrupts.discardable():
+                        change = components.planner.look(progress.steps)
+                    self._go_on(change, components)
                 if recording.tick(self.progress.counts):
                     self.display.load(*current_load(recording, components))
                 if progress.steps >= due or self._done():
                     break
 
-    def _plan(self, components: Components) -> None:
-        """Measure this machine when it is time to; raises `Replanned`."""
-        assert components.planner is not None
-        with self.interrupts.discardable():
-            change = components.planner.look(self.progress.steps)
+    def _go_on(self, change: Replanned | None, components: Components) -> None:
+        """Go on with another placement, if there is one: raises it."""
         if change is None:
             return
         if not change.same and self.callback is not None:
             self.display.note(
                 "its groups are others, so that the run would begin again, which a callback would "
-                f"see: pass placement={str(change.placement)!r} to take it"
+                f"see: pass placement={str(change.chosen.placement)!r} to take it"
             )
             return
         if change.same:

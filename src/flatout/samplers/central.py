@@ -127,8 +127,7 @@ class CentralSampler(Sampler):
         rows = self.rows
         for env, *_ in self.restarted:
             self._log.truncate(env)
-        actions = self._buffers[self._slot].read()["action"][:rows]
-        self._log.append(actions.copy(), self._starts)
+        self._log.append(self._actions[:rows].copy(), self._starts)
         if self._values is not None:
             self._values.commit()
         self.steps = self.steps + rows if steps is None else steps
@@ -308,6 +307,7 @@ class CentralSampler(Sampler):
         # Rows at which what must be replayed to come here begins.
         self._starts = [max(rows - taken, 0) for taken in since]
         trajectory = buffer.trajectory()
+        self._actions = trajectory.actions
         share_room(self._buffers, buffer.chunks)
         if self._values is not None:
             means = self._values.collect(

@@ -12,7 +12,7 @@ class EpisodeValues:
     """Means over episodes of the largest action value at each acting step."""
 
     def __init__(self, num_envs: int) -> None:
-        self._sums = np.zeros((num_envs, 2))  # of values, and how many
+        self._sums = [[0.0, 0.0] for _ in range(num_envs)]  # of values, and how many
         self._next = self._sums
 
     def collect(self, rows: np.ndarray, ends: list[tuple[int, int]]) -> list[float]:
@@ -25,19 +25,25 @@ class EpisodeValues:
         Returns:
             The mean of each ended episode, NaN where the network never ran.
         """
-        seen = ~np.isnan(rows)
-        parts = np.stack([np.where(seen, rows, 0.0), seen], -1)
-        means, self._next = [], self._sums.copy()
-        if not ends:
-            self._next += parts.sum(0)
-            return means
-        start = [0] * rows.shape[1]
+        # Lists: a trajectory of few steps has so few values that each array costs more than they.
+        columns = rows.T.tolist()
+        start = [0] * len(columns)
+        sums = [one.copy() for one in self._sums]
+        means: list[float] = []
+
+        def add(env: int, end: int | None) -> list[float]:
+            seen = [value for value in columns[env][start[env] : end] if value == value]
+            sums[env][0] += sum(seen)
+            sums[env][1] += len(seen)
+            return sums[env]
+
         for row, env in ends:
-            total, count = self._next[env] + parts[start[env] : row + 1, env].sum(0)
-            means.append(float(total / count) if count else float("nan"))
-            self._next[env], start[env] = 0.0, row + 1
-        later = np.arange(len(rows))[:, None] >= np.array(start)
-        self._next += (parts * later[..., None]).sum(0)
+            total, count = add(env, row + 1)
+            means.append(total / count if count else float("nan"))
+            sums[env], start[env] = [0.0, 0.0], row + 1
+        for env in range(len(columns)):
+            add(env, None)
+        self._next = sums
         return means
 
     def commit(self) -> None:
@@ -46,13 +52,13 @@ class EpisodeValues:
 
     def forget(self, env: int) -> None:
         """An environment began anew."""
-        self._sums[env] = 0.0
+        self._sums[env] = [0.0, 0.0]
 
     def state(self) -> list[list[float]]:
-        return self._sums.tolist()
+        return [one.copy() for one in self._sums]
 
     def restore(self, state: list[list[float]]) -> None:
-        self._sums = np.array(state, np.float64).reshape(self._sums.shape)
+        self._sums = [list(map(float, one)) for one in np.reshape(state, (len(self._sums), 2))]
 
 
 class ActionLog:

@@ -81,7 +81,7 @@ class Schedule:
     def start(self) -> None:
         """Draw the initial parameters and reset the environments."""
         self._learner.start()
-        self._publish_newest()
+        self.publish_newest()
         self._sampler.start()
 
     def adopt(self, arrays: dict[str, np.ndarray]) -> None:
@@ -92,7 +92,7 @@ class Schedule:
         learned = named_leaves(state._replace(counters=()), PREFIX)
         fresh |= {name: arrays[name] for name in learned if name in arrays}
         self._learner.adopt(self._learned(fresh))
-        self._publish_newest()
+        self.publish_newest()
 
     def snapshot(self) -> Snapshot:
         """All state at the last iteration's boundary."""
@@ -124,7 +124,7 @@ class Schedule:
         self._version = int(data["version"])
         if self._version < 0:
             raise CheckpointError(f"its version {self._version} is impossible.")
-        self._publish_newest()
+        self.publish_newest()
         state = dict(data["sampler"])
         state["actions"] = [
             arrays[f"sampler/actions/{env}"] if has_actions else None
@@ -178,7 +178,8 @@ class Schedule:
             values = {name: values[name] for name in values if name in self._always}
         return Metrics(pending.steps, updates, pending.ended(), values)
 
-    def _publish_newest(self) -> None:
+    def publish_newest(self) -> None:
+        """Act with the newest parameters from now on."""
         self._publish(self.params, self._version)
 
     def _publish(self, bundle: tuple[Any, ...], version: int) -> None:

@@ -46,8 +46,8 @@ class OverlappedSchedule(Schedule):
         self._learned_from = 0  # trajectories in this process
         self._totals = dict.fromkeys(WAITS, 0.0)
 
-    def _publish_newest(self) -> None:
-        super()._publish_newest()
+    def publish_newest(self) -> None:
+        super().publish_newest()
         self._bundles = {self._version: self._kept()}
 
     def stats(self) -> dict[str, float]:

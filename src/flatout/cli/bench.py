@@ -1,0 +1,112 @@
+"""The command line of ``flatout bench``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flatout.cli.arguments import take
+from flatout.cli.scale import need_matplotlib
+from flatout.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from flatout.fleet.placement_table import Row
+
+HELP = """\
+usage: flatout bench placement [--share 0.2] [--hidden 64,64 ...] [--csv FILE] [--plot FILE]
+                               [--json]
+
+Where should acting and learning run? PPO on CartPole and DDPG on Pendulum, with networks from 64 to
+256x256, on each placement that this machine has: seconds for a fixed number of episodes and to the
+return threshold, CPU and GPU in use, the fastest, and what planning chooses.
+
+  --share 0.2       play this share of the 500 (PPO) and 200 (DDPG) episodes
+  --hidden 64,64    only this network; repeatable
+  --csv FILE        a line for each run
+  --plot FILE       draw it (.svg, .png or .pdf; pip install matplotlib)
+  --json            print one JSON object, alone on stdout
+"""
+PLANNING_S = 6.0
+
+
+def bench(argv: list[str]) -> int:
+    """Run the command; returns the exit code."""
+    if not argv or any(word in argv for word in ("-h", "--help")):
+        print(HELP, end="")
+        return 0 if argv else 2
+    if argv[0] != "placement":
+        raise UsageError(f"there is no benchmark {argv[0]!r}; there is placement.")
+    as_json, argv = "--json" in argv, [word for word in argv[1:] if word != "--json"]
+    share, argv = take(argv, "--share")
+    table_file, argv = take(argv, "--csv")
+    plot, argv = take(argv, "--plot")
+    sizes: list[tuple[int, ...]] = []
+    while "--hidden" in argv:
+        text, argv = take(argv, "--hidden")
+        sizes.append(_hidden(text or ""))
+    if argv:
+        raise UsageError(f"bench placement knows no {argv[0]}; see flatout bench --help.")
+    part = _share(share)
+    if plot is not None:
+        need_matplotlib(plot)
+    from rich.console import Console
+
+    from flatout.fleet import placement_table as table
+    from flatout.hardware.inventory import inventory
+
+    console = Console(stderr=as_json)
+    done: list[Row] = []
+    for row in table.rows(inventory(), part, PLANNING_S, sizes or table.HIDDEN):
+        done.append(row)
+        console.print(f"{row.mode}, hidden {row.hidden}: {row.winner}", highlight=False)
+    show(done, console)
+    if table_file is not None:
+        table.write_csv(done, Path(table_file))
+    if plot is not None:
+        table.draw(done, Path(plot))
+    if as_json:
+        print(json.dumps({"rows": [asdict(row) | {"winner": row.winner} for row in done]}))
+    return 0
+
+
+def _share(text: str | None) -> float:
+    try:
+        share = 1.0 if text is None else float(text)
+    except ValueError:
+        share = 0.0
+    if not 0.0 < share <= 1.0:
+        raise UsageError(f"--share {text}: a share lies above 0 and up to 1.")
+    return share
+
+
+def _hidden(text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    if not all(word.isdecimal() and 0 < int(word) <= 65536 for word in words):
+        raise UsageError(f"--hidden {text}: write widths such as 64,64.")
+    return tuple(map(int, words))
+
+
+def show(rows: list[Row], console: Console) -> None:
+    """Print the table."""
+    from rich.table import Table
+
+    from flatout.fleet.placement_table import HERE_NOT, PLACEMENTS
+
+    table = Table("hidden", "mode", *PLACEMENTS, "fastest", "planned", box=None, padding=(0, 2))
+    for row in rows:
+        texts = []
+        for cell in row.cells:
+            if cell is None:
+                texts.append(HERE_NOT)
+                continue
+            goal = "" if cell.to_goal is None else f", goal {cell.to_goal:.1f} s"
+            cpu = "" if cell.cpu is None else f", cpu {100 * cell.cpu:.0f} %"
+            gpu = "" if cell.gpu is None else f", gpu {100 * cell.gpu:.0f} %"
+            seconds = "-" if cell.seconds is None else f"{cell.seconds:.1f} s"
+            texts.append(f"{seconds}{goal}{cpu}{gpu}")
+        table.add_row(row.hidden, row.mode, *texts, row.winner, row.planned)
+    console.print(table)

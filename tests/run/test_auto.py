@@ -1,0 +1,157 @@
+"""Placement auto: a run that plans while it goes on ends with the bits of the placement it took."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from flatout.config.placement import Placement, parse
+from flatout.config.settings import resolve
+from flatout.errors import FlatoutError
+from flatout.hardware.inventory import inventory
+from flatout.planning.answer import Answer, Question
+from flatout.planning.predict import Prediction
+from flatout.planning.stages import Stages
+from flatout.run import auto, probe_process
+from flatout.types import NAMED, UserCode
+
+SETTINGS: dict[str, Any] = {"env": "CartPole-v1", "envs": 4, "n_steps": 16, "batch_size": 32}
+RUN = ("train", "ppo", "--env", "CartPole-v1", "--envs", 4, "--n-steps", 16, "--batch-size", 32,
+       "--steps", 1280, "--quiet", "--log-every", 64)  # fmt: skip
+ONE_GROUP = "act=cpu sampler=processes workers=2x2 groups=1"
+TWO_GROUPS = "act=cpu sampler=processes workers=2x2 groups=2"
+
+
+def planned(placement: str, rate: float = 1e3, low: float = 1.0, high: float = 1e9) -> Answer:
+    stages = Stages(
+        envs=4, horizon=16, cores=2, env=(1e-5,), act={"cpu": ((4, 1e-5),)}, learn={"cpu cpu": 1e-3}
+    )  # fmt: skip
+    return Answer(stages, ("inline",), [Prediction(parse(placement), rate, low, high)], [], 1.0)
+
+
+@pytest.fixture(autouse=True)
+def soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run is long enough to be planned, at once."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("LOOK_S", "SHORT_S", "STARTING_S"):
+        monkeypatch.setattr(auto, name, 0.0)
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer | FlatoutError], list[Question]]:
+    """What measuring answers, instead of measuring; gives the questions."""
+
+    def set_(answer: Answer | FlatoutError) -> list[Question]:
+        asked: list[Question] = []
+
+        def ask(question: Question, code: UserCode, limit_s: float) -> Answer:
+            asked.append(question)
+            if isinstance(answer, FlatoutError):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(probe_process, "ask", ask)
+        return asked
+
+    return set_
+
+
+@pytest.mark.parametrize("placement", [ONE_GROUP, TWO_GROUPS])
+def test_the_bits_are_those_of_the_placement_it_took(
+    placement: str, flatout: Callable[..., Any], answers: Any, tmp_path: Path
+) -> None:
+    asked = answers(planned(placement))
+    one, other = tmp_path / "auto", tmp_path / "given"
+    assert flatout(*RUN, "--run-dir", one).code == 0
+    assert len(asked) == 1
+    assert flatout(*RUN, "--run-dir", other, "--placement", placement).code == 0
+    assert len(asked) == 1, "a given placement is not planned"
+    for run in (one, other):
+        summary = json.loads((run / "summary.json").read_text())
+        assert (summary["steps"], summary["placement"]) == (1280, placement)
+        assert json.loads((run / "config.json").read_text())["placement"] == placement
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert [row["step"] for row in rows] == list(range(64, 1281, 64)), "no row twice"
+    mine, theirs = (load_file(run / "params.safetensors") for run in (one, other))
+    assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_the_rules_placement_stays_where_it_is_as_good(
+    flatout: Callable[..., Any], answers: Any, tmp_path: Path
+) -> None:
+    asked = answers(planned("cpu"))
+    assert flatout(*RUN, "--run-dir", tmp_path / "a").code == 0
+    assert json.loads((tmp_path / "a" / "summary.json").read_text())["placement"] == "cpu"
+    # The same command again takes the kept answer.
+    assert flatout(*RUN, "--run-dir", tmp_path / "b", "--seed", 1).code == 0
+    assert len(asked) == 1
+    assert flatout(*RUN, "--run-dir", tmp_path / "c", "--remeasure").code == 0
+    assert len(asked) == 2
+
+
+def test_a_kept_plan_is_taken_and_a_resumed_run_keeps_it(
+    flatout: Callable[..., Any], answers: Any, tmp_path: Path
+) -> None:
+    config = resolve("ppo", SETTINGS | {"steps": 1280, "quiet": True, "log_every": 64})
+    auto.remember(config, inventory(), NAMED, planned(ONE_GROUP))
+    asked = answers(FlatoutError("nothing is measured"))
+    run = tmp_path / "run"
+    assert flatout(*RUN, "--run-dir", run).code == 0
+    assert json.loads((run / "summary.json").read_text())["placement"] == ONE_GROUP
+    auto.remember(config, inventory(), NAMED, planned("cpu"))
+    assert flatout("train", "--resume", run, "--steps", 1920, "--quiet").code == 0
+    assert json.loads((run / "summary.json").read_text())["placement"] == ONE_GROUP
+    assert asked == []
+
+
+def test_a_run_never_fails_because_planning_did(
+    flatout: Callable[..., Any], answers: Any, tmp_path: Path
+) -> None:
+    answers(FlatoutError("the physics exploded"))
+    assert flatout(*RUN, "--run-dir", tmp_path / "a", "--json").code == 0
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert (summary["steps"], summary["placement"]) == (1280, "cpu")
+
+
+def test_a_callback_never_sees_a_run_begin_again(answers: Any, tmp_path: Path) -> None:
+    from flatout import PPO
+
+    answers(planned(TWO_GROUPS))
+    steps: list[int] = []
+    agent = PPO("CartPole-v1", **{name: SETTINGS[name] for name in SETTINGS if name != "env"})
+    agent.learn(1280, callback=lambda progress, metrics: steps.append(progress.steps))
+    assert steps == sorted(set(steps))
+
+
+def test_what_differs_from_its_prediction_is_said_once() -> None:
+    notes: list[str] = []
+    config = resolve("ppo", SETTINGS | {"steps": 10**9})
+    planner = auto.Planner(
+        config, Placement(), inventory(), NAMED, notes.append,
+        planned("cpu", 1e12, 0.9e12, 1.1e12).predictions[0],
+    )  # fmt: skip
+    for steps in (100, 200, 300, 400):
+        assert planner.check(steps) is None
+    assert len(notes) == 1
+    assert "--replan" in notes[0]
+
+
+def test_replanning_keeps_what_was_learned(answers: Any) -> None:
+    config = resolve("ppo", SETTINGS | {"steps": 10**9})
+    config = replace(config, run=replace(config.run, replan=True))
+    for placement, goes_on in ((ONE_GROUP, True), (TWO_GROUPS, False)):
+        answers(planned(placement))
+        planner = auto.Planner(
+            config, Placement(), inventory(), NAMED, lambda note: None,
+            planned("cpu", 1e12, 0.9e12, 1.1e12).predictions[0],
+        )  # fmt: skip
+        planner.check(100)
+        change = planner.check(200)
+        assert (change is not None) is goes_on
