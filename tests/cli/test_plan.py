@@ -62,7 +62,7 @@ def test_the_choice_is_measured_named_and_kept(flatout: Callable[..., Any], tmp_
     assert flatout("plan", *words, "--json", "-").code == 0
     config, _ = train_config(list(SMALL))
     found, note = auto.recall(config, inventory(), NAMED)
-    assert note == ""
+    assert "measured here before" in note
     assert found is not None
     assert str(found.chosen.placement) == values["chosen"]
 
@@ -78,7 +78,7 @@ def test_a_damaged_plan_is_not_believed(damage: str, tmp_path: Path) -> None:
     config, _ = train_config(list(SMALL))
     hardware = inventory()
     auto.remember(config, hardware, NAMED, KNOWN)
-    (file,) = auto.plans().iterdir()
+    (file,) = (path for path in auto.plans().iterdir() if path.name != "machine.json")
     text = file.read_text()
     if damage == "truncated":
         file.write_text(text[: len(text) // 2])

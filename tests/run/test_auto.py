@@ -42,6 +42,7 @@ def soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("LOOK_S", "SHORT_S", "STARTING_S"):
         monkeypatch.setattr(auto, name, 0.0)
+    monkeypatch.setattr(auto, "SHARE", 1e9)
 
 
 @pytest.fixture
@@ -155,3 +156,25 @@ def test_replanning_keeps_what_was_learned(answers: Any) -> None:
         planner.check(100)
         change = planner.check(200)
         assert (change is not None) is goes_on
+
+
+def test_a_run_that_has_much_to_lose_does_not_begin_again(
+    flatout: Callable[..., Any], answers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "SHARE", 1e-9)
+    monkeypatch.setattr(auto, "STARTING_S", -1.0)
+    answers(planned(TWO_GROUPS))
+    assert flatout(*RUN, "--run-dir", tmp_path / "a").code == 0
+    assert json.loads((tmp_path / "a" / "summary.json").read_text())["placement"] == "cpu"
+
+
+def test_a_resumed_run_never_begins_again(
+    flatout: Callable[..., Any], answers: Any, tmp_path: Path
+) -> None:
+    answers(planned("cpu"))
+    assert flatout(*RUN, "--run-dir", tmp_path / "a").code == 0
+    answers(planned(TWO_GROUPS))
+    words = ("--resume", tmp_path / "a", "--placement", "auto", "--remeasure", "--steps", 2560)
+    assert flatout("train", *words, "--quiet").code == 0
+    rows = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in rows] == list(range(64, 2561, 64))

@@ -87,8 +87,8 @@ def plan(argv: list[str]) -> int:
                             "how": "flatout plan", "answer": answer.as_json()})  # fmt: skip
     outcomes = [_outcome(change, config, answer, hardware, budget, machine) for change in changes]
     show(answer, outcomes, where, console)
-    if batch and (found := answer.larger()) is not None:
-        envs, p = found
+    if batch and answer.larger is not None:
+        envs, p = answer.larger
         console.print(
             f"--envs {envs} with {p.placement}: {p.rate:,.0f} steps/s predicted "
             f"({p.low:,.0f} - {p.high:,.0f}); what is learned changes",

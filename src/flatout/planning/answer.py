@@ -9,7 +9,7 @@ from typing import Any
 from flatout.config.placement import CPU, DeviceName, Placement, parse
 from flatout.config.schema import TrainConfig
 from flatout.errors import UsageError
-from flatout.planning.plan import Allowed, choose, kind, larger
+from flatout.planning.plan import choose, kind
 from flatout.planning.predict import Prediction
 from flatout.planning.stages import Stages
 
@@ -47,6 +47,7 @@ class Answer:
         lagged: those that act with older parameters, where that was not allowed.
         spent_s: the time that it took.
         notes: sentences about what could not be measured.
+        larger: the fastest with more environments, and how many.
     """
 
     stages: Stages
@@ -55,6 +56,7 @@ class Answer:
     lagged: list[Prediction]
     spent_s: float
     notes: tuple[str, ...] = ()
+    larger: tuple[int, Prediction] | None = None
 
     @property
     def chosen(self) -> Prediction:
@@ -70,6 +72,7 @@ class Answer:
             "lagged": [_row(p) for p in self.lagged],
             "spent_s": self.spent_s,
             "notes": list(self.notes),
+            "larger": self.larger and [self.larger[0], _row(self.larger[1])],
         }
 
     @staticmethod
@@ -87,6 +90,7 @@ class Answer:
                 [_prediction(row) for row in values["lagged"]],
                 float(values["spent_s"]),
                 tuple(str(note) for note in values["notes"]),
+                values["larger"] and (int(values["larger"][0]), _prediction(values["larger"][1])),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"this is no plan ({type(error).__name__}: {error}).") from error
@@ -108,20 +112,13 @@ class Answer:
                 f"; not allowed and faster: {lagged.placement}, {lagged.rate:,.0f} steps/s "
                 "(--allow-lag: acting is then a version behind)"
             )
-        more_envs = self.larger()
-        if more_envs is not None and more_envs[1].rate > 1.05 * chosen.best_known:
-            envs, batch = more_envs
+        if self.larger is not None and self.larger[1].rate > 1.05 * chosen.best_known:
+            envs, batch = self.larger
             text += (
                 f"; not allowed and faster: --envs {envs} with {batch.placement}, "
                 f"{batch.rate:,.0f} steps/s (other batches: what is learned changes)"
             )
         return text
-
-    def larger(self) -> tuple[int, Prediction] | None:
-        """See `flatout.planning.plan.larger`."""
-        # What steps in this process only (an environment's own threads, say) has no other way.
-        processes = any(p.placement.sampler == "processes" for p in self.predictions)
-        return larger(self.stages, Placement(), Allowed(processes), self.known)
 
 
 def _rate(prediction: Prediction) -> str:

@@ -19,6 +19,7 @@ class Machine:
         iteration: seconds of an iteration's dispatches, publishing and bookkeeping.
         grows: share of a call that chooses actions which grows with the number of vectors;
             `grows_images` with the number of images.
+        cores: of the machine; `full` is of all of them.
         where: the machine, and how this was measured.
     """
 
@@ -27,6 +28,7 @@ class Machine:
     iteration: float
     grows: float
     grows_images: float
+    cores: int = 2
     where: str = ""
 
     def scaled(self, factor: float) -> Machine:
@@ -37,7 +39,7 @@ class Machine:
 
     def updated(self, stages: Stages, where: str) -> Machine:
         """With what the planning of another run has measured."""
-        more: dict[str, Any] = {"where": where}
+        more: dict[str, Any] = {"where": where, "cores": stages.cores}
         if len(stages.local) > 0:
             more |= {"trip": stages.trip, "full": stages.full}
         if stages.iteration > 0.0:

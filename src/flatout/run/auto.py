@@ -11,16 +11,16 @@ import platform
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from flatout.config.placement import CPU, DeviceName, Placement, refuse_unavailable, with_workers
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.errors import FlatoutError, UsageError
-from flatout.hardware.backend import cache_folder
 from flatout.hardware.inventory import Hardware
 from flatout.planning.answer import Answer, Question
+from flatout.planning.kept import machine_file, plans, this_machine
 from flatout.planning.predict import Prediction
 from flatout.storage import nofollow
 from flatout.types import NAMED, UserCode
@@ -93,11 +93,6 @@ def _source(name: str) -> Any:
     return [name, time.time_ns()]  # never found again
 
 
-def plans() -> Path:
-    """The folder of kept plans."""
-    return cache_folder() / "plans"
-
-
 def recall(config: TrainConfig, hardware: Hardware, code: UserCode) -> tuple[Answer | None, str]:
     """The plan that was made here for this run before, and a line about it."""
     if code != NAMED or config.run.remeasure:  # an object has no name to find it again by
@@ -120,10 +115,13 @@ def remember(config: TrainConfig, hardware: Hardware, code: UserCode, answer: An
     """Keep a plan for the same run; a folder that cannot be written is no reason to fail."""
     if code != NAMED:
         return
+    where = f"{hardware.cpu_name}, {hardware.cores} cores"
+    machine = this_machine().updated(answer.stages, where)
     with suppress(OSError):
         plans().mkdir(parents=True, exist_ok=True)
         path = plans() / f"{key(config, hardware)}.json"
         nofollow.replace(path, json.dumps(answer.as_json()).encode())
+        nofollow.replace(machine_file(), json.dumps(asdict(machine)).encode())
 
 
 class Replanned(Exception):  # noqa: N818 - an event, not an error
@@ -147,15 +145,16 @@ class Planner:
         placement: that it runs with.
         expected: the prediction by which `placement` was chosen; None if nothing was planned.
         announce: receives sentences for the user.
+        keeps: the run may not begin again: it was resumed, or somebody watches it.
     """
 
     def __init__(
         self, config: TrainConfig, placement: Placement, hardware: Hardware, code: UserCode,
-        announce: Callable[[str], None], expected: Prediction | None = None,
+        announce: Callable[[str], None], expected: Prediction | None = None, keeps: bool = False,
     ) -> None:  # fmt: skip
         self._config, self._placement, self._hardware = config, placement, hardware
         self._code, self._announce = code, announce
-        self._began = 0.0
+        self._keeps, self._born, self._began = keeps, 0.0, 0.0
         self._steps: int | None = None
         self._done, self.expected = expected is not None, expected
         self._checked: tuple[int, float] | None = None
@@ -170,6 +169,7 @@ class Planner:
             Another placement, if that is faster.
         """
         now = time.perf_counter()
+        self._born = self._born or now
         if self._steps is None:  # the first iteration is not steady
             self._steps, self._began = steps, now
         spent = now - self._began
@@ -181,6 +181,8 @@ class Planner:
         budget = min(SHARE * left_s, MOST_S) - STARTING_S
         if left_s < SHORT_S or budget <= 0.0:
             return None
+        # A run whose first iterations took long has more to lose than to gain by beginning again.
+        self._keeps = self._keeps or now - self._born > SHARE * left_s
         return self._plan(budget)
 
     def check(self, steps: int) -> Replanned | None:
@@ -207,8 +209,8 @@ class Planner:
         budget = min(SHARE * left_s, MOST_S) - STARTING_S
         if not again or budget <= 0.0:
             return None
-        change = self._plan(budget)
-        return change if change is not None and change.same else None
+        self._keeps = True
+        return self._plan(budget)
 
     def _plan(self, budget: float) -> Replanned | None:
         from flatout.run.probe_process import ask
@@ -224,11 +226,18 @@ class Planner:
         for note in answer.notes:
             self._announce(note)
         self._announce(f"placement auto: {answer.words()}")
-        self.expected = answer.chosen
         chosen = answer.chosen.placement
+        same = (chosen.groups or 1) == (asked.base.groups or 1)
         if chosen == asked.base:
+            self.expected = answer.chosen
             return None
-        return Replanned(answer.chosen, (chosen.groups or 1) == (asked.base.groups or 1))
+        if self._keeps and not same:
+            self._announce(
+                "it acts in other groups, so that the run would have to begin again: it stays as "
+                f"it is; --placement '{chosen}' takes it"
+            )
+            return None
+        return Replanned(answer.chosen, same)
 
 
 def with_placement(config: TrainConfig, placement: Placement) -> TrainConfig:

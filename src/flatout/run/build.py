@@ -31,6 +31,7 @@ def assemble(
     *,
     code: UserCode = NAMED,
     expected: Prediction | None = None,
+    keeps: bool = False,
     discardable: Callable[[], AbstractContextManager[Any]] = nullcontext,
     announce: Callable[[str], None] = lambda note: None,
 ) -> Components:
@@ -39,6 +40,7 @@ def assemble(
     Args:
         code: what the user passes as it is.
         expected: the prediction by which the placement was chosen, if it was.
+        keeps: the run may not begin again, see `Planner`.
         discardable: see `Interrupts.discardable`.
         announce: receives sentences for the user as they become known.
 
@@ -61,7 +63,9 @@ def assemble(
         placement, notes = _placed(planned, hardware, images)
         for note in notes:
             announce(note)
-        return Job(planned, placement, hardware, notes, spans, discardable, announce, expected)
+        return Job(
+            planned, placement, hardware, notes, spans, discardable, announce, expected, keeps
+        )
 
     if not config.hyper.acts:
         from flatout.run.classifier import assemble_classifier
@@ -131,4 +135,6 @@ def _planner(job: Job, task: Task, code: UserCode) -> Planner | None:
     """What plans a run whose placement nobody gave and nobody planned before."""
     if task.single or (job.expected is None and not plannable(job.config)):
         return None
-    return Planner(job.config, job.placement, job.hardware, code, job.announce, job.expected)
+    return Planner(
+        job.config, job.placement, job.hardware, code, job.announce, job.expected, job.keeps
+    )

@@ -57,6 +57,7 @@ class Job:
     discardable: Callable[[], AbstractContextManager[Any]]  # see `Interrupts.discardable`
     announce: Callable[[str], None]  # receives sentences for the user as they become known
     expected: Prediction | None = None  # by which the placement was chosen
+    keeps: bool = False  # the run may not begin again for another one
 
 
 def learning_mesh(config: TrainConfig, placement: Placement) -> Mesh:

@@ -14,6 +14,7 @@ from flatout.explain.own.runs import Evidence, closing, diagnose_evidence, recen
 from flatout.explain.report import percent
 from flatout.hardware.monitor import MonitorSample
 from flatout.planning.facts import shows_images
+from flatout.planning.kept import this_machine
 from flatout.run.components import Components
 from flatout.run.progress import Progress
 from flatout.spans import RunClock, Spans
@@ -78,7 +79,7 @@ def closing_verdict(
     """What the run waited for, as the summary says it."""
     evidence = Evidence(
         "this run" if folder is None else str(folder), config, recording.lines(),
-        recording.samples(), ended=True,
+        recording.samples(), ended=True, machine=this_machine(),
     )  # fmt: skip
     try:
         return closing(diagnose_evidence(evidence))

@@ -25,7 +25,7 @@ from flatout.learner.learner import Learner
 from flatout.planning import measure
 from flatout.planning.answer import Answer, Question
 from flatout.planning.measure import Rate
-from flatout.planning.plan import Allowed, candidates, kind, ranked, worker_counts
+from flatout.planning.plan import Allowed, candidates, kind, larger, ranked, worker_counts
 from flatout.planning.predict import Prediction, fitted, loaded, predict
 from flatout.planning.stages import Stages, learning
 from flatout.run.components import Job
@@ -76,10 +76,13 @@ def answer(question: Question, code: UserCode) -> Answer:
         measured = probe.verify(_finalists(predictions, question.base), stages, left)
         predictions = [_verified(p, measured.get(str(p.placement))) for p in predictions]
         lagged = [] if question.lag else [p for p in predicted(True) if p.placement.lag]
+        more = None  # a population's members are its environments
+        if not question.config.hyper.only_serial:
+            more = larger(stages, question.base, allowed, tuple(known))
     spent_s = time.perf_counter() - began
     return Answer(
         stages, tuple(sorted(known)), ranked(predictions), ranked(lagged), spent_s,
-        tuple(dict.fromkeys(probe.notes)),
+        tuple(dict.fromkeys(probe.notes)), more,
     )  # fmt: skip
 
 

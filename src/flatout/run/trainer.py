@@ -168,6 +168,7 @@ class Trainer:
                 )
         components = assemble(
             self.config, self._spans, code=self.code, expected=self._expected,
+            keeps=self.resume or self.callback is not None,
             discardable=self.interrupts.discardable, announce=self.display.note,
         )  # fmt: skip
         stack.callback(components.close)
@@ -236,12 +237,6 @@ class Trainer:
     def _go_on(self, change: Replanned | None, components: Components) -> None:
         """Go on with another placement, if there is one: raises it."""
         if change is None:
-            return
-        if not change.same and self.callback is not None:
-            self.display.note(
-                "its groups are others, so that the run would begin again, which a callback would "
-                f"see: pass placement={str(change.chosen.placement)!r} to take it"
-            )
             return
         if change.same:
             self._save(components)

@@ -17,6 +17,8 @@ from flatout.explain.own.rules import findings, headline, verdict
 from flatout.explain.report import WORTHWHILE, advice
 from flatout.hardware.monitor import MonitorSample, read_samples
 from flatout.planning.facts import facts, mean_use
+from flatout.planning.kept import this_machine
+from flatout.planning.machine import SHIPPED, Machine
 from flatout.spans import OF_SPAN, PHASES
 from flatout.storage.run_folder import load_config
 from flatout.storage.span_records import (
@@ -45,6 +47,7 @@ class Evidence:
     lines: Sequence[Mapping[str, Any]] = ()  # of spans.jsonl
     samples: Sequence[MonitorSample] = ()  # of devices.jsonl
     ended: bool = False  # whether the run has ended
+    machine: Machine = SHIPPED  # what planning has measured of it
 
     def as_json(self) -> dict[str, Any]:
         """What ``--save`` writes."""
@@ -55,6 +58,7 @@ class Evidence:
             "lines": list(self.lines),
             "samples": [sample.as_json() for sample in self.samples],
             "ended": self.ended,
+            "machine": asdict(self.machine),
         }
 
     @staticmethod
@@ -65,7 +69,7 @@ class Evidence:
             return Evidence(
                 str(values["subject"]), resolve(str(settings["algorithm"]), settings),
                 values["lines"], [MonitorSample.from_json(row) for row in values["samples"]],
-                bool(values["ended"]),
+                bool(values["ended"]), Machine.from_json(values.get("machine", asdict(SHIPPED))),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"this is no saved evidence of a run ({error}).") from error
@@ -85,7 +89,12 @@ def read_run(path: Path) -> Evidence:
     config = load_config(path, None)  # runs no code that the folder names
     ended = (path / "summary.json").is_file()
     return Evidence(
-        str(path), config, json_lines(path / SPANS), read_samples(path / DEVICES), ended
+        str(path),
+        config,
+        json_lines(path / SPANS),
+        read_samples(path / DEVICES),
+        ended,
+        this_machine(),
     )
 
 
@@ -122,6 +131,7 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
         use=mean_use(_during(samples, records)),
         gpus=last.gpus,
         images=last.images,
+        machine=evidence.machine if evidence.machine.cores == last.cores else SHIPPED,
     )
     ranked = findings(facts_)
     notes = list(totals.notes)
