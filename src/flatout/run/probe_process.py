@@ -73,7 +73,7 @@ def main() -> None:
     # Safe: only the parent holds the other end.
     question, code = pickle.loads(protocol.receive_long(end))
     try:
-        from flatout.run.probe import answer
+        from flatout.run.planned import answer
 
         reply = answer(question, code).as_json()
     except FlatoutError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +66,19 @@ class Progress:
                 total, count = sums.get(name, (0.0, 0.0))
                 sums[name] = [total + value, count + 1.0]
         self.pending_count += 1
+
+    def note_reached(self, goals: Sequence[float], wall_s: float) -> None:
+        """Note when the mean of 100 returns first reaches each of these."""
+        mean = self.return_mean_100 if goals else None
+        for goal in goals:
+            if mean is not None and mean >= goal:
+                self.reached.setdefault(str(goal), [self.steps, wall_s])
+
+    def due(self, steps: int, evaluates: bool) -> int:
+        """The step at which something is to be written or evaluated, or a run of `steps` ends."""
+        times = [steps, self.next_log, self.next_checkpoint or steps]
+        times += [self.next_eval] if evaluates else []
+        return max(min(times), self.steps + 1)
 
     def means(self) -> dict[str, float]:
         """Of each of the algorithm's scalars since the last row."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from flatout.config.schema import TrainConfig
-from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError, Interrupt
+from flatout.errors import EnvironmentFailure, FlatoutError, Interrupt
 from flatout.explain.own.recording import RunRecording
 from flatout.planning.predict import Prediction
 from flatout.run.auto import Replanned, with_placement
@@ -29,6 +29,7 @@ from flatout.run.interrupts import Interrupts
 from flatout.run.loggers import RunLogs
 from flatout.run.observe import closing_verdict, current_load, start_recording
 from flatout.run.progress import Display, Progress, metric
+from flatout.run.resume import newest
 from flatout.run.summary import summarise
 from flatout.spans import RunClock, Spans
 from flatout.storage import checkpoint, nofollow
@@ -149,23 +150,12 @@ class Trainer:
 
     def _assemble(self, stack: ExitStack) -> Components:
         """Everything before the first step."""
-        saved, path = None, Path()
-        if self.resume and self.folder is not None and not self.folder.has_saved:
-            self.resume = False
-            self.display.note("nothing was saved yet: the run begins again from its start")
-        if self.resume:
-            assert self.folder is not None
-            path = checkpoint.latest(self.folder.path)
-            step, saved = checkpoint.load(path)
-            with checkpoint.reading(path):
-                self.progress = Progress.from_json(saved.data["progress"])
-                if self.progress.steps != step:
-                    raise CheckpointError(f"its counters are of step {self.progress.steps:,}.")
-            if self.folder.ended and self.progress.steps >= self.config.run.steps:
-                self.display.note(
-                    f"the run has made all of its {self.progress.steps:,} steps; to go on, name a "
-                    f"larger total: --steps {2 * self.config.run.steps}"
-                )
+        found, saved, path = None, None, Path()
+        if self.resume and self.folder is not None:
+            found = newest(self.folder, self.config.run.steps, self.display.note)
+            self.resume = found is not None
+        if found is not None:
+            path, saved, self.progress = found
         components = assemble(
             self.config, self._spans, code=self.code, expected=self._expected,
             keeps=self.resume or self.callback is not None,
@@ -220,7 +210,7 @@ class Trainer:
                     self._go_on(components.planner.check(progress.steps), components)
             if self._done():
                 return
-            due = self._next_due()
+            due = progress.due(run.steps, run.eval_every > 0)
             for metrics in components.schedule.advance(self._iterations(due)):
                 self._per_iteration = metrics.steps
                 if self._account(metrics) is False:
@@ -241,13 +231,6 @@ class Trainer:
         if change.same:
             self._save(components)
         raise change
-
-    def _next_due(self) -> int:
-        """The step at which something is to be written, evaluated or ended."""
-        progress, run = self.progress, self.config.run
-        due = [run.steps, progress.next_log, progress.next_checkpoint or run.steps]
-        due += [progress.next_eval] if run.eval_every else []
-        return max(min(due), progress.steps + 1)
 
     def _iterations(self, due: int) -> int:
         """Iterations that lie before a step, if they go on as the last one."""
@@ -271,11 +254,7 @@ class Trainer:
             with self._spans.span("log"):
                 self._logs.log_episodes(metrics.episodes, progress)
         wall = self._wall()
-        goals = self.config.run.goals
-        mean = progress.return_mean_100 if goals else None
-        for goal in goals:
-            if mean is not None and mean >= goal:
-                progress.reached.setdefault(str(goal), [progress.steps, wall])
+        progress.note_reached(self.config.run.goals, wall)
         self.display.update(progress, metrics.values, wall)
         if self.callback is None:
             return None
