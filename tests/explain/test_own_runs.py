@@ -406,7 +406,7 @@ def test_a_killed_run_is_explained(tmp_path: Path) -> None:
     run = tmp_path / "run"
     flags = [str(flag) for flag in SLOW]
     process = spawn("train", "ppo", *flags, "--steps", "100000", "--run-dir", str(run),
-                    "--no-tensorboard", "--quiet")  # fmt: skip
+                    "--no-tensorboard", "--quiet", "--placement", "cpu")  # fmt: skip
     spans = run / "spans.jsonl"
     wait_for(lambda: spans.exists() and spans.read_text().count('"steps"') >= 3, 60)
     process.send_signal(signal.SIGKILL)

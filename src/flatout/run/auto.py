@@ -34,7 +34,7 @@ SHARE = 0.05
 LOOK_S = 2.0
 """Training time after which a run's length is estimated."""
 
-MOST_S = 60.0
+MOST_S = 30.0
 """Most seconds that planning is given, however long the run."""
 
 STARTING_S = 3.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
 import socket
 import subprocess
@@ -70,8 +69,7 @@ def main() -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     end = socket.socket(fileno=int(sys.argv[1]))
-    # Safe: only the parent holds the other end.
-    question, code = pickle.loads(protocol.receive_long(end))
+    question, code = protocol.receive_object(end)
     try:
         from flatout.run.planned import answer
 

@@ -125,7 +125,7 @@ class Worker:
             reply = self._first_byte()
             if reply == protocol.DONE:
                 return None
-            more = pickle.loads(protocol.receive_long(self._end))
+            more = protocol.receive_object(self._end)
         except BlockingIOError:
             self.kill()
             raise WorkerLost(self, f"did not finish {self._limit} and was killed") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import socket
 import struct
 from dataclasses import dataclass
@@ -100,6 +101,15 @@ def receive(end: socket.socket, size: int) -> bytes:
     if not data:
         raise EOFError
     return data
+
+
+def receive_object(end: socket.socket) -> Any:
+    """Receive a pickled object. Safe: only a parent and its own child hold the ends.
+
+    Raises:
+        EOFError, OSError: the other side is gone.
+    """
+    return pickle.loads(receive_long(end))
 
 
 def receive_long(end: socket.socket) -> bytes:

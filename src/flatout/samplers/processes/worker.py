@@ -111,8 +111,7 @@ class Stepper:
 def serve(end: socket.socket) -> None:
     """Receive the job, then execute the parent's commands until its end closes."""
     try:
-        # Safe: only the parent holds the other end.
-        job: Job = pickle.loads(protocol.receive_long(end))
+        job: Job = protocol.receive_object(end)
         arena = Arena(job.arena[1], job.arena[0])
         if job.registered is not None:
             import gymnasium
