@@ -233,7 +233,7 @@ of {len(covered)} truths, high / low {statistics.median(widths):.2f} in the medi
 
 
 if __name__ == "__main__":
-    options = parser(__doc__, seeds=2)
+    options = parser(__doc__, seeds=3)
     options.add_argument("--tier", choices=("quick", "long"), default="quick")
     options.add_argument("--seconds", type=float, default=15.0, help="of planning each workload")
     main(benchmark, options.parse_args())

@@ -209,16 +209,19 @@ def show(answer: Answer, outcomes: list[Outcome], where: str, console: Console) 
     from flatout.planning.plan import why
 
     table = Table(box=None, padding=(0, 2), pad_edge=False)
-    for heading in ("placement", "steps/s predicted", "interval", "measured", "error", "waits"):
+    headings = ("placement", "steps/s predicted", "interval", "measured", "error", "memory",
+                "waits")  # fmt: skip
+    for heading in headings:
         table.add_column(heading, justify="left" if heading in ("placement", "waits") else "right")
     chosen = answer.chosen
     for p in answer.predictions:
         error = "" if p.measured is None else f"{100 * (p.rate / p.measured - 1):+.0f} %"
+        memory = ", ".join(f"{device} {size:,.0f} MiB" for device, size in p.memory.items())
         waits = ", ".join(f"{n} {100 * s:.0f} %" for n, s in p.waits.items() if s >= 0.01)
         table.add_row(
             ("* " if p.placement == chosen.placement else "  ") + str(p.placement),
             f"{p.rate:,.0f}", f"{p.low:,.0f} - {p.high:,.0f}",
-            "" if p.measured is None else f"{p.measured:,.0f}", error, waits,
+            "" if p.measured is None else f"{p.measured:,.0f}", error, memory, waits,
         )  # fmt: skip
     console.print(f"measured on {printable(where)} in {answer.spent_s:.1f} s")
     console.print(table)

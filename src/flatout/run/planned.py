@@ -18,6 +18,9 @@ from flatout.types import UserCode
 FINALISTS = 3
 """Placements that are run for real."""
 
+VERIFIED = 0.05
+"""Least relative half-width of what a short run tells of a long one, which also logs and saves."""
+
 
 def answer(question: Question, code: UserCode) -> Answer:
     """Measure, predict, and verify the best few.
@@ -66,7 +69,7 @@ def _finalists(predictions: Sequence[Prediction], base: Placement) -> list[Predi
 def _verified(prediction: Prediction, rate: Rate | None) -> Prediction:
     if rate is None:
         return prediction
-    wide = max(rate.spread, 0.02)
+    wide = max(rate.spread, VERIFIED)
     measured = rate.rate
     return replace(
         prediction, measured=measured, low=measured / (1.0 + wide), high=measured * (1.0 + wide)
