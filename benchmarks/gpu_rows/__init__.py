@@ -10,7 +10,7 @@ from importlib import import_module
 from gpu_rows.base import Row
 
 GROUPS = (
-    "hello", "agree", "resume", "w2", "atari", "explain", "classify", "sharing", "several",
+    "hello", "agree", "resume", "w2", "fused", "atari", "explain", "classify", "sharing", "several",
     "transfer", "learn",
 )  # fmt: skip
 

@@ -202,7 +202,7 @@ def speed(result: Figures) -> Figures:
     window, busy = result["window"], result["busy"]
     phases = window["phases"]
     waits = max(
-        ("env", "act", "transfer", "replay", "learn", "publish", "wait"),
+        ("env", "act", "transfer", "replay", "learn", "publish", "wait", "fused"),
         key=lambda name: phases.get(name, 0.0),
     )
     return {

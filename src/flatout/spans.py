@@ -13,7 +13,7 @@ from typing import Any
 
 NAMES = (
     "env", "act", "input", "transfer", "replay", "learn", "publish", "log", "checkpoint", "wait",
-    "eval", "compile",
+    "eval", "compile", "fused",
 )  # fmt: skip
 """Spans of the main process, in the order of reports."""
 
@@ -23,6 +23,7 @@ PHASES: dict[str, str] = {
     "replay": "choosing and gathering batches from stored experience",
     "input": "loading and augmenting a data set",
     "learn": "learning",
+    "fused": "acting, stepping and learning in one program",
     "transfer": "copies and syncs between host and device",
     "communicate": "averaging across devices",
     "publish": "publishing parameters",

@@ -361,13 +361,13 @@ def test_lost_lives_and_signs_reach_the_learner_and_raw_returns_the_log() -> Non
     parts = assemble(resolve("dqn", settings), Spans())
     try:
         flow: Any = parts.schedule
-        update, seen = flow._learner.update, list[Any]()
+        update, seen = flow.learner.update, list[Any]()
 
         def look(trajectory: Any) -> Any:
             seen.append(jax.tree.map(np.array, trajectory))
             return update(trajectory)
 
-        flow._learner.update = look
+        flow.learner.update = look
         flow.start()
         returns = [total for m in flow.advance(4) for total in m.episodes.episode_return]
     finally:

@@ -20,6 +20,7 @@ from flatout.planning.answer import Answer, Question
 from flatout.planning.predict import Prediction
 from flatout.planning.stages import Stages
 from flatout.run import auto, probe_process
+from flatout.spans import Spans
 from flatout.types import NAMED, UserCode
 
 SETTINGS: dict[str, Any] = {"env": "CartPole-v1", "envs": 4, "n_steps": 16, "batch_size": 32}
@@ -40,7 +41,7 @@ def planned(placement: str, rate: float = 1e3, low: float = 1.0, high: float = 1
 def soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run is long enough to be planned, at once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in ("LOOK_S", "SHORT_S", "STARTING_S"):
+    for name in ("LOOK_S", "SHORT_S", "STARTING_S", "WORTH"):
         monkeypatch.setattr(auto, name, 0.0)
     monkeypatch.setattr(auto, "SHARE", 1e9)
 
@@ -131,11 +132,20 @@ def test_a_callback_never_sees_a_run_begin_again(answers: Any, tmp_path: Path) -
     assert steps == sorted(set(steps))
 
 
+def test_a_run_with_nothing_to_do_elsewhere_is_not_measured(
+    flatout: Callable[..., Any], answers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "WORTH", 1e9)
+    asked = answers(planned(TWO_GROUPS))
+    assert flatout(*RUN, "--run-dir", tmp_path / "a").code == 0
+    assert asked == []
+
+
 def test_what_differs_from_its_prediction_is_said_once() -> None:
     notes: list[str] = []
     config = resolve("ppo", SETTINGS | {"steps": 10**9})
     planner = auto.Planner(
-        config, Placement(), inventory(), NAMED, notes.append,
+        config, Placement(), inventory(), NAMED, notes.append, Spans(),
         planned("cpu", 1e12, 0.9e12, 1.1e12).predictions[0],
     )  # fmt: skip
     for steps in (100, 200, 300, 400):
@@ -150,7 +160,7 @@ def test_replanning_keeps_what_was_learned(answers: Any) -> None:
     for placement, goes_on in ((ONE_GROUP, True), (TWO_GROUPS, False)):
         answers(planned(placement))
         planner = auto.Planner(
-            config, Placement(), inventory(), NAMED, lambda note: None,
+            config, Placement(), inventory(), NAMED, lambda note: None, Spans(),
             planned("cpu", 1e12, 0.9e12, 1.1e12).predictions[0],
         )  # fmt: skip
         planner.check(100)

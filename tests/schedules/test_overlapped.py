@@ -51,14 +51,14 @@ def parts(
 
 
 def learned(made: Components) -> Any:
-    return jax.tree.map(np.array, made.schedule._learner.host_state())
+    return jax.tree.map(np.array, made.schedule.learner.host_state())
 
 
 def by_hand(algorithm: str, lag: int, iterations: int) -> Any:
     """Trajectory k collected with version max(0, k - lag), in one thread, in a plain order."""
     with parts(algorithm, "cpu") as made:
         flow: Any = made.schedule
-        sampler, learner = flow._sampler, flow._learner
+        sampler, learner = flow._sampler, flow.learner
         bundles = [jax.tree.map(np.array, learner.bundle)]
         waiting: list[Any] = []
         collected = 0
@@ -97,14 +97,14 @@ def test_timing_changes_nothing(algorithm: str, lag: int) -> None:
         source = (lambda **k: Dawdling(gym.make(env, **k), lag)) if slow_env else None
         with parts(algorithm, f"schedule=overlapped lag={lag}", source) as made:
             flow: Any = made.schedule
-            update, delays = flow._learner.update, random.Random(lag)
+            update, delays = flow.learner.update, random.Random(lag)
 
             def dawdle(trajectory: Any) -> Any:
                 time.sleep(delays.choice((0.0, 0.02)))  # noqa: B023
                 return update(trajectory)  # noqa: B023
 
             if slow_learner:
-                flow._learner.update = dawdle
+                flow.learner.update = dawdle
             history = list(flow.advance(iterations))
             jax.tree.map(np.testing.assert_array_equal, expected, learned(made))
         lags = [metrics.values["policy_lag"] for metrics in history if metrics.updates]
@@ -140,7 +140,7 @@ def test_collecting_and_learning_happen_at_the_same_time() -> None:
     with parts("ppo", "schedule=overlapped", lambda **k: Meeting(gym.make("CartPole-v1", **k)),
                envs=1, batch_size=16) as made:  # fmt: skip
         flow: Any = made.schedule
-        update = flow._learner.update
+        update = flow.learner.update
         list(flow.advance(1))
         meets[0] = True
 
@@ -148,7 +148,7 @@ def test_collecting_and_learning_happen_at_the_same_time() -> None:
             meeting.wait()
             return update(trajectory)
 
-        flow._learner.update = meet
+        flow.learner.update = meet
         list(flow.advance(3))
         meets[0] = False
     assert steps[0] == 5 * 16
@@ -157,13 +157,13 @@ def test_collecting_and_learning_happen_at_the_same_time() -> None:
 def test_the_flow_says_who_waited_for_whom() -> None:
     with parts("ppo", "schedule=overlapped") as made:
         flow: Any = made.schedule
-        update = flow._learner.update
+        update = flow.learner.update
 
         def slowly(trajectory: Any) -> Any:
             time.sleep(0.3)
             return update(trajectory)
 
-        flow._learner.update = slowly
+        flow.learner.update = slowly
         list(flow.advance(4))
         facts = flow.stats()
     assert facts["policy_lag"] == 3 / 4  # the first trajectory's actions are of the version learned
@@ -219,7 +219,7 @@ def test_a_learner_that_raises_ends_the_run() -> None:
         def fail(trajectory: Any) -> Any:
             raise FlatoutError("learning diverged")
 
-        flow._learner.update = fail
+        flow.learner.update = fail
         with pytest.raises(FlatoutError, match="diverged"):
             list(flow.advance(2))
 

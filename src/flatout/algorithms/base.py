@@ -211,10 +211,12 @@ class ReplaySpec:
         """T, steps per environment that are collected before updates are due."""
         return -(-self.train_freq // (num_envs * self.shards))
 
-    def due(self, steps: int) -> int:
-        """Updates that so many environment steps of the run have paid for."""
-        steps *= self.shards
-        return max(steps - self.learning_starts, 0) * self.gradient_steps // self.train_freq
+    def due(self, steps: Any) -> Any:
+        """Updates that so many environment steps of the run have paid for; an int or int32."""
+        after = steps * self.shards - self.learning_starts
+        after = max(after, 0) if isinstance(after, int) else jnp.maximum(after, 0)
+        times, rest = after // self.train_freq, after % self.train_freq
+        return times * self.gradient_steps + rest * self.gradient_steps // self.train_freq
 
     def most(self, num_envs: int) -> int:
         """The most updates that one trajectory pays for."""
@@ -295,7 +297,7 @@ def guarded(name: str, function: str, call: Callable[..., Any], *arguments: Any)
         ) from error
 
 
-INIT, LEARN, ACT, REPLAY, DATA = range(5)
+INIT, LEARN, ACT, REPLAY, DATA, ENVS = range(6)
 """A run's independent random streams."""
 
 

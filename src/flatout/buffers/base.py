@@ -32,6 +32,8 @@ class Buffer:
 
     Attributes:
         metrics: the names of the scalars that `learn` returns.
+        member_counts: a pytree prefix of `counts`: None for what all members of a population have
+            in common, else 0.
         axes: a pytree prefix of the inputs of a sharded learner: 0 where each shard has its array,
             None where all shards have the same.
     """
@@ -40,6 +42,7 @@ class Buffer:
         self._algorithm = algorithm
         self.metrics = algorithm.metrics
         self.axes: Any = 0
+        self.member_counts: Any = 0
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
         """The shapes of what `learn` is given for trajectories of such shapes; the first are those
@@ -65,6 +68,21 @@ class Buffer:
     def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
         """Make the updates of a dispatch."""
         raise NotImplementedError
+
+    def counts(self) -> Any:
+        """Where `fed` goes on, as NumPy arrays."""
+        return ()
+
+    def fed(self, trajectory: Trajectory, counts: Any) -> tuple[Any, Any]:
+        """`ingest` and `batches` within a compiled program: the inputs of the one dispatch, and
+        the counts after it. Pure; nothing is said to the host."""
+        raise NotImplementedError
+
+    def passed(self, rows: int) -> None:
+        """A compiled program has ingested so many rows; `stats` tells of it."""
+
+    def counted(self, counts: Any) -> None:
+        """Take over what a compiled program has counted."""
 
     def update_priorities(self, feedback: list[Any]) -> None:
         """Take in what `learn` fed back, once per trajectory's updates."""

@@ -15,7 +15,7 @@ import numpy as np
 from flatout.algorithms.base import Algorithm
 from flatout.buffers.base import Arrays, Data, Learned, Saved, check_shards
 from flatout.buffers.replay import COUNT, STEPS, Replay, averages, one_update, weights_exponent
-from flatout.buffers.ring import Geometry, Piece, Ring, gather, ring_bytes, ring_shapes
+from flatout.buffers.ring import MAX_AGE, Geometry, Piece, Ring, gather, ring_bytes, ring_shapes
 from flatout.buffers.rows import by_shard, side_by_side
 from flatout.buffers.sampling import Priorities, draw, insert_priorities, set_priorities
 from flatout.types import Array, RowSource, Trajectory
@@ -29,6 +29,15 @@ class DeviceState(NamedTuple):
 
     ring: Ring
     priorities: Priorities | None
+
+
+class Counts(NamedTuple):
+    """Rows and final observations ever ingested (int32), and the ages of the newest observations
+    (uint8 ``[N]``)."""
+
+    head: Any
+    finals: Any
+    age: Any
 
 
 class DispatchInputs(NamedTuple):
@@ -66,6 +75,7 @@ class DeviceReplay(Replay):
         self._before = 0  # final observations when room was last made
         self._ingested: tuple[Any, ...] = ()
         self.axes: Any = DispatchInputs(0, None, None, 0, None)
+        self.member_counts = Counts(None, 0, 0)
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
         rows = trajectory.rewards.shape[0]
@@ -111,6 +121,48 @@ class DeviceReplay(Replay):
         for i, (number, final) in enumerate(zip(numbers, finals, strict=True)):
             frames[i], places[i] = final, number % room
         yield DispatchInputs(piece, frames, places, self._key, counters)
+
+    def counts(self) -> Counts:
+        ledger = self.ledger
+        return Counts(np.int32(ledger.head), np.int32(ledger.finals), ledger.age.copy())
+
+    def fed(self, trajectory: Trajectory, counts: Counts) -> tuple[DispatchInputs, Counts]:
+        """See `Buffer.fed`: what `Ledger.ingest` does on the host."""
+        assert trajectory.ended is not None
+        geometry, truncated = self._shard, trajectory.truncated
+        rows, num_envs = truncated.shape
+
+        def older(age: jax.Array, ended: jax.Array) -> tuple[jax.Array, jax.Array]:
+            age = jnp.where(ended, 0, jnp.minimum(age, MAX_AGE - 1) + 1).astype(jnp.uint8)
+            return age, age
+
+        last, ages = jax.lax.scan(older, counts.age, trajectory.ended)
+        # Final observations are numbered in the order of their steps.
+        slot = counts.finals + jnp.cumsum(truncated.reshape(-1)) - 1
+        room = self._shapes.finals.shape[0]
+        number = jnp.take(slot, trajectory.final_index, mode="clip") % room
+        used = trajectory.final_index < rows * num_envs
+        made = self._replay.due(counts.head * num_envs)
+        due = self._replay.due((counts.head + rows) * num_envs) - made
+        steps = jnp.int32(rows * num_envs * self._replay.shards)
+        obs = jnp.concatenate([trajectory.obs, trajectory.last_obs[None]])
+        piece = Piece(
+            frames=geometry.newest(obs), actions=trajectory.actions, rewards=trajectory.rewards,
+            terminated=trajectory.terminated, truncated=truncated,
+            age=jnp.concatenate([counts.age[None], ages]), slot=slot.reshape(rows, num_envs),
+        )  # fmt: skip
+        inputs = DispatchInputs(
+            piece, geometry.newest(trajectory.final_obs), jnp.where(used, number, room), self._key,
+            jnp.stack([due, steps, counts.head, made]).astype(jnp.int32),
+        )  # fmt: skip
+        finals = counts.finals + truncated.sum(dtype=jnp.int32)
+        return inputs, Counts(counts.head + rows, finals, last)
+
+    def passed(self, rows: int) -> None:
+        self.ledger.head += rows
+
+    def counted(self, counts: Counts) -> None:
+        self.ledger.take(int(counts.head), int(counts.finals), np.asarray(counts.age))
 
     def _resize(self, room: int) -> None:
         old = self._shapes.finals

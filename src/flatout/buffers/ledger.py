@@ -32,6 +32,7 @@ class Ledger:
         due: updates that the newest trajectory pays for.
         finals: final observations ever ingested.
         room: final observations that the ring has to have room for.
+        age: uint8 ``[N]``, of the newest observations.
     """
 
     def __init__(self, geometry: Geometry, replay: ReplaySpec, room: int = 0) -> None:
@@ -40,7 +41,7 @@ class Ledger:
         self.head = 0
         self.made = 0
         self.due = 0
-        self._age = np.zeros((geometry.num_envs,), np.uint8)
+        self.age = np.zeros((geometry.num_envs,), np.uint8)
         self.finals = 0
         self._final_rows: deque[int] = deque()  # the rows whose final observations are still needed
         self.room = max(room, geometry.num_envs)
@@ -52,10 +53,10 @@ class Ledger:
         rows, num_envs = rewards.shape
         obs = np.concatenate([trajectory.obs, trajectory.last_obs[None]])
         age = np.empty((rows + 1, num_envs), np.uint8)
-        age[0] = self._age
+        age[0] = self.age
         for t in range(rows):
             age[t + 1] = np.where(ended[t], 0, np.minimum(age[t], MAX_AGE - 1) + 1)
-        self._age = age[rows].copy()
+        self.age = age[rows].copy()
         slot = np.zeros((rows, num_envs), np.int32)
         finals: list[np.ndarray] = []
         first = self.finals
@@ -83,6 +84,11 @@ class Ledger:
         )
         self.room = room_for(len(self._final_rows), self.room)
         return piece, finals, range(first, self.finals)
+
+    def take(self, head: int, finals: int, age: np.ndarray) -> None:
+        """Take over what was counted elsewhere."""
+        self.head, self.finals, self.age = head, finals, age
+        self.made = self._replay.due(head * self._geometry.num_envs)
 
     def write(self, ring: Ring, trajectory: Trajectory) -> tuple[Ring, Piece]:
         """`ingest` into a ring of NumPy arrays, in place but for a need of more room."""
@@ -128,7 +134,7 @@ class Ledger:
             geometry: of a shard's ring, where it is sharded.
         """
         rows = RingRows(geometry or self._geometry, ring, self.head)
-        arrays = {"frames": rows.row("frames", self.head).copy(), "age": self._age.copy()}
+        arrays = {"frames": rows.row("frames", self.head).copy(), "age": self.age.copy()}
         return arrays, {"head": self.head, "room": self.room}, rows
 
     def restore(self, ring: Ring, arrays: Arrays, data: Data, rows: RowSource | None) -> Ring:
@@ -146,8 +152,8 @@ class Ledger:
             )
         self.room = max(room, self.room)
         self.made = self._replay.due(self.head * geometry.num_envs)
-        self._age = np.array(arrays["age"], np.uint8)
-        if self._age.shape != (geometry.num_envs,) or self.head < 0:
+        self.age = np.array(arrays["age"], np.uint8)
+        if self.age.shape != (geometry.num_envs,) or self.head < 0:
             raise CheckpointError("its replay was saved with another number of environments.")
         kept: list[np.ndarray] = []
         self._final_rows.clear()
@@ -180,7 +186,7 @@ class Ledger:
 
     def truncate(self, ring: Ring, env: int, last_obs: Array, first_obs: Array) -> Ring:
         """See `Buffer.truncate`; the ring is of NumPy arrays."""
-        self._age[env] = 0
+        self.age[env] = 0
         place = self.head % self._geometry.length * self._geometry.num_envs + env
         ring.age[place] = 0
         ring.frames[place] = self._geometry.newest(first_obs)

@@ -20,6 +20,7 @@ from flatout.buffers.sampling import leaf_count
 from flatout.buffers.sharded import ShardedBuffer
 from flatout.buffers.trajectories import TrajectoryReplay
 from flatout.config.placement import CPU, Placement
+from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.hardware.inventory import MiB
 from flatout.types import Trajectory
@@ -31,13 +32,14 @@ if TYPE_CHECKING:
 
 def build_buffer(
     config: TrainConfig, task: Task | None, algorithm: Algorithm, placement: Placement, shapes: Any,
-    expect: Callable[[tuple[float, float]], None],
+    expect: Callable[[tuple[float, float]], None], least: int | None = None,
 ) -> Buffer:  # fmt: skip
     """What lies between trajectories and updates, where the placement wants it.
 
     Args:
         task: the environment; None for a dataset.
         shapes: of trajectories.
+        least: steps before which no episode is truncated, 0 if none ever is; None if unknown.
         expect: called before anything large is allocated, with how many MiB that will be in host
             memory and in the learning device's; refuses what cannot be.
     """
@@ -47,8 +49,13 @@ def build_buffer(
         assert task is not None  # only what learns from replay looks at it again
         if shards > 1:
             algorithm = replace(algorithm, replay=algorithm.replay.shard(shards))
-        return _build_replay(config, task, algorithm, placement, each, expect)
+        return _build_replay(config, task, algorithm, placement, each, expect, least)
     kept = getattr(config.hyper, "replay_trajectories", 1)
+    if kept > 1 and placement.schedule == "fused":
+        raise UsageError(
+            f"replay_trajectories = {kept} does not go with schedule=fused, which keeps none: use "
+            "--placement 'sampler=device', or replay_trajectories = 1."
+        )
     if kept == 1:
         buffers = [OnPolicyBuffer(algorithm) for _ in range(shards)]
     else:
@@ -79,7 +86,7 @@ def replay_mb(
 
 def _build_replay(
     config: TrainConfig, task: Task, algorithm: Algorithm, placement: Placement, shapes: Any,
-    expect: Callable[[tuple[float, float]], None],
+    expect: Callable[[tuple[float, float]], None], least: int | None,
 ) -> Buffer:  # fmt: skip
     """Replay; algorithm and shapes are those of one shard."""
     replay = algorithm.replay
@@ -88,6 +95,8 @@ def _build_replay(
     rows = max(replay.buffer_size // num_envs, algorithm.horizon)
     geometry = Geometry(task.obs_spec, num_envs, rows, replay.n_step)
     host, device = replay_mb(geometry, replay, shapes, placement)
+    if placement.schedule == "fused":
+        device *= 2  # what a chunk began with is kept until the host has taken all of it
     expect((shards * host, shards * device))
     keys = [raw_key(config.run.seed, REPLAY, number) for number in range(shards)]
     if shards == 1:
@@ -95,6 +104,8 @@ def _build_replay(
     key = keys[0] if shards == 1 else np.stack(keys)
     if placement.replay_on_device:
         finals = rows * num_envs // (task.limit or 64) + num_envs
+        if least is not None:  # no more can be needed, and a compiled loop cannot make more room
+            finals = num_envs * (rows // least + 2 if least else 1)
         return DeviceReplay(algorithm, geometry, shapes, key, shards * finals)
     several = placement.learn[0].kind == "gpu" and replay.most(num_envs) > 1
     chunk = -(-replay.most(num_envs) // 2) if several else None

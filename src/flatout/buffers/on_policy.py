@@ -28,6 +28,9 @@ class OnPolicyBuffer(Buffer):
     def batches(self) -> Iterator[Any]:
         yield self._ingested
 
+    def fed(self, trajectory: Trajectory, counts: Any) -> tuple[Any, Any]:
+        return trajectory, counts
+
     def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
         state, metrics, _ = self._algorithm.update(state, inputs, wrap_key(key), hp)
         return state, device_state, metrics, ()

@@ -212,11 +212,12 @@ def _algorithm(named: str | None, layers: list[dict[str, Any]], argv: list[str])
 
 def _resumed_settings(folder: str, consent: Consent) -> dict[str, Any]:
     """The settings of a run; how it reports is asked anew each time."""
-    from flatout.storage.run_folder import load_config
+    from flatout.storage.run_folder import POPULATION, load_config
 
     keep_out(Path(folder))
     asked_anew = {"quiet": False, "json": False, "trace": False}
-    return load_config(Path(folder), consent).flat() | asked_anew | {"run_dir": folder}
+    name = POPULATION if (Path(folder) / POPULATION).exists() else "config.json"
+    return load_config(Path(folder), consent, name).flat() | asked_anew | {"run_dir": folder}
 
 
 def _with_flags(

@@ -10,13 +10,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import flatout
-from flatout.cli.arguments import train_config
-from flatout.config.schema import ALGORITHMS
+from flatout.cli.arguments import take, take_all, train_config
+from flatout.config.schema import ALGORITHMS, TrainConfig
 from flatout.config.settings import presets, with_run
 from flatout.errors import FlatoutError, UsageError, nearest
 from flatout.storage import nofollow
+
+if TYPE_CHECKING:
+    from flatout.run.interrupts import Interrupts
 
 HELP = """\
 usage: flatout COMMAND ...
@@ -27,6 +31,7 @@ commands:
   train ALGORITHM   train an agent: {algorithms}
                       flatout train ppo --env CartPole-v1
                       flatout train ppo --preset cartpole-ppo
+                      flatout train ppo --env CartPole-v1 --env-backend device --seeds 8
                       flatout train --resume RUN_DIR
   eval RUN_DIR      play greedy episodes with a trained agent (--episodes 20, --video out.gif)
   watch RUN_DIR     see the agent play in the terminal, also while it learns (--gif out.gif)
@@ -35,6 +40,7 @@ commands:
   plan ALGORITHM    measure where each part of a run is fastest on this machine (--what-if cores=16)
                       flatout plan ppo --env CartPole-v1 --envs 8
   bench placement   CPU, GPU or both? by network and algorithm, trained on this machine
+  plot RUN ...      learning curves of runs and populations, with confidence bands
   scale ALGORITHM   the same work on several devices: what they gain, and what eats the rest
                       flatout scale classify --devices 1,2,4
   devices           what this machine has, who uses it, and what a run would use
@@ -58,6 +64,7 @@ def dispatch(argv: list[str]) -> int:
         "explain": _command("explain", "explain"),
         "plan": _command("plan", "plan"),
         "bench": _command("bench", "bench"),
+        "plot": _command("population", "plot"),
         "scale": _command("scale", "scale"),
         "devices": _command("devices", "devices"),
     }
@@ -77,6 +84,8 @@ def dispatch(argv: list[str]) -> int:
 
 def _train(argv: list[str]) -> int:
     started = time.perf_counter_ns() - int(max(_process_age(), 0.0) * 1e9)
+    seeds, argv = take(argv, "--seeds")
+    words, argv = take_all(argv, "--population")
     config, resume = train_config(argv)
     if not config.env.env:
         raise UsageError("no environment: pass --env ID, --env module:factory or --preset NAME.")
@@ -85,10 +94,12 @@ def _train(argv: list[str]) -> int:
     from flatout.output import leave, say, trouble
     from flatout.run.interrupts import Interrupts
     from flatout.run.progress import Display
-    from flatout.storage.run_folder import RunFolder, default_folder
+    from flatout.storage.run_folder import POPULATION, RunFolder, default_folder
 
     path = Path(config.run.run_dir) if config.run.run_dir else default_folder(config)
     with Interrupts(leave) as interrupts:  # from here on a signal is never lost
+        if seeds is not None or words or (resume and (path / POPULATION).exists()):
+            return _train_members(config, seeds, words, path, resume, interrupts)
         folder = RunFolder(path, resume, report=True)
         console = Console(stderr=config.run.json)
         display = Display()
@@ -124,6 +135,20 @@ def _train(argv: list[str]) -> int:
         state = f"saved; go on with: flatout train --resume {path}"
     say(f"interrupted, {state}")
     return 128 + trainer.interrupted
+
+
+def _train_members(
+    config: TrainConfig, seeds: str | None, words: list[str], path: Path, resume: bool,
+    interrupts: Interrupts,
+) -> int:  # fmt: skip
+    from flatout.cli import population
+
+    if resume and (seeds is not None or words):
+        raise UsageError("--resume goes on with the members that there are; leave out the others.")
+    found = population.resumed(config, path) if resume else (
+        population.named(config, seeds, words, path)
+    )  # fmt: skip
+    return population.train(config, found, path, resume, interrupts)
 
 
 def _keep_traceback(path: Path, error: FlatoutError) -> None:

@@ -7,6 +7,7 @@ act=cpu learn=gpu:0 replay=cpu sampler=inline schedule=serial memory=0.5
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, cast, get_args, get_type_hints
@@ -38,7 +39,7 @@ class Placement:
     Attributes:
         replay: where replayed experience is kept: ``cpu`` in host memory, ``device`` in the
             learning device's memory, ``gpu`` the same where that is a GPU.
-        sampler: ``inline`` is in this process.
+        sampler: ``inline`` is in this process, ``device`` a compiled program.
         workers: worker processes x environments each, or None.
         inference: ``local`` acts in the workers.
         groups: acting groups, equal numbers of environments whose actions are chosen in one call.
@@ -88,6 +89,8 @@ class Placement:
             pairs.append(f"{spec.name}={value}")
         if self.schedule == "overlapped" and self.lag == 1:  # the default there
             pairs.remove("lag=1")
+        if self.schedule == "fused" and self.replay == "device":
+            pairs.remove("replay=device")
         text = " ".join(pairs)
         return next((word for word, meaning in _WORDS.items() if meaning == text), text)
 
@@ -133,9 +136,35 @@ def parse(text: str) -> Placement:
         raise UsageError("--placement: schedule=overlapped needs lag of at least 1.")
     if placement.schedule != "overlapped" and placement.lag:
         raise UsageError(f"--placement: lag={placement.lag} needs schedule=overlapped.")
+    if placement.schedule == "fused":
+        placement = _fused(placement, pairs)
+    if placement.sampler == "device" and (placement.groups or 1) > 1:
+        raise UsageError("--placement: with sampler=device all environments are one group.")
     if placement.workers and placement.sampler != "processes":
         raise UsageError(f"--placement: workers={pairs['workers']} needs sampler=processes.")
     return placement
+
+
+def _fused(placement: Placement, given: Mapping[str, str]) -> Placement:
+    """What a schedule of one program needs: everything where it learns."""
+    if given.get("sampler") != "device":
+        raise UsageError(
+            "--placement: schedule=fused is one program, environments included: it needs "
+            "sampler=device."
+        )
+    if placement.act != placement.learn:
+        raise UsageError("--placement: schedule=fused acts where it learns; leave learn= out.")
+    if given.get("replay", "device") == "cpu":
+        raise UsageError("--placement: schedule=fused keeps replay in the device's memory.")
+    return replace(placement, replay=given.get("replay", "device"))
+
+
+def on_device(placement: Placement) -> Placement:
+    """The same devices, with environments, acting and learning in one program."""
+    return replace(
+        placement, learn=placement.act, sampler="device", schedule="fused", replay="device",
+        workers=None, groups=None, inference="central", lag=0,
+    )  # fmt: skip
 
 
 def _value(key: str, text: str) -> Any:
@@ -263,18 +292,11 @@ def shares(placement: Placement, num_envs: int) -> list[list[Share]]:
 
 
 def refuse_unavailable(placement: Placement) -> None:
-    """Refuse, by name, the parts of the text form whose engines this version does not have.
+    """Refuse, by name, values that do not go together.
 
     Raises:
         UsageError: naming the key and what can be written instead.
     """
-    for key, value, others in (
-        ("sampler", "device", "inline or processes"), ("schedule", "fused", "serial or overlapped")
-    ):  # fmt: skip
-        if getattr(placement, key) == value:
-            raise UsageError(
-                f"--placement: {key}={value} is not available in this version; use {key}={others}."
-            )
     if placement.replay == "gpu" and placement.learn[0].kind != "gpu":
         raise UsageError(
             f"--placement: replay=gpu needs learn=gpu:0, but learn={_join(placement.learn)}; "
@@ -282,7 +304,9 @@ def refuse_unavailable(placement: Placement) -> None:
         )
     if placement.inference == "local" and placement.sampler != "processes":
         raise UsageError("--placement: inference=local needs sampler=processes.")
-    if placement.sampler == "inline" and len(placement.act) > 1:
+    if placement.sampler != "processes" and placement.schedule != "fused" and (
+        len(placement.act) > 1
+    ):  # fmt: skip
         raise UsageError(
             f"--placement: act={_join(placement.act)} names {len(placement.act)} devices, but in "
             f"this version one process acts on one; write act={placement.act[0]} or add "

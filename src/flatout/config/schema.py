@@ -64,6 +64,9 @@ class EnvConfig:
     """Gymnasium id (CartPole-v1), or module:factory for a function that makes an environment."""
     envs: Annotated[int, Range(1, 100_000)] = 1
     """Environments stepped together."""
+    env_backend: Literal["host", "device", "auto"] | None = None
+    """Where environments step: host (in Python, the default for Gymnasium ids), device (compiled,
+    for those written in JAX), or auto (device where the environment or its twin is written so)."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """KEY=VALUE ... passed to the environment; values as in TOML (size=12 flag=true name="x")."""
     grayscale: bool = False

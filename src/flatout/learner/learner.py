@@ -35,6 +35,11 @@ class Learner:
         key: raw key data of the learning stream.
         spans: of the learning thread.
         precision: of products on a GPU, see `RunConfig`.
+
+    Attributes:
+        shapes: of the learning state.
+        bundle: the newest acting parameters.
+        hp: packed hyper-parameters, as `learn` takes them.
     """
 
     def __init__(
@@ -48,12 +53,12 @@ class Learner:
         precision: str = "highest",
     ) -> None:
         self._algorithm = algorithm
-        self._buffer = buffer
+        self.buffer = buffer
         self._init_key = init_key
-        self._key = key
+        self.key = key
         self._spans = spans
-        self._precision = precision
-        self._mesh = mesh
+        self.precision = precision
+        self.mesh = mesh
         self._shardings = mesh.state(jax.tree.leaves(algorithm.shapes))
         self.device = mesh.first
         self.shapes = algorithm.shapes
@@ -61,7 +66,7 @@ class Learner:
         self._layout = ActorLayout(algorithm)
         self._learn_step = make_learn_step(algorithm, buffer)
         self._hp_layout = Packing(algorithm.hp)  # one array is passed sooner than many
-        self._hp = mesh.put(self._hp_layout.pack(algorithm.hp, np), None)
+        self.hp = mesh.put(self._hp_layout.pack(algorithm.hp, np), None)
         self._leaves: list[Any] = []
         self._device_state: Any = None
         self.bundle: tuple[Any, ...] = ()
@@ -77,28 +82,26 @@ class Learner:
         self.trajectory = trajectory
         device_state = self._device_state
         if device_state is None:
-            device_state = self._buffer.device_state()
-        shapes = self._buffer.inputs(trajectory)
+            device_state = self.buffer.device_state()
+        shapes = self.buffer.inputs(trajectory)
         first, *_ = [self._compile(shapes_of(device_state), inputs) for inputs in shapes]
         return first
 
     def _compile(self, device_state: Any, inputs: Any) -> Any:
         signature = _signature((device_state, inputs))
         if signature not in self._programs:
-            program = self._mesh.program(
-                self._learn, (None, 0, self._buffer.axes, None, None), (None, 0, None, None, 0),
+            program = self.mesh.program(
+                self.learn, (None, 0, self.buffer.axes, None, None), (None, 0, None, None, 0),
                 self._shardings,
             )  # fmt: skip
-            with product_precision(self.device, self._precision):
-                lowered = program.lower(
-                    self._leaf_shapes, device_state, inputs, self._key, self._hp
-                )
+            with product_precision(self.device, self.precision):
+                lowered = program.lower(self._leaf_shapes, device_state, inputs, self.key, self.hp)
                 self._programs[signature] = lowered.compile()
         return self._programs[signature]
 
     def start(self) -> None:
         """Draw the initial state."""
-        self._device_state = self._mesh.put(self._buffer.device_state(), 0)
+        self._device_state = self.mesh.put(self.buffer.device_state(), 0)
         self.adopt(self._algorithm.init(self._init_key, self._algorithm.hp))
 
     def update(self, trajectory: Trajectory) -> dict[str, float]:
@@ -107,7 +110,7 @@ class Learner:
         Raises:
             FlatoutError: the loss or the parameters are no longer finite.
         """
-        spans, buffer = self._spans, self._buffer
+        spans, buffer = self._spans, self.buffer
         feedback: list[Any] = []
         values: list[Any] = []
         published: Any = ()
@@ -121,17 +124,17 @@ class Learner:
                 break
             resized = buffer.resized(self._device_state)
             if resized is not self._device_state:
-                self._device_state = self._mesh.put(resized, 0)
+                self._device_state = self.mesh.put(resized, 0)
             if self.device.platform != "cpu":
                 with spans.span("transfer"):
-                    inputs = jax.block_until_ready(self._mesh.put(inputs, buffer.axes))
+                    inputs = jax.block_until_ready(self.mesh.put(inputs, buffer.axes))
             program = self._programs.get(_signature((self._device_state, inputs)))
             if program is None:
                 with spans.span("compile"):
                     program = self._compile(shapes_of(self._device_state), shapes_of(inputs))
             with spans.span("learn"):
                 self._leaves, self._device_state, published, scalars, errors = program(
-                    self._leaves, self._device_state, inputs, self._key, self._hp
+                    self._leaves, self._device_state, inputs, self.key, self.hp
                 )
                 if self.device.platform == "cpu":
                     scalars = np.asarray(scalars)
@@ -144,10 +147,15 @@ class Learner:
             with spans.span("replay"):
                 buffer.update_priorities(feedback)
         self.bundle = self._layout.joined(published, self._leaves)
-        return self._metrics(values)
+        return self.metrics(values)
 
-    def _metrics(self, values: list[np.ndarray]) -> dict[str, float]:
-        names = (*self._buffer.metrics, "finite")
+    def metrics(self, values: list[np.ndarray]) -> dict[str, float]:
+        """Metrics by name, from the scalars of several dispatches of `learn`.
+
+        Raises:
+            FlatoutError: the loss or the parameters are no longer finite.
+        """
+        names = (*self.buffer.metrics, "finite")
         metrics = dict(zip(names, _joined(values, names).tolist(), strict=True))
         if not metrics.pop("finite"):
             bad = [name for name, value in metrics.items() if not np.isfinite(value)]
@@ -158,7 +166,7 @@ class Learner:
                 f"learning diverged: {what} became NaN or infinite; lower the learning rate or the "
                 "largest gradient norm, or look at the rewards' size."
             )
-        return metrics | self._buffer.stats()
+        return metrics | self.buffer.stats()
 
     def host_state(self) -> Any:
         """The learning state as NumPy arrays."""
@@ -172,30 +180,47 @@ class Learner:
 
     def buffer_state(self) -> Saved:
         """See `Buffer.state`."""
-        return self._buffer.state(self._device_state)
+        return self.buffer.state(self._device_state)
 
     def restore(self, state: Any, arrays: Arrays, data: Data, rows: RowSource | None) -> None:
         """Restore the learning state (NumPy arrays) and the buffer's."""
-        device_state = self._buffer.restore(arrays, data, rows)
-        self._device_state = self._mesh.put(device_state, 0)
+        device_state = self.buffer.restore(arrays, data, rows)
+        self._device_state = self.mesh.put(device_state, 0)
         self.adopt(state)
 
     def truncate(self, env: int, last_obs: np.ndarray, first_obs: np.ndarray) -> None:
         """See `Buffer.truncate`."""
-        device_state = self._buffer.truncate(env, last_obs, first_obs, self._device_state)
-        self._device_state = self._mesh.put(device_state, 0)
+        device_state = self.buffer.truncate(env, last_obs, first_obs, self._device_state)
+        self._device_state = self.mesh.put(device_state, 0)
 
     def adopt(self, state: Any) -> None:
         """Set the learning state from NumPy arrays, without the buffer's."""
         self._leaves = jax.device_put(jax.tree.leaves(state), self._shardings)
         with jax.default_device(backend.device(CPU)):
             published = self._layout.publish(state, self._algorithm.hp)
-        arrays = self._mesh.put(tuple(map(np.asarray, published)), (None,) * len(published))
+        arrays = self.mesh.put(tuple(map(np.asarray, published)), (None,) * len(published))
         self.bundle = self._layout.joined(arrays, self._leaves)
 
-    def _learn(
-        self, leaves: list[Any], store: Any, data: Any, key: jax.Array, hp: jax.Array
-    ) -> Any:
+    @property
+    def carried(self) -> tuple[list[Any], Any]:
+        """The learning state's leaves and the buffer's device state, as `learn` takes them."""
+        return self._leaves, self._device_state
+
+    def carry(self, leaves: list[Any], device_state: Any) -> None:
+        """Take over what a compiled loop has made of `carried`; `bundle` is empty until
+        `publish`."""
+        self._leaves, self._device_state, self.bundle = leaves, device_state, ()
+
+    def publish(self) -> None:
+        """Pack the acting parameters of the newest state into `bundle`."""
+        self.adopt(self.host_state())
+
+    def acting(self, leaves: list[Any], hp: jax.Array) -> Any:
+        """What acting needs, of `learn`'s first and last argument; pure."""
+        state = jax.tree.unflatten(self._tree, leaves)
+        return self._algorithm.actor(state, self._hp_layout.unpack(hp))
+
+    def learn(self, leaves: list[Any], store: Any, data: Any, key: jax.Array, hp: jax.Array) -> Any:
         """`learn_step` on flat leaves, whose shardings may differ, and packed hyper-parameters."""
         state = LearnerState(jax.tree.unflatten(self._tree, leaves), store)
         state, published = self._learn_step(state, data, key, self._hp_layout.unpack(hp))

@@ -67,7 +67,7 @@ class Mesh:
 
     def program(
         self, function: Callable[..., Any], axes: Sequence[Any], out: Sequence[Any],
-        state: Any = None,
+        state: Any = None, donate: tuple[int, ...] = (0, 1),
     ) -> Any:  # fmt: skip
         """Map `function` of one shard over all shards.
 
@@ -77,9 +77,10 @@ class Mesh:
                 pytree prefix of these.
             out: the same for each result.
             state: shardings of the first argument and the first result, from `state`.
+            donate: arguments whose memory the program may take for its results.
         """
         if self.shards == 1:
-            return _compiled(function, self.whole, self.whole)
+            return _compiled(function, self.whole, self.whole, donate)
         takes = _chosen(axes, self.split, self.whole)
         gives = _chosen(out, self.split, self.whole)
         if self._divided and state is not None:
@@ -91,7 +92,7 @@ class Mesh:
                 program, mesh=self._mesh, in_specs=_chosen(axes, SPLIT, WHOLE),
                 out_specs=_chosen(out, SPLIT, WHOLE), check_vma=False,
             )  # fmt: skip
-        return _compiled(program, takes, gives)
+        return _compiled(program, takes, gives, donate)
 
     def put(self, tree: Any, axes: Any) -> Any:
         """Put arrays on the devices as `program` expects them; `axes` as there."""
@@ -99,8 +100,8 @@ class Mesh:
         return jax.tree.map(lambda where, array: jax.device_put(array, where), chosen, tree)
 
 
-def _compiled(program: Any, takes: Any, gives: Any) -> Any:
-    return jax.jit(program, donate_argnums=(0, 1), in_shardings=takes, out_shardings=gives)
+def _compiled(program: Any, takes: Any, gives: Any, donate: tuple[int, ...]) -> Any:
+    return jax.jit(program, donate_argnums=donate, in_shardings=takes, out_shardings=gives)
 
 
 def _chosen(axes: Any, split: Any, shared: Any) -> Any:

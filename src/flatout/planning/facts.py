@@ -112,7 +112,7 @@ def facts(totals: Totals, *, cores: int, use: Use | None = None, **given: Any) -
     if total <= 0.0:
         spent["other"], total = 1.0, 1.0
     if learner is None:  # the main process learns
-        busy = sum(main.get(name, 0.0) for name in ("learn", "replay", "transfer"))
+        busy = sum(main.get(name, 0.0) for name in ("learn", "replay", "transfer", "fused"))
     return RunFacts(
         seconds=totals.seconds,
         phases={phase: duration / total for phase, duration in spent.items()},

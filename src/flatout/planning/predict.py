@@ -40,10 +40,10 @@ LONGEST_TRIP_S = 0.02
 MESSAGE = 0.2
 """Share of it in which the main process is busy."""
 
-EXTRAPOLATED = 0.12
+EXTRAPOLATED = 0.25
 """Relative half-width of a prediction whose way to collect was not run itself."""
 
-DERIVED = 0.05
+DERIVED = 0.18
 """The same where it was."""
 
 

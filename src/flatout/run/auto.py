@@ -22,6 +22,7 @@ from flatout.hardware.inventory import Hardware
 from flatout.planning.answer import Answer, Question
 from flatout.planning.kept import machine_file, plans, this_machine
 from flatout.planning.predict import Prediction
+from flatout.spans import Spans
 from flatout.storage import nofollow
 from flatout.types import NAMED, UserCode
 
@@ -36,6 +37,12 @@ LOOK_S = 2.0
 
 MOST_S = 30.0
 """Most seconds that planning is given, however long the run."""
+
+MOVABLE = ("env", "act", "replay")
+"""Spans of what another placement can do elsewhere; with a GPU learning, too."""
+
+WORTH = 2.0
+"""Planning is worth its time if another placement could save so many times that, at the very most."""
 
 STARTING_S = 3.0
 """What a child process takes to import and to begin: not given to probes."""
@@ -63,6 +70,7 @@ def plannable(config: TrainConfig) -> bool:
     """Whether a run's placement is to be chosen by measuring."""
     run = config.run
     chosen = run.placement.strip() != "auto" or run.devices is not None
+    chosen |= config.env.env_backend not in (None, "host")
     return not chosen and run.virtual_devices is None and config.hyper.acts
 
 
@@ -145,16 +153,19 @@ class Planner:
         placement: that it runs with.
         expected: the prediction by which `placement` was chosen; None if nothing was planned.
         announce: receives sentences for the user.
+        spans: where the run's time goes.
         keeps: the run may not begin again: it was resumed, or somebody watches it.
     """
 
     def __init__(
         self, config: TrainConfig, placement: Placement, hardware: Hardware, code: UserCode,
-        announce: Callable[[str], None], expected: Prediction | None = None, keeps: bool = False,
+        announce: Callable[[str], None], spans: Spans, expected: Prediction | None = None,
+        keeps: bool = False,
     ) -> None:  # fmt: skip
         self._config, self._placement, self._hardware = config, placement, hardware
         self._code, self._announce = code, announce
         self._keeps, self._born, self._began = keeps, 0.0, 0.0
+        self._spans, self._movable_s = spans, 0.0
         self._steps: int | None = None
         self._done, self.expected = expected is not None, expected
         self._checked: tuple[int, float] | None = None
@@ -171,7 +182,7 @@ class Planner:
         now = time.perf_counter()
         self._born = self._born or now
         if self._steps is None:  # the first iteration is not steady
-            self._steps, self._began = steps, now
+            self._steps, self._began, self._movable_s = steps, now, self._movable()
         spent = now - self._began
         if spent < LOOK_S or steps == self._steps or self._done:
             return None
@@ -181,9 +192,17 @@ class Planner:
         budget = min(SHARE * left_s, MOST_S) - STARTING_S
         if left_s < SHORT_S or budget <= 0.0:
             return None
+        most = (self._movable() - self._movable_s) / spent * left_s  # seconds that could be saved
+        if most < WORTH * (budget + STARTING_S):
+            return None
         # A run whose first iterations took long has more to lose than to gain by beginning again.
         self._keeps = self._keeps or now - self._born > SHARE * left_s
         return self._plan(budget)
+
+    def _movable(self) -> float:
+        """Seconds that went so far into what another placement can do elsewhere."""
+        names = (*MOVABLE, "learn") if self._hardware.usable_gpus else MOVABLE
+        return sum(self._spans.seconds(name) for name in names)
 
     def check(self, steps: int) -> Replanned | None:
         """At a checkpoint: say once where the run is not as fast as predicted.

@@ -5,24 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from flatout.config.placement import (
     Placement,
+    on_device,
+    parse,
     refuse_shards,
     refuse_unavailable,
     with_workers,
 )
-from flatout.config.schema import TrainConfig
+from flatout.config.schema import EnvConfig, TrainConfig
 from flatout.envs.task import Task, open_task
 from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware, inventory, resolve_placement
+from flatout.learner.programs import Programs
 from flatout.planning.predict import Prediction
 from flatout.run.auto import Planner, plannable, recall, with_placement
 from flatout.run.components import Components, Job, compile_all
 from flatout.spans import Spans
 from flatout.types import NAMED, UserCode
+
+if TYPE_CHECKING:
+    from flatout.envs.device.base import DeviceEnv
+
+PREPARED = ("grayscale", "resize", "frame_stack")
+"""Settings that prepare observations on the host."""
 
 
 def assemble(
@@ -34,6 +44,7 @@ def assemble(
     keeps: bool = False,
     discardable: Callable[[], AbstractContextManager[Any]] = nullcontext,
     announce: Callable[[str], None] = lambda note: None,
+    programs: Programs | None = None,
 ) -> Components:
     """Choose the placement, make the environments, and compile every program.
 
@@ -43,6 +54,7 @@ def assemble(
         keeps: the run may not begin again, see `Planner`.
         discardable: see `Interrupts.discardable`.
         announce: receives sentences for the user as they become known.
+        programs: that other runs of this shape have compiled.
 
     Raises:
         UsageError, FlatoutError: what cannot be done, before anything large is allocated.
@@ -59,12 +71,22 @@ def assemble(
             expected = found.chosen
             planned = with_placement(config, expected.placement)
 
-    def job(images: bool) -> Job:
-        placement, notes = _placed(planned, hardware, images)
+    def job(images: bool, env: DeviceEnv | None = None) -> Job:
+        placement, notes = _placed(planned, hardware, images, env)
         for note in notes:
             announce(note)
         return Job(
-            planned, placement, hardware, notes, spans, discardable, announce, expected, keeps
+            planned,
+            placement,
+            hardware,
+            notes,
+            spans,
+            discardable,
+            announce,
+            expected,
+            keeps,
+            env,
+            programs or Programs(),
         )
 
     if not config.hyper.acts:
@@ -73,13 +95,49 @@ def assemble(
         return assemble_classifier(job(True))
     task = open_task(config.env, code.env)
     try:
-        return _compile(job(task.obs_spec.is_image), task, code)
+        return _compile(job(task.obs_spec.is_image, _device_env(planned)), task, code)
     except BaseException:
         task.close()
         raise
 
 
-def _placed(config: TrainConfig, hardware: Hardware, images: bool) -> tuple[Placement, list[str]]:
+def _device_env(config: TrainConfig) -> DeviceEnv | None:
+    """The environment as a device steps it, if the settings ask for that.
+
+    Raises:
+        UsageError: it has no twin, or the settings contradict each other.
+    """
+    from flatout.envs.device.make import device_env, has_twin, in_library
+
+    env, placement = config.env, config.run.placement
+    named = "sampler=device" in placement
+    written = in_library(env.env)
+    backend = env.env_backend
+    if backend == "auto":
+        backend = "device" if written or has_twin(env.env, env.env_kwargs) else "host"
+    if backend is None:
+        automatic = written and placement.strip() == "auto"
+        backend = "device" if named or automatic else "host"
+    if backend == "host":
+        if named:
+            raise UsageError("--env-backend host does not go with sampler=device.")
+        return None
+    if not named and placement.strip() not in ("auto", "cpu", "gpu"):
+        raise UsageError(
+            f"--env-backend {env.env_backend} needs sampler=device in --placement '{placement}'."
+        )
+    for name in PREPARED:
+        if getattr(env, name) != getattr(EnvConfig, name):
+            raise UsageError(
+                f"--{name.replace('_', '-')} prepares observations on the host; environments on "
+                "the device show them as they are."
+            )
+    return device_env(env.env, env.env_kwargs)
+
+
+def _placed(
+    config: TrainConfig, hardware: Hardware, images: bool, env: DeviceEnv | None
+) -> tuple[Placement, list[str]]:
     """Where everything will be, JAX started there, and sentences for the user."""
     placement, notes = resolve_placement(
         config.run.placement, hardware, images=images, soft=config.run.soft_placement,
@@ -87,7 +145,12 @@ def _placed(config: TrainConfig, hardware: Hardware, images: bool) -> tuple[Plac
     )  # fmt: skip
     refuse_unavailable(placement)
     refuse_shards(placement, config.run.shards)
-    if config.hyper.only_serial and placement.schedule != "serial":
+    if env is not None and placement.sampler != "device":
+        if config.run.placement.strip() == "auto" and hardware.usable_gpus:
+            placement = parse("gpu")
+        placement = on_device(placement)
+        notes.append(f"environments on the device: {placement}")
+    if config.hyper.only_serial and placement.schedule == "overlapped":
         raise UsageError(f"{config.algorithm} needs schedule=serial: {config.hyper.only_serial}.")
     placement = with_workers(placement, config.env.envs, hardware.cores)
     if hardware.unused_gpu_warning:
@@ -111,18 +174,23 @@ def _compile(job: Job, task: Task, code: UserCode) -> Components:
         pool, evaluator = factory.pool(), None
         if pool is not None:
             undo.callback(pool.close)
-        compiles = factory.policies(pool)
+        schedule, update = None, partial(learner.compile_update, factory.shapes)
+        if job.placement.schedule == "fused":
+            schedule = factory.fused(learner)
+            update = schedule.compile
+        compiles = [] if schedule is not None else factory.policies(pool)
         if job.config.run.eval_every:
             evaluator = factory.evaluator()
             undo.callback(evaluator.close)
             compiles.append(evaluator.policy.compile)
-        workspace = compile_all(learner, factory.shapes, compiles, job.spans)
+        workspace = compile_all(update, compiles, job.spans)
         expectation = replace(factory.expectation, workspace=workspace)
         job.announce(expectation.check(job.placement, job.hardware))
-        sampler = factory.sampler(pool)
-        undo.callback(sampler.close)
-        schedule = factory.schedule(sampler, learner, pool)
-        if pool is not None:
+        if schedule is None:
+            sampler = factory.sampler(pool)
+            undo.callback(sampler.close)
+            schedule = factory.schedule(sampler, learner, pool)
+        if job.placement.sampler != "inline":
             task.close()  # what was made to look at is not stepped here
         undo.pop_all()
         return Components(
@@ -133,8 +201,17 @@ def _compile(job: Job, task: Task, code: UserCode) -> Components:
 
 def _planner(job: Job, task: Task, code: UserCode) -> Planner | None:
     """What plans a run whose placement nobody gave and nobody planned before."""
-    if task.single or (job.expected is None and not plannable(job.config)):
+    if task.single or job.env is not None:
+        return None
+    if job.expected is None and not plannable(job.config):
         return None
     return Planner(
-        job.config, job.placement, job.hardware, code, job.announce, job.expected, job.keeps
+        job.config,
+        job.placement,
+        job.hardware,
+        code,
+        job.announce,
+        job.spans,
+        job.expected,
+        job.keeps,
     )

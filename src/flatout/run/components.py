@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flatout.config.placement import DeviceName, Placement
 from flatout.config.schema import TrainConfig
 from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware
+from flatout.learner.programs import Programs
 from flatout.spans import Spans
 
 if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
-    from flatout.learner.learner import Learner
+    from flatout.envs.device.base import DeviceEnv
     from flatout.learner.mesh import Mesh
     from flatout.planning.predict import Prediction
     from flatout.run.auto import Planner
@@ -58,6 +58,8 @@ class Job:
     announce: Callable[[str], None]  # receives sentences for the user as they become known
     expected: Prediction | None = None  # by which the placement was chosen
     keeps: bool = False  # the run may not begin again for another one
+    env: DeviceEnv | None = None  # one environment, where they step on the device
+    programs: Programs = field(default_factory=Programs)
 
 
 def learning_mesh(config: TrainConfig, placement: Placement) -> Mesh:
@@ -68,12 +70,10 @@ def learning_mesh(config: TrainConfig, placement: Placement) -> Mesh:
     return Mesh(devices, config.run.shards, placement.params == "sharded")
 
 
-def compile_all(
-    learner: Learner, shapes: Any, others: list[Callable[[], Any]], spans: Spans
-) -> float:
+def compile_all(update: Callable[[], Any], others: list[Callable[[], Any]], spans: Spans) -> float:
     """Compile the update and all else side by side; returns the update's workspace in MiB."""
     with spans.span("compile"), ThreadPoolExecutor(3) as executor:
-        jobs = [executor.submit(job) for job in (partial(learner.compile_update, shapes), *others)]
+        jobs = [executor.submit(job) for job in (update, *others)]
         program, *_ = [job.result() for job in jobs]
-    workspace = program.memory_analysis()
+    workspace = None if program is None else program.memory_analysis()
     return 0.0 if workspace is None else workspace.temp_size_in_bytes / 2**20

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from flatout.algorithms.base import ACT, INIT, LEARN, RolloutSpec, raw_key, trajectory_shapes
+from flatout.algorithms.base import ACT, ENVS, INIT, LEARN, RolloutSpec, raw_key, trajectory_shapes
 from flatout.algorithms.registry import build_algorithm
 from flatout.buffers.make import build_buffer
 from flatout.buffers.rollout import final_chunks
 from flatout.config.placement import shares
 from flatout.envs.task import Task
+from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.learner.learner import Learner
 from flatout.learner.memory import Expectation, learned_mb, size_mb
 from flatout.run.components import Job, learning_mesh
 from flatout.run.evaluate import Evaluator
 from flatout.samplers.base import Sampler
+from flatout.samplers.device import DeviceSampler
 from flatout.samplers.make import ActingPolicies, make_sampler, start_workers
 from flatout.samplers.processes.pool import WorkerPool
+from flatout.samplers.rollout import Rollout, final_rows, least_truncation
 from flatout.schedules.base import Schedule
+from flatout.schedules.fused import FusedSchedule
 from flatout.schedules.overlapped import OverlappedSchedule
 from flatout.schedules.serial import SerialSchedule
+from flatout.schedules.together import for_all
 from flatout.spans import Spans
 from flatout.types import NAMED, UserCode
 
@@ -46,8 +51,11 @@ class Factory:
         self._job, self._task, self._code = job, task, code
         self.algorithm = build_algorithm(job.config, *task.spaces, code, job.placement)
         horizon, lag = self.algorithm.horizon, job.placement.lag
+        env, chunks = job.env, final_chunks(horizon, task.limit)
+        if env is not None:
+            chunks = final_rows(env, horizon)
         self.rollout = RolloutSpec(
-            horizon, self.algorithm.episodes, final_chunks(horizon, task.limit),
+            horizon, self.algorithm.episodes, chunks,
             self.algorithm.replay is not None, slots=lag + 1,
         )  # fmt: skip
         trajectories = self.rollout.slots * size_mb(self.shapes)
@@ -84,13 +92,36 @@ class Factory:
 
         with job.spans.span("compile"):  # its own small programs
             buffer = build_buffer(
-                job.config, self._task, self.algorithm, job.placement, self.shapes, expect
+                job.config,
+                self._task,
+                self.algorithm,
+                job.placement,
+                self.shapes,
+                expect,
+                None if job.env is None else least_truncation(job.env),
             )
+        if job.placement.sampler == "device" and run.shards > 1:
+            raise UsageError("sampler=device does not go with --shards above 1 yet.")
         # A learner in a thread of its own has spans of its own.
         spans = Spans() if job.placement.schedule == "overlapped" else job.spans
         return Learner(
             self.algorithm, buffer, learning_mesh(job.config, job.placement),
             raw_key(run.seed, INIT), raw_key(run.seed, LEARN), spans, run.precision,
+        )  # fmt: skip
+
+    @cached_property
+    def device_sampler(self) -> DeviceSampler:
+        """The sampler of environments on the device, not compiled."""
+        job, run = self._job, self._job.config.run
+        assert job.env is not None
+        rollout = Rollout(
+            job.env, self.algorithm, self.rollout, job.config.env.envs, job.config.env.clip_reward
+        )
+        if job.programs.together is not None:
+            rollout = replace(rollout, shared=for_all)
+        return DeviceSampler(
+            rollout, backend.device(job.placement.act[0]), raw_key(run.seed, ENVS),
+            raw_key(run.seed, ACT), job.spans, run.precision,
         )  # fmt: skip
 
     def pool(self) -> WorkerPool | None:
@@ -111,6 +142,8 @@ class Factory:
     def sampler(self, pool: WorkerPool | None = None) -> Sampler:
         """The sampler, its environments open."""
         job = self._job
+        if job.placement.sampler == "device":
+            return self.device_sampler
         return make_sampler(job.config, self._task, self.acting, self.rollout, job.spans, pool)
 
     def evaluator(self) -> Evaluator:
@@ -124,15 +157,27 @@ class Factory:
 
     def policies(self, pool: WorkerPool | None = None) -> list[Callable[[], Any]]:
         """What compiles the policies of this process."""
+        if self._job.placement.sampler == "device":
+            return [self.device_sampler.compile]
         return [] if pool is not None and pool.local else [p.compile for p in self.acting.policies]
 
     def schedule(self, sampler: Sampler, learner: Learner, pool: WorkerPool | None) -> Schedule:
         """The data flow between a sampler and a learner."""
         job = self._job
-        policies = self.acting.policies
+        policies: Sequence[Any] = self.acting.policies
+        if job.placement.sampler == "device":
+            policies = [sampler]
         if pool is not None and pool.local:
             policies = [self.acting.remote(pool)]
         flow = (sampler, policies, learner, job.spans, job.discardable, self.algorithm.advanced)
         if job.placement.schedule == "overlapped":
             return OverlappedSchedule(*flow, lag=job.placement.lag)
         return SerialSchedule(*flow)
+
+    def fused(self, learner: Learner) -> FusedSchedule:
+        """The data flow in one program, not compiled."""
+        job = self._job
+        return FusedSchedule(
+            self.device_sampler, [], learner, job.spans, job.discardable, self.algorithm.advanced,
+            programs=job.programs,
+        )  # fmt: skip

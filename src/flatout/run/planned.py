@@ -18,7 +18,7 @@ from flatout.types import UserCode
 FINALISTS = 3
 """Placements that are run for real."""
 
-VERIFIED = 0.05
+VERIFIED = 0.10
 """Least relative half-width of what a short run tells of a long one, which also logs and saves."""
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from flatout.config.schema import TrainConfig
 from flatout.errors import EnvironmentFailure, FlatoutError, Interrupt
 from flatout.explain.own.recording import RunRecording
+from flatout.learner.programs import Programs
 from flatout.planning.predict import Prediction
 from flatout.run.auto import Replanned, with_placement
 from flatout.run.build import assemble
@@ -52,6 +53,7 @@ class Trainer:
         resume: go on from the folder's last checkpoint.
         initial: learning state to start from, as named arrays.
         started: `time.perf_counter_ns` at which the run's clock started (the process's start).
+        programs: that other runs of this shape have compiled.
         interrupts: handles signals already; by default handlers of its own are installed. Its
             `signum` also tells of a signal that found the run just finished.
     """
@@ -66,6 +68,7 @@ class Trainer:
     display: Display = field(default_factory=Display)
     started: int | None = None
     interrupts: Interrupts = field(default_factory=Interrupts)
+    programs: Programs | None = None
 
     def __post_init__(self) -> None:
         self._again = False  # begun again: what was written before does not count
@@ -160,6 +163,7 @@ class Trainer:
             self.config, self._spans, code=self.code, expected=self._expected,
             keeps=self.resume or self.callback is not None,
             discardable=self.interrupts.discardable, announce=self.display.note,
+            programs=self.programs,
         )  # fmt: skip
         stack.callback(components.close)
         notes: list[str] = []
@@ -234,6 +238,8 @@ class Trainer:
 
     def _iterations(self, due: int) -> int:
         """Iterations that lie before a step, if they go on as the last one."""
+        if not self._per_iteration:
+            return 1
         return max(-(-(due - self.progress.steps) // max(self._per_iteration, 1)), 1)
 
     def _done(self) -> str:

@@ -46,7 +46,7 @@ class Schedule:
     ) -> None:
         self._sampler = sampler
         self._policies = list(policies)
-        self._learner = learner
+        self.learner = learner
         self._spans = spans
         self._discardable = discardable
         self._always = frozenset((*always, "replay_fill", "replay_mb"))
@@ -56,7 +56,7 @@ class Schedule:
     @property
     def params(self) -> tuple[Any, ...]:
         """The newest actor parameters, bundled."""
-        return self._learner.bundle
+        return self.learner.bundle
 
     def stats(self) -> dict[str, float]:
         """Statistics of this process, for the summary's `flow`."""
@@ -68,7 +68,7 @@ class Schedule:
 
     def memory(self) -> dict[str, dict[str, float]]:
         """See `flatout.learner.memory.live_mb`."""
-        return self._learner.live_mb()
+        return self.learner.live_mb()
 
     def advance(self, n: int) -> Iterator[Metrics]:
         """Collect and learn `n` times; who takes no more ends it earlier."""
@@ -80,29 +80,30 @@ class Schedule:
 
     def start(self) -> None:
         """Draw the initial parameters and reset the environments."""
-        self._learner.start()
+        self.learner.start()
         self.publish_newest()
         self._sampler.start()
 
     def adopt(self, arrays: dict[str, np.ndarray]) -> None:
         """Start from learned arrays (parameters, normalisers, any optimiser state), with fresh
         counters."""
-        state = self._learner.host_state()
+        state = self.learner.host_state()
         fresh = named_leaves(state, PREFIX)
         learned = named_leaves(state._replace(counters=()), PREFIX)
         fresh |= {name: arrays[name] for name in learned if name in arrays}
-        self._learner.adopt(self._learned(fresh))
+        self.learner.adopt(self._learned(fresh))
         self.publish_newest()
 
     def snapshot(self) -> Snapshot:
         """All state at the last iteration's boundary."""
-        arrays = named_leaves(self._learner.host_state(), PREFIX)
+        arrays = named_leaves(self.learner.host_state(), PREFIX)
         sampler = self._sampler.state()
         arrays["sampler/obs"] = sampler.pop("obs")
+        arrays |= {f"sampler/{name}": a for name, a in sampler.pop("arrays", {}).items()}
         actions = sampler.pop("actions")
         has_actions = [array is not None for array in actions]
         arrays |= {f"sampler/actions/{env}": actions[env] for env in np.flatnonzero(has_actions)}
-        buffer_arrays, counters, rows = self._learner.buffer_state()
+        buffer_arrays, counters, rows = self.learner.buffer_state()
         arrays |= {BUFFER + name: array for name, array in buffer_arrays.items()}
         pending: list[dict[str, Any]] = []
         for number, trajectory in enumerate(self._pending):
@@ -120,7 +121,7 @@ class Schedule:
         arrays, data = snapshot.arrays, snapshot.data
         buffer = {n.removeprefix(BUFFER): a for n, a in arrays.items() if n.startswith(BUFFER)}
         counters = data.get("buffer", {})
-        self._learner.restore(self._learned(arrays), buffer, counters, snapshot.rows)
+        self.learner.restore(self._learned(arrays), buffer, counters, snapshot.rows)
         self._version = int(data["version"])
         if self._version < 0:
             raise CheckpointError(f"its version {self._version} is impossible.")
@@ -131,14 +132,16 @@ class Schedule:
             for env, has_actions in enumerate(state.pop("known"))
         ]
         state["obs"] = np.asarray(arrays["sampler/obs"])
+        own = "sampler/"
+        state["arrays"] = {n.removeprefix(own): a for n, a in arrays.items() if n.startswith(own)}
         # An overlapped run that continues serially learns from pending trajectories first.
         self._pending = deque(
             Pending.loaded(f"{PENDING}{number}/", arrays, values)
             for number, values in enumerate(data.get("pending", []))
         )
         for pending in self._pending:
-            if self._learner.trajectory is not None:
-                pending.refuse_other(self._learner.trajectory)
+            if self.learner.trajectory is not None:
+                pending.refuse_other(self.learner.trajectory)
         notes = self._sampler.restore(state)
         if self._pending:
             for restart in self._sampler.restarted:
@@ -164,12 +167,12 @@ class Schedule:
     def _learn(self, pending: Pending) -> dict[str, float]:
         """Learn from a trajectory, after truncating restarted episodes."""
         self._truncate(pending.restarted)
-        return self._learner.update(pending.trajectory)
+        return self.learner.update(pending.trajectory)
 
     def _truncate(self, restarted: Iterable[Restart]) -> None:
         """Truncate the episodes of environments that were restarted."""
         for restart in restarted:
-            self._learner.truncate(*restart)
+            self.learner.truncate(*restart)
 
     def _metrics(self, values: dict[str, float], pending: Pending) -> Metrics:
         """An iteration's metrics."""
@@ -187,5 +190,5 @@ class Schedule:
             policy.publish(bundle, version, self._spans)
 
     def _learned(self, arrays: dict[str, np.ndarray]) -> Any:
-        shapes = self._learner.shapes
+        shapes = self.learner.shapes
         return rebuild(leaf_names(shapes, PREFIX), shapes, arrays)

@@ -28,6 +28,8 @@ FILES = (
 )  # fmt: skip
 """Files that Flatout writes into a run folder, except TensorBoard's events."""
 FOLDERS = ("checkpoints", "replay")
+POPULATION = "population.json"
+"""In the place of a config.json, in a folder of a population's members."""
 MOST_CONFIG = 1 << 20
 """Maximum bytes of a config.json."""
 KEPT = ("config.json", "metrics.jsonl")
@@ -175,20 +177,23 @@ def refuse_links(path: Path) -> None:
                 )
 
 
-def load_config(run_dir: Path, consent: Consent | None = NO_CONSENT) -> TrainConfig:
+def load_config(
+    run_dir: Path, consent: Consent | None = NO_CONSENT, name: str = "config.json"
+) -> TrainConfig:
     """The resolved settings of a run.
 
     Args:
         consent: the user's consent to code that the settings name. None: the settings are only
             read, and may have an older format.
+        name: of the file that holds them.
 
     Raises:
         UsageError: there is no run.
-        CheckpointError: its config.json is corrupt, or names code without consent.
+        CheckpointError: the file is corrupt, or names code without consent.
     """
-    path = run_dir / "config.json"
+    path = run_dir / name
     if not os.path.lexists(path):
-        raise UsageError(f"{run_dir} is not a run folder (there is no config.json in it).")
+        raise UsageError(f"{run_dir} is not a run folder (there is no {name} in it).")
     refuse_links(run_dir)
     try:
         values = json.loads(nofollow.read(path, 1, MOST_CONFIG))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flatout.config.placement import CPU
+from flatout.envs.device.make import has_twin, in_library
 from flatout.explain.diagnosis import Finding
 from flatout.explain.own.proposals import Try, predicted, time_words
 from flatout.explain.own.settings import Changes, more_envs, placed, worker_count
@@ -11,6 +12,9 @@ from flatout.planning.facts import RunFacts
 from flatout.planning.gains import Costs, placement_gain, remaining
 
 COMPARE = "What is learned changes: compare returns."
+
+ON_DEVICE = 0.02, 0.08, 0.3
+"""What remains of collecting in one compiled program: at best, usually, and at worst."""
 
 
 def proposals(facts: RunFacts, cost: Costs) -> list[Try]:
@@ -32,6 +36,15 @@ def proposals(facts: RunFacts, cost: Costs) -> list[Try]:
             handicap *= 1.1
         tries.append(Try(gain, words, changes, handicap))
 
+    name, given = str(facts.settings.get("env", "")), facts.settings.get("env_kwargs") or {}
+    if in_library(name) or has_twin(name, given):
+        share = sum(facts.phases[phase] for phase in ("env", "act", "ipc", "wait"))
+        words = (
+            f"Step {name} in one program with acting and learning: it is proven to step as the "
+            "host's does; other episodes are drawn."
+        )
+        to: Changes = {"env_backend": "device", "placement": "auto"}
+        tries.append(Try(remaining(share, *ON_DEVICE), words, to, 1.1))
     overlap = "collect while learning (acting is then one version behind)"
     can_overlap = place.schedule == "serial" and cost.learn > 0.0
     if processes > max(count, 1) and place.inference != "local" and facts.settings.get("algorithm"):

@@ -123,6 +123,23 @@ def arithmetic(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     return predicted("compute-bound", share, evidence, otherwise, facts, tries)
 
 
+def fused(facts: RunFacts, cost: Costs, share: float) -> Finding:
+    """The one program of a fused schedule."""
+    iterations, seconds = max(facts.iterations, 1), max(facts.seconds, 1e-9)
+    evidence = [
+        f"one program acts, steps and learns in {percent(share)} of the time",
+        f"{facts.iterations / seconds:,.0f} iterations per second, each of "
+        f"{facts.steps / iterations:,.0f} steps and {facts.updates / iterations:,.1f} updates",
+    ]
+    if facts.use.gpu_full is not None:
+        evidence.append(f"the GPU is {percent(facts.use.gpu_full)} full while it runs")
+    otherwise = (
+        "Nothing outside of the program holds it up. More environments, or several members "
+        "(--seeds 8), fill a device that is not full."
+    )
+    return Finding("compute-bound", share, tuple(evidence), otherwise)
+
+
 def _tiny_updates(facts: RunFacts, share: float, evidence: list[str]) -> Finding:
     """Updates so small that launching operations dominates."""
     batch = facts.settings.get("batch_size")

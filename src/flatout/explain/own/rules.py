@@ -23,6 +23,7 @@ Rule = Callable[[RunFacts, Costs, float], Finding | None]
 RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("env",), collecting.env), (("act",), collecting.act), (("ipc",), collecting.ipc),
     (("wait",), collecting.lockstep), (("replay",), learning.replay), (("input",), learning.images),
+    (("fused",), learning.fused),
     (("transfer", "publish"), learning.transfer), ((), learning.turns), ((), learning.arithmetic),
     (("io",), beside.writing), (("eval",), beside.evaluation), (("compile",), beside.compiling),
     ((), beside.oversubscribed), ((), beside.gpu_unused), ((), beside.memory),
@@ -52,6 +53,8 @@ def verdict(ranked: tuple[Finding, ...]) -> str:
 def headline(ranked: tuple[Finding, ...], facts: RunFacts) -> str:
     """The verdict in one sentence: how idle the learner is, and what it waits for."""
     first, idle = ranked[0], 1.0 - facts.learner
+    if facts.phases["fused"] >= LEARNING_HOLDS:
+        return first.evidence[0]
     if first.id == "compute-bound":
         return f"the learner is busy {percent(facts.learner)} of the time"
     phase = next((phase for phase, cause in CAUSE_OF.items() if cause == first.id), None)
@@ -70,7 +73,8 @@ def bottleneck(phases: dict[str, float]) -> tuple[str, float]:
     return (_SHOWN[largest], named[largest]) if largest else ("", 0.0)
 
 
-_SHOWN = CAUSE_OF | {"eval": "evaluating", "transfer": "transfer-bound", "learn": "learning"}
+_SHOWN = CAUSE_OF | {"eval": "evaluating", "transfer": "transfer-bound", "learn": "learning",
+                       "fused": "one program"}  # fmt: skip
 
 _AWAITED = {
     "env": "waiting for env.step", "act": "choosing actions", "replay": "gathering batches",
@@ -84,7 +88,7 @@ _AWAITED = {
 def _rank(finding: Finding, facts: RunFacts) -> float:
     """Bottlenecks rank high, symptoms of other causes low."""
     if finding.id == "compute-bound":
-        is_bottleneck = facts.phases["learn"] >= LEARNING_HOLDS
+        is_bottleneck = facts.phases["learn"] + facts.phases["fused"] >= LEARNING_HOLDS
         return 2.0 + finding.share if is_bottleneck else finding.share / 2
     if finding.id in DEVICES:
         return 3.0 + finding.share if finding.gain > WORTHWHILE else -1.0

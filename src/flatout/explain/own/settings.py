@@ -28,7 +28,7 @@ def possible(settings: Mapping[str, Any], changes: Changes, cores: int) -> bool:
         with_workers(placement, config.env.envs, cores)
     except (FlatoutError, KeyError):
         return False
-    return not (config.algorithm == "genetic" and placement.schedule != "serial")
+    return not (config.algorithm == "genetic" and placement.schedule == "overlapped")
 
 
 def flags(changes: Changes) -> tuple[str, ...]:

@@ -1,0 +1,54 @@
+"""PureJaxRL's own PPO program on CartPole-v1, measured: prints one JSON object on stdout.
+
+`--purejaxrl` is a checkout of the project; its ``ppo.py`` is imported as it is. Compiling and
+running are timed apart. ``updates`` follow from the settings; ``return_mean_100`` is the mean of
+the last 100 episodes that ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    """Train once."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    add = parser.add_argument
+    add("--purejaxrl", type=Path, required=True, help="a checkout")
+    add("--steps", type=int, default=500_000)
+    add("--seed", type=int, default=0)
+    args = parser.parse_args()
+    sys.path.insert(0, str(args.purejaxrl / "purejaxrl"))
+    import jax
+    import numpy as np
+    import ppo
+
+    config = {
+        "LR": 2.5e-4, "NUM_ENVS": 4, "NUM_STEPS": 128, "TOTAL_TIMESTEPS": args.steps,
+        "UPDATE_EPOCHS": 4, "NUM_MINIBATCHES": 4, "GAMMA": 0.99, "GAE_LAMBDA": 0.95,
+        "CLIP_EPS": 0.2, "ENT_COEF": 0.01, "VF_COEF": 0.5, "MAX_GRAD_NORM": 0.5,
+        "ACTIVATION": "tanh", "ENV_NAME": "CartPole-v1", "ANNEAL_LR": True, "DEBUG": False,
+    }  # fmt: skip
+    key = jax.random.PRNGKey(args.seed)
+    begin = time.perf_counter()
+    program = jax.jit(ppo.make_train(config)).lower(key).compile()
+    compiled = time.perf_counter()
+    out = jax.block_until_ready(program(key))
+    train_s = time.perf_counter() - compiled
+    metrics = out["metrics"]
+    ended = np.asarray(metrics["returned_episode"])
+    returns = np.asarray(metrics["returned_episode_returns"])[ended]
+    updates = args.steps // 512 * 16
+    print(json.dumps({
+        "steps": args.steps, "updates": updates, "compile_s": compiled - begin,
+        "train_s": train_s, "steps_per_s": args.steps / train_s,
+        "return_mean_100": float(returns[-100:].mean()),
+    }))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

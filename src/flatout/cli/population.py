@@ -1,0 +1,191 @@
+"""The command line of populations: ``flatout train ... --seeds 8``, and ``flatout plot``."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flatout.cli.arguments import take
+from flatout.cli.scale import need_matplotlib
+from flatout.config.schema import RESUMABLE, TrainConfig
+from flatout.errors import FlatoutError, UsageError
+from flatout.fleet.members import Member, load, members, save
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from flatout.fleet.population import Population
+    from flatout.run.interrupts import Interrupts
+
+PLAIN_S = 5.0
+SHOWN = 24
+"""Most members of which the display tells."""
+
+HELP = """\
+usage: flatout plot RUN ... [--out FILE]
+
+The learning curves of runs and populations: mean returns over steps; runs that differ in nothing
+but their seeds make one curve with its 95 % confidence band.
+
+  --out curves.png   draw them (.svg, .png or .pdf; pip install matplotlib); else in characters
+
+  flatout plot runs/ppo-CartPole-v1-0-20260101-120000
+"""
+
+
+def named(config: TrainConfig, seeds: str | None, words: list[str], path: Path) -> list[Member]:
+    """A new population's members, its folder begun.
+
+    Raises:
+        UsageError: what is wrong with them.
+    """
+    count = None
+    if seeds is not None:
+        if not seeds.isdecimal() or not 1 <= int(seeds) <= 4096:
+            raise UsageError(f"--seeds {seeds}: a number of seeds from 1 to 4096.")
+        count = int(seeds)
+    if not config.hyper.acts:
+        raise UsageError(f"{config.algorithm} has no populations.")
+    found = members(config, count, words, path)
+    save(path, config, found)
+    return found
+
+
+def resumed(config: TrainConfig, path: Path) -> list[Member]:
+    """The members of a population that goes on, with what a resume may change."""
+    from flatout.storage.trust import Consent
+
+    changes = {n: v for n, v in config.flat().items() if n in RESUMABLE and n != "run_dir"}
+    return load(path, Consent(trust=True), changes)
+
+
+def train(
+    config: TrainConfig, found: list[Member], path: Path, resume: bool, interrupts: Interrupts
+) -> int:
+    """Train all members; returns the exit code."""
+    from rich.console import Console
+
+    from flatout.fleet.population import Population
+    from flatout.hardware.inventory import inventory
+    from flatout.output import say
+
+    console = Console(stderr=config.run.json)
+    hardware = inventory()
+    on_gpu = "gpu" in config.run.placement or (
+        config.run.placement.strip() == "auto" and bool(hardware.usable_gpus)
+    )  # fmt: skip
+    # One program for all fills a card; on a CPU each core is filled by a member of its own.
+    workers = 0 if on_gpu else min(hardware.cores, len(found))
+    population = Population(found, workers, resume, interrupts)
+    shown = _Shown(population, console, config)
+    try:
+        population.run(shown.look)
+    finally:
+        shown.close()
+    failed = [state for state in population.states if state.error]
+    if config.run.json:
+        print(json.dumps({s.member.name: s.summary for s in population.states}), flush=True)
+    if not config.run.quiet:
+        console.print(table(population, SHOWN))
+        _draw(path, console)
+    for state in failed:
+        say(f"{state.member.name}: {state.error}")
+    if interrupts.signum is not None:
+        say(f"interrupted, saved; go on with: flatout train --resume {path}")
+        return 128 + interrupts.signum
+    return 1 if failed else 0
+
+
+class _Shown:
+    """The table of members while they train; lines where there is no terminal."""
+
+    def __init__(self, population: Population, console: Console, config: TrainConfig) -> None:
+        from rich.live import Live
+
+        self._population, self._console = population, console
+        self._quiet, self._said = config.run.quiet, time.monotonic()
+        self._live = None
+        if console.is_terminal and not self._quiet:
+            self._live = Live(console=console, auto_refresh=False, transient=True)
+            self._live.start()
+
+    def look(self) -> None:
+        if self._quiet:
+            return
+        now = time.monotonic()
+        if self._live is not None:
+            self._live.update(table(self._population, SHOWN), refresh=True)
+        elif now - self._said > PLAIN_S:
+            self._said = now
+            states = self._population.states
+            ended = sum(bool(state.ended) for state in states)
+            steps = sum(state.steps for state in states)
+            self._console.print(f"{ended} of {len(states)} members have ended, {steps:,} steps")
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+
+def table(population: Population, most: int) -> Table:
+    """The members, the best first."""
+    from rich.table import Table
+
+    from flatout.output import printable
+
+    made = Table("member", box=None, padding=(0, 2), pad_edge=False)
+    for heading in ("steps", "return", "s", "ended"):
+        made.add_column(heading, justify="left" if heading == "ended" else "right")
+    worst = float("-inf")
+    states = sorted(population.states, key=lambda s: -(worst if s.mean is None else s.mean))
+    for state in states[:most]:
+        mean = "" if state.mean is None else f"{state.mean:,.1f}"
+        made.add_row(
+            printable(state.member.name), f"{state.steps:,}", mean, f"{state.wall_s:.1f}",
+            state.ended,
+        )  # fmt: skip
+    if len(states) > most:
+        made.add_row(f"... {len(states) - most} more")
+    return made
+
+
+def _draw(path: Path, console: Console) -> None:
+    """The curves beside the members, as far as they can be drawn."""
+    from flatout.fleet.curves import curves, draw, readable, text
+
+    try:
+        found = curves(readable([path]))
+    except FlatoutError:
+        return  # no episode has ended
+    console.print(text(found), highlight=False, soft_wrap=True)
+    if importlib.util.find_spec("matplotlib") is not None:
+        for ending in ("png", "svg"):
+            draw(found, path / f"curves.{ending}")
+        console.print(f"{path / 'curves.png'}")
+
+
+def plot(argv: list[str]) -> int:
+    """Run ``flatout plot``; returns the exit code."""
+    if not argv or any(word in argv for word in ("-h", "--help")):
+        print(HELP, end="")
+        return 0 if argv else 2
+    file, paths = take(argv, "--out")
+    flags = [word for word in paths if word.startswith("-")]
+    if flags:
+        raise UsageError(f"plot knows no {flags[0]}; see flatout plot --help.")
+    if not paths:
+        raise UsageError("plot needs the folder of a run or a population.")
+    if file is not None:
+        need_matplotlib(file)
+    from flatout.fleet.curves import curves, draw, readable, text
+
+    found = curves(readable([Path(path) for path in paths]))
+    if file is None:
+        print(text(found))
+    else:
+        draw(found, Path(file))
+    return 0

@@ -1,0 +1,220 @@
+"""The members of a population: seeds and hyper-parameters of one configuration's shape."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flatout.config.hyper import Hyper, OwnConfig
+from flatout.config.schema import TrainConfig
+from flatout.config.settings import resolve
+from flatout.config.values import hints
+from flatout.errors import CheckpointError, UsageError, nearest, writing
+from flatout.storage import nofollow, signing
+from flatout.storage.checkpoint import FORMAT
+from flatout.storage.run_folder import MOST_CONFIG, POPULATION, load_config
+from flatout.storage.trust import Consent
+
+FOLDER = "members"
+"""Of a population's folder: each member's own run folder."""
+
+MOST = 4096
+"""Members of one population."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One agent: its name, which is its folder's, and its settings."""
+
+    name: str
+    config: TrainConfig
+
+
+def changeable(config: TrainConfig) -> list[str]:
+    """What members may differ in: the seed, and each setting that changes no program."""
+    if isinstance(config.hyper, OwnConfig):
+        return ["seed", *config.hyper.hp]
+    kinds = hints(type(config.hyper))
+    return ["seed", *(name for name, (types, _) in kinds.items() if float in types)]
+
+
+def members(
+    config: TrainConfig, seeds: int | None, words: Sequence[str], default: Path
+) -> list[Member]:
+    """The members that the flags name.
+
+    Args:
+        config: what they have in common.
+        seeds: so many, from the configuration's on.
+        words: ``KEY=V1,V2`` of a grid, or one file that lists members.
+        default: the population's folder.
+
+    Raises:
+        UsageError: a key that changes a program or is unknown, a value that cannot be, or names
+            that are not apart.
+    """
+    files = [word for word in words if word.endswith(".toml")]
+    if files:
+        if len(words) > 1:
+            raise UsageError("--population takes KEY=V1,V2 ... or one FILE.toml.")
+        rows = _listed(Path(files[0]))
+    else:
+        rows = _grid(config, words)
+    if seeds is not None:
+        if any("seed" in row for _, row in rows):
+            raise UsageError("--seeds and seeds of --population both say which seeds there are.")
+        first = config.run.seed
+        rows = [
+            ("_".join(filter(None, (name, f"seed={seed}"))), row | {"seed": seed})
+            for name, row in rows for seed in range(first, first + seeds)
+        ]  # fmt: skip
+    if not 1 <= len(rows) <= MOST:
+        raise UsageError(f"a population has 1 to {MOST:,} members, not {len(rows):,}.")
+    return [_member(config, name, row, default) for name, row in rows]
+
+
+def _member(config: TrainConfig, name: str, row: Mapping[str, Any], folder: Path) -> Member:
+    names = changeable(config)
+    for key in row:
+        if key not in names:
+            flat = config.flat()
+            why = "changes the program that all members share" if key in flat else "is no setting"
+            raise UsageError(
+                f"--population: {key} {why}; members differ in {', '.join(names)}."
+                f"{'' if key in flat else nearest(key, names)}"
+            )
+    values: dict[str, Any] = dict(row)
+    if isinstance(config.hyper, OwnConfig):
+        own = {key: values.pop(key) for key in row if key != "seed"}
+        values["hp"] = dict(config.hyper.hp) | own
+    run_dir = str(folder / FOLDER / name)
+    made = resolve(config.algorithm, config.flat(), values | {"run_dir": run_dir})
+    before, after = _present(config.hyper), _present(made.hyper)
+    if before != after:
+        key = next(iter(before ^ after))
+        raise UsageError(
+            f"--population: {key} is left out by some members and given by others, which are two "
+            "programs: train them apart."
+        )
+    return Member(name, made)
+
+
+def _present(hyper: Hyper) -> frozenset[str]:
+    """The settings that have a value: one that is left out is another program."""
+    return frozenset(name for name in hints(type(hyper)) if getattr(hyper, name) is not None)
+
+
+def _grid(config: TrainConfig, words: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+    axes: dict[str, list[str]] = {}
+    for word in words:
+        key, separator, text = word.partition("=")
+        key = key.replace("-", "_")
+        values = text.split(",")
+        if not separator or not all(values):
+            raise UsageError(f"--population: {word!r} is not KEY=VALUE,VALUE ...")
+        if key in axes:
+            raise UsageError(f"--population names {key} twice.")
+        if len(set(values)) < len(values):
+            raise UsageError(f"--population: {word} names a value twice.")
+        axes[key] = values
+    rows: list[tuple[str, dict[str, Any]]] = []
+    for chosen in itertools.product(*axes.values()):
+        row = dict(zip(axes, chosen, strict=True))
+        rows.append(
+            ("_".join(f"{key}={text}" for key, text in row.items()),
+             {key: _number(text) for key, text in row.items()})
+        )  # fmt: skip
+    return rows
+
+
+def _number(text: str) -> Any:
+    """A number where it is one, else the text: ``lin_0.001`` for example."""
+    if re.fullmatch(r"[+-]?\d+", text):
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _listed(file: Path) -> list[tuple[str, dict[str, Any]]]:
+    """A file's tables, one a member, by their names."""
+    try:
+        tables = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise UsageError(f"--population {file} cannot be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"--population {file} is no TOML: {error}.") from None
+    for name, row in tables.items():
+        if not isinstance(row, dict) or not re.fullmatch(r"[\w.=+-]{1,100}", name):
+            raise UsageError(
+                f"--population {file}: write a table for each member, [NAME] and its settings; "
+                f"{name[:100]!r} is none."
+            )
+    return [(name, dict(row)) for name, row in tables.items()]
+
+
+def save(folder: Path, config: TrainConfig, rows: Sequence[Member]) -> None:
+    """Write `POPULATION`, signed with this user's key.
+
+    Raises:
+        UsageError: the folder holds a run or a population.
+        FlatoutError: it cannot be written.
+    """
+    for name in (POPULATION, "config.json"):
+        if (folder / name).exists():
+            raise UsageError(
+                f"{folder} already holds a run; go on with --resume {folder}, or choose another "
+                "--run-dir."
+            )
+    own = {
+        member.name: {
+            key: value for key, value in member.config.flat().items()
+            if value != config.flat()[key] and key != "run_dir"
+        }
+        for member in rows
+    }  # fmt: skip
+    values = {"format": FORMAT, "algorithm": config.algorithm, "settings": config.flat(),
+              "members": own}  # fmt: skip
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        nofollow.replace(
+            folder / POPULATION,
+            (json.dumps(signing.signed(signing.RUN, values), indent=2)).encode(),
+        )
+
+
+def load(folder: Path, consent: Consent, changes: Mapping[str, Any]) -> list[Member]:
+    """The members of a population's folder.
+
+    Args:
+        consent: the user's to code that the settings name.
+        changes: settings that a resume changes for all.
+
+    Raises:
+        CheckpointError: the file is damaged, or names code without consent.
+    """
+    path = folder / POPULATION
+    config = load_config(folder, consent, POPULATION)
+    try:
+        values = json.loads(nofollow.read(path, 1, MOST_CONFIG))
+        rows = {str(name): dict(row) for name, row in values["members"].items()}
+        known = {*changeable(config), "hp"}
+        for name, row in rows.items():
+            if not re.fullmatch(r"[\w.=+,-]{1,200}", name) or name.startswith(".") or (
+                not row.keys() <= known
+            ):  # fmt: skip
+                raise ValueError(f"the member {name[:100]!r} is impossible")
+        return [
+            Member(name, resolve(config.algorithm, config.flat(), row, changes, {
+                "run_dir": str(folder / FOLDER / name)}))
+            for name, row in rows.items()
+        ]  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+        raise CheckpointError(f"{path} is corrupt: {error}") from error

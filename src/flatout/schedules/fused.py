@@ -1,0 +1,279 @@
+"""Acting, stepping and learning in one program: the host only starts chunks of iterations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flatout.algorithms.base import shapes_of
+from flatout.errors import CheckpointError
+from flatout.hardware.backend import product_precision
+from flatout.learner.programs import Programs
+from flatout.samplers.device import DeviceSampler, ended
+from flatout.samplers.rollout import Ends, RolloutState
+from flatout.schedules.base import Schedule
+from flatout.schedules.together import Part
+from flatout.types import Episodes, Metrics, Snapshot
+
+CHUNK_S = 0.5
+"""Seconds that a chunk should take."""
+
+GROWTH = 8
+"""A chunk is at most so many times as long as the one before: the first tell how long they take."""
+
+MOST_KEPT = 1 << 20
+"""Environment steps of one chunk, whose ends of episodes are kept until the host reads them."""
+
+MOST = 512
+"""Iterations of one chunk."""
+
+
+class Carry(NamedTuple):
+    """What one iteration hands to the next: the learning state's leaves, the buffer's device state
+    and counts, and the environments."""
+
+    leaves: list[Any]
+    store: Any
+    counts: Any
+    rolling: RolloutState
+
+
+class Told(NamedTuple):
+    """What a chunk's iterations tell, ``[M, ...]`` each: scalars of `Learner.metrics`, environment
+    steps, and where episodes ended."""
+
+    scalars: Any
+    steps: Any
+    ends: Ends
+
+
+@dataclass
+class Chunk:
+    """Iterations that one dispatch made.
+
+    Attributes:
+        before: what they began with.
+        count: how many they were.
+        taken: how many of them count so far.
+        told: of each of them.
+        episodes: that ended in them, with `places`, where the k-th iteration's begin.
+    """
+
+    before: Carry | Part
+    count: int
+    told: Told
+    episodes: Episodes
+    places: np.ndarray
+    taken: int = 0
+
+
+class FusedSchedule(Schedule):
+    """Iterations in chunks: as many as about half a second takes, never across what is due.
+
+    A loop whose length is given at run time makes them, so that no chunk changes the program, nor
+    the bits. Who stops within a chunk has its first iterations made once more.
+
+    Arguments as of `Schedule`; the sampler is compiled only here.
+    """
+
+    _sampler: DeviceSampler
+
+    def __init__(self, *flow: Any, programs: Programs) -> None:
+        super().__init__(*flow)
+        self._programs, self._together = programs, programs.together
+        self._program: Any = None
+        rollout = self._sampler.rollout
+        kept = rollout.spec.horizon * rollout.num_envs
+        self._most = min(max(MOST_KEPT // kept, 1), MOST)
+        self._rows = rollout.spec.horizon
+        self._carry: Carry | Part | None = (
+            None  # after the newest chunk; None until it is asked for
+        )
+        self._chunk: Chunk | None = None
+        self._each_s = CHUNK_S  # seconds of an iteration
+        self._last = 0  # iterations of the newest chunk
+
+    @property
+    def keys(self) -> tuple[Any, ...]:
+        """What `made` takes beside the carry and the count."""
+        return self.learner.key, self._sampler.act_key, self.learner.hp
+
+    @property
+    def member_axes(self) -> Any:
+        """Which of what is carried each member of a population has for itself."""
+        return Carry(0, 0, self.learner.buffer.member_counts, 0)  # type: ignore[arg-type]
+
+    def compile(self) -> Any:
+        """Compile the program, or take the one that another run of the same shape has compiled;
+        one for several members is compiled when they are there."""
+        if self._together is None:
+            self._program = self._programs.get("fused", self._compiled)
+        return self._program
+
+    def _compiled(self) -> Any:
+        learner, sampler = self.learner, self._sampler
+        leaves = jax.tree.leaves(learner.shapes)
+        store, counts = learner.buffer.device_state(), learner.buffer.counts()
+        carry = Carry(leaves, shapes_of(store), shapes_of(counts), sampler.shapes)
+        axes = Carry(None, 0, 0, 0)  # type: ignore[arg-type]
+        told = Told(None, None, 0)  # type: ignore[arg-type]
+        program = learner.mesh.program(
+            self.made, (axes, None, None, None, None), (axes, told), donate=()
+        )
+        with product_precision(learner.device, learner.precision):
+            return program.lower(carry, np.int32(0), *self.keys).compile()
+
+    # --- The program --------------------------------------------------------------------------
+
+    def made(
+        self, carry: Carry, count: jax.Array, key: jax.Array, act_key: jax.Array, hp: jax.Array
+    ) -> tuple[Carry, Told]:
+        """`count` iterations; pure."""
+
+        def once(carry: Carry) -> tuple[Carry, Told]:
+            return self._iteration(carry, key, act_key, hp)
+
+        def body(number: jax.Array, loop: tuple[Carry, Told]) -> tuple[Carry, Told]:
+            carry, told = loop
+            carry, one = once(carry)
+
+            def put(all_: jax.Array, new: jax.Array) -> jax.Array:
+                return jax.lax.dynamic_update_index_in_dim(all_, new, number, 0)
+
+            return carry, jax.tree.map(put, told, one)
+
+        _, shapes = jax.eval_shape(once, carry)
+        told = jax.tree.map(lambda one: jnp.zeros((self._most, *one.shape), one.dtype), shapes)
+        return jax.lax.fori_loop(0, count, body, (carry, told))
+
+    def _iteration(
+        self, carry: Carry, key: jax.Array, act_key: jax.Array, hp: jax.Array
+    ) -> tuple[Carry, Told]:
+        """One trajectory, and the updates that it pays for."""
+        learner, rollout = self.learner, self._sampler.rollout
+        params = learner.acting(carry.leaves, hp)
+        trajectory, rolling, ends = rollout(params, carry.rolling, act_key)
+        inputs, counts = learner.buffer.fed(trajectory, carry.counts)
+        leaves, store, *published = learner.learn(carry.leaves, carry.store, inputs, key, hp)
+        scalars = published[-2]
+        steps = jnp.int32(trajectory.rewards.size)
+        if trajectory.valid is not None:
+            steps = trajectory.valid.sum(dtype=jnp.int32)
+        return Carry(leaves, store, counts, rolling), Told(scalars, steps, ends)
+
+    # --- The host -----------------------------------------------------------------------------
+
+    def advance(self, n: int) -> Iterator[Metrics]:
+        self._settle()
+        while n > 0:
+            chunk = self._dispatched(min(n, self._length()))
+            n -= chunk.count
+            for number in range(chunk.count):
+                chunk.taken = number + 1
+                self._version += 1
+                yield self._told(chunk, number)
+
+    def _length(self) -> int:
+        """Iterations of the next chunk."""
+        fit = int(CHUNK_S / max(self._each_s, 1e-9))
+        return max(min(fit, GROWTH * self._last, self._most), 1)
+
+    def _dispatched(self, count: int) -> Chunk:
+        """Make a chunk; an interrupt discards it."""
+        learner = self.learner
+        if self._carry is None:
+            leaves, store = learner.carried
+            rolling = self._sampler.rolling
+            assert rolling is not None
+            self._carry = Carry(leaves, store, learner.buffer.counts(), rolling)
+        before = self._carry
+        if isinstance(before, Carry):
+            learner.carry(before.leaves, before.store)
+        with self._discardable(), self._spans.span("fused"):
+            begin = time.perf_counter()
+            if self._together is None:
+                after, told = self._program(before, np.int32(count), *self.keys)
+                told = jax.tree.map(np.asarray, told)
+            else:
+                after, told, count = self._together.run(self._programs.member, self, before, count)
+            self._each_s, self._last = (time.perf_counter() - begin) / count, count
+        self._carry = after
+        ends = Ends(*(leaf[:count] for leaf in told.ends))
+        iterations = np.nonzero(ends.length)[0]
+        places = np.searchsorted(iterations, np.arange(count + 1))
+        self._chunk = Chunk(before, count, told, ended(ends), places)
+        return self._chunk
+
+    def _told(self, chunk: Chunk, number: int) -> Metrics:
+        """One iteration's metrics."""
+        told, learner = chunk.told, self.learner
+        self._sampler.check(bool(told.ends.finite[number]))
+        if not told.scalars[number][-1]:  # the message names what is not finite
+            self._settle()
+        learner.buffer.passed(self._rows)
+        values = learner.metrics([told.scalars[number]])
+        updates = round(values.pop("updates"))
+        if not updates:  # no averages
+            values = {name: values[name] for name in values if name in self._always}
+        mine = slice(chunk.places[number], chunk.places[number + 1])
+        episodes = Episodes(*(array[mine] for array in chunk.episodes))
+        return Metrics(int(told.steps[number]), updates, episodes, values)
+
+    def _settle(self) -> None:
+        """Take over the state after the last iteration that was taken."""
+        chunk = self._chunk
+        if chunk is None:
+            return
+        if chunk.taken < chunk.count:
+            with self._spans.span("fused"):
+                self._carry = self._first(chunk)
+        carry, self._chunk = self._carry, None
+        carry = carry.taken() if isinstance(carry, Part) else carry
+        assert carry is not None
+        self.learner.carry(carry.leaves, carry.store)
+        self.learner.buffer.counted(carry.counts)
+        self._sampler.rolling = carry.rolling
+
+    def _first(self, chunk: Chunk) -> Carry:
+        """What its first iterations, those that were taken, lead to."""
+        if isinstance(chunk.before, Part):
+            return self._together.again(self, chunk.before, chunk.taken)
+        return self._program(chunk.before, np.int32(chunk.taken), *self.keys)[0]
+
+    @property
+    def params(self) -> tuple[Any, ...]:
+        self._settle()
+        if not self.learner.bundle:
+            self.learner.publish()
+        return self.learner.bundle
+
+    def start(self) -> None:
+        self.learner.start()
+        self._sampler.start()
+
+    def adopt(self, arrays: dict[str, np.ndarray]) -> None:
+        super().adopt(arrays)
+        self._carry = None
+
+    def snapshot(self) -> Snapshot:
+        self._settle()
+        return super().snapshot()
+
+    def restore(self, snapshot: Snapshot) -> list[str]:
+        notes = super().restore(snapshot)
+        if self._pending:
+            raise CheckpointError(
+                "it holds a trajectory that is not learned from yet: resume it with "
+                "schedule=overlapped."
+            )
+        self._carry = self._chunk = None
+        return notes
+
+    def publish_newest(self) -> None:
+        """Nothing: the program acts with its own state."""

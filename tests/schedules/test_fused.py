@@ -1,0 +1,205 @@
+"""The fused schedule: one program, whose chunks, stops and kills change no bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from flatout.config.settings import resolve
+from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError
+from flatout.run.build import assemble
+from flatout.run.components import Components
+from flatout.run.trainer import Trainer
+from flatout.schedules import fused
+from flatout.spans import Spans
+from flatout.storage.checkpoint import PREFIX
+from flatout.storage.run_folder import RunFolder
+from tests.conftest import furthest, last_saved
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ppo": {"n_steps": 16, "batch_size": 32, "n_epochs": 2, "normalize_observation": True},
+    "a2c": {"n_steps": 5},
+    "dqn": {"train_freq": 16, "gradient_steps": 4, "learning_starts": 32, "buffer_size": 256,
+            "prioritized": True, "n_step": 3},
+    "sac": {"env": "Pendulum-v1", "train_freq": 8, "gradient_steps": 2, "learning_starts": 16,
+            "buffer_size": 256, "hidden": [16]},
+    "td3": {"env": "Pendulum-v1", "train_freq": 8, "gradient_steps": 2, "learning_starts": 16,
+            "buffer_size": 256, "hidden": [16]},
+    "genetic": {"env": "flatout/Snake-v0", "env_kwargs": {"size": 4, "patience": 20},
+                "n_steps": 24, "elites": 2, "hidden": [8]},
+}  # fmt: skip
+
+
+def settings(algorithm: str, **more: Any) -> dict[str, Any]:
+    own = {"env": "CartPole-v1", "envs": 4, "steps": 10_000, "env_backend": "device"}
+    return own | SETTINGS[algorithm] | more
+
+
+@contextmanager
+def parts(algorithm: str, **more: Any) -> Iterator[Components]:
+    made = assemble(resolve(algorithm, settings(algorithm, **more)), Spans())
+    try:
+        made.schedule.start()
+        yield made
+    finally:
+        made.close()
+
+
+def chunks_of(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+    monkeypatch.setattr(fused.FusedSchedule, "_length", lambda self: length)
+
+
+@pytest.mark.parametrize("algorithm", list(SETTINGS))
+def test_chunks_never_matter(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[dict[str, np.ndarray]] = []
+    told: list[Any] = []
+    with parts(algorithm) as made:
+        flow: Any = made.schedule
+        begun = flow.snapshot()
+        for length in (1, 5, 100):
+            chunks_of(monkeypatch, length)
+            flow.restore(begun)
+            told.append([(m.steps, m.updates, m.values, m.episodes) for m in flow.advance(12)])
+            found.append(flow.snapshot().arrays)
+    for arrays in found[1:]:
+        assert arrays.keys() == found[0].keys()
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(array, found[0][name], name)
+    for other in told[1:]:
+        jax.tree.map(np.testing.assert_array_equal, told[0], other)
+    assert sum(updates for _, updates, _, _ in told[0]) > 0
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "genetic"])
+def test_who_stops_within_a_chunk_stops_exactly_there(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks_of(monkeypatch, 6)
+    with parts(algorithm) as made:
+        flow: Any = made.schedule
+        begun = flow.snapshot()
+        for number, _ in enumerate(flow.advance(12)):
+            if number == 7:  # the second iteration of the second chunk
+                break
+        stopped = flow.snapshot()
+        flow.restore(begun)
+        list(flow.advance(8))
+        exact = flow.snapshot()
+    assert furthest(stopped.arrays, exact.arrays) == 0.0
+    assert stopped.data == exact.data
+
+
+@pytest.mark.parametrize("algorithm", list(SETTINGS))
+def test_a_resumed_run_ends_with_the_same_bits(algorithm: str, tmp_path: Path) -> None:
+    def train(name: str, until: int = 960, resume: bool = False) -> Path:
+        more = {"steps": 960, "checkpoint_every": 100, "tensorboard": False, "log_every": 50}
+        folder = RunFolder(tmp_path / name, resume)
+        config = resolve(algorithm, settings(algorithm, **more))
+        try:
+            Trainer(
+                config, folder=folder, resume=resume,
+                callback=lambda progress, metrics: progress.steps < until,
+            ).run()  # fmt: skip
+        finally:
+            folder.close()
+        return tmp_path / name
+
+    whole = train("whole")
+    train("parts", 480)
+    parts_ = train("parts", resume=True)
+    assert furthest(last_saved(whole), last_saved(parts_)) == 0.0
+    rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) > 3
+    assert rows[-1]["rollout/episodes"] > 0
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac"])
+def test_one_program_learns_what_its_parts_learn(algorithm: str) -> None:
+    """In one program XLA may round otherwise; a few iterations agree to what that makes."""
+    found: list[dict[str, np.ndarray]] = []
+    for placement in ("auto", "act=cpu sampler=device", "act=cpu sampler=device replay=device"):
+        with parts(algorithm, placement=placement) as made:
+            list(made.schedule.advance(4))
+            arrays = made.schedule.snapshot().arrays
+            found.append({n: a for n, a in arrays.items() if n.startswith(PREFIX)})
+    assert found[0]
+    if algorithm != "dqn":  # host replay refreshes priorities once for several updates
+        assert furthest(found[1], found[2]) == 0.0, "where replay lies is no matter"
+    assert furthest(found[0], found[2]) < 1e-4
+
+
+def test_episodes_are_what_the_environment_played() -> None:
+    with parts("ppo") as made:
+        told = list(made.schedule.advance(40))
+    lengths = np.concatenate([metrics.episodes.length for metrics in told])
+    returns = np.concatenate([metrics.episodes.episode_return for metrics in told])
+    assert len(lengths) > 10
+    np.testing.assert_array_equal(lengths, returns)  # CartPole: 1 for each step
+    steps = sum(metrics.steps for metrics in told)
+    assert steps - 4 * 500 <= lengths.sum() <= steps
+    assert {*np.concatenate([metrics.episodes.env for metrics in told])} == {0, 1, 2, 3}
+
+
+def test_a_callback_and_a_goal_stop_at_their_iteration(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def callback(progress: Any, metrics: dict[str, float]) -> bool:
+        seen.append(progress.steps)
+        return progress.steps < 7 * 64
+
+    trainer = Trainer(resolve("ppo", settings("ppo")), callback=callback)
+    summary = trainer.run()
+    assert seen == [64 * k for k in range(1, 8)]
+    assert summary["steps"] == 7 * 64
+    assert summary["ended"] == "callback"
+    stopped = trainer.final
+    whole = Trainer(resolve("ppo", settings("ppo", steps=7 * 64)))
+    whole.run()
+    assert stopped is not None
+    assert whole.final is not None
+    assert furthest(stopped.arrays, whole.final.arrays) == 0.0
+    goal = Trainer(resolve("ppo", settings("ppo", steps=200_000, stop_at_return=20.0))).run()
+    assert goal["ended"] == "return"
+
+
+def test_what_is_not_finite_is_named() -> None:
+    settings_ = settings("ppo", env="tests.device_envs:broken", steps=2000)
+    with pytest.raises(EnvironmentFailure, match=r"tests\.device_envs:broken"):
+        Trainer(resolve("ppo", settings_)).run()
+    diverging = settings("ppo", learning_rate=1e30, max_grad_norm=1e30)
+    with pytest.raises(FlatoutError, match="learning diverged"):
+        Trainer(resolve("ppo", diverging)).run()
+
+
+def test_a_run_on_the_host_does_not_go_on_on_the_device() -> None:
+    with parts("ppo", env_backend="host") as host:
+        saved = host.schedule.snapshot()
+    with parts("ppo") as made, pytest.raises(CheckpointError, match="--env-backend host"):
+        made.schedule.restore(saved)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"env": "tests.tiny_envs:make"}, "no device environment"),
+        ({"env_backend": "host", "placement": "sampler=device"}, "--env-backend host"),
+        ({"placement": "schedule=fused"}, "needs sampler=device"),
+        ({"placement": "sampler=inline"}, "needs sampler=device"),
+        ({"placement": "act=cpu learn=cpu:1 sampler=device schedule=fused"}, "leave learn= out"),
+        ({"placement": "sampler=device schedule=fused replay=cpu"}, "in the device's memory"),
+        ({"placement": "sampler=device groups=2"}, "one group"),
+        ({"frame_stack": 4}, "--frame-stack"),
+        ({"replay_trajectories": 2, "normalize_observation": False}, "replay_trajectories"),
+        ({"env_kwargs": {"wind": 3}}, "wind"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(FlatoutError, match=said), parts("ppo", **more):
+        pass
