@@ -14,13 +14,14 @@ from flatout.config.placement import (
     with_workers,
 )
 from flatout.config.schema import TrainConfig
-from flatout.envs.task import Task, open_task
+from flatout.envs.task import Task
 from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware, inventory, resolve_placement
 from flatout.planning.predict import Prediction
 from flatout.run.auto import Planner, plannable, recall, with_placement
 from flatout.run.components import Components, Job, compile_all
+from flatout.run.opening import open_environment
 from flatout.spans import Spans
 from flatout.types import NAMED, UserCode
 
@@ -71,7 +72,7 @@ def assemble(
         from flatout.run.classifier import assemble_classifier
 
         return assemble_classifier(job(True))
-    task = open_task(config.env, code.env)
+    task = open_environment(planned, code)
     try:
         return _compile(job(task.obs_spec.is_image), task, code)
     except BaseException:
