@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # nothing is imported before it is used: the command begins b
     from flatout.algorithms.base import Algorithm, BuildSpec, Counters, ReplaySpec, State
     from flatout.api import A2C, DDPG, DQN, PPO, SAC, TD3, Agent, Genetic
     from flatout.config.placement import Placement
+    from flatout.envs.device.base import DeviceEnv
+    from flatout.envs.device.check import check_device_env
     from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError, UsageError
 
 __version__ = "0.1.0"
@@ -29,13 +31,15 @@ if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
         del sys.path[0]
     del module
 
-_ROOMS = ("errors", "config.placement", "algorithms.base", "api")
+_ROOMS = (
+    "errors", "config.placement", "envs.device.base", "envs.device.check", "algorithms.base", "api",
+)  # fmt: skip
 """Where the public names live, what starts quickly first."""
 
 __all__ = [
     "A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "Agent", "Algorithm", "BuildSpec",
-    "CheckpointError", "Counters", "EnvironmentFailure", "FlatoutError", "Genetic", "Placement",
-    "ReplaySpec", "State", "UsageError",
+    "CheckpointError", "Counters", "DeviceEnv", "EnvironmentFailure", "FlatoutError", "Genetic",
+    "Placement", "ReplaySpec", "State", "UsageError", "check_device_env",
 ]  # fmt: skip
 
 

@@ -188,7 +188,7 @@ def test_a_run_on_the_host_does_not_go_on_on_the_device() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"env": "tests.tiny_envs:make"}, "no device environment"),
+        ({"env": "Blackjack-v1"}, "Tuple|no device environment"),
         ({"env_backend": "host", "placement": "sampler=device"}, "--env-backend host"),
         ({"placement": "schedule=fused"}, "needs sampler=device"),
         ({"placement": "sampler=inline"}, "needs sampler=device"),

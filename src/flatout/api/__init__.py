@@ -14,6 +14,7 @@ import numpy as np
 from flatout.algorithms.own import MakeAlgorithm
 from flatout.config.schema import EPISODES, SEEDS, TrainConfig
 from flatout.config.settings import load_preset, resolve
+from flatout.envs.device.base import DeviceEnv
 from flatout.envs.host import to_environment
 from flatout.envs.task import Task
 from flatout.errors import CheckpointError, UsageError, nearest, short, writing
@@ -35,8 +36,8 @@ class Agent:
     """An agent of any algorithm; `PPO`, `A2C`, `DQN`, `DDPG`, `TD3` and `SAC` are classes for it.
 
     Args:
-        env: a Gymnasium id, ``"module:factory"``, an environment object (for one environment), or
-            a function that makes environments.
+        env: a Gymnasium id, ``"module:factory"``, an environment object (for one environment), a
+            `flatout.DeviceEnv` (for any number), or a function that makes environments.
         network: one of the built-in torsos by name, or a custom one: ``(key, observation_shape) ->
             equinox.Module`` that maps one observation ``[...]`` float32 to features ``[F]``.
         algorithm: one of your own: a function that makes a `flatout.Algorithm`, or its
@@ -338,6 +339,8 @@ def _name(env: Any) -> tuple[str | None, Any]:
     """What to call an environment, and the object or factory where it is not a name."""
     if env is None or isinstance(env, str):
         return env, None
+    if isinstance(env, DeviceEnv):
+        return env.name, env
     spec = getattr(env, "spec", None)
     name = getattr(spec, "id", None) or getattr(env, "__name__", None) or type(env).__name__
     return str(name), env

@@ -61,7 +61,8 @@ class EnvConfig:
     """The environment and how its observations are prepared."""
 
     env: Annotated[str, check_length] = ""
-    """Gymnasium id (CartPole-v1), or module:factory for a function that makes an environment."""
+    """Gymnasium id (CartPole-v1), gymnax:NAME, or module:factory for a function that makes an
+    environment."""
     envs: Annotated[int, Range(1, 100_000)] = 1
     """Environments stepped together."""
     env_backend: Literal["host", "device", "auto"] | None = None

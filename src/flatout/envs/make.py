@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -15,6 +16,9 @@ from flatout.config.schema import EnvConfig
 from flatout.envs import register
 from flatout.envs.ale import OneAtari, is_atari
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
+from flatout.envs.device.base import DeviceEnv
+from flatout.envs.device.make import device_env, in_library
+from flatout.envs.device.on_host import OneDevice
 from flatout.envs.masks import refuse_masks, without_mask
 from flatout.errors import EnvironmentFailure, UsageError, nearest, one_line
 from flatout.output import say
@@ -22,6 +26,8 @@ from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationS
 
 Factory = Callable[..., "gym.Env[Any, Any]"]
 """Makes one environment; called with ``render_mode=...`` only where something is rendered."""
+Base = Callable[..., Any]
+"""The user's own: may make a `DeviceEnv`, or what is no environment."""
 
 
 class Borrowed(gym.Wrapper[Any, Any, Any, Any]):
@@ -57,25 +63,28 @@ def factory(config: EnvConfig, source: Any = None) -> Factory:
     register()
     if source is None and is_atari(config.env):
         return lambda **kwargs: _call(lambda **mode: OneAtari(config, **mode), config.env, kwargs)
+    base: Base
     if source is None:
         base = _by_name(config)
     elif isinstance(source, gym.Env):
         base = OneEnvironment(source)
+    elif isinstance(source, DeviceEnv):
+        base = lambda **mode: source  # noqa: E731
     elif callable(source):
         base = _with_kwargs(source, config.env_kwargs)
     else:
         raise UsageError(
-            f"an environment is an id, module:factory, a gymnasium.Env or a function that makes "
-            f"one, not {type(source).__name__}."
+            "an environment is an id, module:factory, a gymnasium.Env, a flatout.DeviceEnv or a "
+            f"function that makes one, not {type(source).__name__}."
         )
-    return lambda **kwargs: _prepare(_call(base, config.env, kwargs), config)
+    return lambda **kwargs: prepare(_call(base, config.env, kwargs), config)
 
 
-def _with_kwargs(function: Callable[..., Any], settings: dict[str, Any]) -> Factory:
+def _with_kwargs(function: Callable[..., Any], settings: dict[str, Any]) -> Base:
     return lambda **kwargs: function(**settings, **kwargs)
 
 
-def _call(base: Factory, name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+def _call(base: Base, name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     try:
         env = base(**kwargs)
     except (UsageError, EnvironmentFailure):
@@ -86,12 +95,29 @@ def _call(base: Factory, name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]
         raise EnvironmentFailure(
             f"making the environment {name} failed: {type(error).__name__}: {one_line(error)}."
         ) from error
+    if isinstance(env, DeviceEnv):
+        return one_device(env, name, kwargs.get("render_mode"))
     if not isinstance(env, gym.Env):
-        raise UsageError(f"{name} made {type(env).__name__}, not a gymnasium.Env.")
+        raise UsageError(
+            f"{name} made {type(env).__name__}, neither a gymnasium.Env nor a flatout.DeviceEnv."
+        )
     for attribute in ("observation_space", "action_space"):
         if not isinstance(getattr(env, attribute, None), gym.Space):
             raise UsageError(f"{name} has no {attribute}; set it in its __init__.")
     return env
+
+
+def one_device(env: DeviceEnv, name: str, render_mode: str | None = None) -> OneDevice:
+    """A checked device environment under the name that the user gave it.
+
+    Raises:
+        UsageError: it breaks the contract.
+    """
+    from flatout.envs.device.check import refuse
+
+    env = replace(env, name=name or env.name)
+    refuse(env)
+    return OneDevice(env, render_mode)
 
 
 def close_quietly(env: gym.Env[Any, Any]) -> None:
@@ -104,10 +130,12 @@ def close_quietly(env: gym.Env[Any, Any]) -> None:
         say(f"{name}, opened to look at it, did not close within {CLOSE_S:g} s; it was left open.")
 
 
-def _by_name(config: EnvConfig) -> Factory:
+def _by_name(config: EnvConfig) -> Base:
     name = config.env
     if not name:
         raise UsageError("no environment: pass --env ID, --env module:factory or --preset NAME.")
+    if in_library(name):
+        return lambda **mode: device_env(name, config.env_kwargs)
     if ":" in name and "/" not in name.partition(":")[0]:
         module, _, attribute = name.partition(":")
         if not module or not attribute:
@@ -136,7 +164,7 @@ def _by_name(config: EnvConfig) -> Factory:
     return _with_kwargs(lambda **kwargs: gym.make(spec, **kwargs), config.env_kwargs)
 
 
-def _prepare(env: gym.Env[Any, Any], config: EnvConfig) -> gym.Env[Any, Any]:
+def prepare(env: gym.Env[Any, Any], config: EnvConfig) -> gym.Env[Any, Any]:
     """Apply the wanted preparation with Gymnasium's own wrappers."""
     if config.ignore_action_masks:
         env = without_mask(env)
@@ -210,6 +238,8 @@ def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObservationSpec, ActionSpe
     observation, action = env.observation_space, env.action_space
     if isinstance(env, OneAtari):
         return env.obs_spec, env.action_spec
+    if isinstance(env, OneDevice):
+        return env.device.obs_spec, env.device.action_spec
     if not isinstance(observation, gym.spaces.Box):
         raise UsageError(
             f"{name} observes {_kind(observation)}; Flatout takes Box observations (vectors and "
@@ -270,4 +300,4 @@ def episode_limit(env: gym.Env[Any, Any]) -> int | None:
         if isinstance(inner, gym.wrappers.TimeLimit):
             return int(inner._max_episode_steps)
         inner = inner.env
-    return None
+    return inner.device.limit if isinstance(inner, OneDevice) else None

@@ -10,8 +10,11 @@ import gymnasium as gym
 from flatout.config.schema import EnvConfig
 from flatout.envs.ale import atari_specs, is_atari
 from flatout.envs.base import TRAINING, Envs
+from flatout.envs.device.base import DeviceEnv
+from flatout.envs.device.make import device_env, has_twin
+from flatout.envs.device.on_host import DeviceEnvs, OneDevice
 from flatout.envs.host import HostEnvs
-from flatout.envs.make import Factory, close_quietly, episode_limit, factory, specs
+from flatout.envs.make import Factory, close_quietly, episode_limit, factory, prepare, specs
 from flatout.errors import UsageError
 from flatout.types import ActionSpec, ObservationSpec
 
@@ -32,6 +35,9 @@ class Task:
             need none.
         vectorised: whether `open` makes games that step together in C++.
         single: a user's environment object, of which there cannot be two.
+        device: the device environment that the user named, whose copies step together.
+        prepared: whether observations are changed on the host.
+        sourced: whether it was passed as an object or a function, not by a name.
     """
 
     config: EnvConfig
@@ -42,6 +48,9 @@ class Task:
     first: gym.Env[Any, Any] | None = None
     vectorised: bool = False
     single: bool = False
+    device: DeviceEnv | None = None
+    prepared: bool = False
+    sourced: bool = False
 
     @property
     def spaces(self) -> tuple[ObservationSpec, ActionSpec, int | None]:
@@ -71,6 +80,9 @@ class Task:
             from flatout.envs.atari import AtariEnvs
 
             return AtariEnvs(self.config, count, seed, stream, reseed_after, first, threads)
+        if self.device is not None:
+            self.close()
+            return DeviceEnvs(self.device, count, seed, stream, first)
         made = [self.first] if self.first is not None else []
         self.first = None
         try:
@@ -90,6 +102,33 @@ class Task:
             envs, self.name, self.obs_spec, self.action_spec, seed, stream, first,
             self.config.ignore_action_masks,
         )  # fmt: skip
+
+    @property
+    def compiles(self) -> bool:
+        """Whether there is a device environment of it: its own or its twin."""
+        if self.prepared or self.sourced:
+            return self.device is not None
+        return self.device is not None or has_twin(self.name, self.config.env_kwargs)
+
+    def on_device(self) -> DeviceEnv:
+        """The device environment with these spaces: what the user named, or its twin.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if self.device is not None:
+            return self.device
+        if self.sourced:
+            raise UsageError(
+                f"{self.name or 'the environment'} is no device environment: pass a "
+                "flatout.DeviceEnv, or the name of an environment that has a twin."
+            )
+        if self.prepared:
+            raise UsageError(
+                f"{self.name} is prepared on the host: a device environment takes no --grayscale, "
+                "--resize or --frame-stack."
+            )
+        return device_env(self.name, self.config.env_kwargs)
 
     def close(self) -> None:
         """Close the environment that was made to look at, if it was never opened."""
@@ -124,5 +163,19 @@ def open_task(config: EnvConfig, source: Any = None) -> Task:
     except BaseException:
         close_quietly(env)
         raise
-    single = isinstance(source, gym.Env)
-    return Task(config, make, obs_spec, action_spec, episode_limit(env), env, single=single)
+    limit, prepared = episode_limit(env), _prepared(config)
+    task = Task(
+        config, make, obs_spec, action_spec, limit, env, single=isinstance(source, gym.Env),
+        prepared=prepared, sourced=source is not None,
+    )  # fmt: skip
+    inner = env.unwrapped
+    if isinstance(inner, OneDevice):  # pure, so the one that was made serves for all
+        device = inner.device
+        task.device = device if env is inner else None
+        task.make = lambda **mode: prepare(OneDevice(device, **mode), config)
+    return task
+
+
+def _prepared(config: EnvConfig) -> bool:
+    stacked = config.frame_stack is not None and config.frame_stack > 1
+    return config.grayscale or config.resize is not None or stacked

@@ -35,6 +35,7 @@ def start(placement: Placement) -> list[str]:
     notes: list[str] = []
     if placement.memory is not None and not gpus:
         notes.append("memory= caps GPUs only, and this placement names none")
+    limited = os.environ.get("XLA_CLIENT_MEM_FRACTION")
     if gpus:
         # Number cards as NVML does, which planned the run.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
@@ -47,7 +48,7 @@ def start(placement: Placement) -> list[str]:
     from jax._src import xla_bridge
 
     if xla_bridge.backends_are_initialized():
-        if placement.memory is not None and gpus:
+        if placement.memory is not None and gpus and str(placement.memory) != limited:
             notes.append("memory= has no effect: this program has used JAX before")
         return notes
     if not gpus or not os.environ.get("JAX_PLATFORMS"):

@@ -11,12 +11,13 @@ from flatout.algorithms.base import ACT, Algorithm, raw_key
 from flatout.algorithms.parallel.packing import Bundle
 from flatout.algorithms.registry import build_algorithm
 from flatout.config.schema import TrainConfig
-from flatout.envs.task import Task, open_task
+from flatout.envs.task import Task
 from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.hardware.inventory import inventory, resolve_placement
 from flatout.learner.policy import Policy
 from flatout.run.evaluate import Evaluation, Evaluator
+from flatout.run.opening import open_environment
 from flatout.spans import Spans
 from flatout.storage import checkpoint
 from flatout.types import NAMED, UserCode
@@ -34,7 +35,7 @@ class Acting:
     @cached_property
     def task(self) -> Task:
         """The environment's spaces and how to make it, without one that is open."""
-        task = open_task(self._config.env, self._code.env)
+        task = open_environment(self._config, self._code)
         task.close()
         placement, _ = resolve_placement(
             self._config.run.placement, inventory(), images=task.obs_spec.is_image, soft=True
@@ -63,7 +64,7 @@ class Acting:
         """Play greedy episodes in environments of their own."""
         algorithm, precision = self._algorithm, self._config.run.precision
         # Anew: a user's object was opened for its spaces, and cannot be again.
-        task = open_task(self._config.env, self._code.env)
+        task = open_environment(self._config, self._code)
         limit = 1 if task.single else 16
         with closing(
             Evaluator(algorithm, task, episodes, seed, self._device, limit, precision)

@@ -42,7 +42,7 @@ MOVABLE = ("env", "act", "replay")
 """Spans of what another placement can do elsewhere; with a GPU learning, too."""
 
 WORTH = 2.0
-"""Planning is worth its time if another placement could save so many times that, at the very most."""
+"""Planning is worth its time if another placement could save so many times that at most."""
 
 STARTING_S = 3.0
 """What a child process takes to import and to begin: not given to probes."""

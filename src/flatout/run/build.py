@@ -16,8 +16,8 @@ from flatout.config.placement import (
     refuse_unavailable,
     with_workers,
 )
-from flatout.config.schema import EnvConfig, TrainConfig
-from flatout.envs.task import Task, open_task
+from flatout.config.schema import TrainConfig
+from flatout.envs.task import Task
 from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware, inventory, resolve_placement
@@ -25,14 +25,12 @@ from flatout.learner.programs import Programs
 from flatout.planning.predict import Prediction
 from flatout.run.auto import Planner, plannable, recall, with_placement
 from flatout.run.components import Components, Job, compile_all
+from flatout.run.opening import open_environment
 from flatout.spans import Spans
 from flatout.types import NAMED, UserCode
 
 if TYPE_CHECKING:
     from flatout.envs.device.base import DeviceEnv
-
-PREPARED = ("grayscale", "resize", "frame_stack")
-"""Settings that prepare observations on the host."""
 
 
 def assemble(
@@ -93,46 +91,38 @@ def assemble(
         from flatout.run.classifier import assemble_classifier
 
         return assemble_classifier(job(True))
-    task = open_task(config.env, code.env)
+    task = open_environment(planned, code)
     try:
-        return _compile(job(task.obs_spec.is_image, _device_env(planned)), task, code)
+        return _compile(job(task.obs_spec.is_image, _device_env(planned, task)), task, code)
     except BaseException:
         task.close()
         raise
 
 
-def _device_env(config: TrainConfig) -> DeviceEnv | None:
+def _device_env(config: TrainConfig, task: Task) -> DeviceEnv | None:
     """The environment as a device steps it, if the settings ask for that.
 
     Raises:
         UsageError: it has no twin, or the settings contradict each other.
     """
-    from flatout.envs.device.make import device_env, has_twin, in_library
-
-    env, placement = config.env, config.run.placement
+    placement = config.run.placement.strip()
     named = "sampler=device" in placement
-    written = in_library(env.env)
-    backend = env.env_backend
+    backend = config.env.env_backend
     if backend == "auto":
-        backend = "device" if written or has_twin(env.env, env.env_kwargs) else "host"
+        backend = "device" if task.compiles else "host"
     if backend is None:
-        automatic = written and placement.strip() == "auto"
+        automatic = task.device is not None and placement == "auto"
         backend = "device" if named or automatic else "host"
     if backend == "host":
         if named:
             raise UsageError("--env-backend host does not go with sampler=device.")
         return None
-    if not named and placement.strip() not in ("auto", "cpu", "gpu"):
+    if not named and placement not in ("auto", "cpu", "gpu"):
         raise UsageError(
-            f"--env-backend {env.env_backend} needs sampler=device in --placement '{placement}'."
+            f"--env-backend {config.env.env_backend} needs sampler=device in --placement "
+            f"'{placement}'."
         )
-    for name in PREPARED:
-        if getattr(env, name) != getattr(EnvConfig, name):
-            raise UsageError(
-                f"--{name.replace('_', '-')} prepares observations on the host; environments on "
-                "the device show them as they are."
-            )
-    return device_env(env.env, env.env_kwargs)
+    return task.on_device()
 
 
 def _placed(

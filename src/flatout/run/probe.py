@@ -61,11 +61,12 @@ class Probe:
         self._question = question
         self.notes: list[str] = []
         self._hardware: Hardware = inventory()
+        # Before the environment is looked at: some libraries' open JAX's devices.
+        backend.start(replace(question.base, act=question.devices, learn=question.devices))
         self._task = open_task(self._config.env, code.env)
         stack.callback(self._task.close)
         if self._task.single:
             raise UsageError("one environment object cannot be stepped by a probe, too")
-        backend.start(replace(question.base, act=question.devices, learn=question.devices))
         self._base = with_workers(question.base, self._config.env.envs, self._hardware.cores)
         self._factory = self._make(replace(
             self._base, sampler="inline", workers=None, groups=None, inference="central",

@@ -19,7 +19,7 @@ import numpy as np
 from flatout.algorithms.base import Algorithm, RolloutSpec, wrap_key
 from flatout.algorithms.common.randomness import hashes
 from flatout.envs.device.base import DeviceEnv
-from flatout.types import Array, Trajectory
+from flatout.types import Array, ContinuousSpec, Trajectory
 
 LEAST_POOL = 64
 """First states that are drawn at once, at least."""
@@ -77,7 +77,27 @@ class Ends(NamedTuple):
 
 def least_truncation(env: DeviceEnv) -> int:
     """Steps before which no episode is truncated; 0 if none ever is."""
-    return min((steps for steps in (env.limit, env.patience) if steps), default=0)
+    patience = 0 if _never_cuts(env) else env.patience or 1
+    return min((steps for steps in (env.limit, patience) if steps), default=0)
+
+
+def _never_cuts(env: DeviceEnv) -> bool:
+    """Whether the rules truncate no episode: `step` returns False, whatever it is given."""
+    key = jax.random.key(0, impl="threefry2x32")
+    state, _ = jax.eval_shape(env.reset, key)
+    spec = env.action_spec
+    action = jax.ShapeDtypeStruct((), np.int32)
+    if isinstance(spec, ContinuousSpec):
+        action = jax.ShapeDtypeStruct((spec.size,), np.float32)
+    program = jax.make_jaxpr(lambda *given: env.step(*given)[-1])(state, action, key).jaxpr
+    needed = {id(variable) for variable in program.outvars}
+    for equation in reversed(program.eqns):
+        if any(id(variable) in needed for variable in equation.outvars):
+            needed |= {id(variable) for variable in equation.invars}
+    if any(id(variable) in needed for variable in program.invars):
+        return False
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (state, action))
+    return not env.step(*zeros, key)[-1]
 
 
 def final_rows(env: DeviceEnv, horizon: int) -> int:

@@ -19,6 +19,9 @@ from flatout.errors import CheckpointError, EnvironmentFailure, one_line
 OWN = frozenset({"flatout.envs.atari:cropped"})
 """Flatout's factories: with any arguments, they only make an environment."""
 
+LIBRARIES = ("gymnax:", "envelope:")
+"""Names in a library's list of environments; of the library, only these names are looked up."""
+
 _PLAIN = re.compile(r"[\w\- +,=()]([\w\- +,=().]*)")
 """Text that is no path and no module."""
 
@@ -36,7 +39,7 @@ NO_CONSENT = Consent()
 
 def names_code(name: str) -> bool:
     """Whether the name of an environment or an algorithm imports a module: ``module:factory``."""
-    return ":" in name and name not in OWN
+    return ":" in name and name not in OWN and not name.startswith(LIBRARIES)
 
 
 def refuse_foreign(

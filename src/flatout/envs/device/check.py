@@ -1,0 +1,245 @@
+"""Whether an environment keeps the contract of `DeviceEnv`, in one sentence for each breach."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flatout.envs.device.base import DeviceEnv, reset_key, step_key
+from flatout.errors import UsageError, one_line
+from flatout.types import Array, ContinuousSpec, DiscreteSpec, ObservationSpec
+
+COPIES = 16
+"""Environments that `check_device_env` steps together."""
+
+
+def refuse(env: DeviceEnv) -> None:
+    """Refuse an environment that `shape_problems` finds something in.
+
+    Raises:
+        UsageError: the first problem.
+    """
+    for problem in shape_problems(env):
+        raise UsageError(problem)
+
+
+def check_device_env(env: DeviceEnv, steps: int = 2000, seed: int = 0) -> list[str]:
+    """What is wrong with an environment; empty if nothing was found. For use in tests.
+
+    First as `shape_problems`. Then each function is called twice with the same arguments, and
+    traced twice, which must give the same numbers and the same program: that finds draws from
+    NumPy or the clock, and counters in Python. What a function prints or appends to a list cannot
+    be seen. Last, 16 copies are compiled, mapped and stepped at random.
+
+    Args:
+        env: the environment.
+        steps: random steps of each copy. Without `limit` one episode at least must end in them.
+        seed: of actions and episodes.
+    """
+    problems = list(shape_problems(env)) or list(_impure(env))
+    return problems or list(_played(env, steps, seed))
+
+
+def shape_problems(env: DeviceEnv) -> Iterator[str]:
+    """What shapes and dtypes alone tell: nothing is computed, and no device is opened."""
+    name = env.name
+    spec, action = env.obs_spec, env.action_spec
+    if not isinstance(spec, ObservationSpec) or len(spec.shape) not in (1, 3) or 0 in spec.shape:
+        yield f"{name}: obs_spec must be an ObservationSpec of a vector [D] or an image [H, W, C]."
+        return
+    if not isinstance(action, DiscreteSpec | ContinuousSpec):
+        yield f"{name}: action_spec must be a DiscreteSpec or a ContinuousSpec."
+        return
+    if env.limit is not None and not (type(env.limit) is int and env.limit >= 1):
+        yield f"{name}: limit = {env.limit} must be a number of steps, or None."
+        return
+    key = jax.eval_shape(reset_key, jax.ShapeDtypeStruct((), np.uint32))
+    began, why = _called(jax.eval_shape, env.reset, key)
+    if why:
+        yield f"{name}: reset cannot be compiled: {why}"
+        return
+    if not isinstance(began, tuple) or len(began) != 2:
+        yield f"{name}: reset must return (state, obs)."
+        return
+    state, obs = began
+    yield from _unlike(f"{name}: reset returns obs", obs, spec.shape, spec.dtype, "obs_spec says")
+    given = action_shape(env)
+    stepped, why = _called(jax.eval_shape, env.step, state, given, key)
+    if why:
+        yield f"{name}: step cannot be compiled: {why}"
+        return
+    if not isinstance(stepped, tuple) or len(stepped) != 5:
+        yield f"{name}: step must return (state, obs, reward, terminated, truncated)."
+        return
+    yield from _changed(name, state, stepped[0])
+    _, obs, reward, *flags = stepped
+    yield from _unlike(f"{name}: step returns obs", obs, spec.shape, spec.dtype, "obs_spec says")
+    must = "it must be"
+    yield from _unlike(f"{name}: step returns reward", reward, (), "float32", must)
+    for flag, value in zip(("terminated", "truncated"), flags, strict=True):
+        yield from _unlike(f"{name}: step returns {flag}", value, (), "bool", must)
+    many = jax.tree.map(_eight, (state, given, key))
+    _, why = _called(jax.eval_shape, jax.vmap(env.step), *many)
+    if why:
+        yield f"{name}: step cannot be mapped over many environments (jax.vmap): {why}"
+
+
+def action_shape(env: DeviceEnv) -> jax.ShapeDtypeStruct:
+    """One action's shape and dtype: int32 or float32 ``[A]``."""
+    if isinstance(env.action_spec, DiscreteSpec):
+        return jax.ShapeDtypeStruct((), np.int32)
+    return jax.ShapeDtypeStruct((env.action_spec.size,), np.float32)
+
+
+def random_actions(env: DeviceEnv, key: Array, count: int) -> Array:
+    """Actions ``[count, ...]`` within the space; where it has no bounds, within -1 and 1."""
+    spec = env.action_spec
+    if isinstance(spec, DiscreteSpec):
+        return jax.random.randint(key, (count,), 0, spec.n)
+    low, high = (np.clip(np.asarray(b, np.float32), -1e6, 1e6) for b in (spec.low, spec.high))
+    low, high = np.where(low <= -1e6, -1.0, low), np.where(high >= 1e6, 1.0, high)
+    low, high = low.astype(np.float32), high.astype(np.float32)
+    return jax.random.uniform(key, (count, spec.size), jnp.float32, low, high)
+
+
+def _impure(env: DeviceEnv) -> Iterator[str]:
+    key = reset_key(np.uint32(1))
+    began, why = _called(env.reset, key)
+    if why:
+        yield f"{env.name}: reset failed: {why}"
+        return
+    action = random_actions(env, key, 1)[0]
+    for name, function, given in (
+        ("reset", env.reset, (key,)),
+        ("step", env.step, (began[0], action, step_key(np.uint32(1), np.int32(0)))),
+    ):
+        with jax.checking_leaks():
+            traces = [_called(_program, function, *given) for _ in range(2)]
+        for _, why in traces:
+            if why:
+                yield f"{env.name}: {name} keeps what it is given beyond the call: {why}"
+                return
+        if traces[0] != traces[1]:
+            yield (
+                f"{env.name}: {name} is not pure: traced twice, it gave two programs. Draw from "
+                "its key, and keep what changes in the state."
+            )
+        elif not _same(function(*given), function(*given)):
+            yield f"{env.name}: {name} is not pure: the same arguments gave other numbers."
+
+
+def _played(env: DeviceEnv, steps: int, seed: int) -> Iterator[str]:
+    seeds = np.arange(COPIES, dtype=np.uint32) + np.uint32(seed)
+    high = env.obs_spec.high
+
+    def good(obs: Array, reward: Array) -> Array:
+        numbers = jnp.isfinite(obs.astype(jnp.float32)).all() & jnp.isfinite(reward).all()
+        return numbers & (True if high is None else (obs <= high).all())
+
+    def step(carry: Any, t: Array) -> tuple[Any, Array]:
+        state, ends, bad = carry
+        actions = random_actions(env, jax.random.fold_in(jax.random.key(seed), t), COPIES)
+        keys = jax.vmap(step_key, (0, None))(seeds, t)
+        state, obs, reward, terminated, truncated = jax.vmap(env.step)(state, actions, keys)
+        over: Array = terminated | truncated
+        if env.limit is not None:
+            over |= (t + 1) % env.limit == 0
+        keys = jax.vmap(reset_key)(seeds + COPIES * (t + 1).astype(jnp.uint32))
+        fresh, _ = jax.vmap(env.reset)(keys)
+        state = jax.tree.map(lambda new, old: select(over, new, old), fresh, state)
+        bad = jnp.where((bad < 0) & ~good(obs, reward), t, bad)
+        return (state, ends + over.sum(), bad), reward
+
+    def play(seeds: Array) -> tuple[Array, Array]:
+        state, obs = jax.vmap(env.reset)(jax.vmap(reset_key)(seeds))
+        bad = jnp.where(good(obs, jnp.zeros(())), -1, 0)
+        carry = state, jnp.int32(0), bad
+        (_, ends, bad), _ = jax.lax.scan(step, carry, jnp.arange(steps))
+        return ends, bad
+
+    played, why = _called(lambda: [int(x) for x in jax.jit(play)(seeds)])
+    if why:
+        yield f"{env.name}: it cannot be compiled and mapped over many environments: {why}"
+        return
+    ends, bad = played
+    if bad >= 0:
+        above = "" if high is None else f", or an observation above obs_spec.high ({high})"
+        yield f"{env.name}: step {bad} of random play gave NaN or infinity{above}."
+    if not ends and env.limit is None:
+        yield (
+            f"{env.name}: no episode of {COPIES} ended within {steps:,} random steps; set limit, "
+            "the steps after which an episode is truncated."
+        )
+
+
+def select(mask: Array, new: Array, old: Array) -> Array:
+    """Rows ``[N, ...]`` of `new` where the mask ``[N]`` is set, else of `old`."""
+    return jnp.where(mask.reshape(mask.shape + (1,) * (new.ndim - 1)), new, old)
+
+
+def _called(function: Callable[..., Any], *given: Any) -> tuple[Any, str]:
+    """What a call returns; or why it failed, as a sentence."""
+    try:
+        return function(*given), ""
+    except Exception as error:  # a user's function may raise anything
+        text = one_line(error)
+        text = text if len(text) <= 300 else text[:297] + "..."
+        return None, f"{type(error).__name__}: {text.rstrip('.')}."
+
+
+def _program(function: Callable[..., Any], *given: Any) -> tuple[str, list[bytes]]:
+    """A function's program and the arrays in it; JAX has not seen the lambda, so it is traced."""
+    closed = jax.make_jaxpr(lambda *arguments: function(*arguments))(*given)
+    program = re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr))  # where Python keeps a rule, say
+    return program, [np.asarray(const).tobytes() for const in closed.consts]
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether all arrays are equal to the bit."""
+    return all(
+        np.asarray(_data(a)).tobytes() == np.asarray(_data(b)).tobytes()
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    )
+
+
+def _data(leaf: Any) -> Any:
+    typed_key = jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
+    return jax.random.key_data(leaf) if typed_key else leaf
+
+
+def _eight(leaf: Any) -> Any:
+    return jax.ShapeDtypeStruct((8, *leaf.shape), leaf.dtype)
+
+
+def _unlike(what: str, leaf: Any, shape: tuple[int, ...], dtype: str, rule: str) -> Iterator[str]:
+    if (getattr(leaf, "shape", None), str(getattr(leaf, "dtype", ""))) != (shape, dtype):
+        yield f"{what} as {_words(leaf)}; {rule} {dtype}{list(shape)}."
+
+
+def _changed(name: str, before: Any, after: Any) -> Iterator[str]:
+    old, new = (
+        {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(s)}
+        for s in (before, after)
+    )
+    if jax.tree.structure(before) != jax.tree.structure(after):
+        odd = next(iter(sorted(old.keys() ^ new.keys())), "")
+        where = f" (state{odd})" if odd else ""
+        yield f"{name}: step returns a state of another structure than reset{where}."
+        return
+    for path, leaf in old.items():
+        if (leaf.shape, leaf.dtype) != (new[path].shape, new[path].dtype):
+            yield (
+                f"{name}: step returns state{path} as {_words(new[path])}, and reset as "
+                f"{_words(leaf)}; a state keeps its shapes and dtypes."
+            )
+
+
+def _words(leaf: Any) -> str:
+    if not hasattr(leaf, "shape"):
+        return type(leaf).__name__
+    return f"{leaf.dtype}{list(leaf.shape)}"

@@ -1,0 +1,190 @@
+"""Twins of Gymnasium's classic control: the same equations and start states, in float32.
+
+From the same state and action, one step agrees with Gymnasium's (`gymnasium/envs/classic_control`,
+float64) to 1e-5, relative above 1. Over many steps chaotic systems part all the same. Near both
+greatest speeds of Acrobot, where play does not come, one step differs by up to 2e-3: the last stage
+of Runge-Kutta then sees accelerations of tens of thousands.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from flatout.envs.device.base import DeviceEnv
+from flatout.types import Array, ContinuousSpec, DiscreteSpec, ObservationSpec
+
+NEVER = False
+
+
+class CartPole(NamedTuple):
+    """Positions in metres and radians, speeds per second."""
+
+    x: Array
+    x_speed: Array
+    angle: Array
+    angle_speed: Array
+
+
+def cartpole(limit: int | None = 500, sutton_barto_reward: bool = False) -> DeviceEnv:
+    """``CartPole-v1`` (with a limit of 200: ``CartPole-v0``); source: ``cartpole.py``.
+
+    Args:
+        limit: steps of an episode.
+        sutton_barto_reward: -1 for the step that fails and 0 before, instead of 1 for each step.
+    """
+    gravity, cart, pole, half_length, force_size, tau = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
+    total = cart + pole
+    x_limit, angle_limit = 2.4, 12 * 2 * math.pi / 360
+
+    def reset(key: Array) -> tuple[CartPole, Array]:
+        obs = jax.random.uniform(key, (4,), minval=-0.05, maxval=0.05)
+        return CartPole(*obs), obs
+
+    def step(s: CartPole, action: Array, key: Array) -> tuple[CartPole, *tuple[Array, ...]]:
+        force = jnp.where(action == 1, force_size, -force_size)
+        cos, sin = jnp.cos(s.angle), jnp.sin(s.angle)
+        push = (force + pole * half_length * s.angle_speed**2 * sin) / total
+        turn = (gravity * sin - cos * push) / (half_length * (4 / 3 - pole * cos**2 / total))
+        x_turn = push - pole * half_length * turn * cos / total
+        s = CartPole(
+            s.x + tau * s.x_speed, s.x_speed + tau * x_turn,
+            s.angle + tau * s.angle_speed, s.angle_speed + tau * turn,
+        )  # fmt: skip
+        failed = (jnp.abs(s.x) > x_limit) | (jnp.abs(s.angle) > angle_limit)
+        reward = jnp.where(failed, -1.0, 0.0) if sutton_barto_reward else jnp.ones(())
+        return s, jnp.stack(s), reward, failed, jnp.asarray(NEVER)
+
+    return DeviceEnv("CartPole", _vector(4), DiscreteSpec(2), limit, reset, step)
+
+
+def acrobot(limit: int | None = 500) -> DeviceEnv:
+    """``Acrobot-v1``, the book's dynamics by fourth-order Runge-Kutta; source: ``acrobot.py``.
+
+    The state is ``[4]``: two angles in radians, wrapped to [-pi, pi], and their speeds.
+    """
+    dt = 0.2
+
+    def derivatives(s: Array, torque: Array) -> Array:
+        # Both links: mass, length and moment of inertia 1, centre of mass at 0.5.
+        first, second, first_speed, second_speed = s
+        cos = jnp.cos(second)
+        d1 = 0.25 + (1.0 + 0.25 + cos) + 2.0
+        d2 = 0.25 + 0.5 * cos + 1.0
+        sin, g = jnp.sin(second), 9.8
+        phi2 = 0.5 * g * jnp.sin(first + second)  # cos(x - pi / 2)
+        phi1 = (
+            -0.5 * second_speed**2 * sin - second_speed * first_speed * sin
+            + 1.5 * g * jnp.sin(first) + phi2
+        )  # fmt: skip
+        turn2 = torque + d2 / d1 * phi1 - 0.5 * first_speed**2 * sin - phi2
+        turn2 = turn2 / (1.25 - d2**2 / d1)
+        return jnp.stack([first_speed, second_speed, -(d2 * turn2 + phi1) / d1, turn2])
+
+    def observe(s: Array) -> Array:
+        cos, sin = jnp.cos(s[:2]), jnp.sin(s[:2])
+        return jnp.stack([cos[0], sin[0], cos[1], sin[1], s[2], s[3]])
+
+    def reset(key: Array) -> tuple[Array, Array]:
+        s = jax.random.uniform(key, (4,), minval=-0.1, maxval=0.1)
+        return s, observe(s)
+
+    def step(s: Array, action: Array, key: Array) -> tuple[Array, ...]:
+        torque = action.astype(jnp.float32) - 1.0
+        k1 = derivatives(s, torque)
+        k2 = derivatives(s + dt / 2 * k1, torque)
+        k3 = derivatives(s + dt / 2 * k2, torque)
+        k4 = derivatives(s + dt * k3, torque)
+        s = s + dt / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+        fastest = jnp.array([4 * math.pi, 9 * math.pi])
+        s = jnp.concatenate([_wrapped(s[:2]), jnp.clip(s[2:], -fastest, fastest)])
+        up = -jnp.cos(s[0]) - jnp.cos(s[1] + s[0]) > 1.0
+        return s, observe(s), jnp.where(up, 0.0, -1.0), up, jnp.asarray(NEVER)
+
+    return DeviceEnv("Acrobot", _vector(6), DiscreteSpec(3), limit, reset, step)
+
+
+def mountain_car(limit: int | None = 200, goal_velocity: float = 0.0) -> DeviceEnv:
+    """``MountainCar-v0``; source: ``mountain_car.py``. The state is ``[2]``: position and speed.
+
+    Args:
+        limit: steps of an episode.
+        goal_velocity: least speed at the goal.
+    """
+
+    def step(s: Array, action: Array, key: Array) -> tuple[Array, ...]:
+        s = _roll(s, (action.astype(jnp.float32) - 1.0) * 0.001)
+        there = (s[0] >= 0.5) & (s[1] >= goal_velocity)
+        return s, s, jnp.full((), -1.0), there, jnp.asarray(NEVER)
+
+    return DeviceEnv("MountainCar", _vector(2), DiscreteSpec(3), limit, _in_the_valley, step)
+
+
+def mountain_car_continuous(limit: int | None = 999, goal_velocity: float = 0.0) -> DeviceEnv:
+    """``MountainCarContinuous-v0``; source: ``continuous_mountain_car.py``; as `mountain_car`."""
+
+    def step(s: Array, action: Array, key: Array) -> tuple[Array, ...]:
+        s = _roll(s, jnp.clip(action[0], -1.0, 1.0) * 0.0015)
+        there = (s[0] >= 0.45) & (s[1] >= goal_velocity)
+        reward = jnp.where(there, 100.0, 0.0) - action[0] ** 2 * 0.1
+        return s, s, reward, there, jnp.asarray(NEVER)
+
+    action = ContinuousSpec((1,), (-1.0,), (1.0,))
+    return DeviceEnv("MountainCarContinuous", _vector(2), action, limit, _in_the_valley, step)
+
+
+def _in_the_valley(key: Array) -> tuple[Array, Array]:
+    s = jnp.stack([jax.random.uniform(key, minval=-0.6, maxval=-0.4), jnp.zeros(())])
+    return s, s
+
+
+def _roll(s: Array, push: Array) -> Array:
+    """Position and speed after a step: the slope pulls, the left wall stops."""
+    speed = jnp.clip(s[1] + push - 0.0025 * jnp.cos(3 * s[0]), -0.07, 0.07)
+    position = jnp.clip(s[0] + speed, -1.2, 0.6)
+    stopped = (position == jnp.float32(-1.2)) & (speed < 0)
+    return jnp.stack([position, jnp.where(stopped, 0.0, speed)])
+
+
+def pendulum(limit: int | None = 200, g: float = 10.0) -> DeviceEnv:
+    """``Pendulum-v1``; source: ``pendulum.py``.
+
+    The state is ``[2]``: the angle in radians, 0 upright, wrapped to [-pi, pi] so that float32
+    keeps its digits, and its speed.
+
+    Args:
+        limit: steps of an episode.
+        g: gravity in m/s2.
+    """
+    dt = 0.05
+
+    def observe(s: Array) -> Array:
+        return jnp.stack([jnp.cos(s[0]), jnp.sin(s[0]), s[1]])
+
+    def reset(key: Array) -> tuple[Array, Array]:
+        high = jnp.array([math.pi, 1.0])
+        s = jax.random.uniform(key, (2,), minval=-high, maxval=high)
+        return s, observe(s)
+
+    def step(s: Array, action: Array, key: Array) -> tuple[Array, ...]:
+        torque = jnp.clip(action[0], -2.0, 2.0)
+        cost = _wrapped(s[0]) ** 2 + 0.1 * s[1] ** 2 + 0.001 * torque**2
+        speed = s[1] + (3 * g / 2 * jnp.sin(s[0]) + 3.0 * torque) * dt
+        speed = jnp.clip(speed, -8.0, 8.0)
+        s = jnp.stack([_wrapped(s[0] + speed * dt), speed])
+        return s, observe(s), -cost, jnp.asarray(NEVER), jnp.asarray(NEVER)
+
+    action = ContinuousSpec((1,), (-2.0,), (2.0,))
+    return DeviceEnv("Pendulum", _vector(3), action, limit, reset, step)
+
+
+def _wrapped(angle: Array) -> Array:
+    """The same angle in [-pi, pi]."""
+    return angle - 2 * math.pi * jnp.round(angle / (2 * math.pi))
+
+
+def _vector(size: int) -> ObservationSpec:
+    return ObservationSpec((size,), "float32")

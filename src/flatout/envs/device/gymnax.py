@@ -1,0 +1,105 @@
+"""Environments of gymnax (https://github.com/RobertTLange/gymnax), versions 0.0.x and 1.x."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flatout.envs.device.adapting import box, key_shape, know, library, like, observation, scalar
+from flatout.envs.device.base import DeviceEnv
+from flatout.errors import UsageError, nearest
+from flatout.types import ActionSpec, Array, DiscreteSpec
+
+NEEDED = ("step_env", "reset_env", "is_terminal", "action_space", "observation_space")
+FOREVER = 2**30
+
+
+def make(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
+    """``gymnax:NAME``.
+
+    gymnax's `step` resets by itself and gives 5 values or, since 1.0, 6; `step_env` does not reset
+    and gives 5 in both. Its flag is every end in 0.0.x, the time limit included, and terminations
+    alone in 1.x. Here `terminated` is without the time limit, which is `DeviceEnv.limit`.
+
+    Args:
+        name: in ``gymnax.registered_envs``.
+        kwargs: arguments of ``gymnax.make``, or fields of the environment's parameters.
+
+    Raises:
+        UsageError: gymnax is missing or unlike those versions, or has no such environment or
+            argument.
+    """
+    full = f"gymnax:{name}"
+    install = "pip install 'flatout[gymnax]'"
+    gymnax = library("gymnax", full, install, ("registered_envs", "make"))
+    if name not in gymnax.registered_envs:
+        near = nearest(name, gymnax.registered_envs)
+        there = f" It has {', '.join(gymnax.registered_envs)}."
+        raise UsageError(f"{full}: gymnax has no {name!r}.{near or there}")
+    env, params = _made(gymnax, full, name, kwargs)
+    know("gymnax", full, env, NEEDED)
+    know("gymnax", full, params, ("max_steps_in_episode", "replace"))
+    limit = int(params.max_steps_in_episode)
+    base: Any = library("gymnax.environments.environment", full, install, ()).Environment
+    counts_time = not hasattr(base, "is_truncated")  # 0.0.x: `done` is also the time limit
+    cuts = not counts_time and type(env).is_truncated is not base.is_truncated
+    endless = params.replace(max_steps_in_episode=FOREVER)
+
+    key = key_shape()
+    raw, state = jax.eval_shape(lambda key: env.reset_env(key, params), key)
+    space = env.observation_space(params)
+    high = getattr(space, "high", None)
+    obs_spec, observe = observation(full, raw, None if high is None else float(np.max(high)))
+    action_spec = _actions(full, env.action_space(params))
+    shape = tuple(getattr(env.action_space(params), "shape", ()))
+    action = jax.ShapeDtypeStruct(
+        shape, np.int32 if isinstance(action_spec, DiscreteSpec) else np.float32
+    )
+    _, after, *_ = jax.eval_shape(
+        lambda key, s, a: env.step_env(key, s, a, params), key, state, action
+    )
+    stable = like(after)
+
+    def reset(key: Array) -> tuple[Any, Array]:
+        obs, state = env.reset_env(key, params)
+        return stable(state), observe(obs)
+
+    def step(state: Any, action: Array, key: Array) -> tuple[Any, Array, Array, Array, Array]:
+        obs, state, reward, done, _ = env.step_env(key, state, action.reshape(shape), params)
+        if counts_time:
+            late = state.time >= params.max_steps_in_episode
+            done = jnp.where(late, env.is_terminal(state, endless), done)
+        cut = env.is_truncated(state, params) if cuts else False
+        flags = scalar(done, bool), scalar(cut, bool)
+        return stable(state), observe(obs), scalar(reward, np.float32), *flags
+
+    return DeviceEnv(full, obs_spec, action_spec, limit, reset, step)
+
+
+def _made(gymnax: Any, full: str, name: str, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """The environment and its parameters, the arguments being handed to where they belong."""
+    env, params = gymnax.make(name)
+    fields = {field.name for field in dataclasses.fields(params)}
+    taken = set(inspect.signature(type(env).__init__).parameters) - {"self", "args", "kwargs"}
+    own = {key: value for key, value in kwargs.items() if key not in fields}
+    if unknown := sorted(set(own) - taken):
+        there = sorted(fields | taken)
+        near = nearest(unknown[0], there)
+        raise UsageError(f"{full} takes {', '.join(there)}, not {unknown[0]!r}.{near}")
+    if own:
+        env, params = gymnax.make(name, **own)
+    return env, params.replace(**{k: v for k, v in kwargs.items() if k in fields})
+
+
+def _actions(full: str, space: Any) -> ActionSpec:
+    kind = type(space).__name__
+    if kind == "Discrete":
+        return DiscreteSpec(int(space.n))
+    if kind == "Box":
+        return box(tuple(space.shape) or (1,), space.low, space.high)
+    raise UsageError(f"{full} acts with a {kind} space; Flatout takes Discrete and Box actions.")

@@ -1,0 +1,284 @@
+"""Device environments stepped from the host, for evaluation, watching and samplers that act there.
+
+JAX is imported when one is opened, not with this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from flatout.envs.base import TRAINING, Ended, Envs
+from flatout.envs.device.base import DeviceEnv, reset_key, step_key
+from flatout.errors import EnvironmentFailure, FlatoutError, one_line
+from flatout.types import DiscreteSpec
+
+TOGETHER = 8
+"""Environments that one call resets; a call with fewer repeats one of them."""
+
+
+class Programs:
+    """An environment's functions, compiled for N copies on the CPU.
+
+    Args:
+        env: the environment.
+        count: N.
+    """
+
+    def __init__(self, env: DeviceEnv, count: int) -> None:
+        import jax
+        from jax.sharding import SingleDeviceSharding
+
+        self._env, self._count = env, count
+        self._jax = jax
+        self._on = SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
+
+    def _rows(self, dtype: Any, rows: int, *shape: int) -> Any:
+        return self._jax.ShapeDtypeStruct((rows, *shape), dtype, sharding=self._on)
+
+    def _compiled(self, function: Any, *shapes: Any, donate: tuple[int, ...] = ()) -> Any:
+        return self._jax.jit(function, donate_argnums=donate).lower(*shapes).compile()
+
+    @property
+    def _state_shapes(self) -> Any:
+        """The shapes of N states."""
+        shapes, _ = self._jax.eval_shape(self._reset_all, self._rows(np.uint32, self._count))
+        return self._jax.tree.map(
+            lambda leaf: self._jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=self._on),
+            shapes,
+        )
+
+    def _reset_all(self, seeds: Any) -> Any:
+        return self._jax.vmap(lambda seed: self._env.reset(reset_key(seed)))(seeds)
+
+    @cached_property
+    def reset(self) -> Any:
+        """``(seeds [N]) -> states, obs [N, ...]``."""
+        return self._compiled(self._reset_all, self._rows(np.uint32, self._count))
+
+    @cached_property
+    def restart(self) -> Any:
+        """``(states, places [K], seeds [K]) -> states, obs [K, ...]``; K is `TOGETHER`."""
+
+        def restart(states: Any, places: Any, seeds: Any) -> Any:
+            fresh, obs = self._reset_all(seeds)
+            put = lambda every, new: every.at[places].set(new)  # noqa: E731
+            return self._jax.tree.map(put, states, fresh), obs
+
+        rows = self._rows(np.int32, TOGETHER), self._rows(np.uint32, TOGETHER)
+        return self._compiled(restart, self._state_shapes, *rows, donate=(0,))
+
+    @cached_property
+    def step(self) -> Any:
+        """``(states, actions, seeds, times, active)``, all of N rows, to what `DeviceEnv.step`
+        returns. Those that are not active keep their state."""
+        from flatout.envs.device.check import action_shape, select
+
+        env, vmap, N = self._env, self._jax.vmap, self._count
+
+        def step(states: Any, actions: Any, seeds: Any, times: Any, active: Any) -> Any:
+            keys = vmap(step_key)(seeds, times)
+            after, obs, reward, terminated, truncated = vmap(env.step)(states, actions, keys)
+            if env.limit is not None:
+                truncated |= times + 1 >= env.limit
+            after = self._jax.tree.map(lambda new, old: select(active, new, old), after, states)
+            return after, obs, reward, terminated, truncated
+
+        action = action_shape(env)
+        actions = self._rows(action.dtype, N, *action.shape)
+        rows = (actions, *(self._rows(dtype, N) for dtype in (np.uint32, np.int32, np.bool_)))
+        return self._compiled(step, self._state_shapes, *rows, donate=(0,))
+
+
+class DeviceEnvs(Envs):
+    """N copies of a device environment, stepped on the CPU by one compiled program; see `Envs`.
+
+    Every draw of an episode follows from its seed (`base.reset_key`, `base.step_key`).
+
+    Args:
+        env: the environment.
+        count: N.
+    """
+
+    def __init__(
+        self, env: DeviceEnv, count: int, seed: int, stream: int = TRAINING, first: int = 0
+    ) -> None:
+        super().__init__(count, env.name, seed, stream, first)
+        self._programs = Programs(env, count)
+        spec = env.action_spec
+        self._dtype: Any = np.int32 if isinstance(spec, DiscreteSpec) else np.float32
+        self._shape = (count,) if isinstance(spec, DiscreteSpec) else (count, spec.size)
+        self._states: Any = None
+        self._seeds = np.zeros(count, np.uint32)
+        self._times = np.zeros(count, np.int32)
+        self._all = list(range(count))
+
+    def reset(self, env: int, out: np.ndarray, episode: int | None = None) -> None:
+        self._begin([env], [self.episode[env] + 1 if episode is None else episode], out)
+
+    def reset_all(self, out: np.ndarray, episode: int | None = None) -> None:
+        numbers = [last + 1 if episode is None else episode for last in self.episode]
+        self._begin(self._all, numbers, out)
+
+    def step(
+        self,
+        actions: np.ndarray,
+        out: np.ndarray,
+        rewards: np.ndarray,
+        ended: Ended,
+        active: Sequence[int] | None = None,
+    ) -> None:
+        """See `Envs.step`.
+
+        Raises:
+            EnvironmentFailure: a function that the environment calls back on the host raised.
+        """
+        taken = np.asarray(actions, self._dtype).reshape(self._shape)
+        players = self._all if active is None else list(active)
+        playing = np.ones(self.num_envs, np.bool_)
+        if active is not None:
+            playing[:] = False
+            playing[players] = True
+        seen = self._guarded("step", self._advance, taken, playing)
+        obs, gained, terminated, truncated = seen
+        if active is None:
+            out[:], rewards[:] = obs, gained
+        else:
+            out[players], rewards[players] = obs[players], gained[players]
+        self._times[players] += 1
+        points, returns, lengths = gained.tolist(), self.returns, self.lengths
+        for env in players:
+            returns[env] += points[env]
+            lengths[env] += 1
+        over = ((terminated | truncated) & playing).nonzero()[0].tolist()
+        for env in over:
+            ended(env, bool(terminated[env]), bool(truncated[env]), obs[env])
+        if over:
+            self._begin(over, [self.episode[env] + 1 for env in over], out)
+
+    def replay_all(
+        self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: np.ndarray
+    ) -> list[bool]:
+        """See `Envs.replay_all`; all are stepped together, each as far as its actions go."""
+        played = {env: taken for env, taken in enumerate(actions) if taken is not None}
+        if not played:
+            return [False] * self.num_envs
+        self._begin(list(played), [episodes[env] for env in played], out)
+        batch = np.zeros((self.num_envs, *next(iter(played.values())).shape[1:]), np.float64)
+        rewards = np.zeros(self.num_envs)
+        for t in range(max(map(len, played.values()))):
+            active = [env for env in played if len(played[env]) > t]
+            for env in active:
+                batch[env] = played[env][t]
+            self.step(batch, out, rewards, lambda *_: None, active)
+            astray = [env for env in active if self.episode[env] != episodes[env]]
+            for env in astray:
+                del played[env]
+        return [env in played for env in self._all]
+
+    def close(self) -> None:
+        self._states = None
+
+    def _advance(self, taken: np.ndarray, playing: np.ndarray) -> list[np.ndarray]:
+        given = self._states, taken, self._seeds, self._times, playing
+        self._states, *seen = self._programs.step(*given)
+        return [np.asarray(array) for array in seen]
+
+    def _begin(self, envs: list[int], numbers: list[int], out: np.ndarray) -> None:
+        """Start these episodes, and write their observations."""
+        for env, number in zip(envs, numbers, strict=True):
+            self._seeds[env] = self._seed_of(env, number)
+            self.episode[env] = number
+            self.lengths[env], self.returns[env], self._times[env] = 0, 0.0, 0
+        self._guarded("reset", self._restart, envs, out)
+
+    def _restart(self, envs: list[int], out: np.ndarray) -> None:
+        """Reset states to the beginning of what `_seeds` says, and write their observations."""
+        if self._states is None or len(envs) == self.num_envs:
+            self._states, obs = self._programs.reset(self._seeds)
+            out[envs] = np.asarray(obs)[envs]
+            return
+        for at in range(0, len(envs), TOGETHER):
+            some = envs[at : at + TOGETHER]
+            places = np.full(TOGETHER, some[0], np.int32)
+            places[: len(some)] = some
+            self._states, obs = self._programs.restart(self._states, places, self._seeds[places])
+            out[some] = np.asarray(obs)[: len(some)]
+
+    def _guarded(self, call: str, function: Any, *given: Any) -> Any:
+        try:
+            return function(*given)
+        except FlatoutError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            raise EnvironmentFailure(
+                f"environment {self._first} and following ({self._name}) raised "
+                f"{type(error).__name__} in {call}: {one_line(error)}."
+            ) from error
+
+
+class OneDevice(gym.Env[np.ndarray, Any]):
+    """A device environment as a Gymnasium environment: to look at, to render, and to wrap.
+
+    Its time limit is counted here. From the same seed it plays the episode of `DeviceEnvs`.
+
+    Args:
+        device: the environment.
+        render_mode: "ansi" or "rgb_array", as its `render` makes, or None.
+    """
+
+    def __init__(self, device: DeviceEnv, render_mode: str | None = None) -> None:
+        self.device, self.render_mode = device, render_mode
+        modes = ["ansi", "rgb_array"] if device.render is not None else []
+        self.metadata = {"render_modes": modes, "render_fps": 30}
+        obs, action = device.obs_spec, device.action_spec
+        low: float = 0 if obs.dtype == "uint8" else -np.inf
+        high: float = np.inf if obs.dtype == "float32" else (obs.high or 255)
+        if obs.dtype == "int32":
+            low, high = -(2**31), 2**31 - 1
+        self.observation_space = gym.spaces.Box(low, high, obs.shape, np.dtype(obs.dtype).type)
+        if isinstance(action, DiscreteSpec):
+            self.action_space: gym.Space[Any] = gym.spaces.Discrete(action.n, start=action.start)
+        else:
+            least, most = (
+                np.asarray(b, np.float32).reshape(action.shape) for b in (action.low, action.high)
+            )
+            self.action_space = gym.spaces.Box(least, most, dtype=np.float32)
+        self._state: Any = None
+        self._time = 0
+
+    @cached_property
+    def _programs(self) -> Programs:
+        return Programs(self.device, 1)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start the episode of a seed; without one, of a seed that `np_random` draws."""
+        super().reset(seed=seed)
+        drawn = int(self.np_random.integers(2**31)) if seed is None else seed
+        self._seed, self._time = np.full(1, drawn, np.uint32), 0
+        self._state, obs = self._programs.reset(self._seed)
+        return np.array(obs[0]), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """One step; the action as `action_space` has it."""
+        spec = self.device.action_spec
+        if isinstance(spec, DiscreteSpec):
+            taken = np.full(1, int(action) - spec.start, np.int32)
+        else:
+            taken = np.reshape(np.asarray(action, np.float32), (1, spec.size))
+        given = self._state, taken, self._seed, np.full(1, self._time, np.int32), np.ones(1, bool)
+        self._state, *seen = self._programs.step(*given)
+        self._time += 1
+        obs, reward, terminated, truncated = (np.asarray(array)[0] for array in seen)
+        return np.array(obs), float(reward), bool(terminated), bool(truncated), {}
+
+    def render(self) -> Any:
+        """What the environment's `render` makes of its state."""
+        assert self.device.render is not None
+        return self.device.render(self._programs._jax.tree.map(lambda leaf: leaf[0], self._state))

@@ -1,0 +1,127 @@
+"""The checker of device environments says what is wrong, and nothing of what is right."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flatout import DeviceEnv, UsageError, check_device_env
+from flatout.envs.device.check import refuse
+from flatout.envs.device.make import TWINS, device_env
+from flatout.types import ContinuousSpec, DiscreteSpec, ObservationSpec
+from tests.device_envs import corridor, pushed
+
+good = corridor()
+
+
+def after(change: Any) -> DeviceEnv:
+    """The corridor with something changed in what `step` returns."""
+
+    def step(state: Any, action: Any, key: Any) -> Any:
+        return change(*good.step(state, action, key))
+
+    return replace(good, step=step)
+
+
+def begun(change: Any) -> DeviceEnv:
+    """The corridor with something changed in what `reset` returns."""
+    return replace(good, reset=lambda key: change(*good.reset(key)))
+
+
+@pytest.mark.parametrize("env", [good, pushed()], ids=lambda env: env.name)
+def test_nothing_is_said_of_what_is_right(env: DeviceEnv) -> None:
+    assert check_device_env(env) == []
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_twins_keep_the_contract(name: str) -> None:
+    assert check_device_env(device_env(name), steps=1000) == []
+
+
+SHAPES = {
+    "obs_spec must be an ObservationSpec": replace(good, obs_spec=ObservationSpec((), "float32")),
+    "action_spec must be": replace(good, action_spec=3),  # type: ignore[arg-type]
+    "limit = 0 must be": replace(good, limit=0),
+    "reset cannot be compiled: TypeError": replace(good, reset=lambda: None),  # type: ignore[arg-type]
+    "reset must return (state, obs)": replace(good, reset=lambda key: good.reset(key)[1]),
+    "reset returns obs as int32[2]; obs_spec says float32[2]": begun(
+        lambda s, obs: (s, obs.astype(jnp.int32))
+    ),
+    "reset returns obs as float32[3]": begun(lambda s, obs: (s, jnp.zeros(3))),
+    "step must return (state, obs, reward, terminated, truncated)": after(lambda *all: all[:4]),
+    "state of another structure than reset": after(lambda s, *rest: ({**s, "more": 1}, *rest)),
+    "state['walked'] as float32[], and reset as int32[]": after(
+        lambda s, *rest: ({**s, "walked": s["walked"] * 1.0}, *rest)
+    ),
+    "step returns obs as float32[1, 2]": after(lambda s, obs, *rest: (s, obs[None], *rest)),
+    "step returns reward as float32[1]": after(lambda s, o, r, *flags: (s, o, r[None], *flags)),
+    "step returns reward as int32[]": after(lambda s, o, r, *f: (s, o, r.astype(jnp.int32), *f)),
+    "step returns terminated as float32[]": after(lambda s, o, r, d, t: (s, o, r, d * 1.0, t)),
+    "step cannot be compiled: TracerBoolConversionError": after(
+        lambda s, o, r, d, t: (s, o, r, d and t, t)
+    ),
+}
+
+
+@pytest.mark.parametrize("words", SHAPES)
+def test_shapes_that_are_wrong_are_said_in_a_sentence(words: str) -> None:
+    env = SHAPES[words]
+    first = check_device_env(env)[0]
+    assert words in first
+    assert first.startswith("corridor: ")
+    assert "\n" not in first
+    with pytest.raises(UsageError) as refused:
+        refuse(env)
+    assert str(refused.value) == first
+
+
+def test_draws_from_elsewhere_are_found() -> None:
+    rng, counter = np.random.default_rng(0), itertools.count()
+    (said,) = check_device_env(after(lambda s, o, r, *f: (s, o, r + rng.random(), *f)))
+    assert "step is not pure: traced twice, it gave two programs" in said
+    (said,) = check_device_env(begun(lambda s, o: (s, o + next(counter))))
+    assert "reset is not pure" in said
+
+
+def test_a_value_that_is_kept_from_one_call_to_the_next_is_found() -> None:
+    kept: list[Any] = []
+
+    def keeps(s: Any, o: Any, r: Any, *flags: Any) -> Any:
+        kept.append(r)
+        return (s, o, r, *flags)
+
+    (said,) = check_device_env(after(keeps))
+    assert "step keeps what it is given beyond the call" in said
+
+
+def test_episodes_that_never_end_need_a_limit() -> None:
+    endless = after(lambda s, o, r, d, t: (s, o, r, d & False, t))
+    assert check_device_env(replace(endless, limit=7)) == []
+    (said,) = check_device_env(replace(endless, limit=None), steps=300)
+    assert "no episode of 16 ended within 300 random steps; set limit" in said
+
+
+def test_numbers_that_are_no_numbers_are_found() -> None:
+    def bad(s: Any, o: Any, r: Any, *flags: Any) -> Any:
+        return (s, o, jnp.where(s["walked"] == 3, jnp.nan, r), *flags)
+
+    (said,) = check_device_env(after(bad))
+    assert "step 2 of random play gave NaN or infinity" in said
+    board = replace(
+        after(lambda s, o, *rest: (s, jnp.full(2, 4, jnp.uint8), *rest)),
+        obs_spec=ObservationSpec((2,), "uint8", 3),
+        reset=lambda key: (good.reset(key)[0], jnp.zeros(2, jnp.uint8)),
+    )
+    (said,) = check_device_env(board)
+    assert "above obs_spec.high (3)" in said
+
+
+def test_boxes_without_bounds_are_played() -> None:
+    wide = ContinuousSpec((2,), (-np.inf, -1.0), (np.inf, 1.0))
+    assert check_device_env(replace(pushed(), action_spec=wide)) == []
+    assert check_device_env(replace(corridor(), action_spec=DiscreteSpec(2, start=5))) == []
