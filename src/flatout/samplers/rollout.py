@@ -7,6 +7,7 @@ a flag is computed for every environment at every step. The k-th episode's start
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ class Ends(NamedTuple):
     finite: Array
 
 
+@functools.lru_cache(64)
 def least_truncation(env: DeviceEnv) -> int:
     """Steps before which no episode is truncated; 0 if none ever is."""
     patience = 0 if _never_cuts(env) else env.patience or 1
@@ -96,8 +98,9 @@ def _never_cuts(env: DeviceEnv) -> bool:
             needed |= {id(variable) for variable in equation.invars}
     if any(id(variable) in needed for variable in program.invars):
         return False
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (state, action))
-    return not env.step(*zeros, key)[-1]
+    with jax.ensure_compile_time_eval():
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (state, action))
+        return not env.step(*zeros, key)[-1]
 
 
 def final_rows(env: DeviceEnv, horizon: int) -> int:
