@@ -185,6 +185,23 @@ def test_a_run_on_the_host_does_not_go_on_on_the_device() -> None:
         made.schedule.restore(saved)
 
 
+def test_a_fused_run_is_told_and_explained(flatout: Any, tmp_path: Path) -> None:
+    words = ("--env", "CartPole-v1", "--env-backend", "device", "--envs", 2, "--n-steps", 32,
+             "--batch-size", 32, "--steps", 6400, "--log-every", 640, "--eval-every", 3200,
+             "--eval-episodes", 2, "--run-dir", tmp_path)  # fmt: skip
+    result = flatout("train", "ppo", *words)
+    assert result.code == 0, result.err
+    assert "schedule=fused" in result.out
+    told = flatout("explain", tmp_path)
+    assert told.code == 0, told.err
+    assert "one program acts, steps and learns" in told.out
+    host = ("--env-backend", "host", "--run-dir", tmp_path / "host")
+    assert flatout("train", "ppo", *words[:-2], *host).code == 0
+    report = tmp_path / "report.json"
+    assert flatout("explain", tmp_path / "host", "--json", report).code == 0
+    assert "--env-backend" in report.read_text()
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

@@ -122,6 +122,7 @@ PHASE_WORDS = {
     "transfer": "moving data between devices",
     "replay": "sampling replay",
     "learn": "gradient steps",
+    "fused": "acting, stepping, learning",
     "publish": "handing parameters to acting",
     "log": "logging",
     "checkpoint": "writing checkpoints",
