@@ -8,6 +8,7 @@ the last 100 episodes that ended.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import sys
@@ -31,9 +32,10 @@ def main() -> None:
     for name in UNUSED:
         if importlib.util.find_spec(name.partition(".")[0]) is None:
             sys.modules[name] = MagicMock()
-    import jax
-    import numpy as np
-    import ppo
+    with contextlib.redirect_stdout(sys.stderr):  # what it imports says what is not there
+        import jax
+        import numpy as np
+        import ppo
 
     config = {
         "LR": 2.5e-4, "NUM_ENVS": 4, "NUM_STEPS": 128, "TOTAL_TIMESTEPS": args.steps,
