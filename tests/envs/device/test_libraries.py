@@ -183,6 +183,22 @@ def test_every_environment_of_gymnax_that_opens_keeps_the_contract() -> None:
     assert opened >= 15
 
 
+def test_minatars_boards_hold_flags() -> None:
+    gymnax = pytest.importorskip("gymnax", exc_type=ImportError)
+    for name in ("Asterix", "Breakout", "Freeway", "SpaceInvaders"):
+        env, (raw, params) = device_env(f"gymnax:{name}-MinAtar"), gymnax.make(f"{name}-MinAtar")
+        assert (env.obs_spec.dtype, env.obs_spec.high) == ("uint8", 1)
+        state, step = env.reset(jax.random.key(0))[0], jax.jit(env.step)
+        raw_step = jax.jit(
+            lambda key, s, a, raw=raw, params=params: raw.step_env(key, s, a, params)
+        )
+        for t in range(100):
+            key = jax.random.key(t)
+            theirs = raw_step(key, state, np.int32(t % env.action_spec.n))[0]
+            state, obs, *_ = step(state, np.int32(t % env.action_spec.n), key)
+            assert np.array_equal(obs, np.asarray(theirs, np.float32))
+
+
 def test_gymnaxs_pendulum_takes_a_box() -> None:
     pytest.importorskip("gymnax", exc_type=ImportError)
     env = device_env("gymnax:Pendulum-v1", {"max_steps_in_episode": 30})
