@@ -148,6 +148,11 @@ def test_a_library_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> N
 # --- The real ones ----------------------------------------------------------------------------
 
 
+# Their own warnings are theirs.
+ignored = pytest.mark.filterwarnings("ignore")
+
+
+@ignored
 def test_gymnaxs_cartpole_agrees_with_ours() -> None:
     pytest.importorskip("gymnax", exc_type=ImportError)
     theirs, ours = device_env("gymnax:CartPole-v1"), device_env("CartPole-v1")
@@ -169,6 +174,8 @@ def test_gymnaxs_cartpole_agrees_with_ours() -> None:
     raise AssertionError("the pole never fell")
 
 
+@ignored
+@pytest.mark.slow
 def test_every_environment_of_gymnax_that_opens_keeps_the_contract() -> None:
     gymnax = pytest.importorskip("gymnax", exc_type=ImportError)
     opened = 0
@@ -183,6 +190,24 @@ def test_every_environment_of_gymnax_that_opens_keeps_the_contract() -> None:
     assert opened >= 15
 
 
+@ignored
+def test_minatars_boards_hold_flags() -> None:
+    gymnax = pytest.importorskip("gymnax", exc_type=ImportError)
+    for name in ("Asterix", "Breakout", "Freeway", "SpaceInvaders"):
+        env, (raw, params) = device_env(f"gymnax:{name}-MinAtar"), gymnax.make(f"{name}-MinAtar")
+        assert (env.obs_spec.dtype, env.obs_spec.high) == ("uint8", 1)
+        state, step = env.reset(jax.random.key(0))[0], jax.jit(env.step)
+        raw_step = jax.jit(
+            lambda key, s, a, raw=raw, params=params: raw.step_env(key, s, a, params)
+        )
+        for t in range(100):
+            key = jax.random.key(t)
+            theirs = raw_step(key, state, np.int32(t % env.action_spec.n))[0]
+            state, obs, *_ = step(state, np.int32(t % env.action_spec.n), key)
+            assert np.array_equal(obs, np.asarray(theirs, np.float32))
+
+
+@ignored
 def test_gymnaxs_pendulum_takes_a_box() -> None:
     pytest.importorskip("gymnax", exc_type=ImportError)
     env = device_env("gymnax:Pendulum-v1", {"max_steps_in_episode": 30})
@@ -190,6 +215,7 @@ def test_gymnaxs_pendulum_takes_a_box() -> None:
     assert env.limit == 30
 
 
+@ignored
 def test_an_envelope_keeps_the_contract() -> None:
     pytest.importorskip("envelope", exc_type=ImportError)
     pytest.importorskip("navix", exc_type=ImportError)

@@ -54,6 +54,8 @@ def make(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
     raw, state = jax.eval_shape(lambda key: env.reset_env(key, params), key)
     space = env.observation_space(params)
     high = getattr(space, "high", None)
+    if name.endswith("-MinAtar"):  # 0 and 1, which some versions give as floats
+        raw = jax.ShapeDtypeStruct(raw.shape, np.bool_)
     obs_spec, observe = observation(full, raw, None if high is None else float(np.max(high)))
     action_spec = _actions(full, env.action_space(params))
     shape = tuple(getattr(env.action_space(params), "shape", ()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
+from weakref import WeakValueDictionary
 
 import gymnasium as gym
 import numpy as np
@@ -221,6 +222,10 @@ class DeviceEnvs(Envs):
             ) from error
 
 
+_ALONE: WeakValueDictionary[int, Programs] = WeakValueDictionary()
+"""What copies of one environment share; programs keep their environment, so its id is its own."""
+
+
 class OneDevice(gym.Env[np.ndarray, Any]):
     """A device environment as a Gymnasium environment: to look at, to render, and to wrap.
 
@@ -253,7 +258,7 @@ class OneDevice(gym.Env[np.ndarray, Any]):
 
     @cached_property
     def _programs(self) -> Programs:
-        return Programs(self.device, 1)
+        return _ALONE.setdefault(id(self.device), Programs(self.device, 1))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

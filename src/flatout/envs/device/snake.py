@@ -72,24 +72,24 @@ def snake(size: int = 10, patience: int = 100, limit: int | None = None) -> Devi
         column = game.head % size + jnp.asarray(column_moves)[action]
         target = row * size + column
         outside = (row < 0) | (row >= size) | (column < 0) | (column >= size)
-        at_target = places == target
         # The tail's cell is occupied until this step is over: entering it is fatal.
-        fatal = outside | jnp.any(at_target & (game.until > game.time))
+        fatal = outside | (game.until[jnp.clip(target, 0, cells - 1)] > game.time)
         ate = ~fatal & (target == game.fruit)
         time, length = game.time + ~ate, game.length + ate
-        until = jnp.where(at_target, time + length, game.until)
+        until = jnp.where((places == target) & ~fatal, time + length, game.until)
         won = ate & (length == cells)
         fruit = nth_empty(until <= time, below(jax.random.bits(key), cells - length))
         fruit = jnp.where(won, NO_FRUIT, jnp.where(ate, fruit, game.fruit))
         hungry = jnp.where(ate, 0, game.hungry + 1)
-        moved = Snake(until, time, target, fruit, length, hungry)
         # A fatal move leaves the board as it was.
-        game = jax.tree.map(lambda old, new: jnp.where(fatal, old, new), game, moved)
+        before, after = game[1:], (time, target, fruit, length, hungry)
+        kept = (jnp.where(fatal, old, new) for old, new in zip(before, after, strict=True))
+        game = Snake(until, *kept)
         truncated = ~fatal & (hungry >= patience)
         return game, observe(game), ate.astype(jnp.float32), fatal | won, truncated
 
     def nth_empty(empty: Array, n: Array) -> Array:
-        """The n-th empty cell in row-major order; n counts from 0."""
+        """The n-th empty cell in row-major order, n from 0: first its row, then its column."""
         grid = empty.reshape(size, size)
         upper = np.triu(np.ones((size, size), np.int32))
         until_row = (grid.sum(1, dtype=jnp.int32)[:, None] * upper).sum(0)  # running sums
