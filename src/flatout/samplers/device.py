@@ -76,7 +76,7 @@ class DeviceSampler(Sampler):
     def collect(self) -> Trajectory:
         with self._spans.span("env"):  # acting, too
             found = self._program(self._params, self.rolling, self.act_key)
-            trajectory, self._next, ends = found
+            trajectory, ends, self._next = found
             trajectory, ends = jax.device_get((trajectory, ends))
         self.check(bool(ends.finite))
         episodes = ended(ends)
@@ -126,6 +126,7 @@ class DeviceSampler(Sampler):
 def ended(ends: Ends) -> Episodes:
     """The episodes that ended, from arrays ``[..., T, N]``, in the order of their ends."""
     at = np.nonzero(ends.length)
-    return Episodes(
-        at[-1], ends.total[at].astype(float), ends.length[at], ends.q_max[at].astype(float)
-    )
+    total = ends.total[at].astype(float)
+    valued = ends.q_max.shape == ends.total.shape
+    mean = ends.q_max[at].astype(float) if valued else np.full(len(total), np.nan)
+    return Episodes(at[-1], total, ends.length[at], mean)

@@ -19,8 +19,12 @@ import numpy as np
 
 from flatout.algorithms.base import Algorithm, RolloutSpec, wrap_key
 from flatout.algorithms.common.randomness import hashes
+from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.envs.device.base import DeviceEnv
 from flatout.types import Array, ContinuousSpec, Trajectory
+
+FEW = 64
+"""Environments up to which counting all pairs is faster than a running sum."""
 
 LEAST_POOL = 64
 """First states that are drawn at once, at least."""
@@ -52,7 +56,8 @@ class RolloutState(NamedTuple):
         length: int32 ``[N]``, total: float32 ``[N]``, of their episodes so far.
         step: int32, steps of each since the run's start: what noise is folded with.
         pool: first states of later episodes.
-        values: sums and counts ``[N, 2]`` of the largest action value in their episodes.
+        values: sums and counts ``[N, 2]`` of the largest action value in their episodes; None for
+            algorithms without.
     """
 
     key: Array
@@ -63,12 +68,13 @@ class RolloutState(NamedTuple):
     total: Array
     step: Array
     pool: Pool
-    values: Array
+    values: Array | None
 
 
 class Ends(NamedTuple):
     """Where episodes ended, ``[T, N]``: their lengths (int32, 0 where none ended), raw returns and
-    mean largest action values (float32); and whether all that was seen is finite."""
+    mean largest action values (float32; ``[1, 1]`` where there are none); and whether all that was
+    seen is finite."""
 
     length: Array
     total: Array
@@ -144,8 +150,18 @@ class Rollout:
             key=jnp.asarray(key), first=jnp.asarray(first, jnp.int32), env=env, obs=obs,
             length=jnp.zeros(n, jnp.int32), total=jnp.zeros(n, jnp.float32), step=zero,
             pool=pool._replace(taken=jnp.asarray(n, jnp.int32)),
-            values=jnp.zeros((n, 2), jnp.float32),
+            values=jnp.zeros((n, 2), jnp.float32) if self._valued(obs) else None,
         )  # fmt: skip
+
+    def _valued(self, obs: Any) -> bool:
+        """Whether acting tells of action values."""
+        zero = jnp.zeros((), jnp.int32)
+        draws = jax.vmap(
+            lambda env: self.algorithm.noise(wrap_key(np.zeros(2, np.uint32)), env, zero)
+        )
+        draw = jax.eval_shape(draws, jnp.arange(self.num_envs))
+        params = self.algorithm.actor_shapes
+        return "q_max" in jax.eval_shape(self.algorithm.act, params, obs, (), draw)[2]
 
     def _drawn(self, key: Array, number: jax.Array) -> Pool:
         """The first states of the episodes from `number` on."""
@@ -165,7 +181,7 @@ class Rollout:
 
     def __call__(
         self, params: Any, state: RolloutState, key: Array
-    ) -> tuple[Trajectory, RolloutState, Ends]:
+    ) -> tuple[Trajectory, Ends, RolloutState]:
         """Play T steps, or until all whole episodes have ended.
 
         Args:
@@ -176,12 +192,13 @@ class Rollout:
         if whole:
             state = self._begun(state)
         noise = self._noise(key, state)
-        carry = _Carry(state, self._rows(state, params, noise(0)), jnp.full(self.num_envs, whole))
+        left = jnp.full(self.num_envs, whole) if whole else None
+        carry = _Carry(state, self._rows(state, params, noise(0)), left)
 
         def going(loop: tuple[jax.Array, _Carry]) -> jax.Array:
             t, carry = loop
             more = t < horizon
-            return more & self.shared((carry.left > 0).any()) if whole else more
+            return more if carry.left is None else more & self.shared((carry.left > 0).any())
 
         def enough(loop: tuple[jax.Array, _Carry]) -> jax.Array:
             return going(loop) & ~self._short(loop[1].state.pool)
@@ -198,14 +215,15 @@ class Rollout:
         # Drawing is not within the inner loop, whose steps only read the pool.
         _, carry = jax.lax.while_loop(going, play, (jnp.zeros((), jnp.int32), carry))
         state = carry.state._replace(step=state.step + horizon)
-        return self._trajectory(carry.rows, state), state, carry.rows.ends
+        layout = self._layout(state, params, noise(0))
+        return *self._read(carry.rows, layout, state), state
 
     # --- One step -----------------------------------------------------------------------------
 
     def _step(self, params: Any, t: jax.Array, carry: _Carry, draw: Any) -> _Carry:
         state, rows, left = carry
         obs, n = state.obs, self.num_envs
-        active = left > 0 if self.spec.episodes else jnp.ones(n, bool)
+        active = jnp.ones(n, bool) if left is None else left > 0
         action, _, extras = self.algorithm.act(params, obs, (), draw)
         keys = _keys(state.key, state.first + jnp.arange(n), state.step + t)
         env, after, reward, terminated, truncated = jax.vmap(self.env.step)(state.env, action, keys)
@@ -215,14 +233,17 @@ class Rollout:
             truncated |= length >= self.env.limit
         terminated, truncated = active & terminated, active & truncated & ~terminated
         done = terminated | truncated
-        values = _valued(state.values, extras, active)
-        rows = self._written(
-            rows, t, obs, action, reward, terminated, truncated, active, extras,
-            Ends(jnp.where(done, length, 0), total, _mean(values), jnp.ones((), bool)), after,
-        )  # fmt: skip
+        values = state.values
+        if "q_max" in extras:
+            values = _valued(values, extras["q_max"], active)
+        code = terminated * TERMINATED + truncated * TRUNCATED + active * VALID + length * COUNTED
+        record = {"action": action, **extras, "code": code, "reward": reward, "total": total}
+        if "q_max" in extras:
+            record["q_mean"] = _mean(values)
+        rows = self._written(rows, t, obs, after, truncated, record)
         kept = active & ~done
         pool = state.pool
-        place = pool.taken - pool.base + jnp.cumsum(done) - done
+        place = pool.taken - pool.base + _before(done)
 
         def chosen(fresh: Any, new: jax.Array, old: jax.Array) -> jax.Array:
             begun = jnp.take(fresh, place, axis=0, mode="clip")
@@ -234,9 +255,9 @@ class Rollout:
         state = state._replace(
             env=env, obs=obs, length=jnp.where(done, 0, length), total=jnp.where(done, 0.0, total),
             pool=pool._replace(taken=pool.taken + done.sum(dtype=jnp.int32)),
-            values=jnp.where(done[:, None], 0.0, values),
+            values=None if values is None else jnp.where(done[:, None], 0.0, values),
         )  # fmt: skip
-        return _Carry(state, rows, left - done)
+        return _Carry(state, rows, None if left is None else left - done)
 
     def _noise(self, key: Array, state: RolloutState) -> Callable[[Any], Any]:
         """What acting draws in step t of the trajectory."""
@@ -260,7 +281,7 @@ class Rollout:
         begun = state.length > 0
         state = self._filled(state)
         pool = state.pool
-        place = pool.taken - pool.base + jnp.cumsum(begun) - begun
+        place = pool.taken - pool.base + _before(begun)
 
         def fresh(drawn: jax.Array, now: jax.Array) -> jax.Array:
             return _where(begun, jnp.take(drawn, place, axis=0, mode="clip"), now)
@@ -268,7 +289,8 @@ class Rollout:
         env, obs = jax.tree.map(fresh, (pool.env, pool.obs), (state.env, state.obs))
         return state._replace(
             env=env, obs=obs, length=jnp.zeros_like(state.length),
-            total=jnp.zeros_like(state.total), values=jnp.zeros_like(state.values),
+            total=jnp.zeros_like(state.total),
+            values=None if state.values is None else jnp.zeros_like(state.values),
             pool=pool._replace(taken=pool.taken + begun.sum(dtype=jnp.int32)),
         )  # fmt: skip
 
@@ -276,85 +298,109 @@ class Rollout:
 
     def _rows(self, state: RolloutState, params: Any, draw: Any) -> _Rows:
         """Empty arrays for T steps."""
-        action, _, extras = jax.eval_shape(self.algorithm.act, params, state.obs, (), draw)
-        steps, n = self.spec.horizon, self.num_envs
-
-        def empty(leaf: Any) -> jax.Array:
-            return jnp.zeros((steps, *leaf.shape), leaf.dtype)
-
-        flags, numbers = jnp.zeros((steps, n), bool), jnp.zeros((steps, n), jnp.float32)
-        chunks = self.spec.chunks
+        steps, n, chunks = self.spec.horizon, self.num_envs, self.spec.chunks
+        words = self._layout(state, params, draw).words
+        small = (
+            None if _in_words(state.obs) else jnp.zeros((steps, *state.obs.shape), state.obs.dtype)
+        )
         finals = jnp.zeros((chunks, *state.obs.shape), state.obs.dtype)
-        return _Rows(
-            obs=empty(state.obs), actions=empty(action), rewards=numbers, terminated=flags,
-            truncated=flags, valid=flags, extras=jax.tree.map(empty, extras), finals=finals,
-            places=jnp.full((chunks, n), steps * n, jnp.int32), cut=jnp.zeros(n, jnp.int32),
-            ends=Ends(numbers.astype(jnp.int32), numbers, numbers, jnp.ones((), bool)),
-        )  # fmt: skip
+        places = jnp.full((chunks, n), steps * n, jnp.int32)
+        cut = jnp.zeros(n, jnp.int32) if chunks > 1 else None
+        return _Rows(jnp.zeros((steps, words), jnp.uint32), small, finals, places, cut)
+
+    def _layout(self, state: RolloutState, params: Any, draw: Any) -> OutputLayout:
+        """How one step's record reads."""
+        action, _, extras = jax.eval_shape(self.algorithm.act, params, state.obs, (), draw)
+        obs = {"obs": state.obs} if _in_words(state.obs) else {}
+        counts, totals = state.length, state.total
+        mean = {"q_mean": totals} if "q_max" in extras else {}
+        record = {"code": counts, "reward": totals, "total": totals, **mean, **obs}
+        return OutputLayout({"action": action, **extras} | record)
 
     def _written(
-        self, rows: _Rows, t: jax.Array, obs: jax.Array, action: jax.Array, reward: jax.Array,
-        terminated: jax.Array, truncated: jax.Array, active: jax.Array, extras: Any, ends: Ends,
-        after: jax.Array,
+        self, rows: _Rows, t: jax.Array, obs: jax.Array, after: jax.Array, truncated: jax.Array,
+        record: dict[str, jax.Array],
     ) -> _Rows:  # fmt: skip
+        """The rows with step t's: one array, for each write costs as much as some arithmetic."""
+
         def put(array: jax.Array, row: jax.Array) -> jax.Array:
-            return jax.lax.dynamic_update_index_in_dim(array, row.astype(array.dtype), t, 0)
+            return jax.lax.dynamic_update_index_in_dim(array, row, t, 0)
 
-        finite = rows.ends.finite & jnp.isfinite(jnp.where(active, reward, 0.0)).all()
-        if jnp.issubdtype(after.dtype, jnp.floating):
-            finite &= jnp.isfinite(after).all()
+        small = None if rows.small is None else put(rows.small, obs)
+        if rows.small is None:
+            record = record | {"obs": obs}
+        rows = rows._replace(words=put(rows.words, OutputLayout.pack(record)), small=small)
+        if not least_truncation(self.env):
+            return rows
         finals, places, cut = rows.finals, rows.places, rows.cut
-        if least_truncation(self.env):
-            chosen = truncated & (cut == jnp.arange(len(finals))[:, None])
-            finals = _where(chosen, after[None], finals)
-            places = jnp.where(chosen, t * self.num_envs + jnp.arange(self.num_envs), places)
-            cut = cut + truncated
-        return _Rows(
-            obs=put(rows.obs, obs), actions=put(rows.actions, action),
-            rewards=put(rows.rewards, jnp.sign(reward) if self.sign else reward),
-            terminated=put(rows.terminated, terminated), truncated=put(rows.truncated, truncated),
-            valid=put(rows.valid, active), extras=jax.tree.map(put, rows.extras, extras),
-            finals=finals, places=places, cut=cut,
-            ends=Ends(
-                put(rows.ends.length, ends.length), put(rows.ends.total, ends.total),
-                put(rows.ends.q_max, ends.q_max), finite,
-            ),
-        )  # fmt: skip
+        envs = jnp.arange(self.num_envs)
+        at = t * self.num_envs + envs
+        if len(finals) > 2:  # most are not written
+            slot = jnp.where(truncated, cut, len(finals))
+            finals = finals.at[slot, envs].set(after, mode="drop")
+            places = places.at[slot, envs].set(at, mode="drop")
+        else:
+            chosen = truncated[None]
+            if cut is not None:
+                chosen &= cut == jnp.arange(len(finals))[:, None]
+            finals, places = _where(chosen, after[None], finals), jnp.where(chosen, at, places)
+        cut = None if cut is None else cut + truncated
+        return rows._replace(finals=finals, places=places, cut=cut)
 
-    def _trajectory(self, rows: _Rows, state: RolloutState) -> Trajectory:
-        ended = rows.ends.length > 0
-        return Trajectory(
-            obs=rows.obs, actions=rows.actions, rewards=rows.rewards,
-            terminated=rows.terminated, truncated=rows.truncated, last_obs=state.obs,
+    def _read(
+        self, rows: _Rows, layout: OutputLayout, state: RolloutState
+    ) -> tuple[Trajectory, Ends]:
+        """What was written."""
+        read = layout.unpack(rows.words)
+        code, rewards, total = (read.pop(name) for name in ("code", "reward", "total"))
+        obs = read.pop("obs") if rows.small is None else rows.small
+        mean = read.pop("q_mean", jnp.full((1, 1), jnp.nan))
+        terminated, truncated = (code & TERMINATED) > 0, (code & TRUNCATED) > 0
+        ended, valid = terminated | truncated, (code & VALID) > 0
+        finite = jnp.isfinite(jnp.where(valid, rewards, 0.0)).all()
+        for seen in (obs, state.obs, rows.finals):
+            if jnp.issubdtype(seen.dtype, jnp.floating):
+                finite &= jnp.isfinite(seen).all()
+        trajectory = Trajectory(
+            obs=obs, actions=read.pop("action"),
+            rewards=jnp.sign(rewards) if self.sign else rewards,
+            terminated=terminated, truncated=truncated, last_obs=state.obs,
             final_obs=rows.finals.reshape(-1, *rows.finals.shape[2:]),
-            final_index=rows.places.reshape(-1), extras=rows.extras,
-            valid=rows.valid if self.spec.episodes else None,
+            final_index=rows.places.reshape(-1), extras=read,
+            valid=valid if self.spec.episodes else None,
             ended=ended if self.spec.replayed else None,
         )  # fmt: skip
+        ends = Ends(jnp.where(ended, code // COUNTED, 0), total, mean, finite)
+        return trajectory, ends
+
+
+TERMINATED, TRUNCATED, VALID, COUNTED = 1, 2, 4, 8
+"""Flags of a step, and the unit in which its episode's length is counted beside them."""
+
+
+def _in_words(obs: Any) -> bool:
+    """Whether observations are of 32 bits."""
+    return obs.dtype.itemsize == 4
 
 
 class _Rows(NamedTuple):
-    """A trajectory being written; `finals`, `places` are ``[C, N, ...]``, `cut` ``[N]`` counts."""
+    """A trajectory being written: one packed record a step ``[T, W]``, observations ``[T, N, ...]``
+    that are not of 32 bits, and final observations ``[C, N, ...]`` with their places; `cut` counts
+    those of each environment, where there may be several."""
 
-    obs: Array
-    actions: Array
-    rewards: Array
-    terminated: Array
-    truncated: Array
-    valid: Array
-    extras: Any
+    words: Array
+    small: Array | None
     finals: Array
     places: Array
-    cut: Array
-    ends: Ends
+    cut: Array | None
 
 
 class _Carry(NamedTuple):
-    """What a step hands to the next; `left` are whole episodes still to play ``[N]``."""
+    """What a step hands to the next; `left` are whole episodes still to play ``[N]``, or None."""
 
     state: RolloutState
     rows: _Rows
-    left: Array
+    left: Array | None
 
 
 def _keys(key: Array, numbers: jax.Array, step: Any) -> jax.Array:
@@ -370,12 +416,17 @@ def _where(flags: jax.Array, then: jax.Array, otherwise: jax.Array) -> jax.Array
     return jnp.where(flags, then, otherwise)
 
 
-def _valued(values: jax.Array, extras: dict[str, jax.Array], active: jax.Array) -> jax.Array:
+def _valued(values: jax.Array, q_max: jax.Array, active: jax.Array) -> jax.Array:
     """Sums and counts with this step's largest action values, where the network ran."""
-    if "q_max" not in extras:
-        return values
-    there = active & ~jnp.isnan(extras["q_max"])
-    return values + jnp.stack([jnp.where(there, extras["q_max"], 0.0), there * 1.0], -1)
+    there = active & ~jnp.isnan(q_max)
+    return values + jnp.stack([jnp.where(there, q_max, 0.0), there * 1.0], -1)
+
+
+def _before(flags: jax.Array) -> jax.Array:
+    """How many flags are set before each ``[N]``: a product where that is one small operation."""
+    if len(flags) > FEW:
+        return jnp.cumsum(flags) - flags
+    return (flags & np.tri(len(flags), k=-1, dtype=bool)).sum(1, dtype=jnp.int32)
 
 
 def _mean(values: jax.Array) -> jax.Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +33,11 @@ MOST_KEPT = 1 << 20
 
 MOST = 512
 """Iterations of one chunk."""
+
+
+def copied(told: Any, count: int) -> Any:
+    """The first rows, on the host; the memory in which they lay is free for the next chunk."""
+    return jax.tree.map(lambda leaf: np.array(np.asarray(leaf)[:count]), told)
 
 
 class Carry(NamedTuple):
@@ -88,6 +94,7 @@ class FusedSchedule(Schedule):
         super().__init__(*flow)
         self._programs, self._together = programs, programs.together
         self._program: Any = None
+        self._room: Any = None  # for what the next chunk tells
         rollout = self._sampler.rollout
         kept = rollout.spec.horizon * rollout.num_envs
         self._most = min(max(MOST_KEPT // kept, 1), MOST)
@@ -124,32 +131,39 @@ class FusedSchedule(Schedule):
         axes = Carry(None, 0, 0, 0)  # type: ignore[arg-type]
         told = Told(None, None, 0)  # type: ignore[arg-type]
         program = learner.mesh.program(
-            self.made, (axes, None, None, None, None), (axes, told), donate=()
+            self.made, (axes, told, None, None, None, None), (axes, told), donate=(1,)
         )
         with product_precision(learner.device, learner.precision):
-            return program.lower(carry, np.int32(0), *self.keys).compile()
+            return program.lower(carry, self.told, np.int32(0), *self.keys).compile()
 
     # --- The program --------------------------------------------------------------------------
 
-    def made(
-        self, carry: Carry, count: jax.Array, key: jax.Array, act_key: jax.Array, hp: jax.Array
-    ) -> tuple[Carry, Told]:
-        """`count` iterations; pure."""
+    @cached_property
+    def told(self) -> Told:
+        """Room for what the iterations of a chunk tell: shapes."""
+        learner, sampler = self.learner, self._sampler
+        store, counts = learner.buffer.device_state(), learner.buffer.counts()
+        carry = Carry(jax.tree.leaves(learner.shapes), store, counts, sampler.shapes)
+        _, one = jax.eval_shape(self._iteration, carry, *self.keys)
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((self._most, *leaf.shape), leaf.dtype), one
+        )
 
-        def once(carry: Carry) -> tuple[Carry, Told]:
-            return self._iteration(carry, key, act_key, hp)
+    def made(
+        self, carry: Carry, told: Told, count: jax.Array, key: jax.Array, act_key: jax.Array,
+        hp: jax.Array,
+    ) -> tuple[Carry, Told]:  # fmt: skip
+        """`count` iterations, which write over what `told` held; pure."""
 
         def body(number: jax.Array, loop: tuple[Carry, Told]) -> tuple[Carry, Told]:
             carry, told = loop
-            carry, one = once(carry)
+            carry, one = self._iteration(carry, key, act_key, hp)
 
             def put(all_: jax.Array, new: jax.Array) -> jax.Array:
                 return jax.lax.dynamic_update_index_in_dim(all_, new, number, 0)
 
             return carry, jax.tree.map(put, told, one)
 
-        _, shapes = jax.eval_shape(once, carry)
-        told = jax.tree.map(lambda one: jnp.zeros((self._most, *one.shape), one.dtype), shapes)
         return jax.lax.fori_loop(0, count, body, (carry, told))
 
     def _iteration(
@@ -158,7 +172,7 @@ class FusedSchedule(Schedule):
         """One trajectory, and the updates that it pays for."""
         learner, rollout = self.learner, self._sampler.rollout
         params = learner.acting(carry.leaves, hp)
-        trajectory, rolling, ends = rollout(params, carry.rolling, act_key)
+        trajectory, ends, rolling = rollout(params, carry.rolling, act_key)
         inputs, counts = learner.buffer.fed(trajectory, carry.counts)
         leaves, store, *published = learner.learn(carry.leaves, carry.store, inputs, key, hp)
         scalars = published[-2]
@@ -198,13 +212,12 @@ class FusedSchedule(Schedule):
         with self._discardable(), self._spans.span("fused"):
             begin = time.perf_counter()
             if self._together is None:
-                after, told = self._program(before, np.int32(count), *self.keys)
-                told = jax.tree.map(np.asarray, told)
+                after, told = self._called(before, count)
             else:
                 after, told, count = self._together.run(self._programs.member, self, before, count)
             self._each_s, self._last = (time.perf_counter() - begin) / count, count
         self._carry = after
-        ends = Ends(*(leaf[:count] for leaf in told.ends))
+        ends = told.ends
         iterations = np.nonzero(ends.length)[0]
         places = np.searchsorted(iterations, np.arange(count + 1))
         self._chunk = Chunk(before, count, told, ended(ends), places)
@@ -244,7 +257,15 @@ class FusedSchedule(Schedule):
         """What its first iterations, those that were taken, lead to."""
         if isinstance(chunk.before, Part):
             return self._together.again(self, chunk.before, chunk.taken)
-        return self._program(chunk.before, np.int32(chunk.taken), *self.keys)[0]
+        return self._called(chunk.before, chunk.taken)[0]
+
+    def _called(self, carry: Any, count: int) -> tuple[Carry, Told]:
+        """Run the program; what it told is on the host then."""
+        room, self._room = self._room, None  # it is written over
+        if room is None:
+            room = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.told)
+        after, self._room = self._program(carry, room, np.int32(count), *self.keys)
+        return after, copied(self._room, count)
 
     @property
     def params(self) -> tuple[Any, ...]:

@@ -120,7 +120,7 @@ class Together:
         if not going or 2 * len(asked) <= len(self._slots):  # finished ones only cost time
             self._gather(asked, axes)
         whole, told = self._called(schedule, self._whole, count)
-        told = jax.tree.map(np.asarray, told)
+        told = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], told)
         self._whole = whole
         answers: dict[int, Any] = {}
         for member in asked:
@@ -149,16 +149,21 @@ class Together:
         size = len(self._slots)
         if size not in self._programs:
             self._programs[size] = self._compiled(schedule, whole)
-        return self._programs[size](whole, np.int32(count), *self._keys)
+        return self._programs[size](whole, self._room(schedule), np.int32(count), *self._keys)
+
+    def _room(self, schedule: FusedSchedule) -> Any:
+        size = len(self._slots)
+        return jax.tree.map(lambda leaf: np.zeros((size, *leaf.shape), leaf.dtype), schedule.told)
 
     def _compiled(self, schedule: FusedSchedule, whole: Any) -> Any:
         axes = schedule.member_axes
-        program = jax.vmap(schedule.made, (axes, None, 0, 0, 0), (axes, 0), axis_name=MEMBERS)
+        program = jax.vmap(schedule.made, (axes, 0, None, 0, 0, 0), (axes, 0), axis_name=MEMBERS)
         learner = schedule.learner
         on = jax.sharding.SingleDeviceSharding(learner.device)
         with product_precision(learner.device, learner.precision):
-            jitted = jax.jit(program, in_shardings=on, out_shardings=on)
-            return jitted.lower(shapes_of(whole), np.int32(0), *self._keys).compile()
+            jitted = jax.jit(program, in_shardings=on, out_shardings=on, donate_argnums=(1,))
+            shapes = shapes_of(whole), shapes_of(self._room(schedule))
+            return jitted.lower(*shapes, np.int32(0), *self._keys).compile()
 
 
 def sizes(count: int, each_mb: float, available_mb: float) -> Sequence[int]:

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from flatout.config.schema import EnvConfig
 from flatout.envs.device.base import DeviceEnv, reset_key, step_key
-from flatout.envs.device.classic import CartPole
 from flatout.envs.device.make import TWINS, device_env
 from flatout.envs.device.snake import below
 from flatout.envs.make import episode_limit, factory, specs
@@ -68,9 +67,8 @@ def stepped(name: str, state: Any, action: Any, *kwargs: tuple[str, Any]) -> tup
     _, _, step = device(name, *kwargs)
     env = original(name, *kwargs)
     one = np.float32(state)
-    given = CartPole(*one) if name.startswith("CartPole") else one
     discrete = not isinstance(action, list)
-    _, *ours = step(given, np.int32(action) if discrete else np.float32(action), reset_key(0))
+    _, *ours = step(one, np.int32(action) if discrete else np.float32(action), reset_key(0))
     env.state = np.float64(one)
     env.steps_beyond_terminated = env.last_u = None
     obs, reward, terminated, truncated, _ = env.step(action if discrete else np.float32(action))

@@ -81,6 +81,13 @@ class OutputLayout:
             for name, (start, stop, shape, dtype) in self.fields.items()
         }
 
+    def unpack(self, rows: jax.Array) -> dict[str, jax.Array]:
+        """`read` inside a compiled program."""
+        return {
+            name: jax.lax.bitcast_convert_type(rows[:, start:stop], dtype).reshape(-1, *shape)
+            for name, (start, stop, shape, dtype) in self.fields.items()
+        }
+
     def action(self, row: np.ndarray) -> np.ndarray:
         """The actions ``[N, ...]`` in one row ``[words]``."""
         start, stop, shape, dtype = self.fields["action"]

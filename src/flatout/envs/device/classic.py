@@ -9,7 +9,6 @@ of Runge-Kutta then sees accelerations of tens of thousands.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,17 +19,11 @@ from flatout.types import Array, ContinuousSpec, DiscreteSpec, ObservationSpec
 NEVER = False
 
 
-class CartPole(NamedTuple):
-    """Positions in metres and radians, speeds per second."""
-
-    x: Array
-    x_speed: Array
-    angle: Array
-    angle_speed: Array
-
-
 def cartpole(limit: int | None = 500, sutton_barto_reward: bool = False) -> DeviceEnv:
     """``CartPole-v1`` (with a limit of 200: ``CartPole-v0``); source: ``cartpole.py``.
+
+    The state is ``[4]``, what is observed: position in metres and its speed, the pole's angle in
+    radians and its speed.
 
     Args:
         limit: steps of an episode.
@@ -40,23 +33,21 @@ def cartpole(limit: int | None = 500, sutton_barto_reward: bool = False) -> Devi
     total = cart + pole
     x_limit, angle_limit = 2.4, 12 * 2 * math.pi / 360
 
-    def reset(key: Array) -> tuple[CartPole, Array]:
-        obs = jax.random.uniform(key, (4,), minval=-0.05, maxval=0.05)
-        return CartPole(*obs), obs
+    def reset(key: Array) -> tuple[Array, Array]:
+        s = jax.random.uniform(key, (4,), minval=-0.05, maxval=0.05)
+        return s, s
 
-    def step(s: CartPole, action: Array, key: Array) -> tuple[CartPole, *tuple[Array, ...]]:
+    def step(s: Array, action: Array, key: Array) -> tuple[Array, ...]:
+        _, x_speed, angle, angle_speed = s
         force = jnp.where(action == 1, force_size, -force_size)
-        cos, sin = jnp.cos(s.angle), jnp.sin(s.angle)
-        push = (force + pole * half_length * s.angle_speed**2 * sin) / total
+        cos, sin = jnp.cos(angle), jnp.sin(angle)
+        push = (force + pole * half_length * angle_speed**2 * sin) / total
         turn = (gravity * sin - cos * push) / (half_length * (4 / 3 - pole * cos**2 / total))
         x_turn = push - pole * half_length * turn * cos / total
-        s = CartPole(
-            s.x + tau * s.x_speed, s.x_speed + tau * x_turn,
-            s.angle + tau * s.angle_speed, s.angle_speed + tau * turn,
-        )  # fmt: skip
-        failed = (jnp.abs(s.x) > x_limit) | (jnp.abs(s.angle) > angle_limit)
+        s = s + tau * jnp.stack([x_speed, x_turn, angle_speed, turn])
+        failed = (jnp.abs(s[0]) > x_limit) | (jnp.abs(s[2]) > angle_limit)
         reward = jnp.where(failed, -1.0, 0.0) if sutton_barto_reward else jnp.ones(())
-        return s, jnp.stack(s), reward, failed, jnp.asarray(NEVER)
+        return s, s, reward, failed, jnp.asarray(NEVER)
 
     return DeviceEnv("CartPole", _vector(4), DiscreteSpec(2), limit, reset, step)
 
