@@ -166,7 +166,8 @@ class Rollout:
     def _drawn(self, key: Array, number: jax.Array) -> Pool:
         """The first states of the episodes from `number` on."""
         keys = _keys(key, number + jnp.arange(self.size), RESETS)
-        return Pool(*jax.vmap(self.env.reset)(keys), number, number)
+        env, obs = jax.vmap(self.env.reset)(keys)
+        return Pool(env, obs, number, number)
 
     def _short(self, pool: Pool) -> jax.Array:
         """Whether all environments together might need more states than are left."""
@@ -233,12 +234,12 @@ class Rollout:
             truncated |= length >= self.env.limit
         terminated, truncated = active & terminated, active & truncated & ~terminated
         done = terminated | truncated
-        values = state.values
-        if "q_max" in extras:
+        values: Any = state.values
+        if values is not None:
             values = _valued(values, extras["q_max"], active)
         code = terminated * TERMINATED + truncated * TRUNCATED + active * VALID + length * COUNTED
         record = {"action": action, **extras, "code": code, "reward": reward, "total": total}
-        if "q_max" in extras:
+        if values is not None:
             record["q_mean"] = _mean(values)
         rows = self._written(rows, t, obs, after, truncated, record)
         kept = active & ~done
@@ -336,11 +337,12 @@ class Rollout:
         envs = jnp.arange(self.num_envs)
         at = t * self.num_envs + envs
         if len(finals) > 2:  # most are not written
+            assert cut is not None
             slot = jnp.where(truncated, cut, len(finals))
             finals = finals.at[slot, envs].set(after, mode="drop")
             places = places.at[slot, envs].set(at, mode="drop")
         else:
-            chosen = truncated[None]
+            chosen: Any = truncated[None]
             if cut is not None:
                 chosen &= cut == jnp.arange(len(finals))[:, None]
             finals, places = _where(chosen, after[None], finals), jnp.where(chosen, at, places)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import numpy as np
 from flatout.algorithms.base import shapes_of
 from flatout.errors import CheckpointError
 from flatout.hardware.backend import product_precision
+from flatout.learner.memory import size_mb
 from flatout.learner.programs import Programs
 from flatout.samplers.device import DeviceSampler, ended
 from flatout.samplers.rollout import Ends, RolloutState
@@ -24,6 +26,10 @@ from flatout.types import Episodes, Metrics, Snapshot
 
 CHUNK_S = 0.5
 """Seconds that a chunk should take."""
+
+AHEAD_S, MOST_AHEAD_MB = 0.1, 64
+"""Chunks that take less are begun before the host has read the one before, if their replay takes
+less: there are three of it then."""
 
 GROWTH = 8
 """A chunk is at most so many times as long as the one before: the first tell how long they take."""
@@ -79,6 +85,14 @@ class Chunk:
     taken: int = 0
 
 
+class Ahead(NamedTuple):
+    """A chunk that runs while the host still reads the one before."""
+
+    before: Carry | Part
+    length: int
+    made: Future[tuple[Carry, Told]]
+
+
 class FusedSchedule(Schedule):
     """Iterations in chunks: as many as about half a second takes, never across what is due.
 
@@ -95,6 +109,10 @@ class FusedSchedule(Schedule):
         self._programs, self._together = programs, programs.together
         self._program: Any = None
         self._room: Any = None  # for what the next chunk tells
+        self._ahead: Ahead | None = None
+        self._asked = 1  # iterations, by the last `advance`
+        self._thread = ThreadPoolExecutor(1, "chunks")
+        self._runs_ahead = size_mb(self.learner.buffer.device_state()) < MOST_AHEAD_MB
         rollout = self._sampler.rollout
         kept = rollout.spec.horizon * rollout.num_envs
         self._most = min(max(MOST_KEPT // kept, 1), MOST)
@@ -185,6 +203,7 @@ class FusedSchedule(Schedule):
 
     def advance(self, n: int) -> Iterator[Metrics]:
         self._settle()
+        self._asked = n
         while n > 0:
             chunk = self._dispatched(min(n, self._length()))
             n -= chunk.count
@@ -211,17 +230,37 @@ class FusedSchedule(Schedule):
             learner.carry(before.leaves, before.store)
         with self._discardable(), self._spans.span("fused"):
             begin = time.perf_counter()
-            if self._together is None:
-                after, told = self._called(before, count)
-            else:
+            if self._together is not None:
                 after, told, count = self._together.run(self._programs.member, self, before, count)
-            self._each_s, self._last = (time.perf_counter() - begin) / count, count
+            elif (ahead := self._taken(before, count)) is not None:
+                (after, told), count = ahead.made.result(), ahead.length
+            else:
+                after, told = self._called(before, count)
+            took = time.perf_counter() - begin
+            self._each_s, self._last = took / count, count
         self._carry = after
+        if self._together is None and self._runs_ahead and took < AHEAD_S:
+            self._begin_ahead(after)
         ends = told.ends
         iterations = np.nonzero(ends.length)[0]
         places = np.searchsorted(iterations, np.arange(count + 1))
         self._chunk = Chunk(before, count, told, ended(ends), places)
         return self._chunk
+
+    def _begin_ahead(self, carry: Carry) -> None:
+        """Begin the chunk that will probably be asked for."""
+        length = min(self._length(), self._asked)
+        self._ahead = Ahead(carry, length, self._thread.submit(self._called, carry, length))
+
+    def _taken(self, before: Carry | Part, count: int) -> Ahead | None:
+        """The chunk that was begun ahead, if it is one that is asked for."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return None
+        if ahead.before is before and ahead.length <= count:
+            return ahead
+        ahead.made.result()  # it cannot be stopped, and its room is needed
+        return None
 
     def _told(self, chunk: Chunk, number: int) -> Metrics:
         """One iteration's metrics."""
@@ -245,6 +284,7 @@ class FusedSchedule(Schedule):
             return
         if chunk.taken < chunk.count:
             with self._spans.span("fused"):
+                self._taken(chunk.before, 0)
                 self._carry = self._first(chunk)
         carry, self._chunk = self._carry, None
         carry = carry.taken() if isinstance(carry, Part) else carry
@@ -295,6 +335,10 @@ class FusedSchedule(Schedule):
             )
         self._carry = self._chunk = None
         return notes
+
+    def close(self) -> None:
+        self._thread.shutdown()
+        super().close()
 
     def publish_newest(self) -> None:
         """Nothing: the program acts with its own state."""
