@@ -187,7 +187,7 @@ def test_a_run_on_the_host_does_not_go_on_on_the_device() -> None:
 
 def test_a_fused_run_is_told_and_explained(flatout: Any, tmp_path: Path) -> None:
     words = ("--env", "CartPole-v1", "--env-backend", "device", "--envs", 2, "--n-steps", 32,
-             "--batch-size", 32, "--steps", 6400, "--log-every", 640, "--eval-every", 3200,
+             "--batch-size", 32, "--steps", 51_200, "--log-every", 12_800, "--eval-every", 25_600,
              "--eval-episodes", 2, "--run-dir", tmp_path)  # fmt: skip
     result = flatout("train", "ppo", *words)
     assert result.code == 0, result.err
@@ -195,7 +195,7 @@ def test_a_fused_run_is_told_and_explained(flatout: Any, tmp_path: Path) -> None
     told = flatout("explain", tmp_path)
     assert told.code == 0, told.err
     assert "one program acts, steps and learns" in told.out
-    host = ("--env-backend", "host", "--run-dir", tmp_path / "host")
+    host = ("--env-backend", "host", "--steps", 6400, "--run-dir", tmp_path / "host")
     assert flatout("train", "ppo", *words[:-2], *host).code == 0
     report = tmp_path / "report.json"
     assert flatout("explain", tmp_path / "host", "--json", report).code == 0
