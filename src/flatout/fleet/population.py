@@ -34,13 +34,8 @@ class Following(Interrupts):
         self._signals = signals
         self.installed = True
 
-    @property
-    def signum(self) -> int | None:
-        return self._signals.signum
-
-    @signum.setter
-    def signum(self, value: int | None) -> None:
-        pass  # the main thread's
+    def check(self) -> None:
+        self._signals.check()
 
 
 @dataclass

@@ -105,8 +105,8 @@ def _never_cuts(env: DeviceEnv) -> bool:
     if any(id(variable) in needed for variable in program.invars):
         return False
     with jax.ensure_compile_time_eval():
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (state, action))
-        return not env.step(*zeros, key)[-1]
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), state)
+        return not env.step(zeros, jnp.zeros(action.shape, action.dtype), key)[-1]
 
 
 def final_rows(env: DeviceEnv, horizon: int) -> int:
