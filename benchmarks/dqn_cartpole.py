@@ -2,7 +2,8 @@
 
 8 environments, minibatches of 32, one update per 4 environment steps, networks of 64x64: 8 updates
 after every 4 vector steps on every side; Flatout once more with longer turns of the same ratio,
-1,024 steps and then their 256 updates, which changes what is learned from. Rates are taken after
+1,024 steps and then their 256 updates, which changes what is learned from, and once with its twin
+of the environment in one program. Rates are taken after
 exploration has fallen to its final 5 %, so that all sides act mostly with their networks. Training
 writes what each program writes by default: Flatout metrics, TensorBoard events and checkpoints with
 the replay memory in them; the peers nothing.
@@ -17,7 +18,7 @@ from report import RATIO_HEAD, per_round, provenance, ratio_row, table, write_se
 from window import SPEED_HEAD, Work, phase_table, rates, speed_row, windowed
 
 NAME = "dqn_cartpole"
-OURS, FIRST = "flatout", "flatout, sample first"
+OURS, FIRST, FUSED = "flatout", "flatout, sample first", "flatout, one program"
 ENVS, BATCH = 8, 32
 LOG_EVERY = 2048
 EXPLORATION = 0.1
@@ -51,9 +52,9 @@ def benchmark(args: argparse.Namespace) -> None:
         "--threads", str(args.peer_threads),
     )  # fmt: skip
 
-    def ours(name: str, seed: int, work: Work) -> Command:
+    def ours(name: str, seed: int, work: Work, *more: str) -> Command:
         return train_command(
-            args, NAME, name, seed, *flags, *work.flags(), "--log-every", str(LOG_EVERY),
+            args, NAME, name, seed, *flags, *work.flags(), "--log-every", str(LOG_EVERY), *more,
             algorithm="dqn", finish=windowed(work.window_from),
         )  # fmt: skip
 
@@ -61,6 +62,7 @@ def benchmark(args: argparse.Namespace) -> None:
         {
             OURS: lambda seed: ours("flatout", seed, work),
             FIRST: lambda seed: ours("first", seed, first),
+            FUSED: lambda seed: ours("fused", seed, work, "--env-backend", "device"),
             "sb3": lambda seed: peer_command(
                 args, "sb3_offpolicy.py", seed, "--library", "sb3", *peer
             ),
@@ -83,6 +85,7 @@ def section(args: argparse.Namespace, rows: dict[str, list[Row]], work: Work, fi
         ("flatout / sbx, while learning", per_round(rate[OURS], rate["sbx"])),
         ("flatout sample first / sb3, while learning", per_round(rate[FIRST], rate["sb3"])),
         ("flatout sample first / sbx, while learning", per_round(rate[FIRST], rate["sbx"])),
+        ("flatout one program / sb3, while learning", per_round(rate[FUSED], rate["sb3"])),
         ("sb3 / flatout, whole process time", per_round(whole["sb3"], whole[OURS])),
         ("sbx / flatout, whole process time", per_round(whole["sbx"], whole[OURS])),
     ]
@@ -101,7 +104,7 @@ def section(args: argparse.Namespace, rows: dict[str, list[Row]], work: Work, fi
 
 {table(RATIO_HEAD, [ratio_row(label, values) for label, values in ratios])}
 
-{phase_table({side: rows[side] for side in (OURS, FIRST)})}
+{phase_table({side: rows[side] for side in (OURS, FIRST, FUSED)})}
 """
 
 

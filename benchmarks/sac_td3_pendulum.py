@@ -80,6 +80,10 @@ def run(args: argparse.Namespace, algorithm: str, work: Work) -> dict[str, list[
             args, NAME, f"{algorithm}-flatout", seed, *flags, "--log-every", str(LOG_EVERY),
             algorithm=algorithm, finish=windowed(work.window_from),
         ),
+        f"{algorithm}, one program": lambda seed: train_command(
+            args, NAME, f"{algorithm}-fused", seed, *flags, "--log-every", str(LOG_EVERY),
+            "--env-backend", "device", algorithm=algorithm, finish=windowed(work.window_from),
+        ),
         f"{algorithm}, sb3": peer("sb3"),
         f"{algorithm}, sbx": peer("sbx"),
     }  # fmt: skip
@@ -110,6 +114,10 @@ def section(args: argparse.Namespace, rows: dict[str, list[Row]], work: Work) ->
         ratios += [
             (f"{algorithm}: flatout / sb3, while learning", per_round(rates(ours), rates(sb3))),
             (f"{algorithm}: flatout / sbx, while learning", per_round(rates(ours), rates(sbx))),
+            (
+                f"{algorithm}: one program / arithmetic limit, updates/s",
+                per_round(rates(rows[f"{algorithm}, one program"], "updates"), limit),
+            ),
             (f"{algorithm}: sb3 / flatout, whole process time", per_round(whole[1], whole[0])),
             (
                 f"{algorithm}: flatout / arithmetic limit, updates/s",

@@ -135,6 +135,28 @@ def test_one_program_learns_what_its_parts_learn(algorithm: str) -> None:
     assert furthest(found[0], found[2]) < 1e-4
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "genetic"])
+def test_shards_learn_the_same_on_one_device_and_on_two(algorithm: str) -> None:
+    found: list[Any] = []
+    for placement in ("act=cpu sampler=device schedule=fused",
+                      "act=cpu,cpu:1 sampler=device schedule=fused",
+                      "act=cpu sampler=device replay=device"):  # fmt: skip
+        more = {"placement": placement, "shards": 2, "reduce": "ordered", "batch_size": 32}
+        if algorithm == "genetic":
+            del more["batch_size"]
+        with parts(algorithm, **more) as made:
+            told = list(made.schedule.advance(4))
+            found.append((made.schedule.snapshot(), told))
+    (one, told), (two, other), (apart, _) = found
+    assert furthest(one.arrays, two.arrays) < 1e-5
+    assert [m.steps for m in told] == [m.steps for m in other]
+    jax.tree.map(np.testing.assert_array_equal, told[-1].episodes, other[-1].episodes)
+    mine, theirs = (
+        {n: a for n, a in each.arrays.items() if n.startswith(PREFIX)} for each in (one, apart)
+    )
+    assert furthest(mine, theirs) < 1e-4
+
+
 def test_episodes_are_what_the_environment_played() -> None:
     with parts("ppo") as made:
         told = list(made.schedule.advance(40))

@@ -124,24 +124,30 @@ class DeviceReplay(Replay):
 
     def counts(self) -> Counts:
         ledger = self.ledger
-        return Counts(np.int32(ledger.head), np.int32(ledger.finals), ledger.age.copy())
+        each = [np.full(self._shards, n, np.int32) for n in (ledger.head, ledger.finals)]
+        return Counts(each[0], each[1], ledger.age.copy().reshape(*self._shards, -1))
 
     def fed(self, trajectory: Trajectory, counts: Counts) -> tuple[DispatchInputs, Counts]:
         """See `Buffer.fed`: what `Ledger.ingest` does on the host."""
         assert trajectory.ended is not None
         geometry, truncated = self._shard, trajectory.truncated
-        rows, num_envs = truncated.shape
+        shards, (rows, num_envs) = self._algorithm.shards, truncated.shape
 
         def older(age: jax.Array, ended: jax.Array) -> tuple[jax.Array, jax.Array]:
             age = jnp.where(ended, 0, jnp.minimum(age, MAX_AGE - 1) + 1).astype(jnp.uint8)
             return age, age
 
         last, ages = jax.lax.scan(older, counts.age, trajectory.ended)
-        # Final observations are numbered in the order of their steps.
-        slot = counts.finals + jnp.cumsum(truncated.reshape(-1)) - 1
+        # Final observations, those of all shards, are numbered in the order of their steps.
+        every = shards.gather(truncated.T).T
+        slots = (counts.finals + jnp.cumsum(every.reshape(-1)) - 1).reshape(every.shape)
+        slot = shards.local(slots.T).T
         room = self._shapes.finals.shape[0]
-        number = jnp.take(slot, trajectory.final_index, mode="clip") % room
+        number = jnp.take(slot.reshape(-1), trajectory.final_index, mode="clip") % room
         used = trajectory.final_index < rows * num_envs
+        finals = shards.gather(geometry.newest(trajectory.final_obs))
+        places = shards.gather(jnp.where(used, number, room))
+        key = jnp.asarray(self._key)[shards.index()] if self._shards else self._key
         made = self._replay.due(counts.head * num_envs)
         due = self._replay.due((counts.head + rows) * num_envs) - made
         steps = jnp.int32(rows * num_envs * self._replay.shards)
@@ -149,20 +155,19 @@ class DeviceReplay(Replay):
         piece = Piece(
             frames=geometry.newest(obs), actions=trajectory.actions, rewards=trajectory.rewards,
             terminated=trajectory.terminated, truncated=truncated,
-            age=jnp.concatenate([counts.age[None], ages]), slot=slot.reshape(rows, num_envs),
+            age=jnp.concatenate([counts.age[None], ages]), slot=slot,
         )  # fmt: skip
-        inputs = DispatchInputs(
-            piece, geometry.newest(trajectory.final_obs), jnp.where(used, number, room), self._key,
-            jnp.stack([due, steps, counts.head, made]).astype(jnp.int32),
-        )  # fmt: skip
-        finals = counts.finals + truncated.sum(dtype=jnp.int32)
-        return inputs, Counts(counts.head + rows, finals, last)
+        counters = jnp.stack([due, steps, counts.head, made]).astype(jnp.int32)
+        ingested = counts.finals + every.sum(dtype=jnp.int32)
+        inputs = DispatchInputs(piece, finals, places, key, counters)
+        return inputs, Counts(counts.head + rows, ingested, last)
 
     def passed(self, rows: int) -> None:
         self.ledger.head += rows
 
     def counted(self, counts: Counts) -> None:
-        self.ledger.take(int(counts.head), int(counts.finals), np.asarray(counts.age))
+        head, finals = (int(np.ravel(n)[0]) for n in (counts.head, counts.finals))
+        self.ledger.take(head, finals, np.ravel(counts.age))
 
     def _resize(self, room: int) -> None:
         old = self._shapes.finals

@@ -29,6 +29,7 @@ class ShardedBuffer(Buffer):
         self._shards = list(shards)
         self._envs = envs
         self.metrics, self.axes = shards[0].metrics, shards[0].axes
+        self.member_counts = shards[0].member_counts
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
         count = len(self._shards)
@@ -51,6 +52,12 @@ class ShardedBuffer(Buffer):
         """The shards' inputs, which come in step: all shards are due the same updates."""
         for several in zip(*(shard.batches() for shard in self._shards), strict=True):
             yield stacked(several, self.axes)
+
+    def counts(self) -> Any:
+        return stacked([shard.counts() for shard in self._shards], 0)
+
+    def fed(self, trajectory: Trajectory, counts: Any) -> tuple[Any, Any]:
+        return self._shards[0].fed(trajectory, counts)
 
     def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
         return self._shards[0].learn(state, device_state, inputs, key, hp)

@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from flatout.algorithms.base import ACT, ENVS, INIT, LEARN, RolloutSpec, raw_key, trajectory_shapes
 from flatout.algorithms.registry import build_algorithm
 from flatout.buffers.make import build_buffer
@@ -100,8 +102,8 @@ class Factory:
                 expect,
                 None if job.env is None else least_truncation(job.env),
             )
-        if job.placement.sampler == "device" and run.shards > 1:
-            raise UsageError("sampler=device does not go with --shards above 1 yet.")
+        if job.placement.schedule == "fused" and job.placement.params == "sharded":
+            raise UsageError("schedule=fused does not go with params=sharded.")
         # A learner in a thread of its own has spans of its own.
         spans = Spans() if job.placement.schedule == "overlapped" else job.spans
         return Learner(
@@ -114,13 +116,14 @@ class Factory:
         """The sampler of environments on the device, not compiled."""
         job, run = self._job, self._job.config.run
         assert job.env is not None
-        rollout = Rollout(
-            job.env, self.algorithm, self.rollout, job.config.env.envs, job.config.env.clip_reward
-        )
+        each = job.config.env.envs // run.shards
+        rollout = Rollout(job.env, self.algorithm, self.rollout, each, job.config.env.clip_reward)
+        keys = np.stack([raw_key(run.seed, ENVS, number) for number in range(run.shards)])
+        keys = keys[0] if run.shards == 1 else keys
         if job.programs.together is not None:
             rollout = replace(rollout, shared=for_all)
         return DeviceSampler(
-            rollout, backend.device(job.placement.act[0]), raw_key(run.seed, ENVS),
+            rollout, backend.device(job.placement.act[0]), keys,
             raw_key(run.seed, ACT), job.spans, run.precision,
         )  # fmt: skip
 

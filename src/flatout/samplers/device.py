@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
 import numpy as np
 
 from flatout.algorithms.parallel.packing import Bundle
+from flatout.buffers.arrays import FINALS, arrays_of, with_arrays
 from flatout.errors import CheckpointError, EnvironmentFailure
 from flatout.hardware.backend import product_precision
 from flatout.samplers.base import Sampler
@@ -26,24 +28,30 @@ class DeviceSampler(Sampler):
     Args:
         rollout: the program.
         device: where it runs.
-        env_key, act_key: raw keys of the environments' and of the acting stream.
+        env_keys: raw keys of the environments' streams, ``[2]``; those of S shards ``[S, 2]``, each
+            of which has the next N / S environments.
+        act_key: raw key of the acting stream.
         spans: where the time goes.
         precision: of products on a GPU, see `RunConfig`.
 
     Attributes:
-        rolling: the environments' state at the last committed trajectory's end.
+        rolling: the environments' state at the last committed trajectory's end; of shards with a
+            leading axis.
+        shapes: of one shard's.
     """
 
     def __init__(
-        self, rollout: Rollout, device: Device, env_key: np.ndarray, act_key: np.ndarray,
+        self, rollout: Rollout, device: Device, env_keys: np.ndarray, act_key: np.ndarray,
         spans: Spans, precision: str = "highest",
     ) -> None:  # fmt: skip
         super().__init__()
         self.rollout, self.act_key = rollout, act_key
-        self._device, self._env_key, self._spans = device, env_key, spans
+        self._device, self._env_keys, self._spans = device, env_keys, spans
+        self._shards = env_keys.shape[:-1]  # () or (S,)
         self._precision = precision
         self._bundle = Bundle(rollout.algorithm.actor_shapes)
-        self.shapes = jax.eval_shape(rollout.start, env_key, np.int32(0))
+        key = env_keys.reshape(-1, 2)[0]
+        self.shapes = jax.eval_shape(rollout.start, key, np.int32(0))
         self.rolling: RolloutState | None = None
         self._next: RolloutState | None = None
         self._steps = 0
@@ -54,11 +62,21 @@ class DeviceSampler(Sampler):
         on = jax.sharding.SingleDeviceSharding(self._device)
         with product_precision(self._device, self._precision):
             program = jax.jit(self._collect, in_shardings=on, out_shardings=on)
-            lowered = program.lower(self._bundle.shapes, self.shapes, self.act_key)
+            lowered = program.lower(self._bundle.shapes, self.all_shapes, self.act_key)
             self._program = lowered.compile()
 
+    @property
+    def all_shapes(self) -> RolloutState:
+        """The shapes of `rolling`."""
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((*self._shards, *leaf.shape), leaf.dtype), self.shapes
+        )
+
     def _collect(self, params: Any, state: RolloutState, key: Any) -> Any:
-        return self.rollout(self._bundle.unpack(params), state, key)
+        actor = self._bundle.unpack(params)
+        if not self._shards:
+            return self.rollout(actor, state, key)
+        return jax.vmap(self.rollout, (None, 0, None))(actor, state, key)
 
     def publish(self, bundle: tuple[Any, ...], version: int, spans: Spans) -> None:
         """Set the parameters, as `Policy.publish`."""
@@ -70,15 +88,20 @@ class DeviceSampler(Sampler):
         return self._steps
 
     def start(self) -> None:
+        each = self.rollout.num_envs
+        first = each * np.arange(math.prod(self._shards), dtype=np.int32).reshape(self._shards)
+        start = jax.vmap(self.rollout.start) if self._shards else self.rollout.start
         with self._spans.span("env"), jax.default_device(self._device):
-            self.rolling = jax.jit(self.rollout.start)(self._env_key, np.int32(0))
+            self.rolling = jax.jit(start)(self._env_keys, first)
 
     def collect(self) -> Trajectory:
         with self._spans.span("env"):  # acting, too
             found = self._program(self._params, self.rolling, self.act_key)
             trajectory, ends, self._next = found
             trajectory, ends = jax.device_get((trajectory, ends))
-        self.check(bool(ends.finite))
+        self.check(bool(np.all(ends.finite)))
+        if self._shards:
+            trajectory, ends = beside(trajectory), side_by_side(ends)
         episodes = ended(ends)
         self.episodes = [Episode(*one) for one in zip(*episodes, strict=True)]
         valid = trajectory.valid
@@ -106,7 +129,8 @@ class DeviceSampler(Sampler):
     def state(self) -> dict[str, Any]:
         assert self.rolling is not None
         arrays = named_leaves(jax.device_get(self.rolling), ARRAYS)
-        return {"arrays": arrays, "obs": np.asarray(self.rolling.obs), "actions": []}
+        obs = np.asarray(self.rolling.obs)
+        return {"arrays": arrays, "obs": obs, "actions": []}
 
     def restore(self, state: dict[str, Any]) -> list[str]:
         arrays = state["arrays"]
@@ -115,12 +139,40 @@ class DeviceSampler(Sampler):
                 "it was saved with environments that step on the host: resume it with "
                 "--env-backend host."
             )
-        rolling = rebuild(leaf_names(self.shapes, ARRAYS), self.shapes, arrays)
+        shapes = self.all_shapes
+        rolling = rebuild(leaf_names(shapes, ARRAYS), shapes, arrays)
         self.rolling = jax.device_put(rolling, self._device)
         return []
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def side_by_side(ends: Ends) -> Ends:
+    """The ends of S shards ``[S, ..., T, n]`` as those of all environments ``[..., T, S * n]``."""
+
+    def joined(leaf: np.ndarray) -> np.ndarray:
+        moved = np.moveaxis(leaf, 0, -2)
+        return moved.reshape(*moved.shape[:-2], -1)
+
+    return Ends(joined(ends.length), joined(ends.total), joined(ends.q_max), ends.finite.all(0))
+
+
+def beside(parts: Trajectory) -> Trajectory:
+    """The trajectory of all environments, from arrays of S shards ``[S, ...]``: the inverse of
+    `flatout.buffers.arrays.split`."""
+    shards, steps, each = parts.rewards.shape
+
+    def joined(name: str, leaf: np.ndarray) -> np.ndarray:
+        if name in (*FINALS, "last_obs"):
+            return leaf.reshape(-1, *leaf.shape[2:])
+        return np.moveaxis(leaf, 0, 1).reshape(steps, -1, *leaf.shape[3:])
+
+    row, env = np.divmod(parts.final_index, each)
+    shard = np.arange(shards)[:, None]
+    index = np.where(row < steps, (row * shards + shard) * each + env, steps * shards * each)
+    parts = parts._replace(final_index=index.astype(np.int32))
+    return with_arrays(parts, {name: joined(name, a) for name, a in arrays_of(parts).items()})
 
 
 def ended(ends: Ends) -> Episodes:

@@ -18,7 +18,7 @@ from flatout.errors import CheckpointError
 from flatout.hardware.backend import product_precision
 from flatout.learner.memory import size_mb
 from flatout.learner.programs import Programs
-from flatout.samplers.device import DeviceSampler, ended
+from flatout.samplers.device import DeviceSampler, ended, side_by_side
 from flatout.samplers.rollout import Ends, RolloutState
 from flatout.schedules.base import Schedule
 from flatout.schedules.together import Part
@@ -41,11 +41,6 @@ MOST = 512
 """Iterations of one chunk."""
 
 
-def copied(told: Any, count: int) -> Any:
-    """The first rows, on the host; the memory in which they lay is free for the next chunk."""
-    return jax.tree.map(lambda leaf: np.array(np.asarray(leaf)[:count]), told)
-
-
 class Carry(NamedTuple):
     """What one iteration hands to the next: the learning state's leaves, the buffer's device state
     and counts, and the environments."""
@@ -63,6 +58,10 @@ class Told(NamedTuple):
     scalars: Any
     steps: Any
     ends: Ends
+
+
+CARRIED, TOLD = Carry(None, 0, 0, 0), Told(None, None, 0)  # type: ignore[arg-type]
+"""Which of it each shard has for itself."""
 
 
 @dataclass
@@ -114,7 +113,7 @@ class FusedSchedule(Schedule):
         self._thread = ThreadPoolExecutor(1, "chunks")
         self._runs_ahead = size_mb(self.learner.buffer.device_state()) < MOST_AHEAD_MB
         rollout = self._sampler.rollout
-        kept = rollout.spec.horizon * rollout.num_envs
+        kept = rollout.spec.horizon * rollout.num_envs * self.learner.mesh.shards
         self._most = min(max(MOST_KEPT // kept, 1), MOST)
         self._rows = rollout.spec.horizon
         self._carry: Carry | Part | None = (
@@ -143,29 +142,34 @@ class FusedSchedule(Schedule):
 
     def _compiled(self) -> Any:
         learner, sampler = self.learner, self._sampler
-        leaves = jax.tree.leaves(learner.shapes)
         store, counts = learner.buffer.device_state(), learner.buffer.counts()
-        carry = Carry(leaves, shapes_of(store), shapes_of(counts), sampler.shapes)
-        axes = Carry(None, 0, 0, 0)  # type: ignore[arg-type]
-        told = Told(None, None, 0)  # type: ignore[arg-type]
+        leaves = jax.tree.leaves(learner.shapes)
+        carry = Carry(leaves, shapes_of(store), shapes_of(counts), sampler.all_shapes)
         program = learner.mesh.program(
-            self.made, (axes, told, None, None, None, None), (axes, told), donate=(1,)
+            self.made, (CARRIED, TOLD, None, None, None, None), (CARRIED, TOLD), donate=(1,)
         )
         with product_precision(learner.device, learner.precision):
-            return program.lower(carry, self.told, np.int32(0), *self.keys).compile()
+            return program.lower(carry, self._empty(), np.int32(0), *self.keys).compile()
 
     # --- The program --------------------------------------------------------------------------
 
     @cached_property
     def told(self) -> Told:
-        """Room for what the iterations of a chunk tell: shapes."""
-        learner, sampler = self.learner, self._sampler
-        store, counts = learner.buffer.device_state(), learner.buffer.counts()
-        carry = Carry(jax.tree.leaves(learner.shapes), store, counts, sampler.shapes)
-        _, one = jax.eval_shape(self._iteration, carry, *self.keys)
-        return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((self._most, *leaf.shape), leaf.dtype), one
-        )
+        """Room for what a chunk's iterations tell of one shard: shapes."""
+        sampler, most = self._sampler, self._most
+        actor = sampler.rollout.algorithm.actor_shapes
+        _, ends, _ = jax.eval_shape(sampler.rollout, actor, sampler.shapes, sampler.act_key)
+        scalars = jax.ShapeDtypeStruct((len(self.learner.buffer.metrics) + 1,), np.float32)
+        one = Told(scalars, jax.ShapeDtypeStruct((), np.int32), ends)
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((most, *leaf.shape), leaf.dtype), one)
+
+    def _empty(self) -> Told:
+        """That room, of all shards."""
+        mesh, room = self.learner.mesh, self.told
+        shards = () if mesh.shards == 1 else (mesh.shards,)
+        ends = jax.tree.map(lambda leaf: np.zeros((*shards, *leaf.shape), leaf.dtype), room.ends)
+        scalars, steps = (np.zeros(leaf.shape, leaf.dtype) for leaf in room[:2])
+        return mesh.put(Told(scalars, steps, ends), TOLD)
 
     def made(
         self, carry: Carry, told: Told, count: jax.Array, key: jax.Array, act_key: jax.Array,
@@ -194,9 +198,10 @@ class FusedSchedule(Schedule):
         inputs, counts = learner.buffer.fed(trajectory, carry.counts)
         leaves, store, *published = learner.learn(carry.leaves, carry.store, inputs, key, hp)
         scalars = published[-2]
-        steps = jnp.int32(trajectory.rewards.size)
+        shards = rollout.algorithm.shards
+        steps = jnp.int32(trajectory.rewards.size * shards.count)
         if trajectory.valid is not None:
-            steps = trajectory.valid.sum(dtype=jnp.int32)
+            steps = shards.sum(trajectory.valid.sum(dtype=jnp.int32))
         return Carry(leaves, store, counts, rolling), Told(scalars, steps, ends)
 
     # --- The host -----------------------------------------------------------------------------
@@ -224,7 +229,8 @@ class FusedSchedule(Schedule):
             leaves, store = learner.carried
             rolling = self._sampler.rolling
             assert rolling is not None
-            self._carry = Carry(leaves, store, learner.buffer.counts(), rolling)
+            counts, rolling = learner.mesh.put((learner.buffer.counts(), rolling), (0, 0))
+            self._carry = Carry(leaves, store, counts, rolling)
         before = self._carry
         if isinstance(before, Carry):
             learner.carry(before.leaves, before.store)
@@ -302,10 +308,16 @@ class FusedSchedule(Schedule):
     def _called(self, carry: Any, count: int) -> tuple[Carry, Told]:
         """Run the program; what it told is on the host then."""
         room, self._room = self._room, None  # it is written over
-        if room is None:
-            room = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.told)
+        room = self._empty() if room is None else room
         after, self._room = self._program(carry, room, np.int32(count), *self.keys)
-        return after, copied(self._room, count)
+        # Copies: the memory is the next chunk's.
+        scalars, steps = (np.array(np.asarray(leaf)[:count]) for leaf in self._room[:2])
+        axis = int(self.learner.mesh.shards > 1)
+        ends = jax.tree.map(
+            lambda leaf: np.array(np.asarray(leaf)[(slice(None),) * axis + (slice(count),)]),
+            self._room.ends,
+        )
+        return after, Told(scalars, steps, side_by_side(ends) if axis else ends)
 
     @property
     def params(self) -> tuple[Any, ...]:
