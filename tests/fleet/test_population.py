@@ -111,6 +111,22 @@ def test_an_impossible_population_is_one_sentence(words: list[str], said: str) -
         members(config, None, words, Path("p"))
 
 
+def test_a_population_in_python(tmp_path: Path) -> None:
+    import flatout
+
+    made = flatout.Population(
+        "ppo", "CartPole-v1", population={"gamma": [0.9, 0.99]}, run_dir=tmp_path, envs=2,
+        n_steps=16, batch_size=16, env_backend="device",
+    ).learn(320)  # fmt: skip
+    assert {name: s["steps"] for name, s in made.summaries.items()} == {
+        "gamma=0.9": 320, "gamma=0.99": 320,
+    }  # fmt: skip
+    action = made.agent("gamma=0.9").predict(np.zeros(4, np.float32))
+    assert action in (0, 1)
+    with pytest.raises(UsageError, match="hidden changes the program"):
+        flatout.Population("ppo", "CartPole-v1", population={"hidden": [8, 16]})
+
+
 def test_a_file_lists_members(tmp_path: Path) -> None:
     file = tmp_path / "some.toml"
     file.write_text("[fast]\nlearning_rate = 1e-2\n[slow]\nlearning_rate = 1e-4\nseed = 7\n")

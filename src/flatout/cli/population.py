@@ -69,18 +69,11 @@ def train(
     """Train all members; returns the exit code."""
     from rich.console import Console
 
-    from flatout.fleet.population import Population
-    from flatout.hardware.inventory import inventory
+    from flatout.fleet.population import Population, workers
     from flatout.output import say
 
     console = Console(stderr=config.run.json)
-    hardware = inventory()
-    on_gpu = "gpu" in config.run.placement or (
-        config.run.placement.strip() == "auto" and bool(hardware.usable_gpus)
-    )  # fmt: skip
-    # One program for all fills a card; on a CPU each core is filled by a member of its own.
-    workers = 0 if on_gpu else min(hardware.cores, len(found))
-    population = Population(found, workers, resume, interrupts)
+    population = Population(found, workers(config, len(found)), resume, interrupts)
     shown = _Shown(population, console, config)
     try:
         population.run(shown.look)

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flatout.config.schema import TrainConfig
 from flatout.errors import FlatoutError
 from flatout.fleet.members import Member
+from flatout.hardware.inventory import inventory
 from flatout.learner.programs import Programs
 from flatout.run.interrupts import Interrupts
 from flatout.run.progress import Display, Progress
@@ -24,6 +26,17 @@ from flatout.schedules.together import Together
 from flatout.storage.run_folder import RunFolder
 
 LOOK_S = 0.1
+
+
+def workers(config: TrainConfig, count: int) -> int:
+    """How many of so many members train at the same time; 0 for all as one program, which fills a
+    GPU. On a CPU each core is filled by a member of its own."""
+    hardware, placement = inventory(), config.run.placement.strip()
+    automatic = placement == "auto" and bool(hardware.usable_gpus)
+    on_device = config.env.env_backend == "device" or "sampler=device" in placement
+    if on_device and ("gpu" in placement or automatic):
+        return 0
+    return min(hardware.cores, count)
 
 
 class Following(Interrupts):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -158,7 +158,8 @@ class FusedSchedule(Schedule):
         """Room for what a chunk's iterations tell of one shard: shapes."""
         sampler, most = self._sampler, self._most
         actor = sampler.rollout.algorithm.actor_shapes
-        _, ends, _ = jax.eval_shape(sampler.rollout, actor, sampler.shapes, sampler.act_key)
+        alone = replace(sampler.rollout, shared=lambda flag: flag)  # no axis of members here
+        _, ends, _ = jax.eval_shape(alone, actor, sampler.shapes, sampler.act_key)
         scalars = jax.ShapeDtypeStruct((len(self.learner.buffer.metrics) + 1,), np.float32)
         one = Told(scalars, jax.ShapeDtypeStruct((), np.int32), ends)
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((most, *leaf.shape), leaf.dtype), one)

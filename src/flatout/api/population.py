@@ -1,0 +1,81 @@
+"""Many agents at once in Python; see docs/populations.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from flatout.api import Agent
+from flatout.api.load import load_any
+from flatout.config.settings import load_preset, resolve
+from flatout.errors import FlatoutError, UsageError
+from flatout.fleet.members import FOLDER, Member, members, save
+from flatout.fleet.population import Population as Members
+from flatout.fleet.population import workers
+from flatout.run.interrupts import Interrupts
+from flatout.storage.run_folder import default_folder
+
+
+class Population:
+    """Members that differ in their seeds and in settings that change no program.
+
+    Args:
+        algorithm: its name.
+        env: an id or ``"module:factory"``.
+        seeds: so many, from the settings' `seed` on.
+        population: values by setting: every combination is a member.
+        run_dir: keeps a run folder for each member; by default a new one under ``runs``.
+        settings: any setting by its flag's name.
+
+    Attributes:
+        summaries: of each member by its name, after `learn`.
+
+    Raises:
+        UsageError: unknown or impossible settings, or a key that changes the program.
+    """
+
+    def __init__(
+        self, algorithm: str, env: str | None = None, *, seeds: int | None = None,
+        population: Mapping[str, Sequence[Any]] | None = None, run_dir: str | Path | None = None,
+        **settings: Any,
+    ) -> None:  # fmt: skip
+        preset = settings.pop("preset", None)
+        tuned = {} if preset is None else load_preset(preset)
+        named = {} if env is None else {"env": env}
+        self.config = resolve(algorithm, tuned, named, settings)
+        if not self.config.env.env or not self.config.hyper.acts:
+            raise UsageError("a population needs an algorithm that acts, and an environment.")
+        self._path = default_folder(self.config) if run_dir is None else Path(run_dir)
+        words = [
+            f"{key}={','.join(map(str, values))}" for key, values in (population or {}).items()
+        ]
+        self._members: list[Member] = members(self.config, seeds, words, self._path)
+        self.summaries: dict[str, dict[str, Any]] = {}
+
+    def learn(self, total_timesteps: int | None = None) -> Self:
+        """Train all members, each for so many environment steps.
+
+        Raises:
+            FlatoutError: a member failed; the others have been trained and kept.
+        """
+        steps = self.config.run.steps if total_timesteps is None else total_timesteps
+        trained = [
+            Member(one.name, resolve(one.config.algorithm, one.config.flat(), {"steps": steps}))
+            for one in self._members
+        ]
+        save(self._path, self.config, trained)
+        with Interrupts() as interrupts:
+            made = Members(trained, workers(self.config, len(trained)), False, interrupts)
+            made.run()
+        self.summaries = {state.member.name: state.summary for state in made.states}
+        if interrupts.signum is not None:
+            raise KeyboardInterrupt
+        for state in made.states:
+            if state.error:
+                raise FlatoutError(f"{state.member.name}: {state.error}")
+        return self
+
+    def agent(self, name: str) -> Agent:
+        """One member's agent, from its run folder."""
+        return load_any(self._path / FOLDER / name)[0]

@@ -1,0 +1,95 @@
+"""Several members as one program: each learns what it would alone, and ends by itself."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from flatout.config.settings import resolve
+from flatout.fleet.members import FOLDER, members
+from flatout.fleet.population import Population
+from flatout.run.interrupts import Interrupts
+from flatout.schedules import together
+from tests.conftest import last_saved
+from tests.schedules.test_fused import settings
+
+ROWS = 256
+
+
+def trained(path: Path, algorithm: str, words: list[str], seeds: int, **more: Any) -> Population:
+    keep = {"tensorboard": False, "checkpoint_every": 10**9, "log_every": 64}
+    config = resolve(algorithm, settings(algorithm, **(keep | more)))
+    made = Population(members(config, seeds, words, path), 0, False, Interrupts())
+    made.run()
+    return made
+
+
+def learned(folder: Path) -> dict[str, np.ndarray]:
+    return {n: a for n, a in last_saved(folder).items() if n.startswith("learner.params")}
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "genetic"])
+def test_a_member_learns_what_it_would_alone(algorithm: str, tmp_path: Path) -> None:
+    key = "noise" if algorithm == "genetic" else "learning_rate"
+    trained(tmp_path / "all", algorithm, [f"{key}=1e-3,1e-2"], 2, steps=256)
+    name = f"{key}=1e-2_seed=1"
+    trained(tmp_path / "one", algorithm, [f"{key}=1e-2"], 1, steps=256, seed=1)
+    mine, alone = (learned(tmp_path / run / FOLDER / name) for run in ("all", "one"))
+    assert mine.keys() == alone.keys()
+    for parameter, array in mine.items():
+        np.testing.assert_allclose(array, alone[parameter], atol=2e-4, err_msg=parameter)
+
+
+def test_members_end_by_themselves_and_the_rest_are_brought_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    gather = together.Together._gather
+
+    def noted(self: Any, asked: Any, axes: Any) -> None:
+        sizes.append(len(asked))
+        gather(self, asked, axes)
+
+    monkeypatch.setattr(together.Together, "_gather", noted)
+    rates = ["learning_rate=1e-3,2e-3,3e-3,1e30"]
+    made = trained(tmp_path, "ppo", rates, 1, steps=64_000, stop_at_return=30.0,
+                   max_grad_norm=1e30, normalize_observation=False)  # fmt: skip
+    ended = {state.member.name: state for state in made.states}
+    assert ended.pop("learning_rate=1e30_seed=0").error.startswith("learning diverged")
+    assert {state.ended for state in ended.values()} == {"return"}
+    assert len({state.steps for state in ended.values()}) > 1, "not all at the same iteration"
+    assert sizes[0] == 4
+    assert sizes[-1] < 4
+
+
+def test_no_step_copies_the_replay_of_all_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts: list[str] = []
+    compiled = together.Together._compiled
+
+    def noted(self: Any, schedule: Any, whole: Any) -> Any:
+        program = compiled(self, schedule, whole)
+        texts.append(program.as_text())
+        return program
+
+    monkeypatch.setattr(together.Together, "_compiled", noted)
+    trained(tmp_path, "dqn", [], 3, steps=128, buffer_size=4 * 1000)
+    rings = re.findall(r"f32\[3,4\d\d\d[,\]]", texts[0])
+    assert rings, "the members' replay is in the program"
+    chosen = re.findall(r"= (?:f32|s32|u8|pred)\[3,4\d\d\d[^ ]* select\(", texts[0])
+    assert chosen == []
+
+
+def test_part_takes_one_member_out() -> None:
+    whole = {"a": np.arange(6).reshape(3, 2), "b": np.float32(7)}
+    part = together.Part(whole, 1, {"a": 0, "b": None})
+    taken = part.taken()
+    np.testing.assert_array_equal(taken["a"], [2, 3])
+    assert taken["b"] == 7
+    assert jax.tree.leaves(taken)
