@@ -62,7 +62,9 @@ def test_learn_returns_the_agent_and_a_summary(agent: PPO) -> None:
     for name in ("time_to_return_s", "steps_to_return"):  # null where not reached
         assert summary[name] == {"1.0": None, "100000.0": None, "1000000.0": None}
     phases = summary["phases"]
-    known = "env act input transfer replay learn publish log checkpoint wait eval compile other"
+    known = (
+        "env act input transfer replay learn fused publish log checkpoint wait eval compile other"
+    )
     assert set(phases) == set(known.split())
     assert math.isclose(sum(phases.values()), 1, abs_tol=1e-6)
     assert min(phases.values()) >= 0

@@ -32,8 +32,8 @@ class Buffer:
 
     Attributes:
         metrics: the names of the scalars that `learn` returns.
-        member_counts: a pytree prefix of `counts`: None for what all members of a population have
-            in common, else 0.
+        member_counts, shard_counts: pytree prefixes of `counts`: None for what all members of a
+            population, or all shards, have in common, else 0.
         axes: a pytree prefix of the inputs of a sharded learner: 0 where each shard has its array,
             None where all shards have the same.
     """
@@ -43,6 +43,7 @@ class Buffer:
         self.metrics = algorithm.metrics
         self.axes: Any = 0
         self.member_counts: Any = 0
+        self.shard_counts: Any = 0
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
         """The shapes of what `learn` is given for trajectories of such shapes; the first are those

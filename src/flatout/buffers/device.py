@@ -75,7 +75,7 @@ class DeviceReplay(Replay):
         self._before = 0  # final observations when room was last made
         self._ingested: tuple[Any, ...] = ()
         self.axes: Any = DispatchInputs(0, None, None, 0, None)
-        self.member_counts = Counts(None, 0, 0)
+        self.member_counts, self.shard_counts = Counts(None, 0, 0), Counts(None, None, 0)
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
         rows = trajectory.rewards.shape[0]
@@ -124,8 +124,8 @@ class DeviceReplay(Replay):
 
     def counts(self) -> Counts:
         ledger = self.ledger
-        each = [np.full(self._shards, n, np.int32) for n in (ledger.head, ledger.finals)]
-        return Counts(each[0], each[1], ledger.age.copy().reshape(*self._shards, -1))
+        ages = ledger.age.copy().reshape(*self._shards, -1)
+        return Counts(np.int32(ledger.head), np.int32(ledger.finals), ages)
 
     def fed(self, trajectory: Trajectory, counts: Counts) -> tuple[DispatchInputs, Counts]:
         """See `Buffer.fed`: what `Ledger.ingest` does on the host."""
@@ -166,8 +166,7 @@ class DeviceReplay(Replay):
         self.ledger.head += rows
 
     def counted(self, counts: Counts) -> None:
-        head, finals = (int(np.ravel(n)[0]) for n in (counts.head, counts.finals))
-        self.ledger.take(head, finals, np.ravel(counts.age))
+        self.ledger.take(int(counts.head), int(counts.finals), np.ravel(counts.age))
 
     def _resize(self, room: int) -> None:
         old = self._shapes.finals

@@ -29,7 +29,7 @@ class ShardedBuffer(Buffer):
         self._shards = list(shards)
         self._envs = envs
         self.metrics, self.axes = shards[0].metrics, shards[0].axes
-        self.member_counts = shards[0].member_counts
+        self.member_counts, self.shard_counts = shards[0].member_counts, shards[0].shard_counts
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
         count = len(self._shards)

@@ -34,6 +34,9 @@ TURNS = 48
 ITERATIONS = 4
 """Simulated iterations; the first is start-up and does not count."""
 
+LONGEST_TURN_S = 5e-4
+"""The most that a sampler's bookkeeping of one turn is believed to take."""
+
 LONGEST_TRIP_S = 0.02
 """The longest way to an actor process and back that is believed."""
 
@@ -129,8 +132,12 @@ def fitted(
     )  # fmt: skip
     measured = step_s * bare.steps
     if placement.sampler != "processes":
-        more = measured - iteration_s(bare, where)[0]
-        return replace(stages, turn=max(stages.turn + more / horizon, 0.0))
+        turn = stages.turn + (measured - iteration_s(bare, where)[0]) / horizon
+        kept = min(max(turn, 0.0), LONGEST_TURN_S)
+        # More than that is chance: rare slow steps were more often seen there, or here.
+        steps = stages.env_s * stages.envs / min(stages.lanes, stages.envs, stages.cores)
+        scale = max(1.0 + (turn - kept) / max(steps, 1e-12), 0.1)
+        return replace(stages, turn=kept, env=tuple(seconds * scale for seconds in stages.env))
     if placement.inference == "local":
         none = iteration_s(replace(bare, trajectory=0.0), where)[0]
         return replace(stages, trajectory=max(measured - none, 0.0))

@@ -60,7 +60,7 @@ class Told(NamedTuple):
     ends: Ends
 
 
-CARRIED, TOLD = Carry(None, 0, 0, 0), Told(None, None, 0)  # type: ignore[arg-type]
+TOLD = Told(None, None, 0)  # type: ignore[arg-type]
 """Which of it each shard has for itself."""
 
 
@@ -145,8 +145,9 @@ class FusedSchedule(Schedule):
         store, counts = learner.buffer.device_state(), learner.buffer.counts()
         leaves = jax.tree.leaves(learner.shapes)
         carry = Carry(leaves, shapes_of(store), shapes_of(counts), sampler.all_shapes)
+        carried = Carry(None, 0, learner.buffer.shard_counts, 0)  # type: ignore[arg-type]
         program = learner.mesh.program(
-            self.made, (CARRIED, TOLD, None, None, None, None), (CARRIED, TOLD), donate=(1,)
+            self.made, (carried, TOLD, None, None, None, None), (carried, TOLD), donate=(1,)
         )
         with product_precision(learner.device, learner.precision):
             return program.lower(carry, self._empty(), np.int32(0), *self.keys).compile()
@@ -230,7 +231,8 @@ class FusedSchedule(Schedule):
             leaves, store = learner.carried
             rolling = self._sampler.rolling
             assert rolling is not None
-            counts, rolling = learner.mesh.put((learner.buffer.counts(), rolling), (0, 0))
+            buffer = learner.buffer
+            counts, rolling = learner.mesh.put((buffer.counts(), rolling), (buffer.shard_counts, 0))
             self._carry = Carry(leaves, store, counts, rolling)
         before = self._carry
         if isinstance(before, Carry):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -32,9 +32,16 @@ def for_all(flag: jax.Array) -> jax.Array:
 
 @dataclass(frozen=True)
 class Part:
-    """One member's share of what all carry."""
+    """One member's share of what all carry.
+
+    Attributes:
+        whole: what all carry, and `keys` of theirs.
+        slot: its place.
+        axes: which of it each member has for itself.
+    """
 
     whole: Any
+    keys: tuple[Any, ...]
     slot: int
     axes: Any
 
@@ -91,8 +98,8 @@ class Together:
     def again(self, schedule: FusedSchedule, part: Part, count: int) -> Any:
         """A member's carry after the first `count` iterations of a chunk, made once more."""
         with self._turn:
-            whole, _ = self._called(schedule, part.whole, count)
-        return Part(whole, part.slot, part.axes).taken()
+            whole, _ = self._called(schedule, part.whole, part.keys, count)
+        return replace(part, whole=whole).taken()
 
     def leave(self) -> None:
         """A member has ended; the others go on."""
@@ -119,14 +126,14 @@ class Together:
         )
         if not going or 2 * len(asked) <= len(self._slots):  # finished ones only cost time
             self._gather(asked, axes)
-        whole, told = self._called(schedule, self._whole, count)
+        whole, told = self._called(schedule, self._whole, self._keys, count)
         told = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], told)
         self._whole = whole
         answers: dict[int, Any] = {}
         for member in asked:
             slot = self._slots[member]
             mine = jax.tree.map(lambda leaf: leaf[slot], told)  # noqa: B023
-            answers[member] = Part(whole, slot, axes), mine, count
+            answers[member] = Part(whole, self._keys, slot, axes), mine, count
         return answers
 
     def _gather(self, asked: dict[int, Request], axes: Any) -> None:
@@ -145,25 +152,26 @@ class Together:
         keys = [request.schedule.keys for request in asked.values()]
         self._keys = tuple(np.stack(each) for each in zip(*keys, strict=True))
 
-    def _called(self, schedule: FusedSchedule, whole: Any, count: int) -> Any:
-        size = len(self._slots)
+    def _called(
+        self, schedule: FusedSchedule, whole: Any, keys: tuple[Any, ...], count: int
+    ) -> Any:
+        size = len(keys[0])
         if size not in self._programs:
-            self._programs[size] = self._compiled(schedule, whole)
-        return self._programs[size](whole, self._room(schedule), np.int32(count), *self._keys)
+            self._programs[size] = self._compiled(schedule, whole, keys)
+        return self._programs[size](whole, self._room(schedule, size), np.int32(count), *keys)
 
-    def _room(self, schedule: FusedSchedule) -> Any:
-        size = len(self._slots)
+    def _room(self, schedule: FusedSchedule, size: int) -> Any:
         return jax.tree.map(lambda leaf: np.zeros((size, *leaf.shape), leaf.dtype), schedule.told)
 
-    def _compiled(self, schedule: FusedSchedule, whole: Any) -> Any:
+    def _compiled(self, schedule: FusedSchedule, whole: Any, keys: tuple[Any, ...]) -> Any:
         axes = schedule.member_axes
         program = jax.vmap(schedule.made, (axes, 0, None, 0, 0, 0), (axes, 0), axis_name=MEMBERS)
         learner = schedule.learner
         on = jax.sharding.SingleDeviceSharding(learner.device)
         with product_precision(learner.device, learner.precision):
             jitted = jax.jit(program, in_shardings=on, out_shardings=on, donate_argnums=(1,))
-            shapes = shapes_of(whole), shapes_of(self._room(schedule))
-            return jitted.lower(*shapes, np.int32(0), *self._keys).compile()
+            shapes = shapes_of(whole), shapes_of(self._room(schedule, len(keys[0])))
+            return jitted.lower(*shapes, np.int32(0), *keys).compile()
 
 
 def sizes(count: int, each_mb: float, available_mb: float) -> Sequence[int]:
