@@ -139,6 +139,7 @@ def test_one_environment_object_is_not_stepped_by_a_probe() -> None:
         (("--seconds", "soon"), "seconds"),
         (("--machine", "/nowhere.json"), "nowhere"),
         (("--plot", "plan.txt"), "plot"),
+        (("--env-backend", "device"), "leave --env-backend"),
     ],
 )
 def test_bad_input_is_one_sentence(

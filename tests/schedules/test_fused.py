@@ -203,8 +203,13 @@ def test_what_is_not_finite_is_named() -> None:
 def test_a_run_on_the_host_does_not_go_on_on_the_device() -> None:
     with parts("ppo", env_backend="host") as host:
         saved = host.schedule.snapshot()
-    with parts("ppo") as made, pytest.raises(CheckpointError, match="--env-backend host"):
-        made.schedule.restore(saved)
+    with parts("ppo") as made:
+        there = made.schedule.snapshot()
+        with pytest.raises(CheckpointError, match="without sampler=device"):
+            made.schedule.restore(saved)
+    refused = pytest.raises(CheckpointError, match="resume it with sampler=device")
+    with parts("ppo", env_backend="host") as host, refused:
+        host.schedule.restore(there)
 
 
 def test_a_fused_run_is_told_and_explained(flatout: Any, tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def arguments_class(algorithm: str) -> type:
 
     Settings come from --preset NAME, then --config FILE.toml, then flags, later ones winning.
     --resume RUN_DIR goes on with a run. --env-kwargs KEY=VALUE ... go to the environment.
-    --trust runs a module:factory that only a file names.
+    --trust runs a module:factory that only a file names. --seeds N and --population KEY=V1,V2 ...
+    train many agents at once.
     """
     if hyper is OwnConfig:
         made.__doc__ += "--hp NAME=VALUE ... changes hyper-parameters of the algorithm.\n"

@@ -70,6 +70,11 @@ def plan(argv: list[str]) -> int:
     config, resumed = train_config(argv)
     if resumed or not config.env.env:
         raise UsageError("plan needs an algorithm and an environment, as train does.")
+    if config.env.env_backend not in (None, "host"):
+        raise UsageError(
+            f"plan compares placements of environments that step on the host; leave --env-backend "
+            f"{config.env.env_backend} out (with it everything is one program)."
+        )
     if not config.hyper.acts:
         raise UsageError(f"{config.algorithm} has no environment: there is one way to place it.")
     from rich.console import Console

@@ -96,7 +96,7 @@ class Population:
         self._workers, self._resume = workers, resume
         self._interrupts = interrupts
         self._together = None if workers else Together(len(members))
-        self._programs = Programs()
+        self._programs = Programs(several=True)
 
     def run(self, show: Callable[[], None] = lambda: None) -> None:
         """Train all; a member that fails ends by itself, the others go on.
@@ -119,7 +119,7 @@ class Population:
                 return
             programs = self._programs
             if self._together is not None:
-                programs = Programs(self._together, number)
+                programs = Programs(self._together, number, several=True)
             self._train(state, programs)
         finally:
             if self._together is not None:

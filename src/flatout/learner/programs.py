@@ -13,10 +13,11 @@ class Programs:
     Args:
         together: dispatches chunks for several members at once (`flatout.schedules.together`).
         member: this run's number among them.
+        several: other runs go on beside this one.
     """
 
-    def __init__(self, together: Any = None, member: int = 0) -> None:
-        self.together, self.member = together, member
+    def __init__(self, together: Any = None, member: int = 0, several: bool = False) -> None:
+        self.together, self.member, self.several = together, member, several
         self._made: dict[str, Any] = {}
         self._lock = threading.Lock()
 

@@ -191,7 +191,7 @@ def _compile(job: Job, task: Task, code: UserCode) -> Components:
 
 def _planner(job: Job, task: Task, code: UserCode) -> Planner | None:
     """What plans a run whose placement nobody gave and nobody planned before."""
-    if task.single or job.env is not None:
+    if task.single or job.env is not None or job.programs.several:
         return None
     if job.expected is None and not plannable(job.config):
         return None

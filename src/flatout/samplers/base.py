@@ -74,6 +74,10 @@ def check_counts(state: dict[str, Any], horizon: int, num_envs: int) -> None:
     Raises:
         CheckpointError: the first impossible one.
     """
+    if "episode" not in state:
+        raise CheckpointError(
+            "it was saved with environments that step on a device: resume it with sampler=device."
+        )
     for name in ("actions", "episode", "origin", "obs"):
         if len(state[name]) != num_envs:
             raise CheckpointError(

@@ -136,8 +136,8 @@ class DeviceSampler(Sampler):
         arrays = state["arrays"]
         if not any(name.startswith(ARRAYS) for name in arrays):
             raise CheckpointError(
-                "it was saved with environments that step on the host: resume it with "
-                "--env-backend host."
+                "it was saved with environments that step on the host: resume it without "
+                "sampler=device."
             )
         shapes = self.all_shapes
         rolling = rebuild(leaf_names(shapes, ARRAYS), shapes, arrays)
