@@ -47,8 +47,8 @@ from tests.kills import finish, spawn, wait_for
 from tests.storage.test_span_records import record
 
 Cli = Callable[..., Result]
-PPO = resolve("ppo", {"env": "LunarLander-v3", "envs": 8, "n_steps": 256, "placement": "cpu"}).flat()
-DQN = resolve("dqn", {"env": "LunarLander-v3", "placement": "cpu"}).flat()
+PPO = resolve("ppo", {"env": "Hopper-v5", "envs": 8, "n_steps": 256, "placement": "cpu"}).flat()
+DQN = resolve("dqn", {"env": "Hopper-v5", "placement": "cpu"}).flat()
 
 
 def told(
@@ -113,7 +113,7 @@ def test_on_one_core_nobody_is_told_to_use_more_processes() -> None:
 
 
 def test_calls_for_one_environment_are_shared_among_more() -> None:
-    settings = resolve("ppo", {"env": "LunarLander-v3", "placement": "cpu"}).flat()
+    settings = resolve("ppo", {"env": "Hopper-v5", "placement": "cpu"}).flat()
     found = first(told({"act": 7.0, "env": 1.0, "learn": 2.0}, settings=settings, cores=1))
     assert found.id == "acting-bound"
     words = dict(zip(found.setting[::2], found.setting[1::2], strict=True))
@@ -297,7 +297,7 @@ def test_whatever_the_times_a_diagnosis_is_sane(
 def test_settings_that_cannot_be_are_not_proposed() -> None:
     assert not possible(PPO, {"n_steps": 3, "envs": 1}, 4)
     assert not possible(PPO, {"placement": "sampler=processes workers=3x3"}, 4)
-    genetic = resolve("genetic", {"env": "LunarLander-v3"}).flat()
+    genetic = resolve("genetic", {"env": "Hopper-v5"}).flat()
     assert not possible(genetic, {"placement": "schedule=overlapped"}, 4)
     assert more_envs(genetic, 2, 4) is None
     assert more_envs(PPO | {"n_steps": 25, "batch_size": 25}, 2, 4) is None
@@ -480,7 +480,7 @@ def test_the_closing_report_has_the_verdict(flatout: Cli, tmp_path: Path) -> Non
 
 
 def test_samples_of_the_steady_state_are_the_ones_that_count() -> None:
-    config = resolve("ppo", {"env": "LunarLander-v3", "placement": "cpu"})
+    config = resolve("ppo", {"env": "Hopper-v5", "placement": "cpu"})
     lines = [{"begin": {"t": 0}}, as_line(record(0, first=True)), as_line(record(10)),
              as_line(record(11))]  # fmt: skip
     from flatout.hardware.monitor import MonitorSample
