@@ -43,7 +43,7 @@ def compare(name: str, bench: Bench) -> list[Figures]:
     task.close()
     spec = task.obs_spec
     cpu.schedule.start()
-    sampler, learner = cpu.schedule._sampler, cpu.schedule._learner
+    sampler, learner = cpu.schedule._sampler, cpu.schedule.learner
     obs = sampler.state()["obs"]
     acted = _acted(cpu, spec, obs, "highest")
     trajectory = sampler.collect()
@@ -54,7 +54,7 @@ def compare(name: str, bench: Bench) -> list[Figures]:
         raise BenchmarkError(f"{algorithm} made no update, so that nothing was compared")
     lines = []
     for precision, parts in sides.items():
-        other = parts.schedule._learner
+        other = parts.schedule.learner
         other.start()
         for array, mine in named_leaves(other.host_state(), "").items():
             assert np.array_equal(mine, before[array]), f"{array} starts otherwise"

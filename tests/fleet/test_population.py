@@ -50,6 +50,18 @@ def test_each_member_is_the_run_that_it_would_be_alone(flatout: Cli, tmp_path: P
     assert "(2 runs)" in out.out
 
 
+def test_members_with_replay_draw_with_their_own_seed(flatout: Cli, tmp_path: Path) -> None:
+    words = ("dqn", "--env", "CartPole-v1", "--env-backend", "device", "--envs", 2, "--steps", 512,
+             "--learning-starts", 32, "--train-freq", 8, "--gradient-steps", 2, "--batch-size", 8,
+             "--buffer-size", 512, "--no-tensorboard", "--quiet")  # fmt: skip
+    assert flatout("train", *words, "--seeds", 3, "--run-dir", tmp_path / "p").code == 0
+    for seed in range(3):
+        alone = tmp_path / f"{seed}"
+        assert flatout("train", *words, "--seed", seed, "--run-dir", alone).code == 0
+        member = tmp_path / "p" / FOLDER / f"seed={seed}"
+        assert furthest(last_saved(member), last_saved(alone)) == 0.0
+
+
 def test_a_member_that_fails_ends_alone(flatout: Cli, tmp_path: Path) -> None:
     grid = ("--population", "learning-rate=1e-3,1e30", "--max-grad-norm", "1e30")
     result = flatout("train", *SMALL, *grid, "--run-dir", tmp_path)

@@ -139,8 +139,8 @@ def test_groups_are_halves_for_each_device() -> None:
     [
         (("--placement", "sampler=processes workers=2x4", "--envs", "6"), "--envs is 6"),
         (("--placement", "inference=local"), "inference=local needs sampler=processes"),
-        (("--placement", "sampler=device"), "sampler=device is not available"),
-        (("--placement", "schedule=fused"), "schedule=fused is not available"),
+        (("--env-backend", "host", "--placement", "sampler=device"), "--env-backend host"),
+        (("--placement", "schedule=fused"), "needs sampler=device"),
         (("--placement", "act=cpu,cpu:1"), "in this version one process acts on one"),
         (("--worker-timeout", "0"), "worker_timeout"),
     ],

@@ -36,10 +36,10 @@ def learned(folder: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn", "genetic"])
 def test_a_member_learns_what_it_would_alone(algorithm: str, tmp_path: Path) -> None:
     key = "noise" if algorithm == "genetic" else "learning_rate"
-    steps = 64 if algorithm == "dqn" else 256  # a rounded value flips an action sooner or later
-    trained(tmp_path / "all", algorithm, [f"{key}=1e-3,1e-2"], 2, steps=steps)
+    more: dict[str, Any] = {"steps": 64 if algorithm == "dqn" else 256}
+    trained(tmp_path / "all", algorithm, [f"{key}=1e-3,1e-2"], 2, **more)
     name = f"{key}=1e-2_seed=1"
-    trained(tmp_path / "one", algorithm, [f"{key}=1e-2"], 1, steps=steps, seed=1)
+    trained(tmp_path / "one", algorithm, [f"{key}=1e-2"], 1, seed=1, **more)
     mine, alone = (learned(tmp_path / run / FOLDER / name) for run in ("all", "one"))
     assert mine.keys() == alone.keys()
     for parameter, array in mine.items():

@@ -34,6 +34,7 @@ class Buffer:
         metrics: the names of the scalars that `learn` returns.
         member_counts, shard_counts: pytree prefixes of `counts`: None for what all members of a
             population, or all shards, have in common, else 0.
+        key: what its draws are made with, ``[2]`` or for S shards ``[S, 2]``; () for none.
         axes: a pytree prefix of the inputs of a sharded learner: 0 where each shard has its array,
             None where all shards have the same.
     """
@@ -42,6 +43,7 @@ class Buffer:
         self._algorithm = algorithm
         self.metrics = algorithm.metrics
         self.axes: Any = 0
+        self.key: Any = ()
         self.member_counts: Any = 0
         self.shard_counts: Any = 0
 
@@ -74,9 +76,13 @@ class Buffer:
         """Where `fed` goes on, as NumPy arrays."""
         return ()
 
-    def fed(self, trajectory: Trajectory, counts: Any) -> tuple[Any, Any]:
+    def fed(self, trajectory: Trajectory, counts: Any, key: Any) -> tuple[Any, Any]:
         """`ingest` and `batches` within a compiled program: the inputs of the one dispatch, and
-        the counts after it. Pure; nothing is said to the host."""
+        the counts after it. Pure; nothing is said to the host.
+
+        Args:
+            key: this buffer's `key`; a program may be shared by runs that differ in it.
+        """
         raise NotImplementedError
 
     def passed(self, rows: int) -> None:

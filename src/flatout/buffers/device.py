@@ -92,7 +92,7 @@ class DeviceReplay(Replay):
             piece,
             jax.ShapeDtypeStruct((room, *ring.finals.shape[1:]), ring.finals.dtype),
             jax.ShapeDtypeStruct((room,), np.int32),
-            jax.ShapeDtypeStruct(self._key.shape, self._key.dtype),
+            jax.ShapeDtypeStruct(self.key.shape, self.key.dtype),
             jax.ShapeDtypeStruct((4,), np.int32),
         )
         return [inputs]
@@ -120,14 +120,16 @@ class DeviceReplay(Replay):
         places = np.full((space,), room, np.int32)
         for i, (number, final) in enumerate(zip(numbers, finals, strict=True)):
             frames[i], places[i] = final, number % room
-        yield DispatchInputs(piece, frames, places, self._key, counters)
+        yield DispatchInputs(piece, frames, places, self.key, counters)
 
     def counts(self) -> Counts:
         ledger = self.ledger
         ages = ledger.age.copy().reshape(*self._shards, -1)
         return Counts(np.int32(ledger.head), np.int32(ledger.finals), ages)
 
-    def fed(self, trajectory: Trajectory, counts: Counts) -> tuple[DispatchInputs, Counts]:
+    def fed(
+        self, trajectory: Trajectory, counts: Counts, key: Any
+    ) -> tuple[DispatchInputs, Counts]:
         """See `Buffer.fed`: what `Ledger.ingest` does on the host."""
         assert trajectory.ended is not None
         geometry, truncated = self._shard, trajectory.truncated
@@ -147,7 +149,6 @@ class DeviceReplay(Replay):
         used = trajectory.final_index < rows * num_envs
         finals = shards.gather(geometry.newest(trajectory.final_obs))
         places = shards.gather(jnp.where(used, number, room))
-        key = jnp.asarray(self._key)[shards.index()] if self._shards else self._key
         made = self._replay.due(counts.head * num_envs)
         due = self._replay.due((counts.head + rows) * num_envs) - made
         steps = jnp.int32(rows * num_envs * self._replay.shards)

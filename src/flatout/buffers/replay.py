@@ -63,7 +63,7 @@ class Replay(Buffer):
         assert algorithm.replay is not None
         super().__init__(algorithm)
         self._replay = algorithm.replay
-        self._shard, self._key = geometry, key
+        self._shard, self.key = geometry, key
         self._shards = key.shape[:-1]  # () or (S,)
         self._count = math.prod(self._shards)
         self._geometry = replace(geometry, num_envs=geometry.num_envs * self._count)
@@ -179,7 +179,7 @@ class HostReplay(Replay):
             row, env = self._uniform(made)
         else:
             counters = np.array([made, ledger.head], np.int32)
-            drawn = self._draw(self._priorities, self._key, counters, self._beta)
+            drawn = self._draw(self._priorities, self.key, counters, self._beta)
             row, env, weights = map(np.asarray, drawn)
         self._drawn = (row, env)
         for start in range(0, count, self._chunk):
@@ -251,7 +251,7 @@ class HostReplay(Replay):
         """`draw` without priorities for the updates from `made` on, from a block of random bits."""
         start, word, other = self._words
         if not start <= made <= start + self._block - self._most or start < 0:
-            bits = self._bits(self._key, np.int32(made))
+            bits = self._bits(self.key, np.int32(made))
             start, word, other = self._words = (made, *map(np.asarray, bits))
         updates = (..., slice(made - start, made - start + self._most), slice(None))
         first, rows = self._shard.window(self.ledger.head)

@@ -29,6 +29,7 @@ class ShardedBuffer(Buffer):
         self._shards = list(shards)
         self._envs = envs
         self.metrics, self.axes = shards[0].metrics, shards[0].axes
+        self.key = shards[0].key  # on-policy: none
         self.member_counts, self.shard_counts = shards[0].member_counts, shards[0].shard_counts
 
     def inputs(self, trajectory: Trajectory) -> list[Any]:
@@ -56,8 +57,8 @@ class ShardedBuffer(Buffer):
     def counts(self) -> Any:
         return stacked([shard.counts() for shard in self._shards], 0)
 
-    def fed(self, trajectory: Trajectory, counts: Any) -> tuple[Any, Any]:
-        return self._shards[0].fed(trajectory, counts)
+    def fed(self, trajectory: Trajectory, counts: Any, key: Any) -> tuple[Any, Any]:
+        return self._shards[0].fed(trajectory, counts, key)
 
     def learn(self, state: Any, device_state: Any, inputs: Any, key: jax.Array, hp: Any) -> Learned:
         return self._shards[0].learn(state, device_state, inputs, key, hp)

@@ -125,8 +125,9 @@ class FusedSchedule(Schedule):
 
     @property
     def keys(self) -> tuple[Any, ...]:
-        """What `made` takes beside the carry and the count."""
-        return self.learner.key, self._sampler.act_key, self.learner.hp
+        """What `made` takes beside the carry and the count: a run's own, which no program holds."""
+        learner = self.learner
+        return learner.key, learner.buffer.key, self._sampler.act_key, learner.hp
 
     @property
     def member_axes(self) -> Any:
@@ -147,7 +148,7 @@ class FusedSchedule(Schedule):
         carry = Carry(leaves, shapes_of(store), shapes_of(counts), sampler.all_shapes)
         carried = Carry(None, 0, learner.buffer.shard_counts, 0)  # type: ignore[arg-type]
         program = learner.mesh.program(
-            self.made, (carried, TOLD, None, None, None, None), (carried, TOLD), donate=(1,)
+            self.made, (carried, TOLD, None, None, 0, None, None), (carried, TOLD), donate=(1,)
         )
         with product_precision(learner.device, learner.precision):
             return program.lower(carry, self._empty(), np.int32(0), *self.keys).compile()
@@ -174,14 +175,13 @@ class FusedSchedule(Schedule):
         return mesh.put(Told(scalars, steps, ends), TOLD)
 
     def made(
-        self, carry: Carry, told: Told, count: jax.Array, key: jax.Array, act_key: jax.Array,
-        hp: jax.Array,
+        self, carry: Carry, told: Told, count: jax.Array, *keys: Any
     ) -> tuple[Carry, Told]:  # fmt: skip
-        """`count` iterations, which write over what `told` held; pure."""
+        """`count` iterations, which write over what `told` held; `keys` as there. Pure."""
 
         def body(number: jax.Array, loop: tuple[Carry, Told]) -> tuple[Carry, Told]:
             carry, told = loop
-            carry, one = self._iteration(carry, key, act_key, hp)
+            carry, one = self._iteration(carry, *keys)
 
             def put(all_: jax.Array, new: jax.Array) -> jax.Array:
                 return jax.lax.dynamic_update_index_in_dim(all_, new, number, 0)
@@ -191,13 +191,13 @@ class FusedSchedule(Schedule):
         return jax.lax.fori_loop(0, count, body, (carry, told))
 
     def _iteration(
-        self, carry: Carry, key: jax.Array, act_key: jax.Array, hp: jax.Array
+        self, carry: Carry, key: jax.Array, buffer_key: Any, act_key: jax.Array, hp: jax.Array
     ) -> tuple[Carry, Told]:
         """One trajectory, and the updates that it pays for."""
         learner, rollout = self.learner, self._sampler.rollout
         params = learner.acting(carry.leaves, hp)
         trajectory, ends, rolling = rollout(params, carry.rolling, act_key)
-        inputs, counts = learner.buffer.fed(trajectory, carry.counts)
+        inputs, counts = learner.buffer.fed(trajectory, carry.counts, buffer_key)
         leaves, store, *published = learner.learn(carry.leaves, carry.store, inputs, key, hp)
         scalars = published[-2]
         shards = rollout.algorithm.shards

@@ -150,7 +150,7 @@ class Together:
         self._whole = jax.tree.map(beside, axes, *carries, is_leaf=lambda axis: axis is None)
         self._slots = {member: slot for slot, member in enumerate(asked)}
         keys = [request.schedule.keys for request in asked.values()]
-        self._keys = tuple(np.stack(each) for each in zip(*keys, strict=True))
+        self._keys = jax.tree.map(lambda *each: np.stack(each), *keys)
 
     def _called(
         self, schedule: FusedSchedule, whole: Any, keys: tuple[Any, ...], count: int
@@ -165,7 +165,7 @@ class Together:
 
     def _compiled(self, schedule: FusedSchedule, whole: Any, keys: tuple[Any, ...]) -> Any:
         axes = schedule.member_axes
-        program = jax.vmap(schedule.made, (axes, 0, None, 0, 0, 0), (axes, 0), axis_name=MEMBERS)
+        program = jax.vmap(schedule.made, (axes, 0, None, 0, 0, 0, 0), (axes, 0), axis_name=MEMBERS)
         learner = schedule.learner
         on = jax.sharding.SingleDeviceSharding(learner.device)
         with product_precision(learner.device, learner.precision):
