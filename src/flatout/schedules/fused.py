@@ -116,9 +116,7 @@ class FusedSchedule(Schedule):
         kept = rollout.spec.horizon * rollout.num_envs * self.learner.mesh.shards
         self._most = min(max(MOST_KEPT // kept, 1), MOST)
         self._rows = rollout.spec.horizon
-        self._carry: Carry | Part | None = (
-            None  # after the newest chunk; None until it is asked for
-        )
+        self._carry: Carry | Part | None = None  # after the newest chunk, once there was one
         self._chunk: Chunk | None = None
         self._each_s = CHUNK_S  # seconds of an iteration
         self._last = 0  # iterations of the newest chunk
@@ -174,9 +172,7 @@ class FusedSchedule(Schedule):
         scalars, steps = (np.zeros(leaf.shape, leaf.dtype) for leaf in room[:2])
         return mesh.put(Told(scalars, steps, ends), TOLD)
 
-    def made(
-        self, carry: Carry, told: Told, count: jax.Array, *keys: Any
-    ) -> tuple[Carry, Told]:  # fmt: skip
+    def made(self, carry: Carry, told: Told, count: jax.Array, *keys: Any) -> tuple[Carry, Told]:
         """`count` iterations, which write over what `told` held; `keys` as there. Pure."""
 
         def body(number: jax.Array, loop: tuple[Carry, Told]) -> tuple[Carry, Told]:
