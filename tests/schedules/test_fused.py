@@ -37,6 +37,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+QUICK = ("ppo", "dqn", "genetic")
+EVERY = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SETTINGS
+]  # fmt: skip
+"""All algorithms; those that differ least from others are tried with the slow tests."""
+
+
 def settings(algorithm: str, **more: Any) -> dict[str, Any]:
     own = {"env": "CartPole-v1", "envs": 4, "steps": 10_000, "env_backend": "device"}
     return own | SETTINGS[algorithm] | more
@@ -56,7 +63,7 @@ def chunks_of(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
     monkeypatch.setattr(fused.FusedSchedule, "_length", lambda self: length)
 
 
-@pytest.mark.parametrize("algorithm", list(SETTINGS))
+@pytest.mark.parametrize("algorithm", EVERY)
 def test_chunks_never_matter(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[dict[str, np.ndarray]] = []
     told: list[Any] = []
@@ -77,7 +84,7 @@ def test_chunks_never_matter(algorithm: str, monkeypatch: pytest.MonkeyPatch) ->
     assert sum(updates for _, updates, _, _ in told[0]) > 0
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "genetic"])
+@pytest.mark.parametrize("algorithm", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
 def test_who_stops_within_a_chunk_stops_exactly_there(
     algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +103,7 @@ def test_who_stops_within_a_chunk_stops_exactly_there(
     assert stopped.data == exact.data
 
 
-@pytest.mark.parametrize("algorithm", list(SETTINGS))
+@pytest.mark.parametrize("algorithm", EVERY)
 def test_a_resumed_run_ends_with_the_same_bits(algorithm: str, tmp_path: Path) -> None:
     def train(name: str, until: int = 960, resume: bool = False) -> Path:
         more = {"steps": 960, "checkpoint_every": 100, "tensorboard": False, "log_every": 50}
@@ -120,7 +127,7 @@ def test_a_resumed_run_ends_with_the_same_bits(algorithm: str, tmp_path: Path) -
     assert rows[-1]["rollout/episodes"] > 0
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac"])
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn", pytest.param("sac", marks=pytest.mark.slow)])
 def test_one_program_learns_what_its_parts_learn(algorithm: str) -> None:
     """In one program XLA may round otherwise; a few iterations agree to what that makes."""
     found: list[dict[str, np.ndarray]] = []
@@ -135,7 +142,9 @@ def test_one_program_learns_what_its_parts_learn(algorithm: str) -> None:
     assert furthest(found[0], found[2]) < 1e-4
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "genetic"])
+@pytest.mark.parametrize(
+    "algorithm", ["dqn", *(pytest.param(n, marks=pytest.mark.slow) for n in ("ppo", "genetic"))]
+)
 def test_shards_learn_the_same_on_one_device_and_on_two(algorithm: str) -> None:
     found: list[Any] = []
     for placement in ("act=cpu sampler=device schedule=fused",

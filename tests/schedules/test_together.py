@@ -33,7 +33,9 @@ def learned(folder: Path) -> dict[str, np.ndarray]:
     return {n: a for n, a in last_saved(folder).items() if n.startswith("learner.params")}
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "genetic"])
+@pytest.mark.parametrize(
+    "algorithm", ["dqn", *(pytest.param(n, marks=pytest.mark.slow) for n in ("ppo", "genetic"))]
+)
 def test_a_member_learns_what_it_would_alone(algorithm: str, tmp_path: Path) -> None:
     key = "noise" if algorithm == "genetic" else "learning_rate"
     more: dict[str, Any] = {"steps": 64 if algorithm == "dqn" else 256}
