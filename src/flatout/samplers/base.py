@@ -11,6 +11,9 @@ from flatout.errors import CheckpointError
 from flatout.spans import Work
 from flatout.types import Episode, Trajectory
 
+ENVIRONMENTS = "environments/"
+"""Prefix of the arrays, in a sampler's state, of environments that are nothing but arrays."""
+
 Restart = tuple[int, np.ndarray, np.ndarray]
 """An environment that began anew out of turn: its number, its last observation, the new first."""
 

@@ -12,14 +12,11 @@ from flatout.algorithms.parallel.packing import Bundle
 from flatout.buffers.arrays import FINALS, arrays_of, with_arrays
 from flatout.errors import CheckpointError, EnvironmentFailure
 from flatout.hardware.backend import product_precision
-from flatout.samplers.base import Sampler
+from flatout.samplers.base import ENVIRONMENTS, Sampler
 from flatout.samplers.rollout import Ends, Rollout, RolloutState
 from flatout.spans import Spans
 from flatout.storage.checkpoint import leaf_names, named_leaves, rebuild
 from flatout.types import Device, Episode, Episodes, Trajectory
-
-ARRAYS = "environments/"
-"""Prefix of its arrays in its state."""
 
 
 class DeviceSampler(Sampler):
@@ -128,19 +125,19 @@ class DeviceSampler(Sampler):
 
     def state(self) -> dict[str, Any]:
         assert self.rolling is not None
-        arrays = named_leaves(jax.device_get(self.rolling), ARRAYS)
+        arrays = named_leaves(jax.device_get(self.rolling), ENVIRONMENTS)
         obs = np.asarray(self.rolling.obs)
         return {"arrays": arrays, "obs": obs, "actions": []}
 
     def restore(self, state: dict[str, Any]) -> list[str]:
-        arrays = state["arrays"]
-        if not any(name.startswith(ARRAYS) for name in arrays):
+        arrays = state.get("arrays")
+        if arrays is None:
             raise CheckpointError(
                 "it was saved with environments that step on the host: resume it without "
                 "sampler=device."
             )
         shapes = self.all_shapes
-        rolling = rebuild(leaf_names(shapes, ARRAYS), shapes, arrays)
+        rolling = rebuild(leaf_names(shapes, ENVIRONMENTS), shapes, arrays)
         self.rolling = jax.device_put(rolling, self._device)
         return []
 

@@ -12,7 +12,7 @@ import numpy as np
 from flatout.errors import CheckpointError
 from flatout.learner.learner import Learner
 from flatout.learner.policy import Policy
-from flatout.samplers.base import Restart, Sampler
+from flatout.samplers.base import ENVIRONMENTS, Restart, Sampler
 from flatout.samplers.processes.local import Remote
 from flatout.schedules.pending import Pending
 from flatout.spans import Spans, Work
@@ -132,8 +132,9 @@ class Schedule:
             for env, has_actions in enumerate(state.pop("known"))
         ]
         state["obs"] = np.asarray(arrays["sampler/obs"])
-        own = "sampler/"
-        state["arrays"] = {n.removeprefix(own): a for n, a in arrays.items() if n.startswith(own)}
+        own = "sampler/" + ENVIRONMENTS
+        found = {n.removeprefix("sampler/"): a for n, a in arrays.items() if n.startswith(own)}
+        state |= {"arrays": found} if found else {}
         # An overlapped run that continues serially learns from pending trajectories first.
         self._pending = deque(
             Pending.loaded(f"{PENDING}{number}/", arrays, values)
