@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -233,7 +233,7 @@ def show(answer: Answer, outcomes: list[Outcome], where: str, console: Console) 
     for note in answer.notes:
         console.print(Text(printable(note), style="yellow"), soft_wrap=True)
     console.print(f"take {answer.words()}", soft_wrap=True, highlight=False)
-    console.print(why(replace(chosen), answer.stages), soft_wrap=True, highlight=False)
+    console.print(why(chosen, answer.stages), soft_wrap=True, highlight=False)
     for o in outcomes:
         console.print(
             f"what if {o.change}: {o.gain:.2f} times as fast ({o.low:.2f} - {o.high:.2f}) with "

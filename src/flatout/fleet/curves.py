@@ -12,11 +12,11 @@ import numpy as np
 from flatout.errors import FlatoutError, UsageError, writing
 from flatout.fleet.members import FOLDER
 from flatout.output import printable
+from flatout.run.display import BLOCKS
 from flatout.storage.run_folder import load_config
 from flatout.storage.span_records import json_lines
 
 POINTS, RESAMPLED = 200, 1000
-BLOCKS = "▁▂▃▄▅▆▇█"
 RETURN = "rollout/return_mean_100"
 NOT_TELLING = ("seed", "run_dir")
 """Settings in which runs of one curve may differ."""

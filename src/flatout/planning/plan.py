@@ -13,7 +13,7 @@ from typing import Any
 from flatout.config.placement import CPU, Placement, parse, with_workers
 from flatout.errors import FlatoutError
 from flatout.planning.predict import Prediction, predict
-from flatout.planning.stages import Stages
+from flatout.planning.stages import Stages, at
 
 SLEEPERS = 64
 """Most actor processes for environments that sleep: these need no core each."""
@@ -153,7 +153,7 @@ def why(chosen: Prediction, stages: Stages) -> str:
     env = stages.env_s * stages.steps
     learn = min(stages.learn.values())
     seconds = stages.steps / max(chosen.rate, 1e-12)
-    act = stages.horizon * min(_act_s(stages, str(d)) for d in chosen.placement.act)
+    act = stages.horizon * min(at(stages.act[str(d)], stages.envs) for d in chosen.placement.act)
     parts = {"stepping the environments": env, "learning": learn, "choosing actions": act}
     largest = max(parts, key=lambda name: parts[name])
     waits = chosen.waits
@@ -164,9 +164,3 @@ def why(chosen: Prediction, stages: Stages) -> str:
         f"of an iteration's {seconds:.3g} s, {largest} is the largest part: "
         f"{parts[largest]:.3g} s of work{idle}"
     )
-
-
-def _act_s(stages: Stages, device: str) -> float:
-    from flatout.planning.stages import at
-
-    return at(stages.act[device], stages.envs)

@@ -135,8 +135,7 @@ def fitted(
         turn = stages.turn + (measured - iteration_s(bare, where)[0]) / horizon
         kept = min(max(turn, 0.0), LONGEST_TURN_S)
         # More than that is chance: rare slow steps were more often seen there, or here.
-        steps = stages.env_s * stages.envs / min(stages.lanes, stages.envs, stages.cores)
-        scale = max(1.0 + (turn - kept) / max(steps, 1e-12), 0.1)
+        scale = max(1.0 + (turn - kept) / max(_env_turn(stages), 1e-12), 0.1)
         return replace(stages, turn=kept, env=tuple(seconds * scale for seconds in stages.env))
     if placement.inference == "local":
         none = iteration_s(replace(bare, trajectory=0.0), where)[0]
@@ -240,9 +239,14 @@ def _inline(stages: Stages, placement: Placement) -> Iterator[Request]:
     if placement.act[0].kind == "gpu":
         yield Work(turns * act, 1.0, "gpu")
         act = 0.0
-    env = stages.env_s * n / min(stages.lanes, n, stages.cores)
+    env = _env_turn(stages)
     yield Work(turns * (act + stages.call + stages.turn + env * stages.computing))
     yield Sleep(turns * env * (1.0 - stages.computing))
+
+
+def _env_turn(stages: Stages) -> float:
+    """Seconds in which all environments make a step here."""
+    return stages.env_s * stages.envs / min(stages.lanes, stages.envs, stages.cores)
 
 
 def _central(

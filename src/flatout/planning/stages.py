@@ -130,7 +130,4 @@ def at(curve: Curve, batch: int) -> float:
 
 
 def _curve(points: Any) -> Curve:
-    curve = tuple(sorted((int(batch), float(seconds)) for batch, seconds in points))
-    if not curve:
-        return ()
-    return curve
+    return tuple(sorted((int(batch), float(seconds)) for batch, seconds in points))

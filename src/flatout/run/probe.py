@@ -68,10 +68,7 @@ class Probe:
         if self._task.single:
             raise UsageError("one environment object cannot be stepped by a probe, too")
         self._base = with_workers(question.base, self._config.env.envs, self._hardware.cores)
-        self._factory = self._make(replace(
-            self._base, sampler="inline", workers=None, groups=None, inference="central",
-            schedule="serial", lag=0,
-        ))  # fmt: skip
+        self._factory = self._make(self._inline())
         self._learners: dict[str, Learner] = {}
 
     def allowed(self, lag: bool) -> Allowed:

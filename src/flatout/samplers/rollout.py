@@ -21,7 +21,8 @@ from flatout.algorithms.base import Algorithm, RolloutSpec, wrap_key
 from flatout.algorithms.common.randomness import hashes
 from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.envs.device.base import DeviceEnv
-from flatout.types import Array, ContinuousSpec, Trajectory
+from flatout.envs.device.check import action_shape, select
+from flatout.types import Array, Trajectory
 
 FEW = 64
 """Environments up to which counting all pairs is faster than a running sum."""
@@ -93,10 +94,7 @@ def _never_cuts(env: DeviceEnv) -> bool:
     """Whether the rules truncate no episode: `step` returns False, whatever it is given."""
     key = jax.random.key(0, impl="threefry2x32")
     state, _ = jax.eval_shape(env.reset, key)
-    spec = env.action_spec
-    action = jax.ShapeDtypeStruct((), np.int32)
-    if isinstance(spec, ContinuousSpec):
-        action = jax.ShapeDtypeStruct((spec.size,), np.float32)
+    action = action_shape(env)
     program = jax.make_jaxpr(lambda *given: env.step(*given)[-1])(state, action, key).jaxpr
     needed = {id(variable) for variable in program.outvars}
     for equation in reversed(program.eqns):
@@ -249,8 +247,8 @@ class Rollout:
         def chosen(fresh: Any, new: jax.Array, old: jax.Array) -> jax.Array:
             begun = jnp.take(fresh, place, axis=0, mode="clip")
             if not self.spec.episodes:
-                return _where(done, begun, new)
-            return _where(done, begun, _where(kept, new, old))
+                return select(done, begun, new)
+            return select(done, begun, select(kept, new, old))
 
         env, obs = jax.tree.map(chosen, (pool.env, pool.obs), (env, after), (state.env, obs))
         state = state._replace(
@@ -285,7 +283,7 @@ class Rollout:
         place = pool.taken - pool.base + _before(begun)
 
         def fresh(drawn: jax.Array, now: jax.Array) -> jax.Array:
-            return _where(begun, jnp.take(drawn, place, axis=0, mode="clip"), now)
+            return select(begun, jnp.take(drawn, place, axis=0, mode="clip"), now)
 
         env, obs = jax.tree.map(fresh, (pool.env, pool.obs), (state.env, state.obs))
         return state._replace(
@@ -345,7 +343,7 @@ class Rollout:
             chosen: Any = truncated[None]
             if cut is not None:
                 chosen &= cut == jnp.arange(len(finals))[:, None]
-            finals, places = _where(chosen, after[None], finals), jnp.where(chosen, at, places)
+            finals, places = select(chosen, after[None], finals), jnp.where(chosen, at, places)
         cut = None if cut is None else cut + truncated
         return rows._replace(finals=finals, places=places, cut=cut)
 
@@ -410,12 +408,6 @@ def _keys(key: Array, numbers: jax.Array, step: Any) -> jax.Array:
     first = numbers.astype(jnp.uint32)
     words = hashes(key, first, jnp.broadcast_to(jnp.asarray(step, jnp.uint32), first.shape))
     return wrap_key(jnp.stack(words, -1))
-
-
-def _where(flags: jax.Array, then: jax.Array, otherwise: jax.Array) -> jax.Array:
-    """`jnp.where` with flags for the leading axes."""
-    flags = flags.reshape(flags.shape + (1,) * (otherwise.ndim - flags.ndim))
-    return jnp.where(flags, then, otherwise)
 
 
 def _valued(values: jax.Array, q_max: jax.Array, active: jax.Array) -> jax.Array:

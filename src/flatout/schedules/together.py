@@ -8,7 +8,6 @@ length differed between members would copy everything that it carries, replay in
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -172,10 +171,3 @@ class Together:
             jitted = jax.jit(program, in_shardings=on, out_shardings=on, donate_argnums=(1,))
             shapes = shapes_of(whole), shapes_of(self._room(schedule, len(keys[0])))
             return jitted.lower(*shapes, np.int32(0), *keys).compile()
-
-
-def sizes(count: int, each_mb: float, available_mb: float) -> Sequence[int]:
-    """Members of each group that fit the memory together, as equal as can be."""
-    most = max(int(available_mb // max(each_mb, 1e-9)), 1)
-    groups = -(-count // most)
-    return [count // groups + (number < count % groups) for number in range(groups)]

@@ -178,8 +178,8 @@ def _played(env: DeviceEnv, steps: int, seed: int) -> Iterator[str]:
 
 
 def select(mask: Array, new: Array, old: Array) -> Array:
-    """Rows ``[N, ...]`` of `new` where the mask ``[N]`` is set, else of `old`."""
-    return jnp.where(mask.reshape(mask.shape + (1,) * (new.ndim - 1)), new, old)
+    """`new` where the mask of its leading axes is set, else `old`."""
+    return jnp.where(mask.reshape(mask.shape + (1,) * (new.ndim - mask.ndim)), new, old)
 
 
 def _called(function: Callable[..., Any], *given: Any) -> tuple[Any, str]:
