@@ -4,8 +4,8 @@ The game is `flatout/Snake-v0` with its defaults (docs/environments.md): a score
 fruits eaten, a full board is a score of 99, 100 steps without fruit end an episode. Each preset
 trains with the given steps; the agent with the final parameters then plays 1,000 episodes greedily,
 with episode seeds of their own. Beside that the mean of the last 100 training scores against steps
-and wall time. ``quick`` ends after 15 minutes; ``long`` gives every algorithm more steps; ``device``
-plays on the device in one program with learning, with settings for many boards at a time.
+and wall time. ``quick`` ends after 15 minutes; ``long`` gives every algorithm more steps;
+``device`` plays on the device in one program with learning, many boards at a time.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ class Tier:
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
 
-def on_device(**flags: object) -> tuple[str, ...]:
-    """Flags of a run whose environments, a small network and learning are one program."""
-    given = {"env_backend": "device", "placement": "sampler=device schedule=fused"} | flags
-    return tuple(
-        word for name, value in given.items()
-        for word in (f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else (value,)))
-    )  # fmt: skip
+def on_device(words: str) -> tuple[str, ...]:
+    """These flags for a run whose environments and learning are one program."""
+    return (
+        "--env-backend",
+        "device",
+        "--placement",
+        "sampler=device schedule=fused",
+        *words.split(),
+    )
 
 
 TIERS = {
@@ -53,29 +55,18 @@ TIERS = {
         float("inf"),
     ),
     "device": Tier(
-        {"ppo": 15_000_000, "a2c": 15_000_000, "dqn": 3_000_000, "genetic": 60_000_000},
+        {"ppo": 12_000_000, "a2c": 12_000_000, "dqn": 2_000_000, "genetic": 60_000_000},
         float("inf"),
         {
             "ppo": on_device(
-                envs=256,
-                n_steps=64,
-                batch_size=2048,
-                n_epochs=2,
-                gamma=0.98,
-                learning_rate="lin_0.001_0.00003",
-                hidden=(128, 128),
+                "--envs 256 --n-steps 64 --batch-size 2048 --n-epochs 2 --gamma 0.98 "
+                "--hidden 128 128 --learning-rate lin_0.001_0.00003"
             ),
-            "a2c": on_device(
-                envs=256, n_steps=8, learning_rate="lin_0.001_0.00003", hidden=(128, 128)
-            ),
-            "dqn": on_device(envs=64, train_freq=256, batch_size=512, hidden=(128, 128)),
+            "a2c": on_device("--envs 256 --hidden 128 128 --learning-rate lin_0.001_0.00003"),
+            "dqn": on_device("--envs 64 --train-freq 256 --batch-size 512 --hidden 128 128"),
             "genetic": on_device(
-                envs=1024,
-                rollout_episodes=4,
-                n_steps=400,
-                elites=64,
-                noise="lin_0.3_0.05",
-                hidden=(4,),
+                "--envs 1024 --rollout-episodes 4 --n-steps 400 --elites 64 --hidden 4 "
+                "--noise lin_0.3_0.05"
             ),
         },
     ),
@@ -135,13 +126,11 @@ def show(algorithm: str) -> Callable[[Sequence[Row]], str]:
 
 def tasks(tier: Tier) -> dict[str, Task]:
     """One per algorithm."""
-    return {
-        algorithm: Task(
-            ("--preset", f"snake-{algorithm}", "--steps", str(steps), *tier.flags.get(algorithm, ())),
-            evaluated, show(algorithm), algorithm=algorithm,
-        )
-        for algorithm, steps in tier.steps.items()
-    }  # fmt: skip
+    made: dict[str, Task] = {}
+    for name, steps in tier.steps.items():
+        flags = ("--preset", f"snake-{name}", "--steps", str(steps), *tier.flags.get(name, ()))
+        made[name] = Task(flags, evaluated, show(name), algorithm=name)
+    return made
 
 
 def benchmark(args: argparse.Namespace) -> None:
