@@ -24,8 +24,8 @@ install: .venv/.installed
 train: install
 	@$(BIN)/flatout train ppo --preset cartpole-ppo
 
-# Whoever is done first takes tests from the other: none is idle at the end.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+# Three for two cores: many tests wait for processes. Who is done takes tests from the others.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 
 test: install .venv/.developing
 	$(PYTEST)

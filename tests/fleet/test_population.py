@@ -80,7 +80,8 @@ def test_a_member_stops_early_by_itself(flatout: Cli, tmp_path: Path) -> None:
         assert summary["return_mean_100"] >= 25
 
 
-@pytest.mark.parametrize("when", ["early", pytest.param("late", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["early", "late"])
 def test_a_killed_population_resumes_to_the_same_bits(
     when: str, flatout: Cli, tmp_path: Path
 ) -> None:
