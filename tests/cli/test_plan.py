@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flatout.cli.arguments import train_config
-from flatout.config.placement import Placement
+from flatout.config.placement import Placement, parse
 from flatout.errors import FlatoutError, UsageError
 from flatout.hardware.inventory import inventory
 from flatout.planning.answer import Answer, Question
 from flatout.planning.predict import Prediction
 from flatout.planning.stages import Stages
 from flatout.run import auto
+from flatout.run.device_probe import in_time
 from flatout.run.probe_process import ask
 from flatout.types import NAMED, UserCode
 
@@ -139,7 +142,6 @@ def test_one_environment_object_is_not_stepped_by_a_probe() -> None:
         (("--seconds", "soon"), "seconds"),
         (("--machine", "/nowhere.json"), "nowhere"),
         (("--plot", "plan.txt"), "plot"),
-        (("--env-backend", "device"), "leave --env-backend"),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -150,6 +152,108 @@ def test_bad_input_is_one_sentence(
     result = flatout("plan", *SMALL, *words)
     assert result.code == 2
     assert match in result.message
+
+
+# --- Environments on a device ---------------------------------------------------------------------
+
+FUSED = "act=cpu sampler=device schedule=fused"
+TWIN = replace(
+    STAGES, rollout={"cpu": 1e-3}, stepping={"cpu": 2e-4}, inside={"cpu": 9e-3},
+    apart={"cpu": 1e-4},
+)  # fmt: skip
+
+
+def device_plan(*placements: str, stages: Stages = TWIN) -> Answer:
+    """A kept plan; the first placement is the fastest."""
+    rows = [Prediction(parse(p), 9e3 / (n + 1), 1e3, 1e4) for n, p in enumerate(placements)]
+    return Answer(stages, ("device",), rows, [], 3.0)
+
+
+@pytest.mark.slow
+def test_a_twin_is_measured_beside_the_host(flatout: Callable[..., Any], tmp_path: Path) -> None:
+    words = (*SMALL, "--env-backend", "auto")
+    result = flatout("plan", *words, "--seconds", "12", "--json", tmp_path / "plan.json")
+    assert result.code == 0, result.err
+    values = json.loads((tmp_path / "plan.json").read_text())
+    rows = {row["placement"]: row for row in values["predictions"]}
+    assert {FUSED, "act=cpu sampler=device", "cpu"} <= rows.keys()
+    assert values["chosen"] == FUSED
+    assert rows[FUSED]["measured"] > 0
+    stages = values["stages"]
+    assert stages["stepping"]["cpu"] < 1.5 * stages["rollout"]["cpu"]
+    # A run takes it, and says that it is a twin's.
+    run = ("train", *words, "--steps", 256, "--run-dir", tmp_path / "run")
+    taken = flatout(*run)
+    assert taken.code == 0, taken.err
+    assert "measured here before" in taken.out
+    settings = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]
+    assert (settings["placement"], settings["env_backend"]) == (FUSED, "device")
+
+
+@pytest.mark.slow
+def test_an_environment_of_ones_own_has_only_programs(
+    flatout: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "plan.json"
+    env = ("--env", "tests.device_envs:corridor", "--envs", "4", "--n-steps", "16", "--batch-size",
+           "32")  # fmt: skip
+    result = flatout("plan", "ppo", *env, "--seconds", "2", "--json", file)
+    assert result.code == 0, result.err
+    values = json.loads(file.read_text())
+    assert {row["placement"] for row in values["predictions"]} == {FUSED, "act=cpu sampler=device"}
+    assert any(row["measured"] for row in values["predictions"])
+    assert "sampler=device" in result.out
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ("tests.device_envs:raising", "no board"),
+        ("tests.device_envs:broken", "NaN or infinite"),
+        ("tests.tiny_envs:Bandit", "flatout.DeviceEnv"),
+        ("Hopper-v5", "no device environment"),
+    ],
+)
+def test_what_cannot_step_on_a_device_is_one_sentence(
+    env: str, said: str, flatout: Callable[..., Any]
+) -> None:
+    words = ("--env-backend", "device", "--envs", 2, "--n-steps", 16, "--batch-size", 32)
+    result = flatout("plan", "ppo", "--env", env, *words, "--seconds", 1)
+    assert result.code == 1
+    assert said in result.message
+
+
+def test_a_program_that_compiles_too_long_is_left_alone() -> None:
+    going = threading.Event()
+    assert in_time([lambda: 1, lambda: 2], 60.0) == [1, 2]
+    with pytest.raises(TimeoutError):
+        in_time([lambda: 1, going.wait], 0.05)
+    going.set()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--what-if", "cores=8"), "--save-machine"),
+        (("--what-if", "gpus=2"), "no GPU"),
+    ],
+)
+def test_what_nobody_knows_of_programs_is_not_guessed(
+    words: tuple[str, ...], said: str, flatout: Callable[..., Any]
+) -> None:
+    flags = (*SMALL, "--env-backend", "device")
+    config, _ = train_config(list(flags))
+    plan = device_plan(FUSED, stages=replace(TWIN, act={}, local=(), env=(0.0,)))
+    auto.remember(config, inventory(), NAMED, plan)
+    result = flatout("plan", *flags, *words)
+    assert result.code == 2
+    assert said in result.message
+    faster = flatout("plan", *flags, "--what-if", "env-speed=10x", "--json", "-")
+    assert faster.code == 0
+    (outcome,) = json.loads(faster.out)["what_if"]
+    assert 1.0 <= outcome["gain"] < 1.1, "a fiftieth of the time is environments"
+    assert "learning" in outcome["bottleneck"]
+    assert "learning is the largest part" in faster.err.replace("\n", " ")
 
 
 def test_a_machine_is_a_file(flatout: Callable[..., Any], tmp_path: Path) -> None:

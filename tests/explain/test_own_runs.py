@@ -29,11 +29,17 @@ from flatout.explain.own.runs import (
 )
 from flatout.explain.own.settings import flags, more_envs, placed, possible
 from flatout.hardware.gpus import GpuSample
+from flatout.hardware.inventory import inventory
 from flatout.hardware.monitor import MonitorSample
+from flatout.planning.answer import Answer
 from flatout.planning.facts import RunFacts, Use, facts, mean_use, shared_out
 from flatout.planning.gains import gain_of
+from flatout.planning.predict import Prediction
+from flatout.planning.stages import Stages
+from flatout.run import auto
 from flatout.run.observe import load_words
 from flatout.spans import NAMES, PHASES
+from flatout.storage.run_folder import load_config
 from flatout.storage.span_records import (
     MAIN,
     WAIT_LEARNER,
@@ -42,6 +48,7 @@ from flatout.storage.span_records import (
     Worker,
     as_line,
 )
+from flatout.types import NAMED
 from tests.conftest import TINY, Result
 from tests.kills import finish, spawn, wait_for
 from tests.storage.test_span_records import record
@@ -81,6 +88,58 @@ def test_an_environment_with_a_twin_is_better_stepped_on_the_device() -> None:
     spent = {"env": 6.4, "act": 2.6, "learn": 1.0}
     assert first(told(spent, settings=twin)).setting[:2] == ("--env-backend", "device")
     assert "--env-backend" not in first(told(spent)).setting
+
+
+def measured_here(here: float, there: float, measured: bool = True) -> Answer:
+    """What planning found: steps per second on the host and in one program."""
+    stages = Stages(
+        envs=8, horizon=256, cores=4, env=(1e-5,), act={"cpu": ((8, 1e-5),)},
+        learn={"cpu cpu": 0.01}, rollout={"cpu": 0.004}, stepping={"cpu": 0.001},
+        inside={"cpu": 0.005}, apart={"cpu": 0.0},
+    )  # fmt: skip
+    rows = [
+        Prediction(parse(text), rate, 0.9 * rate, 1.1 * rate, {}, rate if measured else None)
+        for text, rate in (("cpu", here), ("act=cpu sampler=device schedule=fused", there))
+    ]
+    return Answer(stages, ("device",), rows, [], 20.0)
+
+
+@pytest.mark.parametrize("there", [60_000.0, 300_000.0])
+def test_the_gain_of_a_twin_is_the_measured_one(there: float) -> None:
+    twin = resolve("ppo", {"env": "CartPole-v1", "envs": 8, "n_steps": 256}).flat()
+    spent = {"env": 6.0, "act": 2.0, "learn": 1.0, "eval": 1.0}
+    given = told(spent, settings=twin)
+    assumed = first(given)
+    assert assumed.kind == "assumed"
+    assert "--measure" in assumed.remedy
+    found = first(replace(given, plan=measured_here(30_000.0, there)))
+    assert found.kind == "modelled"
+    assert found.gain == pytest.approx(gain_of(0.9, 30_000.0 / there)), "evaluation stays"
+    assert found.low < found.gain < found.high
+    assert found.setting[-1] == "act=cpu sampler=device schedule=fused"
+    assert f"{there:,.0f} steps/s measured here" in found.remedy
+    slower = first(replace(given, plan=measured_here(30_000.0, 20_000.0)))
+    assert "--env-backend" not in slower.setting, "it is not proposed where it is slower"
+
+
+@pytest.mark.parametrize(
+    ("placement", "share"),
+    [("act=cpu sampler=device schedule=fused", "55 %"),
+     ("act=cpu sampler=device", "71 %")],
+)  # fmt: skip
+def test_the_parts_of_a_program_are_named(placement: str, share: str) -> None:
+    twin = resolve("ppo", {"env": "CartPole-v1", "envs": 8, "n_steps": 256}).flat()
+    spent = {"fused": 9.9, "log": 0.1} if "fused" in placement else {"env": 6.0, "learn": 4.0}
+    given = told(spent, settings=twin, placement=placement)
+    assert any("--measure" in words for words in first(given).evidence)
+    found = first(replace(given, plan=measured_here(1.0, 2.0)))
+    (parts,) = (words for words in found.evidence if "timed alone" in words)
+    for name in ("stepping the environments", "choosing actions"):
+        assert name in parts
+    assert f"learning {share}" in parts
+    elsewhere = replace(measured_here(1.0, 2.0).stages, rollout={"gpu:0": 1.0})
+    plan = replace(measured_here(1.0, 2.0), stages=elsewhere)
+    assert any("--measure" in words for words in first(replace(given, plan=plan)).evidence)
 
 
 def test_slow_environments_come_first_and_processes_are_the_remedy() -> None:
@@ -469,6 +528,47 @@ def test_nothing_that_a_folder_names_is_called(flatout: Cli, tmp_path: Path) -> 
     config["settings"]["env"] = "os:system"
     (run / "config.json").write_text(json.dumps(config))
     assert isinstance(diagnose_run(run), Diagnosis)
+
+
+def test_what_planning_kept_of_a_run_is_used(
+    flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = tmp_path / "run"
+    train(flatout, run, *TINY[:-1], "--placement", "cpu")
+    saved = tmp_path / "saved.json"
+    assert flatout("explain", run, "--save", saved).code == 0
+    assert json.loads(saved.read_text())["plan"] is None
+    (asked,) = auto.asked_about(load_config(run, None))
+    answer = measured_here(1.0, 1e6)
+    auto.remember(asked, inventory(), NAMED, answer)
+    assert flatout("explain", run, "--save", saved).code == 0
+    evidence = Evidence.from_json(json.loads(saved.read_text()))
+    assert evidence.plan == answer, "what is saved carries it to another machine"
+    assert isinstance(diagnose_evidence(evidence), Diagnosis)
+
+
+def test_what_measure_needs_is_said(flatout: Cli, tmp_path: Path) -> None:
+    result = flatout("explain", "--measure", "--", "python", "x.py")
+    assert (result.code, "run folders" in result.message) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_fused_run_is_measured_where_it_is_explained(
+    flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("flatout.cli.explain.MEASURE_S", 3.0)
+    run = tmp_path / "run"
+    long = ("--steps", 100_000, "--log-every", 100_000, "--checkpoint-every", 0)
+    train(flatout, run, *TINY[:6], *long, "--env-backend", "device")
+    report = tmp_path / "report.json"
+    assert flatout("explain", run, "--json", report).code == 0
+    assert "timed alone here" not in report.read_text()
+    for more in (("--measure",), ()):  # it is kept
+        result = flatout("explain", run, "--json", report, *more)
+        assert result.code == 0, result.err
+        assert "timed alone here: stepping the environments" in report.read_text()
 
 
 def test_the_closing_report_has_the_verdict(flatout: Cli, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from flatout.config.placement import Placement, parse, with_workers
 from flatout.planning.plan import Allowed, candidates, choose, kind, predictions, worker_counts
-from flatout.planning.predict import predict
+from flatout.planning.predict import in_program, predict
 from flatout.planning.stages import Stages, at
 
 PLAIN = Stages(
@@ -114,14 +115,83 @@ def test_lag_is_never_taken_unasked() -> None:
     assert all(p.lag == 0 for p in candidates(PLAIN, Placement(), Allowed()))
 
 
+# --- Environments in a program --------------------------------------------------------------------
+
+FUSED, SERIAL = "act=cpu sampler=device schedule=fused", "act=cpu sampler=device"
+PROGRAM = {"rollout": {"cpu": 0.02}, "stepping": {"cpu": 0.005}, "inside": {"cpu": 0.03},
+           "apart": {"cpu": 0.001}}  # fmt: skip
+TWIN = replace(PLAIN, iteration=2e-3, **PROGRAM)  # type: ignore[arg-type]
+
+
+def test_a_program_is_the_sum_of_its_parts() -> None:
+    assert predict(TWIN, parse(FUSED)).rate == pytest.approx(512 / 0.05, rel=0.02)
+    assert predict(TWIN, parse(SERIAL)).rate == pytest.approx(512 / (0.02 + 0.001 + 0.05 + 2e-3))
+
+
+def test_candidates_are_those_whose_environments_were_measured() -> None:
+    on_host = candidates(PLAIN, Placement(), Allowed())
+    both = candidates(TWIN, Placement(), Allowed())
+    assert both == [*on_host, parse(FUSED), parse(SERIAL)]
+    alone = candidates(replace(TWIN, act={}, local=()), Placement(), Allowed())
+    assert alone == [parse(FUSED), parse(SERIAL)]
+    no_room = Allowed(fits=lambda p: p.schedule != "fused")
+    assert parse(FUSED) not in candidates(TWIN, Placement(), no_room)
+    # Whatever the search begins with, a candidate is one of both kinds, not a mixture.
+    again = candidates(TWIN, parse(FUSED), Allowed())
+    assert {*map(str, again)} == {*map(str, both)}
+
+
+def test_replay_of_a_program_lies_where_it_was_measured() -> None:
+    stages = replace(TWIN, learn={"cpu cpu": 0.05, "cpu device": 0.04})
+    found = [p for p in candidates(stages, Placement(), Allowed()) if p.sampler == "device"]
+    assert [p.replay for p in found] == ["device", "cpu", "device"]
+    slow, fast = (predict(stages, p).rate for p in found[1:])
+    assert fast > slow
+
+
+def test_what_is_measured_decides_between_host_and_device() -> None:
+    chosen = choose(predictions(TWIN, candidates(TWIN, Placement(), Allowed())))
+    assert chosen.placement == parse(FUSED)
+    slow = replace(TWIN, rollout={"cpu": 5.0})
+    chosen = choose(predictions(slow, candidates(slow, Placement(), Allowed())))
+    assert chosen.placement.sampler != "device"
+
+
+times = st.floats(1e-6, 1e-1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(times, times, times, times, st.sampled_from([FUSED, SERIAL]), st.integers(0, 4))
+def test_a_longer_part_is_never_predicted_faster(
+    rollout: float, env: float, inside: float, apart: float, text: str, part: int
+) -> None:
+    stages = replace(TWIN, rollout={"cpu": rollout}, stepping={"cpu": env},
+                     inside={"cpu": inside}, apart={"cpu": apart})  # fmt: skip
+    names = ("rollout", "inside", "apart", "learn", "stepping")
+    measured = getattr(stages, names[part])
+    longer = replace(stages, **{names[part]: {name: 1.5 * s for name, s in measured.items()}})
+    before, after = predict(stages, parse(text)), predict(longer, parse(text))
+    assert after.rate <= before.rate
+    assert before.low <= before.rate <= before.high
+    assert sum(in_program(stages, parse(text)).values()) == pytest.approx(512 / before.rate)
+    faster = predict(stages.faster_envs(10.0), parse(text)).rate
+    assert before.rate * (1 - 1e-9) <= faster
+
+
 def test_stages_survive_json() -> None:
-    assert Stages.from_json(PLAIN.as_json()) == PLAIN
+    for stages in (PLAIN, TWIN, replace(TWIN, act={}, local=(), env=(0.0,))):
+        assert Stages.from_json(json.loads(json.dumps(stages.as_json()))) == stages
+
+
+def test_stages_of_before_there_were_programs_are_read() -> None:
+    older = {name: value for name, value in PLAIN.as_json().items() if name not in PROGRAM}
+    assert Stages.from_json(older) == PLAIN
 
 
 @pytest.mark.parametrize(
     "broken",
     [{"env": []}, {"env": [float("nan")]}, {"cores": 0}, {"learn": {"cpu cpu": -1.0}},
-     {"full": 2.0}, {"act": 3}, {"local": [[1]]}],
+     {"full": 2.0}, {"act": 3}, {"local": [[1]]}, {"rollout": {"cpu": -1.0}}, {"inside": 3}],
 )  # fmt: skip
 def test_impossible_stages_are_refused(broken: dict[str, Any]) -> None:
     from flatout.errors import UsageError

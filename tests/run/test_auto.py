@@ -113,6 +113,64 @@ def test_a_kept_plan_is_taken_and_a_resumed_run_keeps_it(
     assert asked == []
 
 
+FUSED = "act=cpu sampler=device schedule=fused"
+
+
+@pytest.mark.parametrize(("placement", "backend"), [(FUSED, "device"), ("cpu", "host")])
+def test_a_kept_plan_decides_where_a_twins_environments_step(
+    placement: str, backend: str, flatout: Callable[..., Any], answers: Any, tmp_path: Path
+) -> None:
+    settings = SETTINGS | {"steps": 1280, "quiet": True, "log_every": 64, "env_backend": "auto"}
+    config = resolve("ppo", settings)
+    auto.remember(config, inventory(), NAMED, planned(placement))
+    asked = answers(FlatoutError("nothing is measured"))
+    run, words = tmp_path / "run", (*RUN, "--env-backend", "auto")
+    assert flatout(*words, "--run-dir", run).code == 0
+    saved = json.loads((run / "config.json").read_text())["settings"]
+    assert (saved["placement"], saved["env_backend"]) == (placement, backend)
+    # Resumed it goes on there, whatever would be chosen now, also if the flag is said again.
+    auto.remember(config, inventory(), NAMED, planned("cpu" if placement == FUSED else FUSED))
+    more = ("--steps", 1920, "--quiet", "--env-backend", "auto")
+    again = flatout("train", "--resume", run, *more)
+    assert again.code == 0, again.err
+    assert json.loads((run / "summary.json").read_text())["placement"] == placement
+    assert asked == []
+    given = tmp_path / "given"
+    assert flatout(*RUN, "--run-dir", given, "--env-backend", backend, "--placement", placement,
+                   "--steps", 1920).code == 0  # fmt: skip
+    mine, theirs = (load_file(each / "params.safetensors") for each in (run, given))
+    assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_a_run_moves_to_the_host_only_from_its_start(
+    flatout: Callable[..., Any], answers: Any, tmp_path: Path
+) -> None:
+    asked = answers(planned("cpu"))
+    words = (*RUN, "--env-backend", "auto")
+    assert flatout(*words, "--run-dir", tmp_path / "a").code == 0
+    assert str(asked[0].base) == FUSED, "a proven twin is the rule"
+    rows = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in rows] == list(range(64, 1281, 64)), "no row twice"
+    settings = json.loads((tmp_path / "a" / "config.json").read_text())["settings"]
+    assert (settings["placement"], settings["env_backend"]) == ("cpu", "host")
+    assert flatout(*RUN, "--run-dir", tmp_path / "b", "--placement", "cpu").code == 0
+    mine, theirs = (load_file(tmp_path / r / "params.safetensors") for r in "ab")
+    assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_a_run_that_somebody_watches_stays_on_the_device(answers: Any) -> None:
+    notes: list[str] = []
+    answers(planned("cpu"))
+    planner = auto.Planner(
+        resolve("ppo", SETTINGS | {"steps": 10**9, "env_backend": "auto"}), parse(FUSED),
+        inventory(), NAMED, notes.append, Spans(), keeps=True,
+    )  # fmt: skip
+    assert planner.look(100) is None
+    assert planner.look(200) is None
+    assert "in another program" in notes[-1]
+    assert "stays" in notes[-1]
+
+
 def test_a_run_never_fails_because_planning_did(
     flatout: Callable[..., Any], answers: Any, tmp_path: Path
 ) -> None:

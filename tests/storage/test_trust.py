@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "watch": ("--episodes", "1", "watch"),
     "watch gif": ("--gif", "out.gif", "watch"),
     "explain --try": ("--try", "explain"),
+    "explain --measure": ("--measure", "explain"),
 }  # fmt: skip
 
 

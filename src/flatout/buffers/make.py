@@ -23,7 +23,7 @@ from flatout.config.placement import CPU, Placement
 from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.hardware.inventory import MiB
-from flatout.types import Trajectory
+from flatout.types import ObservationSpec, Trajectory
 
 if TYPE_CHECKING:
     from flatout.config.schema import TrainConfig
@@ -84,6 +84,21 @@ def replay_mb(
     return (ring + tree + batches) / MiB, copied / MiB
 
 
+def expected_mb(
+    geometry: Geometry, replay: ReplaySpec, shapes: Any, placement: Placement
+) -> tuple[float, float]:
+    """`replay_mb`, twice where what a chunk began with is kept until the host has taken it."""
+    host, device = replay_mb(geometry, replay, shapes, placement)
+    return host, device * (2 if placement.schedule == "fused" else 1)
+
+
+def geometry_of(replay: ReplaySpec, spec: ObservationSpec, shapes: Any) -> Geometry:
+    """How replay of trajectories of these shapes is laid out."""
+    steps, num_envs = shapes.rewards.shape
+    rows = max(replay.buffer_size // num_envs, steps)
+    return Geometry(spec, num_envs, rows, replay.n_step)
+
+
 def _build_replay(
     config: TrainConfig, task: Task, algorithm: Algorithm, placement: Placement, shapes: Any,
     expect: Callable[[tuple[float, float]], None], least: int | None,
@@ -91,12 +106,9 @@ def _build_replay(
     """Replay; algorithm and shapes are those of one shard."""
     replay = algorithm.replay
     assert replay is not None
-    num_envs, shards = shapes.rewards.shape[1], config.run.shards
-    rows = max(replay.buffer_size // num_envs, algorithm.horizon)
-    geometry = Geometry(task.obs_spec, num_envs, rows, replay.n_step)
-    host, device = replay_mb(geometry, replay, shapes, placement)
-    if placement.schedule == "fused":
-        device *= 2  # what a chunk began with is kept until the host has taken all of it
+    geometry, shards = geometry_of(replay, task.obs_spec, shapes), config.run.shards
+    rows, num_envs = geometry.rows, geometry.num_envs
+    host, device = expected_mb(geometry, replay, shapes, placement)
     expect((shards * host, shards * device))
     keys = [raw_key(config.run.seed, REPLAY, number) for number in range(shards)]
     if shards == 1:

@@ -179,6 +179,9 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
     before = build(algorithm, *layers)
     config = _with_flags(before, argv, pairs, hyper)
     if resumed is not None:
+        if config.env.env_backend == "auto":  # where a run's environments step stays as it began
+            same = replace(config.env, env_backend=before.env.env_backend)
+            config = replace(config, env=same)
         _refuse_changes(before, config, resumed)
     return resolve(algorithm, config.flat()), resumed is not None
 

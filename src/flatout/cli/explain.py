@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,11 +18,15 @@ from flatout.output import say
 if TYPE_CHECKING:
     from flatout.explain.diagnosis import Diagnosis
     from flatout.explain.program.evidence import Recording
+    from flatout.planning.answer import Answer
 
 USAGE = (
     "flatout explain RUN_DIR, flatout explain [--seconds 60] -- python script.py ..., "
     "flatout explain --pid N, or flatout explain EVIDENCE.json"
 )
+
+
+MEASURE_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,11 @@ class ExplainArguments:
     """Write the recorded evidence to this JSON file, to be diagnosed elsewhere."""
     try_: Annotated[bool, tyro.conf.arg(name="try")] = False
     """Apply the first remedy that is a setting (run folders), and compare with the prediction."""
+    measure: bool = False
+    """Run folders only: first measure the parts of this run here, for about 20 s, and keep that."""
     trust: bool = False
-    """With --try: run the code that the folder names, though it is not of this user's making."""
+    """With --try or --measure: run the code that the folder names, though it is not of this user's
+    making."""
 
 
 def explain(argv: list[str]) -> int:
@@ -83,6 +91,7 @@ def _run(path: Path, asked: ExplainArguments) -> None:
 
     keep_out(path)
     evidence = read_run(path)
+    evidence = replace(evidence, plan=_plan(path, asked))
     diagnosis = diagnose_evidence(evidence)
     if asked.save is not None:
         _write(asked.save, evidence.as_json())
@@ -93,6 +102,30 @@ def _run(path: Path, asked: ExplainArguments) -> None:
         show(outcome, console)
         if asked.json is not None:
             _write(asked.json, diagnosis.as_json() | {"trial": outcome.as_json()})
+
+
+def _plan(path: Path, asked: ExplainArguments) -> Answer | None:
+    """What planning has measured of a run here: now, or before."""
+    from flatout.hardware.inventory import inventory
+    from flatout.run import auto
+    from flatout.storage.run_folder import load_config
+    from flatout.storage.trust import Consent, add_here
+    from flatout.types import NAMED
+
+    consent = Consent(trust=asked.trust)
+    if asked.measure:
+        config = load_config(path, consent)  # its environment will be called
+        if not config.hyper.acts:
+            raise UsageError(f"--measure: {config.algorithm} has no environment to measure.")
+        add_here(path)
+        say(f"measuring the parts of this run for about {MEASURE_S:.0f} s")
+        asks, *_ = auto.asked_about(config)
+        return auto.measured(asks, config.run.placement, inventory(), MEASURE_S)
+    with suppress(FlatoutError):  # of others' code not even the file's time is looked at
+        for asks in auto.asked_about(load_config(path, consent)):
+            if (found := auto.recall(asks, inventory(), NAMED)[0]) is not None:
+                return found
+    return None
 
 
 def _saved(path: Path) -> Diagnosis:
@@ -126,6 +159,8 @@ def _check(asked: ExplainArguments, path: Path | None, command: Sequence[str]) -
         )
     if asked.try_ and (path is None or path.is_file()):
         raise UsageError("--try is for run folders: flatout explain RUN_DIR --try.")
+    if asked.measure and (path is None or path.is_file()):
+        raise UsageError("--measure is for run folders: flatout explain RUN_DIR --measure.")
     if asked.stop and not command:
         raise UsageError(
             "--stop is for programs that explain starts: flatout explain --stop -- ..."

@@ -35,6 +35,7 @@ Measures the parts of a run on this machine for a few seconds, predicts the spee
 that leaves the mathematics alone, runs the best few for real, and names the one to take. `train`
 takes the same answer for the same settings from the cache.
 
+  --env-backend auto     also placements that step a proven twin on the device; device: only those
   --seconds 20           time for measuring
   --what-if cores=16     also: env-speed=10x, batch=256, hidden=512,512, gpus=2, gpu=NAME
   --allow-lag            also placements that collect while they learn (acting is a version behind)
@@ -46,6 +47,7 @@ takes the same answer for the same settings from the cache.
   --plot FILE            draw it (.svg, .png or .pdf; pip install matplotlib)
 
   flatout plan ppo --env CartPole-v1 --envs 8
+  flatout plan ppo --env CartPole-v1 --envs 8 --env-backend auto
   flatout plan dqn --env ALE/Breakout-v5 --envs 8 --what-if cores=16
 """
 
@@ -70,11 +72,6 @@ def plan(argv: list[str]) -> int:
     config, resumed = train_config(argv)
     if resumed or not config.env.env:
         raise UsageError("plan needs an algorithm and an environment, as train does.")
-    if config.env.env_backend not in (None, "host"):
-        raise UsageError(
-            f"plan compares placements of environments that step on the host; leave --env-backend "
-            f"{config.env.env_backend} out (with it everything is one program)."
-        )
     if not config.hyper.acts:
         raise UsageError(f"{config.algorithm} has no environment: there is one way to place it.")
     from rich.console import Console
@@ -127,18 +124,11 @@ def _seconds(text: str | None) -> float:
 
 
 def _answer(config: TrainConfig, hardware: Hardware, budget: float) -> Answer:
-    from flatout.hardware.inventory import resolve_placement
     from flatout.run import auto
-    from flatout.run.probe_process import ask
     from flatout.types import NAMED
 
     found, _ = auto.recall(config, hardware, NAMED)
-    if found is not None:
-        return found
-    base, _ = resolve_placement(config.run.placement, hardware)
-    answer = ask(auto.question(config, base, hardware, budget), NAMED, 4 * budget + 60.0)
-    auto.remember(config, hardware, NAMED, answer)
-    return answer
+    return found or auto.measured(config, config.run.placement, hardware, budget)
 
 
 def _outcome(

@@ -67,7 +67,8 @@ class EnvConfig:
     """Environments stepped together."""
     env_backend: Literal["host", "device", "auto"] | None = None
     """Where environments step: host (in Python, the default for Gymnasium ids), device (compiled,
-    for those written in JAX), or auto (device where the environment or its twin is written so)."""
+    for those written in JAX), or auto (device where the environment or its twin is written so,
+    unless a plan says that the host is faster)."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """KEY=VALUE ... passed to the environment; values as in TOML (size=12 flag=true name="x")."""
     grayscale: bool = False

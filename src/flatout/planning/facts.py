@@ -9,6 +9,7 @@ from typing import Any
 
 from flatout.config.placement import Placement
 from flatout.hardware.monitor import MonitorSample
+from flatout.planning.answer import Answer
 from flatout.planning.machine import SHIPPED, Machine
 from flatout.spans import OF_SPAN, PHASES
 from flatout.storage.span_records import WAIT_LEARNER, Totals, Worker
@@ -60,6 +61,7 @@ class RunFacts:
         gpus: names of the GPUs that JAX can use here.
         images: whether observations are images.
         machine: what planning measured of it.
+        plan: what it measured of this run, if it did.
     """
 
     seconds: float
@@ -80,6 +82,7 @@ class RunFacts:
     gpus: tuple[str, ...] = ()
     images: bool = False
     machine: Machine = SHIPPED
+    plan: Answer | None = None
 
     @property
     def replays(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from flatout.config.placement import with_workers
 from flatout.planning.facts import RunFacts
 from flatout.planning.machine import Machine
-from flatout.planning.predict import EXTRAPOLATED, MESSAGE, fitted, predict
+from flatout.planning.predict import EXTRAPOLATED, MESSAGE, Prediction, fitted, predict
 from flatout.planning.stages import Stages, learning
 
 MODELLED, ASSUMED = "modelled", "assumed"
@@ -176,6 +176,26 @@ def placement_gain(
         learning_s = min(cost.learn, each)
         most = each / max(learning_s, each - learning_s, 1e-12)  # the longer side remains
     return between(min(best * wide, most), min(usual, most), min(worst / wide, most))
+
+
+def on_device_gain(facts: RunFacts) -> tuple[Gain, Prediction] | None:
+    """The gain of environments that step in one program with acting and learning, from what
+    planning measured of this run here, and its prediction; None if it did not.
+
+    What planning does not run stays: evaluation, logs and checkpoints.
+    """
+    plan = facts.plan
+    if plan is None:
+        return None
+    there = [p for p in plan.predictions if p.placement.schedule == "fused"]
+    place = with_workers(facts.placement, facts.envs, facts.cores)
+    here = [p for p in (*plan.predictions, *plan.lagged) if p.placement == place]
+    if not (there and here):
+        return None
+    then, now = max(there, key=lambda p: p.best_known), here[0]
+    share = 1.0 - sum(facts.phases[name] for name in ("input", "io", "eval", "compile"))
+    remains = (now.low / then.high, now.best_known / then.best_known, now.high / then.low)
+    return remaining(share, *remains, kind=MODELLED), then
 
 
 def longer_turns(facts: RunFacts, times: int) -> tuple[float, Gain]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flatout.planning.stages import SLICES
-from flatout.types import DiscreteSpec, Metrics
+from flatout.types import DiscreteSpec
 
 if TYPE_CHECKING:
     from flatout.envs.base import Envs
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 LEAST = 3
 """Repetitions of everything, whatever the limit."""
+
+MOST_LOOPS = 1 << 16
+"""Most iterations of a compiled loop that are made at once."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,26 @@ def repeated(call: Callable[[], Any], limit_s: float) -> float:
     return float(np.median(durations))
 
 
+def looped_s(run: Callable[[int], Any], limit_s: float, first: int = 1) -> float:
+    """The median seconds of one of a compiled loop's iterations.
+
+    Args:
+        run: makes so many iterations and waits: enough that starting the loop does not count.
+        first: iterations that come before.
+    """
+    run(first)
+    until, count, each = time.perf_counter() + limit_s, 1, list[float]()
+    while len(each) < LEAST or time.perf_counter() < until:
+        begin = time.perf_counter()
+        run(count)
+        took = time.perf_counter() - begin
+        if took < limit_s / 12 and count < MOST_LOOPS:
+            count *= 4
+        else:
+            each.append(took / count)
+    return float(np.median(each))
+
+
 def learn_s(learner: Learner, trajectory: Trajectory, limit_s: float) -> float:
     """Mean seconds of an iteration's learning, from the first one that makes updates on."""
     until = time.perf_counter() + 10 * limit_s
@@ -160,14 +183,14 @@ class Rate:
     seconds: list[float] = field(default_factory=list[float])
     steps: list[int] = field(default_factory=list[int])
 
-    def time(self, iterations: Iterator[Metrics], limit_s: float) -> None:
-        """One more round of iterations."""
+    def time(self, iterations: Iterator[int], limit_s: float) -> None:
+        """One more round of iterations, each of which tells its steps."""
         until, rounds = time.perf_counter() + limit_s, 0
         while not rounds or time.perf_counter() < until:
             begin = time.perf_counter()
-            metrics = next(iterations)
+            steps = next(iterations)
             self.seconds.append(time.perf_counter() - begin)
-            self.steps.append(metrics.steps)
+            self.steps.append(steps)
             rounds += 1
 
     @property

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flatout.config.placement import CPU, Placement, parse, with_workers
+from flatout.config.placement import CPU, Placement, on_device, parse, with_workers
 from flatout.errors import FlatoutError
-from flatout.planning.predict import Prediction, predict
+from flatout.planning.predict import ACT, ENV, LEARN, Prediction, in_program, predict
 from flatout.planning.stages import Stages, at
 
 SLEEPERS = 64
@@ -61,6 +61,14 @@ def _candidates(stages: Stages, base: Placement, allowed: Allowed) -> Iterator[P
                     changed = replace(base, act=parse(f"act={act}").act, **where, **schedule,
                                       **collecting)  # fmt: skip
                     yield with_workers(changed, stages.envs, stages.cores)
+    for place in stages.rollout:
+        there = on_device(replace(base, act=parse(f"act={place}").act))
+        if place in stages.inside:
+            yield there
+        for key in stages.learn if place in stages.apart else ():
+            where = _learning(key)
+            if where["learn"] == there.act:
+                yield replace(there, schedule="serial", **where)
 
 
 def _learning(key: str) -> dict[str, Any]:
@@ -113,7 +121,9 @@ def _complexity(placement: Placement) -> tuple[int, ...]:
     # One group acts as this process alone does: what it has trained stays valid to the bit.
     groups = placement.groups not in (None, 1)
     elsewhere = placement.replay_on_device, placement.inference == "local"
-    return len(set(placement.devices)), placement.lag, count, *elsewhere, groups
+    # One program is simplest; where it is allowed it is the rule, and runs begin with it.
+    order = placement.schedule != "fused", placement.sampler != "device"
+    return len(set(placement.devices)), *order, placement.lag, count, *elsewhere, groups
 
 
 def predictions(
@@ -140,6 +150,7 @@ def larger(
         more = replace(
             stages, envs=stages.envs * factor, horizon=stages.horizon // factor,
             spread=stages.spread + 0.05 * factor,  # acting in larger batches was not measured
+            rollout={},  # how a program grows was not measured
         )  # fmt: skip
         for placement in candidates(more, base, allowed):
             found = predict(more, placement, known=kind(placement) in known)
@@ -150,11 +161,13 @@ def larger(
 
 def why(chosen: Prediction, stages: Stages) -> str:
     """What holds the chosen placement up, in one sentence."""
-    env = stages.env_s * stages.steps
-    learn = min(stages.learn.values())
     seconds = stages.steps / max(chosen.rate, 1e-12)
-    act = stages.horizon * min(at(stages.act[str(d)], stages.envs) for d in chosen.placement.act)
-    parts = {"stepping the environments": env, "learning": learn, "choosing actions": act}
+    if chosen.placement.sampler == "device":
+        parts = in_program(stages, chosen.placement)
+    else:
+        env, learn = stages.env_s * stages.steps, min(stages.learn.values())
+        acting = (at(stages.act[str(d)], stages.envs) for d in chosen.placement.act)
+        parts = {ENV: env, LEARN: learn, ACT: stages.horizon * min(acting)}
     largest = max(parts, key=lambda name: parts[name])
     waits = chosen.waits
     idle = f"; the main process waits {100 * waits['main']:.0f} % of the time" if (

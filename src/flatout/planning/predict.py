@@ -50,6 +50,13 @@ DERIVED = 0.18
 """The same where it was."""
 
 
+TOLD_S, CHUNK_S = 5e-5, 0.5
+"""What the host does with one iteration of a chunk, and how long a chunk is."""
+
+CHUNK_HOST_S = 5e-3
+"""What it does with a chunk beside: starting it, and taking what it tells."""
+
+
 @dataclass(frozen=True)
 class Prediction:
     """A placement's predicted speed.
@@ -98,6 +105,8 @@ def iteration_s(
     stages: Stages, placement: Placement, turns: int = TURNS
 ) -> tuple[float, dict[str, float]]:
     """Seconds of an iteration in the steady state, and the share of it that each part waits."""
+    if placement.sampler == "device":
+        return sum(in_program(stages, placement).values()), {}
     short, times = _scaled(stages, turns)
     spent = [_run(short, placement, count) for count in (1, ITERATIONS)]
     total = [max(_end(s) for s in each.values()) for each in spent]
@@ -110,6 +119,29 @@ def iteration_s(
         count = sum(other.startswith("worker") for other in spent[1]) if part == "workers" else 1
         waits[part] += min(max(waited / max(steady, 1e-12), 0.0), 1.0) / count
     return steady * times, waits
+
+
+def in_program(stages: Stages, placement: Placement) -> dict[str, float]:
+    """Seconds of an iteration whose environments step in a program, by what they are.
+
+    Raises:
+        KeyError: a stage was not measured.
+    """
+    place = ",".join(map(str, placement.act))
+    rollout = stages.rollout[place]
+    env = min(stages.stepping.get(place, 0.0), rollout)
+    if placement.schedule == "fused":
+        learn = stages.inside[place]
+        rest = TOLD_S + CHUNK_HOST_S * (rollout + learn) / CHUNK_S
+    else:
+        replay = "device" if placement.replay_on_device else "cpu"
+        learn = stages.learn[learning(",".join(map(str, placement.learn)), replay)]
+        rest = stages.apart[place] + stages.iteration
+    return {ENV: env, ACT: rollout - env, LEARN: learn, "the host's part": rest}
+
+
+ENV, ACT, LEARN = "stepping the environments", "choosing actions", "learning"
+"""What an iteration consists of, in words."""
 
 
 def fitted(

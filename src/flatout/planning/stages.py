@@ -12,6 +12,9 @@ from flatout.errors import UsageError
 SLICES = 33
 """Numbers that describe the distribution of an environment's steps."""
 
+IN_A_PROGRAM = ("rollout", "stepping", "inside", "apart")
+"""What is measured of environments that step in a compiled program."""
+
 Curve = tuple[tuple[int, float], ...]
 """Seconds of a call by batch size, ascending."""
 
@@ -39,6 +42,10 @@ class Stages:
         local: of choosing actions in actor processes, by batch size.
         trajectory: what a trajectory costs with ``inference=local``, beside its steps.
         spread: relative half-width of the interval in which repetitions lay.
+        rollout: of an iteration's steps and actions in a compiled loop, by devices; empty where no
+            environment steps there. `stepping` is of the same with random actions.
+        inside: of an iteration's learning in such a loop, by devices.
+        apart: what a trajectory costs beside `rollout` where its program is one of its own.
     """
 
     envs: int
@@ -60,6 +67,10 @@ class Stages:
     trajectory: float = 0.0
     spread: float = 0.05
     memory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    rollout: Mapping[str, float] = field(default_factory=dict[str, float])
+    stepping: Mapping[str, float] = field(default_factory=dict[str, float])
+    inside: Mapping[str, float] = field(default_factory=dict[str, float])
+    apart: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def steps(self) -> int:
@@ -83,11 +94,15 @@ class Stages:
             UsageError: it is no such object, or a number in it is impossible.
         """
         try:
-            given = {spec.name: values[spec.name] for spec in fields(Stages)}
+            known = [spec.name for spec in fields(Stages)]
+            given = {
+                name: values[name] for name in known if name in values
+            }  # older files lack some
             given["env"] = tuple(float(s) for s in given["env"])
             given["act"] = {name: _curve(points) for name, points in given["act"].items()}
             given["local"] = _curve(given["local"])
-            given["learn"] = {str(n): float(s) for n, s in given["learn"].items()}
+            for name in ("learn", *IN_A_PROGRAM):
+                given[name] = {str(n): float(s) for n, s in given.get(name, {}).items()}
             stages = Stages(**given)
             stages.check()
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -100,6 +115,7 @@ class Stages:
         """Raise `ValueError` where a number is impossible."""
         times = [*self.env, *self.learn.values(), self.call, self.turn, self.iteration, self.trip,
                  self.message, self.trajectory, self.spread]  # fmt: skip
+        times += [seconds for name in IN_A_PROGRAM for seconds in getattr(self, name).values()]
         times += [seconds for curve in (*self.act.values(), self.local) for _, seconds in curve]
         if not all(0.0 <= seconds < 1e6 for seconds in times):
             raise ValueError("a time is negative or no number")
@@ -110,7 +126,13 @@ class Stages:
 
     def faster_envs(self, times: float) -> Stages:
         """With environments that step so many times as fast."""
-        return replace(self, env=tuple(seconds / times for seconds in self.env))
+        fast = {place: seconds / times for place, seconds in self.stepping.items()}
+        rollout = {
+            place: max(seconds - self.stepping.get(place, 0.0), 0.0) + fast.get(place, 0.0)
+            for place, seconds in self.rollout.items()
+        }
+        env = tuple(seconds / times for seconds in self.env)
+        return replace(self, env=env, stepping=fast, rollout=rollout)
 
 
 def learning(devices: str, replay: str) -> str:

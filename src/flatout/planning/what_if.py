@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from flatout.config.placement import Placement
 from flatout.errors import UsageError, nearest
 from flatout.planning.plan import Allowed, candidates, choose, kind
-from flatout.planning.predict import Prediction, predict
+from flatout.planning.predict import ACT, ENV, LEARN, Prediction, in_program, predict
 from flatout.planning.stages import Stages
 
 MEASURED_ANEW = {"batch": "batch_size", "hidden": "hidden"}
@@ -79,6 +79,13 @@ def refuse_unmeasured(changes: Sequence[Change], stages: Stages) -> None:
                 "other cards are not guessed; run `flatout plan ... --save-machine m.json` on a "
                 "machine that has it, and ask here with --machine m.json."
             )
+        if change.key == "cores" and stages.rollout:
+            raise UsageError(
+                f"--what-if {change}: what a compiled program makes of other numbers of cores is "
+                "not guessed; leave --env-backend out to ask about steps on the host, or run "
+                "`flatout plan ... --save-machine m.json` on a machine that has them, and ask here "
+                "with --machine m.json."
+            )
 
 
 def changed(stages: Stages, changes: Sequence[Change]) -> tuple[Stages, float]:
@@ -128,14 +135,17 @@ def outcome(
 def bottleneck(stages: Stages, prediction: Prediction) -> str:
     """What holds a placement up most, in a few words."""
     placement = prediction.placement
+    if placement.sampler == "device":
+        parts = in_program(stages, placement)
+        return max(parts, key=lambda name: parts[name])
     count, _ = placement.workers or (1, 0)
     count = min(count, stages.cores) if stages.computing > 0.5 else count
     learn = min(stages.learn.values())
     act = stages.horizon * max(min(points, key=lambda p: p[1])[1] for points in stages.act.values())
     parts = {
-        "stepping the environments": stages.env_s * stages.steps / count,
-        "learning": learn,
-        "choosing actions": act,
+        ENV: stages.env_s * stages.steps / count,
+        LEARN: learn,
+        ACT: act,
         "the way to actor processes": stages.horizon * stages.trip if count > 1 else 0.0,
     }
     return max(parts, key=lambda name: parts[name])

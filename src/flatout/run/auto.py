@@ -18,7 +18,7 @@ from typing import Any
 from flatout.config.placement import CPU, DeviceName, Placement, refuse_unavailable, with_workers
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.errors import FlatoutError, UsageError
-from flatout.hardware.inventory import Hardware
+from flatout.hardware.inventory import Hardware, resolve_placement
 from flatout.planning.answer import Answer, Question
 from flatout.planning.kept import machine_file, plans, this_machine
 from flatout.planning.predict import Prediction
@@ -38,7 +38,7 @@ LOOK_S = 2.0
 MOST_S = 30.0
 """Most seconds that planning is given, however long the run."""
 
-MOVABLE = ("env", "act", "replay")
+MOVABLE = ("env", "act", "replay", "fused")
 """Spans of what another placement can do elsewhere; with a GPU learning, too."""
 
 WORTH = 2.0
@@ -70,7 +70,6 @@ def plannable(config: TrainConfig) -> bool:
     """Whether a run's placement is to be chosen by measuring."""
     run = config.run
     chosen = run.placement.strip() != "auto" or run.devices is not None
-    chosen |= config.env.env_backend not in (None, "host")
     return not chosen and run.virtual_devices is None and config.hyper.acts
 
 
@@ -132,12 +131,42 @@ def remember(config: TrainConfig, hardware: Hardware, code: UserCode, answer: An
         nofollow.replace(machine_file(), json.dumps(asdict(machine)).encode())
 
 
+def measured(config: TrainConfig, text: str, hardware: Hardware, budget_s: float) -> Answer:
+    """Measure, and keep the plan.
+
+    Args:
+        text: the placement that the search starts from.
+
+    Raises:
+        FlatoutError: it failed.
+    """
+    from flatout.run.probe_process import ask
+
+    base, _ = resolve_placement(text, hardware, soft=config.run.soft_placement)
+    answer = ask(question(config, base, hardware, budget_s), NAMED, 4 * budget_s + 60.0)
+    remember(config, hardware, NAMED, answer)
+    return answer
+
+
+def asked_about(config: TrainConfig) -> list[TrainConfig]:
+    """A begun run's settings as planning is asked about them: where its environments step on a
+    device, how else they can there; else where they could."""
+    device = "sampler=device" in config.run.placement
+    return [
+        replace(
+            config, env=replace(config.env, env_backend=backend),
+            run=replace(config.run, placement="auto", remeasure=False),
+        )
+        for backend in (("device", "auto", None) if device else ("auto",))
+    ]  # fmt: skip
+
+
 class Replanned(Exception):  # noqa: N818 - an event, not an error
     """The run goes on with another placement.
 
     Attributes:
         chosen: that one, and what is expected of it.
-        same: it acts in the same groups, so that what was trained is kept.
+        same: its bits are the same, so that what was trained is kept.
     """
 
     def __init__(self, chosen: Prediction, same: bool) -> None:
@@ -246,19 +275,32 @@ class Planner:
             self._announce(note)
         self._announce(f"placement auto: {answer.words()}")
         chosen = answer.chosen.placement
-        same = (chosen.groups or 1) == (asked.base.groups or 1)
+        same = _bits(chosen) == _bits(asked.base)
         if chosen == asked.base:
             self.expected = answer.chosen
             return None
         if self._keeps and not same:
+            why = "it acts in other groups"
+            if "device" in (chosen.sampler, asked.base.sampler):
+                why = "its environments step in another program"
             self._announce(
-                "it acts in other groups, so that the run would have to begin again: it stays as "
+                f"{why}, so that the run would have to begin again: it stays as "
                 f"it is; --placement '{chosen}' takes it"
             )
             return None
         return Replanned(answer.chosen, same)
 
 
+def _bits(placement: Placement) -> tuple[Any, ...]:
+    """What a run's bits depend on: environments on a device draw other episodes than on the host,
+    and one program rounds otherwise than two."""
+    device = placement.sampler == "device"
+    return placement.groups or 1, device, device and placement.schedule == "fused"
+
+
 def with_placement(config: TrainConfig, placement: Placement) -> TrainConfig:
-    """The settings with this placement."""
-    return replace(config, run=replace(config.run, placement=str(placement)))
+    """The settings with this placement; a run goes on where its environments began."""
+    env = config.env
+    if env.env_backend == "auto":
+        env = replace(env, env_backend="device" if placement.sampler == "device" else "host")
+    return replace(config, env=env, run=replace(config.run, placement=str(placement)))

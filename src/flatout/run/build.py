@@ -17,6 +17,7 @@ from flatout.config.placement import (
     with_workers,
 )
 from flatout.config.schema import TrainConfig
+from flatout.envs.device.make import has_twin
 from flatout.envs.task import Task
 from flatout.errors import UsageError
 from flatout.hardware import backend
@@ -25,7 +26,7 @@ from flatout.learner.programs import Programs
 from flatout.planning.predict import Prediction
 from flatout.run.auto import Planner, plannable, recall, with_placement
 from flatout.run.components import Components, Job, compile_all
-from flatout.run.opening import open_environment
+from flatout.run.opening import backends, open_environment
 from flatout.spans import Spans
 from flatout.types import NAMED, UserCode
 
@@ -61,7 +62,7 @@ def assemble(
     hardware = inventory()
 
     planned = config
-    if plannable(config):
+    if plannable(config) and not (programs is not None and programs.several):
         found, note = recall(config, hardware, code)
         if note:
             announce(note)
@@ -107,13 +108,7 @@ def _device_env(config: TrainConfig, task: Task) -> DeviceEnv | None:
     """
     placement = config.run.placement.strip()
     named = "sampler=device" in placement
-    backend = config.env.env_backend
-    if backend == "auto":
-        backend = "device" if task.compiles else "host"
-    if backend is None:
-        automatic = task.device is not None and placement == "auto"
-        backend = "device" if named or automatic else "host"
-    if backend == "host":
+    if not backends(config, task)[1]:
         if named:
             raise UsageError("--env-backend host does not go with sampler=device.")
         return None
@@ -139,7 +134,10 @@ def _placed(
         if config.run.placement.strip() == "auto" and hardware.usable_gpus:
             placement = parse("gpu")
         placement = on_device(placement)
-        notes.append(f"environments on the device: {placement}")
+        name = config.env.env
+        automatic = config.env.env_backend == "auto" and has_twin(name, config.env.env_kwargs)
+        twin = f" ({name} has a proven twin)" if automatic else ""
+        notes.append(f"environments on the device{twin}: {placement}")
     if config.hyper.only_serial and placement.schedule == "overlapped":
         raise UsageError(f"{config.algorithm} needs schedule=serial: {config.hyper.only_serial}.")
     placement = with_workers(placement, config.env.envs, hardware.cores)
@@ -191,7 +189,7 @@ def _compile(job: Job, task: Task, code: UserCode) -> Components:
 
 def _planner(job: Job, task: Task, code: UserCode) -> Planner | None:
     """What plans a run whose placement nobody gave and nobody planned before."""
-    if task.single or job.env is not None or job.programs.several:
+    if task.single or job.programs.several:
         return None
     if job.expected is None and not plannable(job.config):
         return None

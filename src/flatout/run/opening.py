@@ -10,6 +10,22 @@ from flatout.hardware.inventory import inventory, resolve_placement
 from flatout.types import NAMED, UserCode
 
 
+def backends(config: TrainConfig, task: Task) -> tuple[bool, bool]:
+    """Whether the settings let environments step on the host, and on a device.
+
+    Both is ``--env-backend auto`` with a proven twin: the faster is to be taken. An environment
+    written in JAX steps on the host only where that is asked for.
+    """
+    placement, backend = config.run.placement.strip(), config.env.env_backend
+    if backend == "auto":
+        return task.device is None, task.compiles
+    device = backend == "device"
+    if backend is None:
+        automatic = task.device is not None and placement == "auto"
+        device = automatic or "sampler=device" in placement
+    return not device, device
+
+
 def open_environment(config: TrainConfig, code: UserCode = NAMED) -> Task:
     """`open_task` with a run's settings.
 

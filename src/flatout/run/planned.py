@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from flatout.config.placement import Placement
+from flatout.errors import FlatoutError
 from flatout.planning.answer import Answer, Question
 from flatout.planning.measure import Rate
 from flatout.planning.plan import candidates, kind, larger, ranked
@@ -17,6 +18,9 @@ from flatout.types import UserCode
 
 FINALISTS = 3
 """Placements that are run for real."""
+
+VERIFYING = 0.25
+"""Share of the time that they may always take."""
 
 VERIFIED = 0.10
 """Least relative half-width of what a short run tells of a long one, which also logs and saves."""
@@ -45,7 +49,13 @@ def answer(question: Question, code: UserCode) -> Answer:
             ]
 
         predictions = predicted(question.lag)
+        if question.base.sampler == "device" and all(
+            p.placement != question.base for p in predictions
+        ):  # another would be chosen only because this one was not measured
+            raise FlatoutError("; ".join(probe.notes) or f"{question.base} was not measured")
         left = question.budget_s - (time.perf_counter() - began)
+        if stages.rollout:  # compiling has taken some
+            left = max(left, VERIFYING * question.budget_s)
         measured = probe.verify(_finalists(predictions, question.base), stages, left)
         predictions = [_verified(p, measured.get(str(p.placement))) for p in predictions]
         lagged = [] if question.lag else [p for p in predicted(True) if p.placement.lag]

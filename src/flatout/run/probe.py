@@ -6,6 +6,7 @@ run for a short time. All of it happens in environments and states of its own.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext, suppress
@@ -15,13 +16,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from flatout.config.placement import DeviceName, Placement, with_workers
+from flatout.buffers.make import expected_mb, geometry_of
+from flatout.config.placement import DeviceName, Placement, on_device, parse, with_workers
 from flatout.config.schema import TrainConfig
 from flatout.envs.task import open_task
-from flatout.errors import FlatoutError, UsageError
+from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware, inventory
 from flatout.learner.learner import Learner
+from flatout.learner.memory import Expectation
 from flatout.planning import measure
 from flatout.planning.answer import Question
 from flatout.planning.measure import Rate
@@ -29,18 +32,24 @@ from flatout.planning.plan import Allowed, worker_counts
 from flatout.planning.predict import Prediction, fitted, loaded
 from flatout.planning.stages import Stages, learning
 from flatout.run.components import Job
+from flatout.run.device_probe import DeviceProbe, example
 from flatout.run.factory import Factory
+from flatout.run.opening import backends
 from flatout.samplers.base import Sampler
 from flatout.samplers.make import make_sampler, start_workers
 from flatout.schedules.base import Schedule
+from flatout.schedules.fused import FusedSchedule
 from flatout.spans import Spans, Work
-from flatout.types import Metrics, Trajectory, UserCode
+from flatout.types import UserCode
 
 ROUNDS = 4
 """Turns that they take."""
 
 SMALL_REPLAY = 20_000
 """Rows that probes keep: enough for a draw's cost, soon allocated."""
+
+TIMED = 0.4
+"""Least share of the time for that which they run, however long they took to start."""
 
 WHOLE = 0.25
 """Of the time for one measurement: an iteration that takes longer is not run whole."""
@@ -68,8 +77,14 @@ class Probe:
         if self._task.single:
             raise UsageError("one environment object cannot be stepped by a probe, too")
         self._base = with_workers(question.base, self._config.env.envs, self._hardware.cores)
+        self._on_host, device = backends(self._config, self._task)
+        self._env = self._task.on_device() if device else None
+        # Nothing else can be chosen without the host: then compiling takes what it takes.
+        self._device = DeviceProbe(
+            self._make, stack, question.budget_s if self._on_host else math.inf
+        )
         self._factory = self._make(self._inline())
-        self._learners: dict[str, Learner] = {}
+        self._learners: dict[tuple[str, bool], Learner] = {}
 
     def allowed(self, lag: bool) -> Allowed:
         """What the search may do for this run."""
@@ -80,12 +95,23 @@ class Probe:
 
     def memory(self, placement: Placement) -> dict[str, float]:
         """Expected MiB by device."""
-        expected = self._factory.expectation.by_device(placement)
+        expected = self._expected(placement).by_device(placement)
         return {str(device): round(size, 1) for device, size in expected.items()}
+
+    def _expected(self, placement: Placement) -> Expectation:
+        """Of the run itself, whose replay is larger than a probe's."""
+        algorithm, config = self._factory.algorithm, self._question.config
+        if algorithm.replay is None:
+            return self._factory.expectation
+        replay = replace(algorithm.replay, buffer_size=config.hyper.buffer_size)
+        shapes = self._factory.shapes
+        geometry = geometry_of(replay, self._task.obs_spec, shapes)
+        sizes = expected_mb(geometry, replay, shapes, placement)
+        return replace(self._factory.expectation, replay=sizes)
 
     def _fits(self, placement: Placement) -> bool:
         with suppress(FlatoutError):
-            self._factory.expectation.check(placement, self._hardware)
+            self._expected(placement).check(placement, self._hardware)
             return True
         return False
 
@@ -95,7 +121,11 @@ class Probe:
         """Time every part; also which ways to collect were run."""
         config, cores = self._config, self._hardware.cores
         envs, horizon = config.env.envs, self._factory.rollout.horizon
-        each = budget_s / 8
+        each = budget_s / (8 if self._env is None or not self._on_host else 12)
+        if not self._on_host:
+            learn = {key: self._learn_s(key, each) for key in self._learning_keys()}
+            stages = Stages(envs, horizon, cores, env=(0.0,), act={}, learn=learn)
+            return self._on_device(stages, each), {"device"}
         cost = measure.env_cost(self._task, envs, config.run.seed, each)
         learn = {key: self._learn_s(key, each) for key in self._learning_keys()}
         stages = Stages(
@@ -122,7 +152,28 @@ class Probe:
                     known.add(inference)
                 except (UsageError, FlatoutError) as error:
                     self.notes.append(f"inference={inference} could not be measured: {error}")
-        return replace(stages, iteration=whole), known
+        stages = replace(stages, iteration=whole)
+        if self._env is None:
+            return stages, known
+        return self._on_device(stages, each), {*known, "device"}
+
+    def _on_device(self, stages: Stages, each: float) -> Stages:
+        """Stages with those of environments on each device; what fails there is left out.
+
+        Raises:
+            FlatoutError: all of it, and nothing steps on the host.
+        """
+        whys: list[str] = []
+        for place in dict.fromkeys(key.split(" ")[0] for key in self._learning_keys()):
+            try:
+                fused = on_device(replace(self._base, act=parse(f"act={place}").act))
+                stages = self._device.measured(stages, fused, each)
+            except (FlatoutError, jax.errors.JaxRuntimeError) as error:
+                whys.append(f"environments on {place} are left out: {one_line(error)}")
+        if whys and not self._on_host and not stages.rollout:
+            raise FlatoutError("; ".join(whys))
+        self.notes += whys
+        return stages
 
     def _inline(self) -> Placement:
         return replace(
@@ -144,34 +195,22 @@ class Probe:
         return [learning(place, replay) for place in places for replay in replays]
 
     def _learn_s(self, key: str, limit_s: float) -> float:
-        learner = self._learner(key)
-        return measure.learn_s(learner, self._example(), limit_s)
+        learner = self._learner(key, not self._on_host)
+        return measure.learn_s(learner, example(learner.trajectory), limit_s)
 
-    def _learner(self, key: str) -> Learner:
-        """A compiled learner, which all placements that learn there share."""
-        if key not in self._learners:
+    def _learner(self, key: str, on_device: bool = False) -> Learner:
+        """A compiled learner, which all placements that learn there share; trajectories of device
+        environments have room of their own."""
+        if (key, on_device) not in self._learners:
             devices, replay = key.split(" ")
             learn = tuple(d for name in devices.split(",") for d in [_device(name)])
-            factory = self._make(replace(self._inline(), learn=learn, replay=replay))
+            where = replace(self._inline(), learn=learn, replay=replay)
+            factory = self._make(replace(where, sampler="device") if on_device else where)
             learner = factory.learner()
             learner.compile_update(factory.shapes)
             learner.start()
-            self._learners[key] = learner
-        return self._learners[key]
-
-    def _example(self) -> Trajectory:
-        """A trajectory of the run's shapes, in which nothing ends."""
-        rng = np.random.default_rng(0)
-
-        def fill(spec: Any) -> np.ndarray:
-            if np.dtype(spec.dtype).kind == "f":
-                return rng.normal(0.0, 0.1, spec.shape).astype(spec.dtype)
-            return np.zeros(spec.shape, spec.dtype)
-
-        filled = jax.tree.map(fill, self._factory.shapes)
-        index = np.full_like(filled.final_index, filled.rewards.size)  # unused room
-        valid = None if filled.valid is None else np.ones_like(filled.valid)
-        return filled._replace(final_index=index, valid=valid)
+            self._learners[key, on_device] = learner
+        return self._learners[key, on_device]
 
     def _act_s(self, device: DeviceName, batch: int, limit_s: float) -> float:
         from flatout.algorithms.base import ACT, raw_key
@@ -252,10 +291,10 @@ class Probe:
         sampler.start()
         return sampler, rollout.horizon
 
-    def _started(
-        self, placement: Placement, stack: ExitStack
-    ) -> tuple[Schedule, Iterator[Metrics]]:
-        """A started schedule and its iterations; the first have been made."""
+    def _started(self, placement: Placement, stack: ExitStack) -> tuple[Schedule, Iterator[int]]:
+        """A started schedule and its iterations' steps; the first have been made."""
+        if placement.schedule == "fused":
+            return self._device.started(placement)
         factory = self._make(placement)
         pool = factory.pool()
         if pool is not None:
@@ -264,14 +303,14 @@ class Probe:
             compile_()
         sampler = factory.sampler(pool)
         stack.callback(sampler.close)
-        learner = self._learner(_key(placement))
+        learner = self._learner(_key(placement), placement.sampler == "device")
         schedule = factory.schedule(sampler, learner, pool)
         stack.callback(schedule.close)
         schedule.start()
         iterations = schedule.advance(1 << 40)
         while not next(iterations).updates:  # until replay can be learned from
             pass
-        return schedule, iterations
+        return schedule, (metrics.steps for metrics in iterations)
 
     def verify(
         self, finalists: Sequence[Prediction], stages: Stages, budget_s: float
@@ -284,7 +323,7 @@ class Probe:
             return {}
         began = time.perf_counter()
         with ExitStack() as stack:
-            running: dict[str, tuple[Schedule, Iterator[Metrics], Rate]] = {}
+            running: dict[str, tuple[Schedule, Iterator[int], Rate]] = {}
             for prediction in finalists:
                 left = budget_s - (time.perf_counter() - began)
                 too_long = stages.steps / prediction.rate > left * WHOLE
@@ -293,22 +332,26 @@ class Probe:
                 text = str(prediction.placement)
                 try:
                     running[text] = *self._started(prediction.placement, stack), Rate()
-                except FlatoutError as error:
-                    self.notes.append(f"{text} could not be run: {error}")
-            if not running:
+                except (FlatoutError, jax.errors.JaxRuntimeError) as error:
+                    self.notes.append(f"{text} could not be run: {one_line(error)}")
+            if not running or self._device.late:  # what compiles meanwhile would be measured, too
                 return {}
-            until, turns = began + budget_s, len(running) * ROUNDS
+            turns, now = len(running) * ROUNDS, time.perf_counter()
+            until = max(began + budget_s, now + TIMED * budget_s)
             each = max(until - time.perf_counter(), 0.0) / turns
             for turn, (schedule, iterations, rate) in enumerate([*running.values()] * ROUNDS):
                 if turn < len(running) or time.perf_counter() < until:
                     schedule.publish_newest()  # they share learners, which reuse its memory
                     rate.time(iterations, each)
+                    if isinstance(schedule, FusedSchedule):
+                        schedule.idle()
         return {text: rate for text, (_, _, rate) in running.items()}
 
     def _make(self, placement: Placement) -> Factory:
         job = Job(
-            self._config, placement, self._hardware, [], Spans(), nullcontext, lambda note: None
-        )
+            self._config, placement, self._hardware, [], Spans(), nullcontext, lambda note: None,
+            env=self._env if placement.sampler == "device" else None,
+        )  # fmt: skip
         return Factory(job, self._task, self._code)
 
 

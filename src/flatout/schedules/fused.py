@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -60,6 +60,9 @@ class Told(NamedTuple):
     ends: Ends
 
 
+Iteration = Callable[[Carry, jax.Array, Any, jax.Array, jax.Array], tuple[Carry, Told]]
+"""``(carry, key, buffer_key, act_key, hp) -> carry, told``, of one shard; pure."""
+
 TOLD = Told(None, None, 0)  # type: ignore[arg-type]
 """Which of it each shard has for itself."""
 
@@ -103,6 +106,11 @@ class FusedSchedule(Schedule):
 
     _sampler: DeviceSampler
 
+    @property
+    def sampler(self) -> DeviceSampler:
+        """What plays in the program."""
+        return self._sampler
+
     def __init__(self, *flow: Any, programs: Programs) -> None:
         super().__init__(*flow)
         self._programs, self._together = programs, programs.together
@@ -136,20 +144,27 @@ class FusedSchedule(Schedule):
         """Compile the program, or take the one that another run of the same shape has compiled;
         one for several members is compiled when they are there."""
         if self._together is None:
-            self._program = self._programs.get("fused", self._compiled)
+            self._program = self._programs.get("fused", lambda: self.compiled(self.iteration))
         return self._program
 
-    def _compiled(self) -> Any:
+    def compiled(self, iteration: Iteration, rolling: Any = None) -> Any:
+        """Compile a loop over an iteration, or over a part of one: `made` with that.
+
+        Args:
+            rolling: shapes of what such a part carries instead of the environments.
+        """
         learner, sampler = self.learner, self._sampler
         store, counts = learner.buffer.device_state(), learner.buffer.counts()
         leaves = jax.tree.leaves(learner.shapes)
-        carry = Carry(leaves, shapes_of(store), shapes_of(counts), sampler.all_shapes)
+        rolling = sampler.all_shapes if rolling is None else rolling
+        carry = Carry(leaves, shapes_of(store), shapes_of(counts), rolling)
         carried = Carry(None, 0, learner.buffer.shard_counts, 0)  # type: ignore[arg-type]
         program = learner.mesh.program(
-            self.made, (carried, TOLD, None, None, 0, None, None), (carried, TOLD), donate=(1,)
-        )
+            partial(self.made, iteration=iteration),
+            (carried, TOLD, None, None, 0, None, None), (carried, TOLD), donate=(1,),
+        )  # fmt: skip
         with product_precision(learner.device, learner.precision):
-            return program.lower(carry, self._empty(), np.int32(0), *self.keys).compile()
+            return program.lower(carry, self.empty(), np.int32(0), *self.keys).compile()
 
     # --- The program --------------------------------------------------------------------------
 
@@ -164,7 +179,7 @@ class FusedSchedule(Schedule):
         one = Told(scalars, jax.ShapeDtypeStruct((), np.int32), ends)
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((most, *leaf.shape), leaf.dtype), one)
 
-    def _empty(self) -> Told:
+    def empty(self) -> Told:
         """That room, of all shards."""
         mesh, room = self.learner.mesh, self.told
         shards = () if mesh.shards == 1 else (mesh.shards,)
@@ -172,12 +187,16 @@ class FusedSchedule(Schedule):
         scalars, steps = (np.zeros(leaf.shape, leaf.dtype) for leaf in room[:2])
         return mesh.put(Told(scalars, steps, ends), TOLD)
 
-    def made(self, carry: Carry, told: Told, count: jax.Array, *keys: Any) -> tuple[Carry, Told]:
+    def made(
+        self, carry: Carry, told: Told, count: jax.Array, *keys: Any,
+        iteration: Iteration | None = None,
+    ) -> tuple[Carry, Told]:  # fmt: skip
         """`count` iterations, which write over what `told` held; `keys` as there. Pure."""
+        once = iteration or self.iteration
 
         def body(number: jax.Array, loop: tuple[Carry, Told]) -> tuple[Carry, Told]:
             carry, told = loop
-            carry, one = self._iteration(carry, *keys)
+            carry, one = once(carry, *keys)
 
             def put(all_: jax.Array, new: jax.Array) -> jax.Array:
                 return jax.lax.dynamic_update_index_in_dim(all_, new, number, 0)
@@ -186,7 +205,7 @@ class FusedSchedule(Schedule):
 
         return jax.lax.fori_loop(0, count, body, (carry, told))
 
-    def _iteration(
+    def iteration(
         self, carry: Carry, key: jax.Array, buffer_key: Any, act_key: jax.Array, hp: jax.Array
     ) -> tuple[Carry, Told]:
         """One trajectory, and the updates that it pays for."""
@@ -215,6 +234,20 @@ class FusedSchedule(Schedule):
                 self._version += 1
                 yield self._told(chunk, number)
 
+    def chunks(self) -> Iterator[int]:
+        """The environment steps of one whole chunk after another, for who times them: an
+        iteration's time is not known within a chunk."""
+        steps = 0
+        for metrics in self.advance(1 << 40):
+            steps += metrics.steps
+            if self._chunk is not None and self._chunk.taken == self._chunk.count:
+                yield steps
+                steps = 0
+
+    def idle(self) -> None:
+        """Let go of a chunk that was begun ahead: nothing is under way then."""
+        self._taken(None, 0)
+
     def _length(self) -> int:
         """Iterations of the next chunk."""
         fit = int(CHUNK_S / max(self._each_s, 1e-9))
@@ -224,12 +257,7 @@ class FusedSchedule(Schedule):
         """Make a chunk; an interrupt discards it."""
         learner = self.learner
         if self._carry is None:
-            leaves, store = learner.carried
-            rolling = self._sampler.rolling
-            assert rolling is not None
-            buffer = learner.buffer
-            counts, rolling = learner.mesh.put((buffer.counts(), rolling), (buffer.shard_counts, 0))
-            self._carry = Carry(leaves, store, counts, rolling)
+            self._carry = self.begun()
         before = self._carry
         if isinstance(before, Carry):
             learner.carry(before.leaves, before.store)
@@ -252,12 +280,21 @@ class FusedSchedule(Schedule):
         self._chunk = Chunk(before, count, told, ended(ends), places)
         return self._chunk
 
+    def begun(self) -> Carry:
+        """What the first iteration begins with."""
+        learner, rolling = self.learner, self._sampler.rolling
+        assert rolling is not None
+        leaves, store = learner.carried
+        buffer = learner.buffer
+        counts, rolling = learner.mesh.put((buffer.counts(), rolling), (buffer.shard_counts, 0))
+        return Carry(leaves, store, counts, rolling)
+
     def _begin_ahead(self, carry: Carry) -> None:
         """Begin the chunk that will probably be asked for."""
         length = min(self._length(), self._asked)
         self._ahead = Ahead(carry, length, self._thread.submit(self._called, carry, length))
 
-    def _taken(self, before: Carry | Part, count: int) -> Ahead | None:
+    def _taken(self, before: Carry | Part | None, count: int) -> Ahead | None:
         """The chunk that was begun ahead, if it is one that is asked for."""
         ahead, self._ahead = self._ahead, None
         if ahead is None:
@@ -307,7 +344,7 @@ class FusedSchedule(Schedule):
     def _called(self, carry: Any, count: int) -> tuple[Carry, Told]:
         """Run the program; what it told is on the host then."""
         room, self._room = self._room, None  # it is written over
-        room = self._empty() if room is None else room
+        room = self.empty() if room is None else room
         after, self._room = self._program(carry, room, np.int32(count), *self.keys)
         # Copies: the memory is the next chunk's.
         scalars, steps = (np.array(np.asarray(leaf)[:count]) for leaf in self._room[:2])

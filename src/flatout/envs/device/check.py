@@ -101,10 +101,14 @@ def random_actions(env: DeviceEnv, key: Array, count: int) -> Array:
     spec = env.action_spec
     if isinstance(spec, DiscreteSpec):
         return jax.random.randint(key, (count,), 0, spec.n)
+    return jax.random.uniform(key, (count, spec.size), jnp.float32, *bounds(spec))
+
+
+def bounds(spec: ContinuousSpec) -> tuple[np.ndarray, np.ndarray]:
+    """An action space's bounds, float32 ``[A]``: -1 and 1 where it has none."""
     low, high = (np.clip(np.asarray(b, np.float32), -1e6, 1e6) for b in (spec.low, spec.high))
     low, high = np.where(low <= -1e6, -1.0, low), np.where(high >= 1e6, 1.0, high)
-    low, high = low.astype(np.float32), high.astype(np.float32)
-    return jax.random.uniform(key, (count, spec.size), jnp.float32, low, high)
+    return low.astype(np.float32), high.astype(np.float32)
 
 
 def _impure(env: DeviceEnv) -> Iterator[str]:

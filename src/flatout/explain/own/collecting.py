@@ -9,18 +9,63 @@ from flatout.explain.own.proposals import Try, predicted, time_words
 from flatout.explain.own.settings import Changes, more_envs, placed, worker_count
 from flatout.explain.report import percent
 from flatout.planning.facts import RunFacts
-from flatout.planning.gains import Costs, placement_gain, remaining
+from flatout.planning.gains import Costs, on_device_gain, placement_gain, remaining
+from flatout.planning.predict import in_program
 
 COMPARE = "What is learned changes: compare returns."
 
 ON_DEVICE = 0.02, 0.08, 0.3
 """What remains of collecting in one compiled program: at best, usually, and at worst."""
 
+MEASURE = "`flatout explain RUN_DIR --measure`"
+"""The command that measures a run's parts here."""
+
+
+def _in_one_program(facts: RunFacts) -> list[Try]:
+    """Environments that step in the program that acts and learns, where they can."""
+    name, given = str(facts.settings.get("env", "")), facts.settings.get("env_kwargs") or {}
+    place = facts.placement
+    if place.sampler == "device":
+        words = f"Step {name} in one program with acting and learning, not in one of its own."
+    elif in_library(name) or has_twin(name, given):
+        words = (
+            f"Step {name} in one program with acting and learning: it is proven to step as the "
+            "host's does; other episodes are drawn."
+        )
+    else:
+        return []
+    found = on_device_gain(facts)
+    if found is None:
+        share = sum(facts.phases[phase] for phase in ("env", "act", "ipc", "wait"))
+        gain, where = remaining(share, *ON_DEVICE), "auto"
+        words += f" {MEASURE} measures what that gains here."
+    else:
+        gain, then = found
+        where = str(then.placement)
+        how = "predicted from its parts" if then.measured is None else "measured"
+        words += f" {then.best_known:,.0f} steps/s {how} here."
+    return [Try(gain, words, {"env_backend": "device", "placement": where}, 1.1)]
+
+
+def parts(facts: RunFacts) -> list[str]:
+    """What a program's time is, as its parts take it alone: a sentence for evidence."""
+    try:
+        spent = in_program(facts.plan.stages, facts.placement) if facts.plan else {}
+    except KeyError:  # measured on other devices
+        spent = {}
+    if not spent:
+        return [f"{MEASURE} tells what of it is environments, acting and learning"]
+    total = max(sum(spent.values()), 1e-12)
+    shares = ", ".join(f"{name} {percent(seconds / total)}" for name, seconds in spent.items())
+    return [f"an iteration's parts, each timed alone here: {shares}"]
+
 
 def proposals(facts: RunFacts, cost: Costs) -> list[Try]:
     """Other ways to collect."""
     place, envs, cores = facts.placement, facts.envs, facts.cores
-    tries: list[Try] = []
+    tries = _in_one_program(facts)
+    if place.sampler == "device":
+        return tries
     count = len(facts.workers) or (place.workers[0] if place.workers else 0)
     # Environments that sleep do not need a core each.
     most = cores if cost.computing > 0.5 else max(cores, 64)
@@ -36,19 +81,10 @@ def proposals(facts: RunFacts, cost: Costs) -> list[Try]:
             handicap *= 1.1
         tries.append(Try(gain, words, changes, handicap))
 
-    name, given = str(facts.settings.get("env", "")), facts.settings.get("env_kwargs") or {}
-    if in_library(name) or has_twin(name, given):
-        share = sum(facts.phases[phase] for phase in ("env", "act", "ipc", "wait"))
-        words = (
-            f"Step {name} in one program with acting and learning: it is proven to step as the "
-            "host's does; other episodes are drawn."
-        )
-        to: Changes = {"env_backend": "device", "placement": "auto"}
-        tries.append(Try(remaining(share, *ON_DEVICE), words, to, 1.1))
     overlap = "collect while learning (acting is then one version behind)"
     can_overlap = place.schedule == "serial" and cost.learn > 0.0
     if processes > max(count, 1) and place.inference != "local" and facts.settings.get("algorithm"):
-        to = {"sampler": "processes", "workers": (processes, envs // processes)}
+        to: Changes = {"sampler": "processes", "workers": (processes, envs // processes)}
         words = f"Step the environments in {processes} processes"
         add(
             f"{words}: their steps run side by side, the way to them and back remains.",
@@ -95,6 +131,8 @@ def env(facts: RunFacts, cost: Costs, share: float) -> Finding:
             f"they compute for only {percent(cost.computing)} of that: the rest is sleeping or "
             "waiting for something else"
         )
+    if facts.placement.sampler == "device":
+        evidence[1:] = ["a program of its own steps and acts", *parts(facts)]
     # ALE's vector environment starts threads itself.
     threaded = str(facts.settings.get("env", "")).startswith("ALE/") and not count
     tries = [

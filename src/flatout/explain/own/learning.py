@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flatout.explain.diagnosis import Finding
-from flatout.explain.own.collecting import COMPARE, proposals
+from flatout.explain.own.collecting import COMPARE, parts, proposals
 from flatout.explain.own.proposals import WORTH_SAYING, Try, predicted, time_words
 from flatout.explain.own.settings import more_envs, placed
 from flatout.explain.report import WORTHWHILE, percent
@@ -131,6 +131,7 @@ def fused(facts: RunFacts, cost: Costs, share: float) -> Finding:
         f"{facts.iterations / seconds:,.0f} iterations per second, each of "
         f"{facts.steps / iterations:,.0f} steps and {facts.updates / iterations:,.1f} updates",
     ]
+    evidence += parts(facts)
     if facts.use.gpu_full is not None:
         evidence.append(f"the GPU is {percent(facts.use.gpu_full)} full while it runs")
     otherwise = (

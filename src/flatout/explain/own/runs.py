@@ -16,6 +16,7 @@ from flatout.explain.diagnosis import Diagnosis, Lane, Usage
 from flatout.explain.own.rules import findings, headline, verdict
 from flatout.explain.report import WORTHWHILE, advice
 from flatout.hardware.monitor import MonitorSample, read_samples
+from flatout.planning.answer import Answer
 from flatout.planning.facts import facts, mean_use
 from flatout.planning.kept import this_machine
 from flatout.planning.machine import SHIPPED, Machine
@@ -48,6 +49,7 @@ class Evidence:
     samples: Sequence[MonitorSample] = ()  # of devices.jsonl
     ended: bool = False  # whether the run has ended
     machine: Machine = SHIPPED  # what planning has measured of it
+    plan: Answer | None = None  # and of this run
 
     def as_json(self) -> dict[str, Any]:
         """What ``--save`` writes."""
@@ -59,17 +61,19 @@ class Evidence:
             "samples": [sample.as_json() for sample in self.samples],
             "ended": self.ended,
             "machine": asdict(self.machine),
+            "plan": None if self.plan is None else self.plan.as_json(),
         }
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Evidence:
         """The inverse of `as_json`; `UsageError` for other values."""
         try:
-            settings = dict(values["settings"])
+            settings, plan = dict(values["settings"]), values.get("plan")
             return Evidence(
                 str(values["subject"]), resolve(str(settings["algorithm"]), settings),
                 values["lines"], [MonitorSample.from_json(row) for row in values["samples"]],
                 bool(values["ended"]), Machine.from_json(values.get("machine", asdict(SHIPPED))),
+                None if plan is None else Answer.from_json(plan),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"this is no saved evidence of a run ({error}).") from error
@@ -132,6 +136,7 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
         gpus=last.gpus,
         images=last.images,
         machine=evidence.machine if evidence.machine.cores == last.cores else SHIPPED,
+        plan=evidence.plan,
     )
     ranked = findings(facts_)
     notes = list(totals.notes)

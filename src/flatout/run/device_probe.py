@@ -1,0 +1,146 @@
+"""Times environments that step in compiled programs: parts of one, and whole ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from flatout.config.placement import Placement
+from flatout.errors import FlatoutError
+from flatout.planning import measure
+from flatout.planning.stages import Stages
+from flatout.run.factory import Factory
+from flatout.schedules import pieces
+from flatout.schedules.fused import FusedSchedule
+from flatout.spans import Spans
+from flatout.types import Trajectory
+
+LEAST_COMPILING_S = 10.0
+"""Programs may always take so long to compile."""
+
+
+class DeviceProbe:
+    """Makes the programs of a run whose environments step on a device.
+
+    Args:
+        make: the components of a placement.
+        stack: closes what is opened.
+        budget_s: for compiling what is timed.
+
+    Attributes:
+        late: a program that took too long is being compiled, and disturbs what is timed.
+    """
+
+    def __init__(
+        self, make: Callable[[Placement], Factory], stack: ExitStack, budget_s: float
+    ) -> None:
+        self._make, self._stack = make, stack
+        self._limit_s = max(budget_s, LEAST_COMPILING_S)
+        self._schedules: dict[str, FusedSchedule] = {}
+        self.late = False
+
+    def measured(self, stages: Stages, fused: Placement, limit_s: float) -> Stages:
+        """What the parts of an iteration take in a compiled loop, and a rollout by itself.
+
+        Args:
+            fused: where.
+            limit_s: for one of them; compiling comes on top.
+
+        Raises:
+            FlatoutError: a program does not compile in time, or the environment fails.
+        """
+        place = ",".join(map(str, fused.act))
+        schedule = self._schedule(fused)
+        schedule.start()
+        sampler, loop = schedule.sampler, partial(pieces.loop, schedule)
+        data = example(pieces.trajectory_shapes(schedule))
+        plays, steps, learns, _ = self._compiled(
+            partial(loop, pieces.rollout(schedule)),
+            partial(loop, pieces.rollout(schedule, acts=False)),
+            partial(loop, pieces.learning(schedule), data),
+            sampler.compile,
+        )
+        replay = sampler.rollout.algorithm.replay
+        first = 1 if replay is None else replay.learning_starts // stages.steps + 2
+        rollout = measure.looped_s(plays, limit_s)
+        stages = replace(
+            stages,
+            rollout={**stages.rollout, place: rollout},
+            stepping={**stages.stepping, place: measure.looped_s(steps, limit_s / 2)},
+            inside={**stages.inside, place: measure.looped_s(learns, limit_s, first)},
+        )
+        if len(fused.act) > 1:  # one device acts where nothing is fused
+            return stages
+        sampler.publish(schedule.learner.bundle, 0, Spans())
+        sampler.start()
+        alone = measure.collect_s(sampler, limit_s / 2, lambda: None) * stages.steps
+        return replace(stages, apart={**stages.apart, place: max(alone - rollout, 0.0)})
+
+    def started(self, fused: Placement) -> tuple[FusedSchedule, Iterator[int]]:
+        """The whole program, started, and its chunks' steps.
+
+        Raises:
+            FlatoutError: it does not compile in time.
+        """
+        schedule = self._schedule(fused)
+        self._compiled(schedule.compile)
+        schedule.start()
+        chunks = schedule.chunks()
+        next(chunks)  # the first one is the shortest
+        return schedule, chunks
+
+    def _schedule(self, fused: Placement) -> FusedSchedule:
+        """Not compiled, with a learner that nobody shares."""
+        text = str(fused)
+        if text not in self._schedules:
+            factory = self._make(fused)
+            self._schedules[text] = factory.fused(factory.learner())
+            self._stack.callback(self._schedules[text].close)
+        return self._schedules[text]
+
+    def _compiled(self, *jobs: Callable[[], Any]) -> list[Any]:
+        try:
+            return in_time(jobs, self._limit_s)
+        except TimeoutError:
+            self.late = True
+            limit = f"{self._limit_s:.0f} s"
+            raise FlatoutError(f"its program had not compiled within {limit}") from None
+
+
+def in_time(jobs: Sequence[Callable[[], Any]], limit_s: float) -> list[Any]:
+    """What jobs return that run side by side, in threads.
+
+    Raises:
+        TimeoutError: one has not ended by then; it goes on, for compiling cannot be stopped.
+    """
+    threads = ThreadPoolExecutor(len(jobs))
+    try:
+        futures = [threads.submit(job) for job in jobs]
+        if wait(futures, None if limit_s == math.inf else limit_s).not_done:
+            raise TimeoutError
+        return [future.result() for future in futures]
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+def example(shapes: Any) -> Trajectory:
+    """A trajectory of these shapes, in which nothing ends."""
+    rng = np.random.default_rng(0)
+
+    def fill(spec: Any) -> np.ndarray:
+        if np.dtype(spec.dtype).kind == "f":
+            return rng.normal(0.0, 0.1, spec.shape).astype(spec.dtype)
+        return np.zeros(spec.shape, spec.dtype)
+
+    filled = jax.tree.map(fill, shapes)
+    index = np.full_like(filled.final_index, filled.rewards.size)  # unused room
+    valid = None if filled.valid is None else np.ones_like(filled.valid)
+    return filled._replace(final_index=index, valid=valid)

@@ -1,0 +1,112 @@
+"""The parts of a fused iteration, each alone in a loop as the schedule's own.
+
+Nothing can be timed within one program; what its parts take alone tells what its time is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flatout.algorithms.base import Acted, Algorithm, shapes_of
+from flatout.algorithms.common.randomness import uniforms
+from flatout.envs.device.base import DeviceEnv
+from flatout.envs.device.check import bounds
+from flatout.schedules.fused import Carry, FusedSchedule, Iteration, Told
+from flatout.types import DiscreteSpec, Trajectory
+
+TINY = 1e-30
+"""So much of a parameter is added to rewards: learning from them cannot be moved out of a loop."""
+
+
+def loop(schedule: FusedSchedule, part: Iteration, rolling: Any = None) -> Callable[[int], None]:
+    """Compile a loop over one part of a started schedule's iterations.
+
+    Args:
+        rolling: what it carries instead of the environments, of one shard.
+
+    Returns:
+        What makes so many of them, from where the last call ended, and waits.
+    """
+    carry, room = schedule.begun(), schedule.empty()
+    if rolling is not None:
+        mesh = schedule.learner.mesh
+        if mesh.shards > 1:
+            rolling = jax.tree.map(lambda leaf: np.stack([leaf] * mesh.shards), rolling)
+        carry = carry._replace(rolling=mesh.put(rolling, 0))
+    program = schedule.compiled(part, shapes_of(carry.rolling))
+
+    def run(count: int) -> None:
+        nonlocal carry, room
+        carry, room = program(carry, room, np.int32(count), *schedule.keys)
+        jax.block_until_ready((carry, room))
+
+    return run
+
+
+def rollout(schedule: FusedSchedule, acts: bool = True) -> Iteration:
+    """Playing a trajectory; with random actions instead of the policy's if not `acts`."""
+    plays = schedule.sampler.rollout
+    if not acts:
+        plays = replace(plays, algorithm=_random(plays.algorithm, plays.env))
+
+    def part(carry: Carry, key: Any, buffer_key: Any, act_key: Any, hp: Any) -> tuple[Carry, Told]:
+        params = schedule.learner.acting(carry.leaves, hp)
+        trajectory, ends, rolling = plays(params, carry.rolling, act_key)
+        # Nobody learns from it: what is not used would not be computed.
+        used = sum(jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves(trajectory))
+        scalars = jnp.zeros(schedule.told.scalars.shape[1:])
+        told = Told(scalars, jnp.asarray(used > 0, jnp.int32), ends)
+        return carry._replace(rolling=rolling), told
+
+    return part
+
+
+def learning(schedule: FusedSchedule) -> Iteration:
+    """Learning from a trajectory, the same one each time, which is carried."""
+
+    def part(carry: Carry, key: Any, buffer_key: Any, act_key: Any, hp: Any) -> tuple[Carry, Told]:
+        learner = schedule.learner
+        parameter = jax.tree.leaves(carry.leaves)[0].ravel()[0]
+        data: Any = carry.rolling
+        data = data._replace(rewards=data.rewards + TINY * parameter)
+        inputs, counts = learner.buffer.fed(data, carry.counts, buffer_key)
+        leaves, store, *published = learner.learn(carry.leaves, carry.store, inputs, key, hp)
+        ends = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), schedule.told.ends)
+        told = Told(published[-2], jnp.int32(0), ends)
+        return Carry(leaves, store, counts, carry.rolling), told
+
+    return part
+
+
+def trajectory_shapes(schedule: FusedSchedule) -> Trajectory:
+    """The shapes of one shard's trajectory."""
+    sampler = schedule.sampler
+    params = sampler.rollout.algorithm.actor_shapes
+    return jax.eval_shape(sampler.rollout, params, sampler.shapes, sampler.act_key)[0]
+
+
+def _random(algorithm: Algorithm, env: DeviceEnv) -> Algorithm:
+    """The algorithm with random actions, and zeros for what else acting tells."""
+    spec = env.action_spec
+    size = 1 if isinstance(spec, DiscreteSpec) else spec.size
+
+    def act(params: Any, obs: jax.Array, carry: Any, noise: Any) -> Acted:
+        key, zero = jax.random.key(0, impl="threefry2x32"), jnp.int32(0)
+        draws = jax.vmap(lambda number: algorithm.noise(key, number, zero))
+        drawn = jax.eval_shape(draws, jnp.arange(len(obs)))
+        action, _, extras = jax.eval_shape(algorithm.act, params, obs, carry, drawn)
+        if isinstance(spec, DiscreteSpec):
+            chosen = jnp.floor(noise[:, 0] * spec.n).astype(action.dtype)
+        else:
+            low, high = bounds(spec)
+            chosen = (low + noise * (high - low)).astype(action.dtype)
+        zeros = {name: jnp.zeros(one.shape, one.dtype) for name, one in extras.items()}
+        return chosen.reshape(action.shape), carry, zeros
+
+    return replace(algorithm, act=act, noise=lambda key, n, step: uniforms(key, n, step, size))
