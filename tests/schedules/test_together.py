@@ -11,20 +11,28 @@ import numpy as np
 import pytest
 
 from flatout.config.settings import resolve
-from flatout.fleet.members import FOLDER, members
+from flatout.fleet.members import FOLDER, Strategy, members
 from flatout.fleet.population import Population
 from flatout.run.interrupts import Interrupts
-from flatout.schedules import together
+from flatout.schedules import fused, together
 from tests.conftest import last_saved
 from tests.schedules.test_fused import settings
 
 ROWS = 256
 
 
-def trained(path: Path, algorithm: str, words: list[str], seeds: int, **more: Any) -> Population:
+def trained(
+    path: Path,
+    algorithm: str,
+    words: list[str],
+    seeds: int,
+    strategy: str = "together",
+    **more: Any,
+) -> Population:
     keep = {"tensorboard": False, "checkpoint_every": 10**9, "log_every": 64}
     config = resolve(algorithm, settings(algorithm, **(keep | more)))
-    made = Population(members(config, seeds, words, path), 0, False, Interrupts())
+    found = members(config, seeds, words, path)
+    made = Population(found, Strategy(strategy, len(found)), False, Interrupts())
     made.run()
     return made
 
@@ -61,7 +69,8 @@ def test_members_end_by_themselves_and_the_rest_are_brought_together(
     monkeypatch.setattr(together.Together, "_gather", noted)
     rates = ["learning_rate=1e-3,2e-3,3e-3,1e30"]
     made = trained(tmp_path, "ppo", rates, 1, steps=64_000, stop_at_return=30.0,
-                   max_grad_norm=1e30, normalize_observation=False)  # fmt: skip
+                   max_grad_norm=1e30, normalize_observation=False,
+                   checkpoint_every=640)  # fmt: skip
     ended = {state.member.name: state for state in made.states}
     assert ended.pop("learning_rate=1e30_seed=0").error.startswith("learning diverged")
     assert {state.ended for state in ended.values()} == {"return"}
@@ -87,6 +96,30 @@ def test_no_step_copies_the_replay_of_all_members(
     assert rings, "the members' replay is in the program"
     chosen = re.findall(r"= (?:f32|s32|u8|pred)\[3,4\d\d\d[^ ]* select\(", texts[0])
     assert chosen == []
+
+
+@pytest.mark.parametrize("strategy", ["spread", "together"])
+def test_no_chunk_and_no_member_has_a_program_of_its_own(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, lengths = list[str](), set[int]()
+    compile_, called = jax.stages.Lowered.compile, fused.FusedSchedule._dispatched
+
+    def compiled(self: Any, *given: Any, **more: Any) -> Any:
+        names.extend(re.findall(r"^module @(\w+)", self.as_text(), re.M))
+        return compile_(self, *given, **more)
+
+    def dispatched(self: Any, count: int) -> Any:
+        chunk = called(self, count)
+        lengths.add(chunk.count)
+        return chunk
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compiled)
+    monkeypatch.setattr(fused.FusedSchedule, "_dispatched", dispatched)
+    made = trained(tmp_path, "ppo", [], 3, strategy, steps=2048, log_every=320)
+    assert {state.ended for state in made.states} == {"steps"}
+    assert len(lengths) > 2
+    assert names.count("jit_made") == 1
 
 
 def test_part_takes_one_member_out() -> None:

@@ -10,9 +10,10 @@ from flatout.api import Agent
 from flatout.api.load import load_any
 from flatout.config.settings import load_preset, resolve
 from flatout.errors import FlatoutError, UsageError
-from flatout.fleet.members import FOLDER, Member, members, save
+from flatout.fleet.members import FOLDER, Member, members, refuse_taken, save
 from flatout.fleet.population import Population as Members
-from flatout.fleet.population import workers
+from flatout.fleet.strategy import choose
+from flatout.learner.programs import Programs
 from flatout.run.interrupts import Interrupts
 from flatout.storage.run_folder import default_folder
 
@@ -26,6 +27,8 @@ class Population:
         seeds: so many, from the settings' `seed` on.
         population: values by setting: every combination is a member.
         run_dir: keeps a run folder for each member; by default a new one under ``runs``.
+        strategy: ``together`` (one program), ``spread`` (runs side by side), or ``auto``, which
+            measures.
         settings: any setting by its flag's name.
 
     Attributes:
@@ -38,7 +41,7 @@ class Population:
     def __init__(
         self, algorithm: str, env: str | None = None, *, seeds: int | None = None,
         population: Mapping[str, Sequence[Any]] | None = None, run_dir: str | Path | None = None,
-        **settings: Any,
+        strategy: str = "auto", **settings: Any,
     ) -> None:  # fmt: skip
         preset = settings.pop("preset", None)
         tuned = {} if preset is None else load_preset(preset)
@@ -51,6 +54,7 @@ class Population:
             f"{key}={','.join(map(str, values))}" for key, values in (population or {}).items()
         ]
         self._members: list[Member] = members(self.config, seeds, words, self._path)
+        self._strategy = strategy
         self.summaries: dict[str, dict[str, Any]] = {}
 
     def learn(self, total_timesteps: int | None = None) -> Self:
@@ -64,9 +68,13 @@ class Population:
             Member(one.name, resolve(one.config.algorithm, one.config.flat(), {"steps": steps}))
             for one in self._members
         ]
-        save(self._path, self.config, trained)
+        refuse_taken(self._path)
+        programs = Programs(several=True)
         with Interrupts() as interrupts:
-            made = Members(trained, workers(self.config, len(trained)), False, interrupts)
+            with interrupts.discardable():
+                chosen = choose([one.config for one in trained], self._strategy, programs)
+            save(self._path, self.config, trained, chosen)
+            made = Members(trained, chosen, False, interrupts, programs)
             made.run()
         self.summaries = {state.member.name: state.summary for state in made.states}
         if interrupts.signum is not None:

@@ -10,17 +10,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import flatout
 from flatout.cli.arguments import take, take_all, train_config
-from flatout.config.schema import ALGORITHMS, TrainConfig
+from flatout.config.schema import ALGORITHMS
 from flatout.config.settings import presets, with_run
 from flatout.errors import FlatoutError, UsageError, nearest
 from flatout.storage import nofollow
-
-if TYPE_CHECKING:
-    from flatout.run.interrupts import Interrupts
 
 HELP = """\
 usage: flatout COMMAND ...
@@ -32,6 +28,7 @@ commands:
                       flatout train ppo --env CartPole-v1
                       flatout train ppo --preset cartpole-ppo
                       flatout train ppo --env CartPole-v1 --env-backend device --seeds 8
+                        (--population gamma=0.98,0.99 --strategy auto|together|spread)
                       flatout train --resume RUN_DIR
   eval RUN_DIR      play greedy episodes with a trained agent (--episodes 20, --video out.gif)
   watch RUN_DIR     see the agent play in the terminal, also while it learns (--gif out.gif)
@@ -86,6 +83,7 @@ def _train(argv: list[str]) -> int:
     started = time.perf_counter_ns() - int(max(_process_age(), 0.0) * 1e9)
     seeds, argv = take(argv, "--seeds")
     words, argv = take_all(argv, "--population")
+    asked, argv = take(argv, "--strategy")
     config, resume = train_config(argv)
     if not config.env.env:
         raise UsageError("no environment: pass --env ID, --env module:factory or --preset NAME.")
@@ -99,7 +97,11 @@ def _train(argv: list[str]) -> int:
     path = Path(config.run.run_dir) if config.run.run_dir else default_folder(config)
     with Interrupts(leave) as interrupts:  # from here on a signal is never lost
         if seeds is not None or words or (resume and (path / POPULATION).exists()):
-            return _train_members(config, seeds, words, path, resume, interrupts)
+            from flatout.cli import population
+
+            return population.train(config, seeds, words, asked, path, resume, interrupts)
+        if asked is not None:
+            raise UsageError("--strategy is for populations: --seeds or --population.")
         folder = RunFolder(path, resume, report=True)
         console = Console(stderr=config.run.json)
         display = Display()
@@ -135,20 +137,6 @@ def _train(argv: list[str]) -> int:
         state = f"saved; go on with: flatout train --resume {path}"
     say(f"interrupted, {state}")
     return 128 + trainer.interrupted
-
-
-def _train_members(
-    config: TrainConfig, seeds: str | None, words: list[str], path: Path, resume: bool,
-    interrupts: Interrupts,
-) -> int:  # fmt: skip
-    from flatout.cli import population
-
-    if resume and (seeds is not None or words):
-        raise UsageError("--resume goes on with the members that there are; leave out the others.")
-    found = population.resumed(config, path) if resume else (
-        population.named(config, seeds, words, path)
-    )  # fmt: skip
-    return population.train(config, found, path, resume, interrupts)
 
 
 def _keep_traceback(path: Path, error: FlatoutError) -> None:

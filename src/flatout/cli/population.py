@@ -12,7 +12,7 @@ from flatout.cli.arguments import take
 from flatout.cli.scale import need_matplotlib
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.errors import FlatoutError, UsageError
-from flatout.fleet.members import Member, load, members, save
+from flatout.fleet.members import Member, Strategy, load, members, refuse_taken, save
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,8 +37,8 @@ but their seeds make one curve with its 95 % confidence band.
 """
 
 
-def named(config: TrainConfig, seeds: str | None, words: list[str], path: Path) -> list[Member]:
-    """A new population's members, its folder begun.
+def _named(config: TrainConfig, seeds: str | None, words: list[str], path: Path) -> list[Member]:
+    """A new population's members.
 
     Raises:
         UsageError: what is wrong with them.
@@ -50,12 +50,11 @@ def named(config: TrainConfig, seeds: str | None, words: list[str], path: Path) 
         count = int(seeds)
     if not config.hyper.acts:
         raise UsageError(f"{config.algorithm} has no populations.")
-    found = members(config, count, words, path)
-    save(path, config, found)
-    return found
+    refuse_taken(path)
+    return members(config, count, words, path)
 
 
-def resumed(config: TrainConfig, path: Path) -> list[Member]:
+def _resumed(config: TrainConfig, path: Path) -> tuple[list[Member], Strategy]:
     """The members of a population that goes on, with what a resume may change."""
     from flatout.storage.trust import Consent
 
@@ -64,16 +63,42 @@ def resumed(config: TrainConfig, path: Path) -> list[Member]:
 
 
 def train(
-    config: TrainConfig, found: list[Member], path: Path, resume: bool, interrupts: Interrupts
-) -> int:
-    """Train all members; returns the exit code."""
+    config: TrainConfig, seeds: str | None, words: list[str], asked: str | None, path: Path,
+    resume: bool, interrupts: Interrupts,
+) -> int:  # fmt: skip
+    """Train all members, new ones or those of a folder; returns the exit code.
+
+    Args:
+        seeds, words, asked: what ``--seeds``, ``--population`` and ``--strategy`` say.
+    """
+    before = None
+    if not resume:
+        found = _named(config, seeds, words, path)
+    elif seeds is not None or words:
+        raise UsageError("--resume goes on with the members that there are; leave out the others.")
+    else:
+        found, before = _resumed(config, path)
     from rich.console import Console
 
-    from flatout.fleet.population import Population, workers
-    from flatout.output import say
+    from flatout.fleet.population import Population
+    from flatout.fleet.strategy import choose
+    from flatout.learner.programs import Programs
+    from flatout.output import printable, say
 
     console = Console(stderr=config.run.json)
-    population = Population(found, workers(config, len(found)), resume, interrupts)
+
+    def announce(text: str) -> None:
+        if not config.run.quiet:
+            console.print(f"· {printable(text)}", style="dim", highlight=False, soft_wrap=True)
+
+    programs = Programs(several=True, announce=announce)
+    with interrupts.discardable():
+        configs = [member.config for member in found]
+        strategy = choose(configs, asked or "auto", programs, before)
+    announce(strategy.words(len(found)))
+    if not resume:
+        save(path, config, found, strategy)
+    population = Population(found, strategy, resume, interrupts, programs)
     shown = _Shown(population, console, config)
     try:
         population.run(shown.look)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib import resources
 from typing import Any
 
-from flatout.config.hyper import hyper_of
+from flatout.config.hyper import OwnConfig, hyper_of
 from flatout.config.placement import parse
 from flatout.config.schema import (
     ALGORITHMS,
@@ -151,3 +151,12 @@ def _toml_value(text: str) -> Any:
 def with_run(config: TrainConfig, **changes: Any) -> TrainConfig:
     """The same settings with other run settings."""
     return replace(config, run=replace(config.run, **changes))
+
+
+def changeable(config: TrainConfig) -> list[str]:
+    """What runs of one compiled program may differ in: the seed, and each setting that changes no
+    shape."""
+    if isinstance(config.hyper, OwnConfig):
+        return ["seed", *config.hyper.hp]
+    kinds = hints(type(config.hyper))
+    return ["seed", *(name for name, (types, _) in kinds.items() if float in types)]

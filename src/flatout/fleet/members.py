@@ -13,7 +13,7 @@ from typing import Any
 
 from flatout.config.hyper import Hyper, OwnConfig
 from flatout.config.schema import TrainConfig
-from flatout.config.settings import resolve
+from flatout.config.settings import changeable, resolve
 from flatout.config.values import hints
 from flatout.errors import CheckpointError, UsageError, nearest, writing
 from flatout.storage import nofollow, signing
@@ -28,20 +28,42 @@ MOST = 4096
 """Members of one population."""
 
 
+TOGETHER, SPREAD = NAMES = ("together", "spread")
+"""One program for all members; each as a run of its own, so many at a time as there are cores."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How members share the machine.
+
+    Attributes:
+        name: one of `NAMES`.
+        size: members at a time, in one program or side by side.
+        why: in words.
+        key: what the members' programs are known by on this machine (`shape_key`).
+    """
+
+    name: str
+    size: int
+    why: str = ""
+    key: str = ""
+
+    def words(self, count: int) -> str:
+        """What happens to so many members, and why, in a line."""
+        all_ = "all" if self.size == count else f"{self.size} at a time"
+        if self.name == TOGETHER:
+            how = f"{all_} in one program"
+        else:
+            how = "one after another" if self.size == 1 else f"{all_}, each as a run of its own"
+        return f"{count} members, {how} (--strategy {self.name}): {self.why}"
+
+
 @dataclass(frozen=True)
 class Member:
     """One agent: its name, which is its folder's, and its settings."""
 
     name: str
     config: TrainConfig
-
-
-def changeable(config: TrainConfig) -> list[str]:
-    """What members may differ in: the seed, and each setting that changes no program."""
-    if isinstance(config.hyper, OwnConfig):
-        return ["seed", *config.hyper.hp]
-    kinds = hints(type(config.hyper))
-    return ["seed", *(name for name, (types, _) in kinds.items() if float in types)]
 
 
 def members(
@@ -160,12 +182,11 @@ def _listed(file: Path) -> list[tuple[str, dict[str, Any]]]:
     return [(name, dict(row)) for name, row in tables.items()]
 
 
-def save(folder: Path, config: TrainConfig, rows: Sequence[Member]) -> None:
-    """Write `POPULATION`, signed with this user's key.
+def refuse_taken(folder: Path) -> None:
+    """Refuse a folder that holds a run or a population.
 
     Raises:
-        UsageError: the folder holds a run or a population.
-        FlatoutError: it cannot be written.
+        UsageError: it does.
     """
     for name in (POPULATION, "config.json"):
         if (folder / name).exists():
@@ -173,6 +194,16 @@ def save(folder: Path, config: TrainConfig, rows: Sequence[Member]) -> None:
                 f"{folder} already holds a run; go on with --resume {folder}, or choose another "
                 "--run-dir."
             )
+
+
+def save(folder: Path, config: TrainConfig, rows: Sequence[Member], strategy: Strategy) -> None:
+    """Write `POPULATION`, signed with this user's key.
+
+    Raises:
+        UsageError: the folder holds a run or a population.
+        FlatoutError: it cannot be written.
+    """
+    refuse_taken(folder)
     own = {
         member.name: {
             key: value for key, value in member.config.flat().items()
@@ -181,7 +212,8 @@ def save(folder: Path, config: TrainConfig, rows: Sequence[Member]) -> None:
         for member in rows
     }  # fmt: skip
     values = {"format": FORMAT, "algorithm": config.algorithm, "settings": config.flat(),
-              "members": own}  # fmt: skip
+              "members": own,
+              "strategy": {"name": strategy.name, "size": strategy.size}}  # fmt: skip
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         nofollow.replace(
@@ -190,8 +222,10 @@ def save(folder: Path, config: TrainConfig, rows: Sequence[Member]) -> None:
         )
 
 
-def load(folder: Path, consent: Consent, changes: Mapping[str, Any]) -> list[Member]:
-    """The members of a population's folder.
+def load(
+    folder: Path, consent: Consent, changes: Mapping[str, Any]
+) -> tuple[list[Member], Strategy]:
+    """The members of a population's folder, and how they share the machine.
 
     Args:
         consent: the user's to code that the settings name.
@@ -205,16 +239,21 @@ def load(folder: Path, consent: Consent, changes: Mapping[str, Any]) -> list[Mem
     try:
         values = json.loads(nofollow.read(path, 1, MOST_CONFIG))
         rows = {str(name): dict(row) for name, row in values["members"].items()}
+        told = values["strategy"]
+        strategy = Strategy(str(told["name"]), int(told["size"]))
+        if strategy.name not in NAMES or not 1 <= strategy.size <= MOST:
+            raise ValueError(f"the strategy {str(told)[:100]} is impossible")
         known = {*changeable(config), "hp"}
         for name, row in rows.items():
             if not re.fullmatch(r"[\w.=+,-]{1,200}", name) or name.startswith(".") or (
                 not row.keys() <= known
             ):  # fmt: skip
                 raise ValueError(f"the member {name[:100]!r} is impossible")
-        return [
+        found = [
             Member(name, resolve(config.algorithm, config.flat(), row, changes, {
                 "run_dir": str(folder / FOLDER / name)}))
             for name, row in rows.items()
         ]  # fmt: skip
+        return found, strategy
     except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
         raise CheckpointError(f"{path} is corrupt: {error}") from error

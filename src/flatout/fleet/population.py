@@ -1,7 +1,7 @@
 """Many agents at the same time, each an ordinary run; programs are compiled once.
 
-``spread``: as many members train at the same time as there are cores, each in a thread, and others
-follow. ``together``: one program steps and teaches all of them, which is what fills a GPU.
+``spread``: so many members train at the same time, each in a thread, and others follow.
+``together``: one program steps and teaches all of a group, and other groups follow.
 """
 
 from __future__ import annotations
@@ -9,46 +9,46 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flatout.config.schema import TrainConfig
-from flatout.errors import FlatoutError
-from flatout.fleet.members import Member
-from flatout.hardware.inventory import inventory
+from flatout.config.hyper import OwnConfig
+from flatout.errors import CheckpointError, FlatoutError
+from flatout.fleet.members import SPREAD, Member, Strategy
 from flatout.learner.programs import Programs
+from flatout.run.forecast import compiling
 from flatout.run.interrupts import Interrupts
 from flatout.run.progress import Display, Progress
 from flatout.run.trainer import Trainer
-from flatout.schedules.together import Together
-from flatout.storage.run_folder import RunFolder
+from flatout.schedules.together import Group, Together
+from flatout.storage import checkpoint
+from flatout.storage.joint import Joint
+from flatout.storage.run_folder import GROUPS, RunFolder
 
 LOOK_S = 0.1
 
-
-def workers(config: TrainConfig, count: int) -> int:
-    """How many of so many members train at the same time; 0 for all as one program, which fills a
-    GPU. On a CPU each core is filled by a member of its own."""
-    hardware, placement = inventory(), config.run.placement.strip()
-    automatic = placement == "auto" and bool(hardware.usable_gpus)
-    on_device = config.env.env_backend == "device" or "sampler=device" in placement
-    if on_device and ("gpu" in placement or automatic):
-        return 0
-    return min(hardware.cores, count)
+KEPT_APART = 32
+"""Of more members than these, trained as one program, only those that end early have whole
+checkpoints of their own."""
 
 
 class Following(Interrupts):
-    """What a member's thread sees of the signals that came to the main thread."""
+    """What a member's thread sees of the signals that came to the main thread.
 
-    def __init__(self, signals: Interrupts) -> None:
+    Args:
+        waits: until all members of one program are at the same boundary (`Together`).
+    """
+
+    def __init__(self, signals: Interrupts, waits: bool) -> None:
         super().__init__()
-        self._signals = signals
+        self._signals, self._waits = signals, waits
         self.installed = True
 
     def check(self) -> None:
-        self._signals.check()
+        if not self._waits:
+            self._signals.check()
 
 
 @dataclass
@@ -81,22 +81,23 @@ class Population:
 
     Args:
         members: of one configuration's shape.
-        workers: how many train at the same time; 0 for all, as one program.
+        strategy: how they share the machine.
         resume: go on with what their folders hold.
         interrupts: of the main thread; a signal stops every member at its last boundary.
+        programs: that are compiled already, and what announces others.
 
     Attributes:
         states: of each member.
     """
 
     def __init__(
-        self, members: Sequence[Member], workers: int, resume: bool, interrupts: Interrupts
-    ) -> None:
+        self, members: Sequence[Member], strategy: Strategy, resume: bool, interrupts: Interrupts,
+        programs: Programs | None = None,
+    ) -> None:  # fmt: skip
         self.states = [State(member) for member in members]
-        self._workers, self._resume = workers, resume
+        self._strategy, self._resume = strategy, resume
         self._interrupts = interrupts
-        self._together = None if workers else Together(len(members))
-        self._programs = Programs(several=True)
+        self._programs = programs or Programs(several=True)
 
     def run(self, show: Callable[[], None] = lambda: None) -> None:
         """Train all; a member that fails ends by itself, the others go on.
@@ -104,34 +105,90 @@ class Population:
         Args:
             show: called several times a second.
         """
-        with ThreadPoolExecutor(self._workers or len(self.states), "member") as threads:
-            jobs = [threads.submit(self._member, i, s) for i, s in enumerate(self.states)]
+        size = self._strategy.size
+        if self._strategy.name == SPREAD:
+            self._side_by_side(dict(enumerate(self.states)), None, show)
+            return
+        compiled: dict[int, Any] = {}
+        for first in range(0, len(self.states), size):
+            states = dict(enumerate(self.states[first : first + size]))
+            with ExitStack() as stack:
+                group, alone = self._group(states, first // size, stack)
+                for some, kept in ((states, group), *(({0: state}, None) for state in alone)):
+                    program = Together(
+                        len(some), compiled, self._compiling, lambda: self._interrupts.signum, kept
+                    )
+                    self._side_by_side(some, program, show)
+
+    def _group(
+        self, states: dict[int, State], number: int, stack: ExitStack
+    ) -> tuple[Group | None, list[State]]:
+        """What a group goes on from; members that are at another step, or have failed, are taken
+        out of `states`: the former are returned."""
+        hyper = self.states[0].member.config.hyper
+        if isinstance(hyper, OwnConfig) or getattr(hyper, "rollout_episodes", None) is not None:
+            return None, []  # members' iterations have different numbers of steps
+        run = self.states[0].member.config.run
+        folder = Path(str(run.run_dir)).parent.parent / GROUPS / str(number)
+        names = [state.member.name for state in states.values()]
+        joint = stack.enter_context(closing(Joint(folder, run.keep_checkpoints)))
+        alone = list[State]()
+        saved = joint.newest if self._resume else None
+        if saved is not None and not {*saved.members, *saved.slots} <= {*names}:
+            raise CheckpointError(f"{saved.path} is of other members than this population's.")
+        for place, state in list(states.items()):
+            path = Path(str(state.member.config.run.run_dir)) / "checkpoints"
+            own = [int(one.name.removeprefix("step_")) for one in checkpoint.checkpoints(path)]
+            there = saved is not None and state.member.name in saved.members
+            if saved is not None and there and (not own or own[-1] <= saved.step):
+                continue
+            if own:
+                alone.append(states.pop(place))
+            elif saved is not None:
+                why = saved.failed.get(state.member.name, "its state was not saved.")
+                state.error, state.ended = why, "failed"
+                del states[place]
+        return Group(names, joint, saved, len(self.states) <= KEPT_APART), alone
+
+    def _side_by_side(
+        self, states: dict[int, State], together: Together | None, show: Callable[[], None]
+    ) -> None:
+        count = self._strategy.size if together is None else len(states)
+        with ThreadPoolExecutor(max(count, 1), "member") as threads:
+            jobs = [threads.submit(self._member, i, s, together) for i, s in states.items()]
             while not all(job.done() for job in jobs):
                 time.sleep(LOOK_S)
                 show()
         for job in jobs:
             job.result()
 
-    def _member(self, number: int, state: State) -> None:
+    def _compiling(self, size: int) -> AbstractContextManager[None]:
+        """Around the compilation of one program for so many members."""
+        announce = self._programs.announce or (lambda _: None)
+        return compiling(f"one program for {size} members", self._strategy.key, announce)
+
+    def _member(self, number: int, state: State, together: Together | None) -> None:
         try:
             if self._interrupts.signum is not None:
                 state.ended = "signal"
                 return
             programs = self._programs
-            if self._together is not None:
-                programs = Programs(self._together, number, several=True)
+            if together is not None:
+                programs = Programs(together, number, several=True)
             self._train(state, programs)
         finally:
-            if self._together is not None:
-                self._together.leave()
+            if together is not None:
+                lost = not state.error and not state.summary
+                together.leave(number, state.error, lost)
 
     def _train(self, state: State, programs: Programs) -> None:
         path = Path(str(state.member.config.run.run_dir))
         try:
-            with closing(RunFolder(path, self._resume and path.exists())) as folder:
+            resume = self._resume and (path / "config.json").exists()
+            with closing(RunFolder(path, resume)) as folder:
                 trainer = Trainer(
-                    state.member.config, folder=folder, resume=folder.has_saved,
-                    display=state, interrupts=Following(self._interrupts),
+                    state.member.config, folder=folder, resume=resume, display=state,
+                    interrupts=Following(self._interrupts, programs.together is not None),
                     programs=programs, started=time.perf_counter_ns(),
                 )  # fmt: skip
                 state.summary = trainer.run()

@@ -45,6 +45,16 @@ def live_mb(purposes: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     return {n: {k: round(v, 3) for k, v in sizes.items()} for n, sizes in sorted(taken.items())}
 
 
+def available_mb(device: DeviceName, placement: Placement, hardware: Hardware) -> tuple[float, str]:
+    """MiB that a run may take on a device, and words where ``memory=`` limits them."""
+    if device.kind == "cpu":
+        return float(hardware.memory_available_mb), ""
+    gpu = next(gpu for gpu in hardware.usable_gpus if gpu.index == device.index)
+    cap = math.inf if placement.memory is None else placement.memory * gpu.memory_total_mb
+    free = float(gpu.memory_free_mb)
+    return min(free, cap), " (capped by memory=)" if cap < free else ""
+
+
 @dataclass(frozen=True)
 class Expectation:
     """Expected memory of a run, in MiB.
@@ -99,21 +109,11 @@ class Expectation:
 
     def check(self, placement: Placement, hardware: Hardware) -> str:
         """Refuse a run that does not fit its devices; returns the expected numbers as text."""
-        gpus = {gpu.index: gpu for gpu in hardware.usable_gpus}
         sentences: list[str] = []
         most = max(self.trajectory, sum(self.replay), 2 * self.state)
         pieces = ", or compute gradients in pieces (--micro-batch)" if self.workspace > most else ""
         for device, expected in self.by_device(placement).items():
-            capped = ""
-            if device.kind == "cpu":
-                available = float(hardware.memory_available_mb)
-            else:
-                gpu = gpus[device.index]
-                available = float(gpu.memory_free_mb)
-                if placement.memory is not None:
-                    cap = placement.memory * gpu.memory_total_mb
-                    capped = " (capped by memory=)" if cap < available else ""
-                    available = min(available, cap)
+            available, capped = available_mb(device, placement, hardware)
             if expected > available:
                 raise FlatoutError(
                     f"this run would take about {expected:,.0f} MiB on {device} (trajectory "

@@ -14,11 +14,17 @@ class Programs:
         together: dispatches chunks for several members at once (`flatout.schedules.together`).
         member: this run's number among them.
         several: other runs go on beside this one.
+        announce: receives a sentence when something is compiled; else each run's own does.
     """
 
-    def __init__(self, together: Any = None, member: int = 0, several: bool = False) -> None:
+    def __init__(
+        self, together: Any = None, member: int = 0, several: bool = False,
+        announce: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
         self.together, self.member, self.several = together, member, several
+        self.announce = announce
         self._made: dict[str, Any] = {}
+        self._asked: set[str] = set()
         self._lock = threading.Lock()
 
     def get(self, name: str, make: Callable[[], Any]) -> Any:
@@ -27,3 +33,10 @@ class Programs:
             if name not in self._made:
                 self._made[name] = make()
             return self._made[name]
+
+    def first(self, name: str) -> bool:
+        """Whether nobody has asked this before."""
+        with self._lock:
+            before = len(self._asked)
+            self._asked.add(name)
+            return len(self._asked) > before

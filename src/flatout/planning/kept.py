@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from flatout.planning.machine import SHIPPED, Machine
 from flatout.storage import nofollow
 
 MOST_BYTES = 1 << 16
+
+MOST_NUMBERS = 512
+"""Numbers that are kept; the oldest go."""
 
 
 def plans() -> Path:
@@ -29,3 +33,21 @@ def this_machine() -> Machine:
     with suppress(OSError, ValueError, RecursionError, UsageError):
         return Machine.from_json(json.loads(nofollow.read(machine_file(), 1, MOST_BYTES)))
     return SHIPPED
+
+
+def numbers() -> dict[str, float]:
+    """Seconds and rates of earlier runs on this machine, by key; what cannot be read is ignored."""
+    with suppress(OSError, ValueError, RecursionError, AttributeError, TypeError):
+        read = json.loads(nofollow.read(plans() / "numbers.json", 1, MOST_BYTES))
+        kept = {str(key): float(value) for key, value in read.items()}
+        return {key: value for key, value in kept.items() if 0.0 <= value < math.inf}
+    return {}
+
+
+def keep_number(key: str, value: float) -> None:
+    """Keep one of `numbers`; a folder that cannot be written is no reason to fail."""
+    kept = {name: old for name, old in numbers().items() if name != key} | {key: round(value, 3)}
+    newest = dict(list(kept.items())[-MOST_NUMBERS:])
+    with suppress(OSError):
+        plans().mkdir(parents=True, exist_ok=True)
+        nofollow.replace(plans() / "numbers.json", json.dumps(newest).encode())

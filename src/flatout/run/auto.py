@@ -9,7 +9,7 @@ import importlib.util
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -73,9 +73,11 @@ def plannable(config: TrainConfig) -> bool:
     return not chosen and run.virtual_devices is None and config.hyper.acts
 
 
-def key(config: TrainConfig, hardware: Hardware) -> str:
-    """What a plan is kept under: machine, versions, settings, and the environment's own code."""
-    settings = {name: v for name, v in config.flat().items() if name not in UNIMPORTANT}
+def key(config: TrainConfig, hardware: Hardware, without: Iterable[str] = ()) -> str:
+    """What a plan is kept under: machine, versions, settings (but those `without`), and the
+    environment's own code."""
+    left_out = {*UNIMPORTANT, *without}
+    settings = {name: v for name, v in config.flat().items() if name not in left_out}
     versions: dict[str, str] = {"python": platform.python_version()}
     for package in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):

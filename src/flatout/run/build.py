@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from flatout.types import NAMED, UserCode
 
 if TYPE_CHECKING:
     from flatout.envs.device.base import DeviceEnv
+    from flatout.learner.memory import Expectation
 
 
 def assemble(
@@ -98,6 +99,28 @@ def assemble(
     except BaseException:
         task.close()
         raise
+
+
+def foreseen(config: TrainConfig) -> tuple[Placement, Expectation]:
+    """Where a run's components would be and the memory that they would take, as far as that is
+    known before anything is compiled.
+
+    Raises:
+        UsageError, FlatoutError: as of `assemble`.
+    """
+    from flatout.run.factory import Factory
+
+    backend.show_virtual_devices(config.run.virtual_devices)
+    hardware, task = inventory(), open_environment(config, NAMED)
+    with closing(task):
+        env = _device_env(config, task)
+        placement, notes = _placed(config, hardware, task.obs_spec.is_image, env)
+        job = Job(
+            config, placement, hardware, notes, Spans(), nullcontext, lambda _: None, env=env
+        )  # fmt: skip
+        factory = Factory(job, task)
+        factory.learner()
+        return placement, factory.expectation
 
 
 def _device_env(config: TrainConfig, task: Task) -> DeviceEnv | None:
@@ -171,7 +194,7 @@ def _compile(job: Job, task: Task, code: UserCode) -> Components:
             evaluator = factory.evaluator()
             undo.callback(evaluator.close)
             compiles.append(evaluator.policy.compile)
-        workspace = compile_all(update, compiles, job.spans)
+        workspace = compile_all(job, update, compiles)
         expectation = replace(factory.expectation, workspace=workspace)
         job.announce(expectation.check(job.placement, job.hardware))
         if schedule is None:

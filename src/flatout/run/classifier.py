@@ -76,7 +76,7 @@ def assemble_classifier(job: Job) -> Components:
         algorithm, buffer, mesh, raw_key(seed, INIT), raw_key(seed, LEARN), spans, precision
     )  # fmt: skip
     tester = Tester(algorithm, dataset, mesh.first, precision)
-    workspace = compile_all(partial(learner.compile_update, shapes), [tester.policy.compile], spans)
+    workspace = compile_all(job, partial(learner.compile_update, shapes), [tester.policy.compile])
     expectation = replace(expectation, workspace=workspace)
     job.announce(expectation.check(placement, hardware))
     job.announce(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from flatout.config.schema import TrainConfig
 from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware
 from flatout.learner.programs import Programs
+from flatout.run.forecast import compiling, shape_key
 from flatout.spans import Spans
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from flatout.run.classifier import Tester
     from flatout.run.evaluate import Evaluator
     from flatout.schedules.base import Schedule
+
+
+FUSED = "the program of the whole loop"
+"""What is compiled with ``schedule=fused``."""
 
 
 @dataclass
@@ -70,9 +75,16 @@ def learning_mesh(config: TrainConfig, placement: Placement) -> Mesh:
     return Mesh(devices, config.run.shards, placement.params == "sharded")
 
 
-def compile_all(update: Callable[[], Any], others: list[Callable[[], Any]], spans: Spans) -> float:
+def compile_all(job: Job, update: Callable[[], Any], others: list[Callable[[], Any]]) -> float:
     """Compile the update and all else side by side; returns the update's workspace in MiB."""
-    with spans.span("compile"), ThreadPoolExecutor(3) as executor:
+    programs, fused = job.programs, job.placement.schedule == "fused"
+    told = nullcontext()
+    if (programs.together is None or not fused) and programs.first("told"):
+        told = compiling(
+            FUSED if fused else "the programs of acting and learning",
+            shape_key(job.config, job.hardware, job.placement), programs.announce or job.announce,
+        )  # fmt: skip
+    with job.spans.span("compile"), told, ThreadPoolExecutor(3) as executor:
         jobs = [executor.submit(job) for job in (update, *others)]
         program, *_ = [job.result() for job in jobs]
     workspace = None if program is None else program.memory_analysis()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 from flatout.config.placement import Placement
 from flatout.errors import FlatoutError
@@ -67,6 +68,11 @@ def answer(question: Question, code: UserCode) -> Answer:
         stages, tuple(sorted(known)), ranked(predictions), ranked(lagged), spent_s,
         tuple(dict.fromkeys(probe.notes)), more,
     )  # fmt: skip
+
+
+def as_json(question: Question, code: UserCode) -> dict[str, Any]:
+    """`answer` as values that travel."""
+    return answer(question, code).as_json()
 
 
 def _finalists(predictions: Sequence[Prediction], base: Placement) -> list[Prediction]:

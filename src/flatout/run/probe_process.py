@@ -1,7 +1,8 @@
-"""Planning in a process of its own: what it opens and what goes wrong there ends with it."""
+"""Measuring in a process of its own: what it opens and what goes wrong there ends with it."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from typing import Any
 
 from flatout.errors import FlatoutError, Interrupt, one_line
 from flatout.planning.answer import Answer, Question
@@ -21,13 +23,18 @@ PROGRAM = "from flatout.run.probe_process import main; main()"
 
 
 def ask(question: Question, code: UserCode, limit_s: float) -> Answer:
-    """Measure and predict in a child process.
+    """Measure and predict in a child process; raises as `call` does."""
+    return Answer.from_json(call("flatout.run.planned:as_json", (question, code), limit_s))
+
+
+def call(function: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
+    """What a ``module:function`` returns (JSON) in a child process.
 
     Raises:
         UsageError: what the user passed cannot travel to another process.
         FlatoutError: it failed there, or took longer than `limit_s`.
     """
-    job = protocol.long(as_bytes((question, code)))
+    job = protocol.long(as_bytes((function, arguments)))
     ours, theirs = socket.socketpair()
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     with ours, theirs, subprocess.Popen(
@@ -52,7 +59,7 @@ def ask(question: Question, code: UserCode, limit_s: float) -> Answer:
             process.kill()
     if "error" in reply:
         raise FlatoutError(str(reply["error"]))
-    return Answer.from_json(reply)
+    return reply["value"]
 
 
 def main() -> None:
@@ -69,11 +76,10 @@ def main() -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     end = socket.socket(fileno=int(sys.argv[1]))
-    question, code = protocol.receive_object(end)
+    function, arguments = protocol.receive_object(end)
+    module, _, name = function.partition(":")
     try:
-        from flatout.run.planned import answer
-
-        reply = answer(question, code).as_json()
+        reply = {"value": getattr(importlib.import_module(module), name)(*arguments)}
     except FlatoutError as error:
         reply = {"error": str(error).splitlines()[0]}
     except BaseException as error:  # a user's environment may raise anything

@@ -32,6 +32,7 @@ from flatout.run.observe import closing_verdict, current_load, start_recording
 from flatout.run.progress import Display, Progress, metric
 from flatout.run.resume import newest
 from flatout.run.summary import summarise
+from flatout.schedules.together import Together
 from flatout.spans import RunClock, Spans
 from flatout.storage import checkpoint, nofollow
 from flatout.storage.agent_file import BEST, FINAL, save_parameters
@@ -74,6 +75,16 @@ class Trainer:
         self._again = False  # begun again: what was written before does not count
         self._expected: Prediction | None = None  # by which the placement was chosen
         self._begin()
+
+    @property
+    def _together(self) -> Together | None:
+        """Who saves this run's state with that of others."""
+        together = None if self.programs is None else self.programs.together
+        return None if together is None or together.group is None else together
+
+    @property
+    def _member(self) -> int:
+        return 0 if self.programs is None else self.programs.member
 
     def _begin(self) -> None:
         """Counters and clocks of a run that has not begun."""
@@ -134,7 +145,7 @@ class Trainer:
             self.display.note("stopping: saving the last iteration's boundary")
         except EnvironmentFailure:  # while collecting: what was learned before is whole
             with suppress(FlatoutError):
-                self._save(components)
+                self._save(components, apart=True)
             raise
         recording.end(self.progress.counts)
         return self._finish(components, recording)
@@ -155,7 +166,10 @@ class Trainer:
         """Everything before the first step."""
         found, saved, path = None, None, Path()
         if self.resume and self.folder is not None:
-            found = newest(self.folder, self.config.run.steps, self.display.note)
+            found = newest(
+                self.folder, self.config.run.steps, self.display.note, self._together,
+                self._member,
+            )  # fmt: skip
             self.resume = found is not None
         if found is not None:
             path, saved, self.progress = found
@@ -174,7 +188,7 @@ class Trainer:
         else:
             with checkpoint.reading(path):
                 notes = components.schedule.restore(saved)
-                if self._store is not None:
+                if self._store is not None and path.parent.parent == self._path:
                     self._store.resume(checkpoint.references(path))
                     checkpoint.remove_unused(path.parent, self._store)
         if self.folder is not None:
@@ -297,33 +311,51 @@ class Trainer:
             row |= {f"phase/{name}": share for name, share in phases.items()}
             self._logs.log(row, self.progress.steps)
 
-    def _save(self, components: Components) -> None:
-        """Write a checkpoint, everything logged before it being on disk first."""
-        if self.folder is None or self._saved == self.progress.iterations:
+    def _save(self, components: Components, apart: bool = False) -> None:
+        """Write a checkpoint, everything logged before it being on disk first; one of several
+        members adds to that of all, or writes its own where it ends `apart`."""
+        together = None if apart else self._together
+        if self.folder is None or (self._saved == self.progress.iterations and not apart):
             return
         self.folder.check()
         with self._spans.span("checkpoint"):
             self._logs.sync(self.progress)
             snapshot = components.schedule.snapshot()
             snapshot.data["progress"] = self.progress.to_json() | {"wall_s": self._wall()}
-            checkpoint.save(
-                self.folder.checkpoints, self.progress.steps, snapshot,
-                self.config.run.keep_checkpoints, self._store,
-            )  # fmt: skip
+            if together is not None:
+                together.save(self._member, self.progress.steps, snapshot)
+                self._save_final(snapshot)
+            else:
+                checkpoint.save(
+                    self.folder.checkpoints, self.progress.steps, snapshot,
+                    self.config.run.keep_checkpoints, self._store,
+                )  # fmt: skip
         self._saved = self.progress.iterations
+
+    def _save_final(self, snapshot: Snapshot) -> None:
+        """Write what acting needs."""
+        assert self.folder is not None
+        mean = self.progress.return_mean_100
+        save_parameters(self.folder.path / FINAL, self.config, snapshot.arrays, mean)
 
     def _finish(self, components: Components, recording: RunRecording) -> dict[str, Any]:
         """Save what there is, and say what was achieved."""
         if self.progress.pending_count and self.interrupted is None:
             self._log()
-        self._save(components)
+        together, ended = self._together, self._done()
+        early = self.interrupted is None and ended != "steps"
+        if together is None or not early:
+            self._save(components)
+        if together is not None and self.interrupted is None:
+            assert together.group is not None
+            if early or together.group.each:
+                self._save(components, apart=True)
         self.final = components.schedule.snapshot()
         if self.folder is not None:
             self.folder.check()
             if self.interrupted is None:
                 with self._spans.span("checkpoint"):
-                    mean, arrays = self.progress.return_mean_100, self.final.arrays
-                    save_parameters(self.folder.path / FINAL, self.config, arrays, mean)
+                    self._save_final(self.final)
         recording.close()
         if self.display.lost:
             components.notes.append(f"{self.display.lost}: the run went on without its display")

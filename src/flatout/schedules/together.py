@@ -8,14 +8,21 @@ length differed between members would copy everything that it carries, replay in
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from flatout.algorithms.base import shapes_of
+from flatout.errors import CheckpointError, Interrupt
 from flatout.hardware.backend import product_precision
+from flatout.storage import checkpoint
+from flatout.storage.joint import Joint, Saved
+from flatout.types import Snapshot
 
 if TYPE_CHECKING:
     from flatout.schedules.fused import FusedSchedule
@@ -54,6 +61,31 @@ class Part:
 
 
 @dataclass
+class Save:
+    """A member's state at a boundary, for the checkpoint of all."""
+
+    step: int
+    snapshot: Snapshot
+
+
+@dataclass
+class Group:
+    """Members of one program, of which some may have ended before, and what is kept of them.
+
+    Attributes:
+        names: of all.
+        joint: their checkpoints.
+        saved: that they go on from.
+        each: each member's whole state is kept apart, too, when it ends.
+    """
+
+    names: Sequence[str]
+    joint: Joint
+    saved: Saved | None
+    each: bool
+
+
+@dataclass
 class Request:
     """What a member asks for: so many iterations from where it is."""
 
@@ -67,25 +99,63 @@ class Together:
 
     Args:
         count: how many there are; each leaves when it has ended.
+        programs: compiled for so many members, which other groups share.
+        compiling: around each compilation, for so many members.
+        stop: a signal's number once one has come: all members end at the same boundary.
+        group: keeps them in one checkpoint. They are then in lockstep, and places in the program
+            change only with a checkpoint, so that a resumed group computes the same bits.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(
+        self, count: int, programs: dict[int, Any] | None = None,
+        compiling: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
+        stop: Callable[[], int | None] = lambda: None, group: Group | None = None,
+    ) -> None:  # fmt: skip
         self._live = count
+        self._compiling, self._stop = compiling, stop
+        self.group, self._whole_group = group, True
+        self._failed: dict[str, str] = {}
         self._turn = threading.Condition()
-        self._asked: dict[int, Request] = {}
+        self._asked: dict[int, Request | Save] = {}
         self._answers: dict[int, Any] = {}
-        self._programs: dict[int, Any] = {}
+        self._programs = {} if programs is None else programs
         self._keys: tuple[Any, ...] = ()
         self._slots: dict[int, int] = {}
+        self._size = 0  # slots, of which some may be of members that have ended
         self._whole: Any = None
+        if group is not None:
+            self._place(range(len(group.names)))
+            if (saved := group.saved) is not None:
+                self._failed, self._size = dict(saved.failed), saved.size
+                places = {name: number for number, name in enumerate(group.names)}
+                self._slots = {places[name]: slot for name, slot in saved.slots.items()}
 
     def run(self, member: int, schedule: FusedSchedule, carry: Any, count: int) -> Any:
         """One member's `carry` after a chunk, what it told, and its iterations, at most `count`.
 
         Waits until all others have asked, too.
         """
+        return self._answer(member, Request(schedule, carry, count))
+
+    def save(self, member: int, step: int, snapshot: Snapshot) -> None:
+        """Write the checkpoint of all once every member has come with its state.
+
+        Raises:
+            FlatoutError: it cannot be written.
+        """
+        self._answer(member, Save(step, snapshot))
+
+    def saved(self, member: int) -> tuple[Path, int, Snapshot] | None:
+        """What a member goes on from, its file and step."""
+        saved = None if self.group is None else self.group.saved
+        if self.group is None or saved is None:
+            return None
+        with checkpoint.reading(saved.path):
+            return saved.path, saved.step, saved.of(self.group.names[member])
+
+    def _answer(self, member: int, request: Request | Save) -> Any:
         with self._turn:
-            self._asked[member] = Request(schedule, carry, count)
+            self._asked[member] = request
             self._try()
             while member not in self._answers:
                 self._turn.wait()
@@ -100,30 +170,66 @@ class Together:
             whole, _ = self._called(schedule, part.whole, part.keys, count)
         return replace(part, whole=whole).taken()
 
-    def leave(self) -> None:
-        """A member has ended; the others go on."""
+    def leave(self, member: int, error: str = "", lost: bool = False) -> None:
+        """A member has ended; the others go on.
+
+        Args:
+            error: why it failed.
+            lost: nothing of it can be kept: then there is no checkpoint of all any more.
+        """
         with self._turn:
             self._live -= 1
+            self._whole_group &= not lost
+            if error and self.group is not None:
+                self._failed[self.group.names[member]] = error
             self._try()
 
     def _try(self) -> None:
         if not self._asked or len(self._asked) < self._live:
             return
         asked, self._asked = self._asked, {}
+        saves = {m: r for m, r in asked.items() if isinstance(r, Save)}
+        runs = {m: r for m, r in asked.items() if isinstance(r, Request)}
         try:
-            self._answers |= self._dispatched(asked)
+            if not saves:
+                self._answers |= self._dispatched(runs)
+            else:
+                if len(saves) == len(asked):
+                    self._write(saves)
+                self._asked |= runs  # none, of members in lockstep
+                self._answers |= dict.fromkeys(saves)
         except BaseException as error:
             self._answers |= dict.fromkeys(asked, error)
         self._turn.notify_all()
 
+    def _place(self, members: Iterable[int]) -> None:
+        """Give each of these members a slot."""
+        self._slots = {member: slot for slot, member in enumerate(sorted(members))}
+        self._size, self._whole = len(self._slots), None
+
+    def _write(self, saves: dict[int, Save]) -> None:
+        group = self.group
+        if group is None or not self._whole_group:
+            return
+        if 2 * len(saves) <= self._size:  # ended ones only cost time
+            self._place(saves)
+        each = {group.names[member]: saves[member].snapshot for member in sorted(saves)}
+        slots = {group.names[member]: slot for member, slot in self._slots.items()}
+        step = next(iter(saves.values())).step
+        group.joint.save(step, each, slots, self._size, self._failed)
+
     def _dispatched(self, asked: dict[int, Request]) -> dict[int, Any]:
+        if (signum := self._stop()) is not None:
+            return {member: Interrupt(signum) for member in asked}
         schedule = next(iter(asked.values())).schedule
         count = min(request.count for request in asked.values())
         axes = schedule.member_axes
         going = all(
             isinstance(r.carry, Part) and r.carry.whole is self._whole for r in asked.values()
         )
-        if not going or 2 * len(asked) <= len(self._slots):  # finished ones only cost time
+        if not going or (self.group is None and 2 * len(asked) <= self._size):
+            if self.group is None:
+                self._place(asked)
             self._gather(asked, axes)
         whole, told = self._called(schedule, self._whole, self._keys, count)
         told = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], told)
@@ -136,19 +242,27 @@ class Together:
         return answers
 
     def _gather(self, asked: dict[int, Request], axes: Any) -> None:
-        """Bring the members that ask side by side."""
-        carries = [
-            r.carry.taken() if isinstance(r.carry, Part) else r.carry for r in asked.values()
-        ]
+        """Bring the members that ask side by side; any of them fills the slots of others."""
+        found = {
+            self._slots[member]: (r.carry.taken() if isinstance(r.carry, Part) else r.carry,
+                                  r.schedule.keys)
+            for member, r in asked.items()
+        }  # fmt: skip
+        fill = next(iter(found.values()))
+        carries, keys = zip(*(found.get(slot, fill) for slot in range(self._size)), strict=True)
 
         def beside(axis: int | None, *trees: Any) -> Any:
             if axis is None:
+                for tree in trees[1:]:
+                    if not all(jax.tree.leaves(jax.tree.map(np.array_equal, trees[0], tree))):
+                        raise CheckpointError(
+                            "the members' checkpoints are of different steps, which one program "
+                            "cannot go on from: resume each member alone (--resume MEMBER_DIR)."
+                        )
                 return trees[0]
             return jax.tree.map(lambda *leaves: jax.numpy.stack(leaves), *trees)
 
         self._whole = jax.tree.map(beside, axes, *carries, is_leaf=lambda axis: axis is None)
-        self._slots = {member: slot for slot, member in enumerate(asked)}
-        keys = [request.schedule.keys for request in asked.values()]
         self._keys = jax.tree.map(lambda *each: np.stack(each), *keys)
 
     def _called(
@@ -156,7 +270,8 @@ class Together:
     ) -> Any:
         size = len(keys[0])
         if size not in self._programs:
-            self._programs[size] = self._compiled(schedule, whole, keys)
+            with self._compiling(size):
+                self._programs[size] = self._compiled(schedule, whole, keys)
         return self._programs[size](whole, self._room(schedule, size), np.int32(count), *keys)
 
     def _room(self, schedule: FusedSchedule, size: int) -> Any:

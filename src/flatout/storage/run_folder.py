@@ -30,6 +30,8 @@ FILES = (
 FOLDERS = ("checkpoints", "replay")
 POPULATION = "population.json"
 """In the place of a config.json, in a folder of a population's members."""
+GROUPS = "groups"
+"""There: a folder for each group of members that one program trains, with their checkpoints."""
 MOST_CONFIG = 1 << 20
 """Maximum bytes of a config.json."""
 KEPT = ("config.json", "metrics.jsonl")

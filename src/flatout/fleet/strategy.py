@@ -1,0 +1,169 @@
+"""How the members of a population share the machine: chosen by measuring, within its memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+from flatout.config.placement import Placement
+from flatout.config.schema import TrainConfig
+from flatout.errors import FlatoutError, UsageError
+from flatout.fleet.members import NAMES, SPREAD, TOGETHER, Strategy
+from flatout.hardware.inventory import Hardware, inventory
+from flatout.learner.memory import CUDA_CONTEXT_MB, Expectation, available_mb
+from flatout.learner.programs import Programs
+from flatout.planning.kept import keep_number, numbers
+from flatout.run.build import assemble, foreseen
+from flatout.run.forecast import shape_key
+from flatout.run.probe_process import call
+from flatout.schedules.base import Schedule
+from flatout.schedules.together import Together
+from flatout.spans import Spans
+
+FULL = 0.8
+"""Share of the available memory that members may take: compiled programs take some, too."""
+
+SHARE, MOST_S, LEAST_S = 0.05, 60.0, 10.0
+"""Measuring takes at most such a share of the expected time, and so many seconds. With fewer than
+the last no child process gets to a first step: then the rule is followed."""
+
+FEW = 8
+"""Most members with which one program is measured."""
+
+LOOK_S, PATIENCE_S = 0.5, 5.0
+"""Seconds of training that tell a speed, and how long a look waits for the first update."""
+
+
+def choose(
+    configs: Sequence[TrainConfig], asked: str, programs: Programs, before: Strategy | None = None
+) -> Strategy:
+    """The strategy for members of these settings; nothing is written but what was measured.
+
+    Args:
+        asked: one of `NAMES`, or ``auto``.
+        programs: keeps what is compiled here.
+        before: that a resumed population has begun with, and keeps: its members' bits depend on it.
+
+    Raises:
+        UsageError: an impossible strategy.
+        FlatoutError: not even one member fits into memory.
+    """
+    if asked not in ("auto", *NAMES):
+        raise UsageError(f"--strategy {asked[:100]} is neither auto nor {' nor '.join(NAMES)}.")
+    if before is not None and asked not in ("auto", before.name):
+        raise UsageError(f"--resume keeps --strategy {before.name}: {asked} has other bits.")
+    config, count, hardware = configs[0], len(configs), inventory()
+    try:
+        placement, expected = foreseen(config)
+    except UsageError:
+        raise
+    except FlatoutError as error:
+        raise FlatoutError(f"not even one member of this population fits: {error}") from error
+    fused = placement.schedule == "fused"
+    if asked == TOGETHER and not fused:
+        raise UsageError(
+            f"--strategy together needs the whole loop in one program (--env-backend device, "
+            f"schedule=fused); these members' placement is '{placement}'."
+        )
+    fit, memory = _fitting(placement, expected, hardware)
+    fit, key = min(fit, count), shape_key(config, hardware, placement)
+    if before is not None:
+        name, why = before.name, "as it began"
+    elif asked == "auto":
+        name, why = _automatic(configs, placement, hardware, fit, key, programs)
+    else:
+        name, why = asked, "as asked"
+    size = min(fit, hardware.cores)
+    if name == TOGETHER:
+        groups = -(-count // fit)
+        size = -(-count // groups) if before is None else before.size
+    return Strategy(name, size, f"{why}; {memory}", key)
+
+
+def _fitting(placement: Placement, expected: Expectation, hardware: Hardware) -> tuple[int, str]:
+    """How many members fit at the same time, at least one, and the memory in words."""
+    fits: list[tuple[int, str]] = []
+    for device, each in expected.by_device(placement).items():
+        free, capped = available_mb(device, placement, hardware)
+        if device.kind == "gpu":  # all share one context
+            free, each = free - CUDA_CONTEXT_MB, each - CUDA_CONTEXT_MB
+        words = f"about {each:,.1f} MiB each of {free:,.0f} MiB on {device}{capped}"
+        fits.append((max(int(FULL * free / max(each, 1e-3)), 1), words))
+    return min(fits)
+
+
+def _automatic(
+    configs: Sequence[TrainConfig], placement: Placement, hardware: Hardware, fit: int,
+    key: str, programs: Programs,
+) -> tuple[str, str]:  # fmt: skip
+    """The faster strategy and why, measured where that is worth its time."""
+    config, count = configs[0], len(configs)
+    rule = TOGETHER if placement.learn[0].kind == "gpu" else SPREAD
+    if placement.schedule != "fused":
+        return SPREAD, "environments step on the host"
+    if fit == 1:
+        return SPREAD, "one at a time"
+    announce: Callable[[str], None] = programs.announce or (lambda _: None)
+    side, few = min(hardware.cores, fit), min(fit, FEW)
+    apart_key, together_key = f"{key} spread {side}", f"{key} together {few}"
+    known = {} if config.run.remeasure else numbers()
+    apart = known.get(apart_key, 0.0)
+    if not apart:
+        apart = speed(configs[:side], False, programs)
+        keep_number(apart_key, apart)
+    if (together := known.get(together_key)) is None:
+        expected_s = count * config.run.steps / apart
+        limit_s = min(SHARE * expected_s, MOST_S)
+        if limit_s < LEAST_S:
+            return rule, f"about {expected_s:,.0f} s of training, too short to measure"
+        announce(f"measuring one program for all members, for at most {limit_s:.0f} s")
+        try:
+            together = float(call(f"{__name__}:speed", (list(configs[:few]), True), limit_s))
+        except FlatoutError as error:
+            announce(f"one program for all members counts as slower: {error}")
+            together = 0.0
+        keep_number(together_key, together)
+    one = f"{together:,.0f}" if together else "not ready in time"
+    name = TOGETHER if together > apart else SPREAD
+    return name, f"steps/s measured here: together {one}, spread {apart:,.0f}"
+
+
+def speed(
+    configs: Sequence[TrainConfig], together: bool, programs: Programs | None = None
+) -> float:
+    """Steps per second that these members make side by side, in memory alone.
+
+    Raises:
+        FlatoutError: a member failed.
+    """
+    joint = Together(len(configs)) if together else None
+    programs = programs or Programs(several=True)
+
+    def one(number: int) -> float:
+        own = programs if joint is None else Programs(joint, number, several=True)
+        try:
+            with closing(assemble(configs[number], Spans(), programs=own)) as made:
+                made.schedule.start()
+                return _steady(made.schedule, configs[number].run.steps)
+        finally:
+            if joint is not None:
+                joint.leave(number)
+
+    with ThreadPoolExecutor(len(configs)) as threads:
+        return sum(threads.map(one, range(len(configs))))
+
+
+def _steady(schedule: Schedule, most: int) -> float:
+    """Steps per second, from the first update on where one comes soon."""
+    began, updates = time.perf_counter(), 0
+    while not updates and time.perf_counter() - began < PATIENCE_S:
+        updates = sum(metrics.updates for metrics in schedule.advance(1))
+    began, steps, count = time.perf_counter(), 0, 1
+    while True:  # whole pieces: what is known of one comes at its end
+        steps += sum(metrics.steps for metrics in schedule.advance(count))
+        took = time.perf_counter() - began
+        if took > LOOK_S or steps >= most:
+            return steps / max(took, 1e-9)
+        count *= 2

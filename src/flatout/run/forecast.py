@@ -1,0 +1,41 @@
+"""What is being compiled, and how long that took last time on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from flatout.config.placement import Placement
+from flatout.config.schema import TrainConfig
+from flatout.config.settings import changeable
+from flatout.hardware.inventory import Hardware
+from flatout.planning.kept import keep_number, numbers
+from flatout.run.auto import key
+
+
+def shape_key(config: TrainConfig, hardware: Hardware, placement: Placement) -> str:
+    """What a compiled program's times are kept under: `auto.key` without what changes no program,
+    and the placement."""
+    free = changeable(config)
+    given = [name for name in free if config.flat().get(name) is not None]
+    text = f"{key(config, hardware, free)} {given} {placement}"
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+@contextmanager
+def compiling(what: str, under: str, announce: Callable[[str], None]) -> Iterator[None]:
+    """Say what is compiled and how long that took last time; keep how long it takes.
+
+    Args:
+        what: in words.
+        under: `shape_key`.
+    """
+    name = f"{under} {what}"
+    before = numbers().get(name)
+    last = "for the first time here" if before is None else f"{before:.1f} s here last time"
+    announce(f"compiling {what} ({last})")
+    began = time.perf_counter()
+    yield
+    keep_number(name, time.perf_counter() - began)

@@ -1,0 +1,161 @@
+"""One checkpoint for all members of one program: killed or stopped, they end with the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flatout.cli.arguments import train_config
+from flatout.fleet import population
+from flatout.fleet.members import FOLDER, Strategy, members
+from flatout.fleet.population import Population
+from flatout.run.interrupts import Interrupts
+from flatout.storage import checkpoint
+from flatout.storage.joint import Beside, OneOf
+from tests.conftest import Result, furthest
+from tests.fleet.test_population import SMALL
+
+Cli = Callable[..., Result]
+REPLAY = ("dqn", "--env", "CartPole-v1", "--env-backend", "device", "--envs", 2, "--steps", 2048,
+          "--learning-starts", 32, "--train-freq", 8, "--gradient-steps", 2, "--batch-size", 8,
+          "--buffer-size", 512, "--checkpoint-every", 256, "--no-tensorboard",
+          "--quiet")  # fmt: skip
+
+
+def trained(
+    path: Path, words: Any, seeds: int, resume: bool = False, stop: bool = False
+) -> Population:
+    """Members as one program; `stop` sends a signal after the first checkpoint."""
+    config, _ = train_config([str(word) for word in words])
+    signals = Interrupts()
+
+    def look() -> None:
+        if stop and checkpoint.checkpoints(path / "groups" / "0" / "checkpoints"):
+            signals.signum = signal.SIGINT
+
+    made = Population(
+        members(config, seeds, [], path), Strategy("together", seeds), resume, signals
+    )
+    made.run(look)
+    return made
+
+
+def kept(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of all members at the end."""
+    return checkpoint.load(checkpoint.latest(path / "groups" / "0"))[1].arrays
+
+
+@pytest.mark.parametrize("words", [(*SMALL, "--steps", 6400), REPLAY], ids=["ppo", "dqn"])
+def test_members_that_a_signal_stops_go_on_to_the_same_bits(
+    words: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(population, "LOOK_S", 0.001)
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    trained(whole, words, 3)
+    made = trained(stopped, words, 3, stop=True)
+    at = {state.steps for state in made.states}
+    assert len(at) == 1, "all at the same boundary"
+    assert {state.ended for state in made.states} == {"signal"}
+    states = trained(stopped, words, 3, resume=True).states
+    assert [(state.error, state.ended) for state in states] == [("", "steps")] * 3
+    assert furthest(kept(whole), kept(stopped)) == 0.0
+    for seed in range(3):  # so few have whole checkpoints of their own at the end
+        ends = [checkpoint.latest(run / FOLDER / f"seed={seed}") for run in (whole, stopped)]
+        one, other = (checkpoint.load(end)[1] for end in ends)
+        assert furthest(one.arrays, other.arrays) == 0.0
+        if one.rows is not None and other.rows is not None:
+            mine, theirs = (rows.read(*rows.stored) for rows in (one.rows, other.rows))
+            assert furthest(mine, theirs) == 0.0
+
+
+def test_many_members_keep_only_parameters_apart(
+    flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(population, "KEPT_APART", 1)
+    words = ("--seeds", 2, "--strategy", "together", "--run-dir", tmp_path)
+    assert flatout("train", *SMALL, *words).code == 0
+    member = tmp_path / FOLDER / "seed=1"
+    assert not (member / "checkpoints").exists()
+    assert json.loads((member / "summary.json").read_text())["steps"] == 640
+    assert flatout("eval", member, "--episodes", 2).code == 0
+    assert flatout("explain", member).code == 0
+    alone = flatout("train", "--resume", member, "--quiet")
+    assert alone.code == 1
+    assert f"flatout train --resume {tmp_path}" in alone.message
+    assert flatout("train", "--resume", tmp_path, "--quiet", "--steps", 960).code == 0
+    assert json.loads((member / "summary.json").read_text())["steps"] == 960
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("early", [False, True], ids=["to-the-end", "some-stop-early"])
+def test_many_members_killed_at_any_moment_end_with_the_same_bits(
+    early: bool, flatout: Cli, tmp_path: Path
+) -> None:
+    words = [str(word) for word in SMALL] + ["--seeds", "36", "--strategy", "together"]
+    words += ["--steps", "9600", "--checkpoint-every", "640"]
+    words += ["--stop-at-return", "24"] if early else []
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert flatout("train", *words, "--run-dir", whole).code == 0
+    argv = [sys.executable, "-m", "flatout", "train"]
+    first = [*argv, *words, "--run-dir", str(killed)]
+    again = [*argv, "--resume", str(killed), "--quiet"]
+    for number, command in enumerate([first, again, again]):  # each time at another moment
+        with subprocess.Popen(command) as process:
+            folder = killed / "groups" / "0" / "checkpoints"
+            before, until = set(checkpoint.checkpoints(folder)), time.monotonic() + 300
+            while set(checkpoint.checkpoints(folder)) <= before and time.monotonic() < until:
+                if process.poll() is not None:
+                    break
+                time.sleep(0.01)
+            time.sleep(0.05 * number)
+            os.kill(process.pid, signal.SIGKILL)
+    assert flatout("train", "--resume", killed, "--quiet").code == 0
+    steps = set[int]()
+    for seed in range(36):
+        mine, theirs = (run / FOLDER / f"seed={seed}" for run in (whole, killed))
+        one, other = (
+            checkpoint.load_agent(run / "params.safetensors")[0] for run in (mine, theirs)
+        )
+        assert furthest(one, other) == 0.0, seed
+        ends = [json.loads((run / "summary.json").read_text()) for run in (mine, theirs)]
+        assert ends[0]["steps"] == ends[1]["steps"]
+        steps.add(ends[0]["steps"])
+    assert len(steps) > 1 if early else steps == {9600}
+
+
+def test_rows_of_several_members_are_read_back_one_by_one() -> None:
+    class Rows:
+        """Rows of two environments; an episode's final observation where a flag is set."""
+
+        stored = (3, 8)
+
+        def __init__(self, member: int) -> None:
+            random = np.random.default_rng(member)
+            self.frames = random.normal(size=(10, 2, 4))
+            self.truncated = random.random((10, 2)) < 0.4
+            self.finals = random.normal(size=(int(self.truncated.sum()), 4))
+
+        def read(self, first: int, end: int) -> dict[str, Any]:
+            before = self.truncated[:first].sum()
+            flags = self.truncated[first:end]
+            finals = self.finals[before : before + flags.sum()]
+            return {"frames": self.frames[first:end], "truncated": flags, "finals": finals}
+
+    parts = [Rows(member) for member in range(3)]
+    whole = Beside(parts)
+    assert whole.stored == (3, 8)
+    for member, part in enumerate(parts):
+        found, mine = OneOf(whole, member).read(3, 8), part.read(3, 8)
+        assert found.keys() == mine.keys()
+        for name, array in mine.items():
+            np.testing.assert_array_equal(found[name], array)
