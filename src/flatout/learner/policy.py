@@ -51,8 +51,14 @@ class Policy:
         self._params: tuple[jax.Array, ...] = ()
         self.version = -1
         zero = np.int32(0)
-        draws = None if key is None else jax.eval_shape(self._draw, key, zero, zero)
-        draw = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), draws)
+        one = None  # environment's noise for a step: tracing whole blocks takes long
+        if key is not None:
+            one = jax.eval_shape(lambda raw, at: algorithm.noise(wrap_key(raw), at, at), key, zero)
+
+        def blocks(*size: int) -> Any:
+            return jax.tree.map(lambda s: jax.ShapeDtypeStruct((*size, *s.shape), s.dtype), one)
+
+        draw, draws = blocks(num_envs), blocks(NOISE_BLOCK, num_envs)
         params = self._bundle.shapes
         outputs = jax.eval_shape(self._outputs, params, self._obs, draw)
         self.layout = OutputLayout(outputs)

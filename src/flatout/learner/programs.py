@@ -25,7 +25,7 @@ class Programs:
         self.announce = announce
         self._made: dict[str, Any] = {}
         self._asked: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # one may be made of others
 
     def get(self, name: str, make: Callable[[], Any]) -> Any:
         """The program; who asks first makes it, and others wait."""

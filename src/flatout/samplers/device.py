@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -47,12 +48,20 @@ class DeviceSampler(Sampler):
         self._shards = env_keys.shape[:-1]  # () or (S,)
         self._precision = precision
         self._bundle = Bundle(rollout.algorithm.actor_shapes)
-        key = env_keys.reshape(-1, 2)[0]
-        self.shapes = jax.eval_shape(rollout.start, key, np.int32(0))
         self.rolling: RolloutState | None = None
         self._next: RolloutState | None = None
         self._steps = 0
         self._params: tuple[jax.Array, ...] = ()
+
+    @cached_property
+    def shapes(self) -> RolloutState:
+        """The shapes of one shard's `rolling`."""
+        return jax.eval_shape(self.rollout.start, self._env_keys.reshape(-1, 2)[0], np.int32(0))
+
+    @cached_property
+    def starting(self) -> Any:
+        """From the keys of environments and the first one's number to `rolling`."""
+        return jax.jit(jax.vmap(self.rollout.start) if self._shards else self.rollout.start)
 
     def compile(self) -> Any:
         """Compile before the first trajectory."""
@@ -87,9 +96,8 @@ class DeviceSampler(Sampler):
     def start(self) -> None:
         each = self.rollout.num_envs
         first = each * np.arange(math.prod(self._shards), dtype=np.int32).reshape(self._shards)
-        start = jax.vmap(self.rollout.start) if self._shards else self.rollout.start
         with self._spans.span("env"), jax.default_device(self._device):
-            self.rolling = jax.jit(start)(self._env_keys, first)
+            self.rolling = self.starting(self._env_keys, first)
 
     def collect(self) -> Trajectory:
         with self._spans.span("env"):  # acting, too

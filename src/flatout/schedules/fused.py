@@ -114,6 +114,8 @@ class FusedSchedule(Schedule):
     def __init__(self, *flow: Any, programs: Programs) -> None:
         super().__init__(*flow)
         self._programs, self._together = programs, programs.together
+        # Runs of one shape trace their environments once.
+        self._sampler.shapes = programs.get("rolling", lambda: self._sampler.shapes)
         self._program: Any = None
         self._room: Any = None  # for what the next chunk tells
         self._ahead: Ahead | None = None
@@ -171,6 +173,9 @@ class FusedSchedule(Schedule):
     @cached_property
     def told(self) -> Told:
         """Room for what a chunk's iterations tell of one shard: shapes."""
+        return self._programs.get("told", self._told_shapes)
+
+    def _told_shapes(self) -> Told:
         sampler, most = self._sampler, self._most
         actor = sampler.rollout.algorithm.actor_shapes
         alone = replace(sampler.rollout, shared=lambda flag: flag)  # no axis of members here
@@ -364,6 +369,7 @@ class FusedSchedule(Schedule):
 
     def start(self) -> None:
         self.learner.start()
+        self._sampler.starting = self._programs.get("start", lambda: self._sampler.starting)
         self._sampler.start()
 
     def adopt(self, arrays: dict[str, np.ndarray]) -> None:
