@@ -209,7 +209,7 @@ def test_an_environment_of_ones_own_has_only_programs(
     ("env", "said"),
     [
         ("tests.device_envs:raising", "no board"),
-        ("tests.device_envs:broken", "NaN or infinite"),
+        pytest.param("tests.device_envs:broken", "NaN or infinite", marks=pytest.mark.slow),
         ("tests.tiny_envs:Bandit", "flatout.DeviceEnv"),
         ("Hopper-v5", "no device environment"),
     ],
@@ -221,6 +221,15 @@ def test_what_cannot_step_on_a_device_is_one_sentence(
     result = flatout("plan", "ppo", "--env", env, *words, "--seconds", 1)
     assert result.code == 1
     assert said in result.message
+
+
+def test_a_plan_that_could_not_measure_all_is_not_kept() -> None:
+    config, _ = train_config([*SMALL, "--env-backend", "auto"])
+    note = "environments on cpu are left out: its program had not compiled within 10 s"
+    auto.remember(config, inventory(), NAMED, replace(KNOWN, notes=(note,)))
+    assert auto.recall(config, inventory(), NAMED) == (None, "")
+    auto.remember(config, inventory(), NAMED, KNOWN)
+    assert auto.recall(config, inventory(), NAMED)[0] is not None
 
 
 def test_a_program_that_compiles_too_long_is_left_alone() -> None:

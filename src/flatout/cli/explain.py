@@ -27,6 +27,7 @@ USAGE = (
 
 
 MEASURE_S = 20.0
+"""Time for ``--measure``, as of `flatout plan`."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,9 @@ from flatout.planning.plan import choose, kind
 from flatout.planning.predict import Prediction
 from flatout.planning.stages import Stages
 
+LEFT_OUT = "are left out"
+"""Words of a note that something was not measured which could have been chosen."""
+
 
 @dataclass(frozen=True)
 class Question:
@@ -57,6 +60,11 @@ class Answer:
     spent_s: float
     notes: tuple[str, ...] = ()
     larger: tuple[int, Prediction] | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all was measured that could have been chosen."""
+        return not any(LEFT_OUT in note for note in self.notes)
 
     @property
     def chosen(self) -> Prediction:

@@ -95,14 +95,12 @@ class Stages:
         """
         try:
             known = [spec.name for spec in fields(Stages)]
-            given = {
-                name: values[name] for name in known if name in values
-            }  # older files lack some
+            given = {name: values[name] for name in known if name in values}  # older ones lack some
             given["env"] = tuple(float(s) for s in given["env"])
             given["act"] = {name: _curve(points) for name, points in given["act"].items()}
             given["local"] = _curve(given["local"])
-            for name in ("learn", *IN_A_PROGRAM):
-                given[name] = {str(n): float(s) for n, s in given.get(name, {}).items()}
+            for name in {"learn", *IN_A_PROGRAM} & given.keys():
+                given[name] = {str(n): float(s) for n, s in given[name].items()}
             stages = Stages(**given)
             stages.check()
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -126,13 +124,11 @@ class Stages:
 
     def faster_envs(self, times: float) -> Stages:
         """With environments that step so many times as fast."""
-        fast = {place: seconds / times for place, seconds in self.stepping.items()}
-        rollout = {
-            place: max(seconds - self.stepping.get(place, 0.0), 0.0) + fast.get(place, 0.0)
-            for place, seconds in self.rollout.items()
-        }
-        env = tuple(seconds / times for seconds in self.env)
-        return replace(self, env=env, stepping=fast, rollout=rollout)
+        whole, env = self.rollout, tuple(seconds / times for seconds in self.env)
+        steps = {place: min(self.stepping.get(place, 0.0), s) for place, s in whole.items()}
+        stepping = {place: seconds / times for place, seconds in steps.items()}
+        rollout = {place: s - steps[place] + stepping[place] for place, s in whole.items()}
+        return replace(self, env=env, stepping=stepping, rollout=rollout)
 
 
 def learning(devices: str, replay: str) -> str:

@@ -38,8 +38,11 @@ LOOK_S = 2.0
 MOST_S = 30.0
 """Most seconds that planning is given, however long the run."""
 
-MOVABLE = ("env", "act", "replay", "fused")
+MOVABLE = ("env", "act", "replay")
 """Spans of what another placement can do elsewhere; with a GPU learning, too."""
+
+COMPILING_S = 10.0
+"""Of a run in one program, measuring takes so long at least: it compiles several."""
 
 WORTH = 2.0
 """Planning is worth its time if another placement could save so many times that at most."""
@@ -122,7 +125,7 @@ def recall(config: TrainConfig, hardware: Hardware, code: UserCode) -> tuple[Ans
 
 def remember(config: TrainConfig, hardware: Hardware, code: UserCode, answer: Answer) -> None:
     """Keep a plan for the same run; a folder that cannot be written is no reason to fail."""
-    if code != NAMED:
+    if code != NAMED or not answer.complete:
         return
     where = f"{hardware.cpu_name}, {hardware.cores} cores"
     machine = this_machine().updated(answer.stages, where)
@@ -221,7 +224,8 @@ class Planner:
         total = self._config.run.steps
         left_s = (total - steps) * spent / (steps - self._steps)
         budget = min(SHARE * left_s, MOST_S) - STARTING_S
-        if left_s < SHORT_S or budget <= 0.0:
+        least = COMPILING_S if self._placement.sampler == "device" else 0.0
+        if left_s < SHORT_S or budget <= least:
             return None
         most = (self._movable() - self._movable_s) / spent * left_s  # seconds that could be saved
         if most < WORTH * (budget + STARTING_S):
@@ -232,7 +236,9 @@ class Planner:
 
     def _movable(self) -> float:
         """Seconds that went so far into what another placement can do elsewhere."""
-        names = (*MOVABLE, "learn") if self._hardware.usable_gpus else MOVABLE
+        names = (*MOVABLE, "learn", "fused") if self._hardware.usable_gpus else MOVABLE
+        if self._config.env.env_backend == "auto":  # the host may be faster
+            names = {*names, "fused"}
         return sum(self._spans.seconds(name) for name in names)
 
     def check(self, steps: int) -> Replanned | None:

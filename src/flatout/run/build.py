@@ -63,7 +63,9 @@ def assemble(
     hardware = inventory()
 
     planned = config
-    if plannable(config) and not (programs is not None and programs.several):
+    # A population has chosen how its members share a device before it makes them.
+    together = programs is not None and programs.several
+    if plannable(config) and not (together and config.env.env_backend not in (None, "host")):
         found, note = recall(config, hardware, code)
         if note:
             announce(note)

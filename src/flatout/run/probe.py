@@ -26,7 +26,7 @@ from flatout.hardware.inventory import Hardware, inventory
 from flatout.learner.learner import Learner
 from flatout.learner.memory import Expectation
 from flatout.planning import measure
-from flatout.planning.answer import Question
+from flatout.planning.answer import LEFT_OUT, Question
 from flatout.planning.measure import Rate
 from flatout.planning.plan import Allowed, worker_counts
 from flatout.planning.predict import Prediction, fitted, loaded
@@ -169,7 +169,7 @@ class Probe:
                 fused = on_device(replace(self._base, act=parse(f"act={place}").act))
                 stages = self._device.measured(stages, fused, each)
             except (FlatoutError, jax.errors.JaxRuntimeError) as error:
-                whys.append(f"environments on {place} are left out: {one_line(error)}")
+                whys.append(f"environments on {place} {LEFT_OUT}: {one_line(error)}")
         if whys and not self._on_host and not stages.rollout:
             raise FlatoutError("; ".join(whys))
         self.notes += whys

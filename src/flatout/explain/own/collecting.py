@@ -25,6 +25,8 @@ def _in_one_program(facts: RunFacts) -> list[Try]:
     """Environments that step in the program that acts and learns, where they can."""
     name, given = str(facts.settings.get("env", "")), facts.settings.get("env_kwargs") or {}
     place = facts.placement
+    if facts.settings.get("replay_trajectories", 1) > 1:  # one program keeps none
+        return []
     if place.sampler == "device":
         words = f"Step {name} in one program with acting and learning, not in one of its own."
     elif in_library(name) or has_twin(name, given):
