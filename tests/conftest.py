@@ -17,6 +17,8 @@ os.environ.setdefault(
 )
 # The key that signs runs is the tests' own.
 os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent.parent / ".cache" / "config")
+# So is what is remembered of this machine's speed.
+os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parent.parent / ".cache" / "machine")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 os.environ.setdefault("XDG_RUNTIME_DIR", "/tmp")
 # What tests start must hear Ctrl-C also where these tests run behind `nohup` or `&`.

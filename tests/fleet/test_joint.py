@@ -55,7 +55,11 @@ def kept(path: Path) -> dict[str, np.ndarray]:
     return checkpoint.load(checkpoint.latest(path / "groups" / "0"))[1].arrays
 
 
-@pytest.mark.parametrize("words", [(*SMALL, "--steps", 6400), REPLAY], ids=["ppo", "dqn"])
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param((*SMALL, "--steps", 6400), marks=pytest.mark.slow, id="ppo"),
+     pytest.param(REPLAY, id="dqn")],
+)  # fmt: skip
 def test_members_that_a_signal_stops_go_on_to_the_same_bits(
     words: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,7 +98,7 @@ def test_no_step_copies_the_replay_of_all_members(
     assert chosen == []
 
 
-@pytest.mark.parametrize("strategy", ["spread", "together"])
+@pytest.mark.parametrize("strategy", ["spread", pytest.param("together", marks=pytest.mark.slow)])
 def test_no_chunk_and_no_member_has_a_program_of_its_own(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

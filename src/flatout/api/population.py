@@ -9,7 +9,7 @@ from typing import Any, Self
 from flatout.api import Agent
 from flatout.api.load import load_any
 from flatout.config.settings import load_preset, resolve
-from flatout.errors import FlatoutError, UsageError
+from flatout.errors import FlatoutError, Interrupt, UsageError
 from flatout.fleet.members import FOLDER, Member, members, refuse_taken, save
 from flatout.fleet.population import Population as Members
 from flatout.fleet.strategy import choose
@@ -71,8 +71,11 @@ class Population:
         refuse_taken(self._path)
         programs = Programs(several=True)
         with Interrupts() as interrupts:
-            with interrupts.discardable():
-                chosen = choose([one.config for one in trained], self._strategy, programs)
+            try:
+                with interrupts.discardable():
+                    chosen = choose([one.config for one in trained], self._strategy, programs)
+            except Interrupt:
+                raise KeyboardInterrupt from None
             save(self._path, self.config, trained, chosen)
             made = Members(trained, chosen, False, interrupts, programs)
             made.run()

@@ -239,7 +239,7 @@ def load(
     try:
         values = json.loads(nofollow.read(path, 1, MOST_CONFIG))
         rows = {str(name): dict(row) for name, row in values["members"].items()}
-        told = values["strategy"]
+        told = values.get("strategy", {"name": SPREAD, "size": 1})
         strategy = Strategy(str(told["name"]), int(told["size"]))
         if strategy.name not in NAMES or not 1 <= strategy.size <= MOST:
             raise ValueError(f"the strategy {str(told)[:100]} is impossible")
