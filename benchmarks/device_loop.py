@@ -14,6 +14,8 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from harness import HERE, NO_CACHE, Command, Row, Store, main, parser, train_command
@@ -24,10 +26,12 @@ BOARDS, BOARD_STEPS = 256, 20_000
 DEVICE, HOST = ("--env-backend", "device"), ("--env-backend", "host")
 FUSED = "sampler=device schedule=fused"
 SNAKE = (
-    "--env", "flatout/Snake-v0", "--envs", "256", "--n-steps", "64", "--batch-size", "4096",
-    "--n-epochs", "1", "--network", "onehot", "--hidden", "16",
+    "--env", "flatout/Snake-v0", "--batch-size", "1024", "--n-epochs", "1", "--network", "onehot",
+    "--hidden", "16",
 )  # fmt: skip
-GENETIC = ("--env", "CartPole-v1", "--envs", "64", "--hidden", "32", "--n-steps", "500")
+GENETIC = ("--env", "CartPole-v1", "--hidden", "32", "--n-steps", "500")
+NUMBERS, POPULATIONS = (8, 32, 256), (64, 1024)
+"""Environments of PPO; members of the genetic algorithm."""
 CARTPOLE = ("--env", "CartPole-v1", "--envs", "8", "--n-steps", "128", "--batch-size", "256")
 MEMBERS = 16
 
@@ -47,33 +51,40 @@ def benchmark(args: argparse.Namespace) -> None:
             args, NAME, side, seed, *flags, algorithm=algorithm, placement=placement
         )
 
-    total = str(steps["ppo-snake"])
-    few = str(steps["ppo-snake"] // 4)
-    rows = store.alternate(
-        {
-            "snake": lambda seed: child("--child", "snake", "--seed", seed),
-            "ppo-snake, device": lambda seed: train(
-                "ppo-device", seed, *SNAKE, *DEVICE, "--steps", total
-            ),
-            "ppo-snake, inline": lambda seed: train(
-                "ppo-inline", seed, *SNAKE, *HOST, "--steps", few, placement="cpu"
-            ),
-            "genetic, device": lambda seed: train(
-                "genetic-device", seed, *GENETIC, *DEVICE, "--steps", str(steps["genetic"]),
-                algorithm="genetic",
-            ),
-            "genetic, plain loop": lambda seed: Command(
-                [sys.executable, str(HERE / "peers" / "plain_genetic.py"), "--seed", str(seed),
-                 "--members", "64", "--hidden", "32"], NO_CACHE),
-            "seeds, population": lambda seed: child(
-                "--child", "population", "--seed", seed, "--steps", steps["seeds"],
-                *(("--flatout", args.flatout) if args.flatout else ())),
-            "seeds, two lone runs": lambda seed: child(
-                "--child", "two", "--seed", seed, "--steps", 4 * steps["seeds"],
-                *(("--flatout", args.flatout) if args.flatout else ())),
-        },
-        range(args.seeds),
-    )  # fmt: skip
+    def ppo(envs: int, where: str, seed: int) -> Command:
+        device = where == "device"
+        count = steps["ppo-snake"] // (1 if device else 8)
+        return train(
+            f"ppo-{where}-{envs}", seed, *SNAKE, "--envs", str(envs), "--n-steps",
+            str(16_384 // envs), *(DEVICE if device else HOST), "--steps", str(count),
+            placement=FUSED if device else "cpu",
+        )  # fmt: skip
+
+    def genetic(members: int, seed: int) -> Command:
+        return train(
+            f"genetic-{members}", seed, *GENETIC, *DEVICE, "--envs", str(members),
+            "--steps", str(steps["genetic"]), algorithm="genetic",
+        )  # fmt: skip
+
+    def several(kind: str, seed: int, count: int) -> Command:
+        command = ("--flatout", args.flatout) if args.flatout else ()
+        return child("--child", kind, "--seed", seed, "--steps", count, *command)
+
+    sides: dict[str, Callable[[int], Command]] = {
+        "snake": lambda seed: child("--child", "snake", "--seed", seed)
+    }
+    for envs in NUMBERS:
+        for where in ("device", "inline"):
+            sides[f"PPO Snake, {envs} boards, {where}"] = partial(ppo, envs, where)
+    for members in POPULATIONS:
+        sides[f"genetic, {members} members, device"] = partial(genetic, members)
+    plain = [sys.executable, str(HERE / "peers" / "plain_genetic.py"), "--hidden", "32"]
+    sides |= {
+        "genetic, plain loop": lambda seed: Command([*plain, "--seed", str(seed)], NO_CACHE),
+        "16 seeds, population": lambda seed: several("population", seed, steps["seeds"]),
+        "two lone runs": lambda seed: several("two", seed, 4 * steps["seeds"]),
+    }
+    rows = store.alternate(sides, range(args.seeds))
     write_section(args, NAME, section(args, rows))
 
 
@@ -85,17 +96,23 @@ def section(args: argparse.Namespace, rows: dict[str, list[Row]]) -> str:
 
     body = [[side, spread(rates(side), 0)] for side in rows]
     pairs = {
-        "PPO Snake, device / inline sampler": ("ppo-snake, device", "ppo-snake, inline"),
-        "genetic, device / plain loop": ("genetic, device", "genetic, plain loop"),
-        "16 seeds / two lone runs": ("seeds, population", "seeds, two lone runs"),
-    }
+        f"PPO Snake, {envs} boards: device / inline sampler": (
+            f"PPO Snake, {envs} boards, device", f"PPO Snake, {envs} boards, inline")
+        for envs in NUMBERS
+    }  # fmt: skip
+    pairs |= {
+        f"genetic, {members} members: device / plain loop": (
+            f"genetic, {members} members, device", "genetic, plain loop")
+        for members in POPULATIONS
+    }  # fmt: skip
+    pairs["16 seeds / two lone runs"] = ("16 seeds, population", "two lone runs")
     ratios = [ratio_row(name, per_round(rates(a), rates(b))) for name, (a, b) in pairs.items()]
     return f"""## The loop on the device
 
 {provenance(args, rows)}
 - Steps per second after start-up and compiling. Snake: {BOARDS} boards of 10x10, random actions.
-  PPO Snake: 256 boards, `onehot`, one hidden layer of 16, one epoch. Genetic: CartPole, 64 members,
-  one hidden layer of 32. Seeds: PPO CartPole, {MEMBERS} members of one population from its first
+  PPO Snake: 16,384 steps an iteration, `onehot`, one hidden layer of 16, one epoch of minibatches
+  of 1,024. Genetic: CartPole, one hidden layer of 32; its rate depends on how long members live. Seeds: PPO CartPole, {MEMBERS} members of one population from its first
   member's end of start-up to the end of all, and the sum of two runs at the same time.
 
 {table(["side", "steps/s"], body)}
