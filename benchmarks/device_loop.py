@@ -38,7 +38,7 @@ MEMBERS = 16
 
 def benchmark(args: argparse.Namespace) -> None:
     """Run the sides in turn, pair by pair, and write the section."""
-    steps = {"ppo-snake": 4_194_304, "genetic": 10_000_000, "seeds": 1_048_576}
+    steps = {"ppo-snake": 2_097_152, "genetic": 10_000_000, "seeds": 524_288}
     store = Store(NAME, {"steps": steps, "boards": BOARDS}, args)
 
     def child(*words: object) -> Command:
@@ -112,8 +112,9 @@ def section(args: argparse.Namespace, rows: dict[str, list[Row]]) -> str:
 {provenance(args, rows)}
 - Steps per second after start-up and compiling. Snake: {BOARDS} boards of 10x10, random actions.
   PPO Snake: 16,384 steps an iteration, `onehot`, one hidden layer of 16, one epoch of minibatches
-  of 1,024. Genetic: CartPole, one hidden layer of 32; its rate depends on how long members live. Seeds: PPO CartPole, {MEMBERS} members of one population from its first
-  member's end of start-up to the end of all, and the sum of two runs at the same time.
+  of 1,024. Genetic: CartPole, one hidden layer of 32; its rate depends on how long members live.
+  Seeds: PPO CartPole, {MEMBERS} members of one population from its first member's end of start-up
+  to the end of all, and the sum of two runs at the same time.
 
 {table(["side", "steps/s"], body)}
 
