@@ -182,7 +182,7 @@ def population(args: argparse.Namespace) -> Row:
     with started(args, args.seed, args.steps, "--seeds", str(MEMBERS)) as run:
         members = json.loads(run.communicate()[0])
     wall = time.perf_counter() - begin
-    startup = min(member["startup_s"] for member in members.values())
+    startup = max(member["startup_s"] for member in members.values())  # the first compiles
     steps = sum(member["steps"] for member in members.values())
     return {"steps": steps, "wall_s": wall, "steps_per_s": steps / (wall - startup)}
 
