@@ -29,7 +29,7 @@ from harness import (
 from report import RATIO_HEAD, per_round, provenance, ratio_row, spread, table, write_section
 from window import SPEED_HEAD, Work, figures, phase_table, rates, shares, speed_row, windowed
 
-NAME = "sac_td3_pendulum"
+NAME, FUSED_NAME = "sac_td3_pendulum", "sac_td3_fused"
 BATCH = 256
 HIDDEN = {"sac": ("256", "256"), "td3": ("400", "300")}
 LEARNING_STARTS, WINDOW_FROM, LOG_EVERY = 100, 600, 100
@@ -44,7 +44,10 @@ def benchmark(args: argparse.Namespace) -> None:
     rows: dict[str, list[Row]] = {}
     for algorithm in args.algorithms:
         rows |= run(args, algorithm, work)
-    write_section(args, NAME, section(args, rows, work))
+    if args.fused:
+        write_section(args, FUSED_NAME, fused_section(args, rows, work))
+    else:
+        write_section(args, NAME, section(args, rows, work))
 
 
 def run(args: argparse.Namespace, algorithm: str, work: Work) -> dict[str, list[Row]]:
@@ -59,7 +62,7 @@ def run(args: argparse.Namespace, algorithm: str, work: Work) -> dict[str, list[
         "algorithm": algorithm, "flags": list(flags), "window_from": work.window_from,
         "extra": args.flatout_args, "threads": args.peer_threads,
     }  # fmt: skip
-    store = Store(NAME, settings, args)
+    store = Store(FUSED_NAME if args.fused else NAME, settings, args)
     args.fresh = False  # the algorithms share one file, which the first has put aside
 
     def peer(library: str) -> Callable[[int], Command]:
@@ -87,6 +90,8 @@ def run(args: argparse.Namespace, algorithm: str, work: Work) -> dict[str, list[
         f"{algorithm}, sb3": peer("sb3"),
         f"{algorithm}, sbx": peer("sbx"),
     }  # fmt: skip
+    if args.fused:
+        sides = {name: side for name, side in sides.items() if name.endswith("one program")}
     sides |= {f"{algorithm}, products in {engine}": arithmetic(engine) for engine in ENGINES}
 
     def check(row: Row) -> None:
@@ -96,17 +101,43 @@ def run(args: argparse.Namespace, algorithm: str, work: Work) -> dict[str, list[
     return store.alternate(sides, range(args.seeds), check=check)
 
 
+def limits_of(rows: dict[str, list[Row]], algorithm: str) -> tuple[list[list[float]], list[float]]:
+    """Updates per second of the products alone by engine, and the faster one's."""
+    engines = [
+        figures(rows[f"{algorithm}, products in {engine}"], "updates_per_s") for engine in ENGINES
+    ]
+    return engines, [max(pair) for pair in zip(*engines, strict=True)]
+
+
+def fused_section(args: argparse.Namespace, rows: dict[str, list[Row]], work: Work) -> str:
+    """The Markdown of the whole loop in one program against the limit."""
+    body, ratios = [], []
+    for algorithm in args.algorithms:
+        _, limit = limits_of(rows, algorithm)
+        ours = rates(rows[f"{algorithm}, one program"], "updates")
+        body.append([algorithm, spread(ours, 0), spread(limit, 0)])
+        label = f"{algorithm}: one program / arithmetic limit, updates/s"
+        ratios.append(ratio_row(label, per_round(ours, limit)))
+    return f"""## SAC and TD3 on Pendulum-v1 in one program, and the arithmetic limit
+
+{provenance(args, rows)}
+- {work.steps:,} steps, {work.updates:,} updates of {BATCH} transitions, checked; one environment,
+  one update per step, Stable-Baselines3's defaults. The limit is the rate of one update's matrix
+  products alone (`arithmetic.py`), the faster of JAX and NumPy in each round.
+
+{table(["algorithm", "updates/s in one program", "limit"], body)}
+
+{table(RATIO_HEAD, ratios)}
+"""
+
+
 def section(args: argparse.Namespace, rows: dict[str, list[Row]], work: Work) -> str:
     """The Markdown of this benchmark."""
     ratios, limits = [], []
     for algorithm in args.algorithms:
         ours, sb3, sbx = (rows[f"{algorithm}, {side}"] for side in ("flatout", "sb3", "sbx"))
         whole = [[row["wall_s"] for row in runs] for runs in (ours, sb3)]
-        engines = [
-            figures(rows[f"{algorithm}, products in {engine}"], "updates_per_s")
-            for engine in ENGINES
-        ]
-        limit = [max(pair) for pair in zip(*engines, strict=True)]
+        engines, limit = limits_of(rows, algorithm)
         learning = [
             rate / share
             for rate, share in zip(rates(ours, "updates"), shares(ours, "learn"), strict=True)
@@ -167,6 +198,9 @@ if __name__ == "__main__":
     options = parser(__doc__, seeds=3)
     options.add_argument("--steps", type=int, default=2600, help="steps of every side")
     options.add_argument("--algorithms", nargs="+", choices=tuple(HIDDEN), default=list(HIDDEN))
+    options.add_argument(
+        "--fused", action="store_true", help="only Flatout's one program, and the limit"
+    )
     options.add_argument(
         "--peer-threads", type=int, default=0, help="PyTorch's threads (0: its default)"
     )
