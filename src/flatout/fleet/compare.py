@@ -72,7 +72,7 @@ def _summary(path: Path) -> dict[str, Any]:
 def _share(summary: dict[str, Any], phase: str) -> float:
     phases = summary.get("phases")
     share = phases.get(phase) if isinstance(phases, dict) else None
-    return float(share) if type(share) in (int, float) else 0.0
+    return float(share) if isinstance(share, int | float) else 0.0
 
 
 def told(found: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -108,7 +107,7 @@ def read(root: Path, name: str, there: Iterable[str]) -> Row:
     state, row = "begun", dict[str, Any]()
     try:
         config = values("config.json")
-        row = {name: _word(config.get(name)) for name in ("algorithm", "parent")}
+        row |= {name: _word(config.get(name)) for name in ("algorithm", "parent")}
         row["settings"] = settings = dict(config["settings"])
         row["env"] = _word(settings.get("env"))
         if "summary.json" in there:
@@ -156,7 +155,7 @@ def _locked(path: Path, depth: int) -> bool:
 
 
 def _number(value: Any) -> float | None:
-    return value if type(value) in (int, float) and math.isfinite(value) else None
+    return value if type(value) in (int, float) and abs(value) < 1e300 else None  # and no NaN
 
 
 def _word(value: Any) -> str | None:

@@ -36,7 +36,7 @@ def leave(
         found, label = points(sampled(folder / "metrics.jsonl"))
         if len(found[0]):
             title = f"{config.algorithm} on {summary['env']}, seed {config.run.seed}"
-            curve = Curve(title, found[0], *[found[2]] * 3)
+            curve = Curve(title, found[0], found[2], found[2], found[2])
             picture = svg([curve], title, AXES["steps"], label)
             nofollow.replace(folder / CURVE, picture.encode(errors="replace"))
         text = card(config, summary, len(found[0]) > 0, code)

@@ -106,14 +106,14 @@ def sampled(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def points(rows: Iterable[Mapping[str, Any]]) -> tuple[Points, str]:
+def points(rows: Iterable[dict[str, Any]]) -> tuple[Points, str]:
     """A run's points from its rows of metrics, and the name of their values; there may be none."""
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in VALUES}
     for row in rows:
         for name, kept in found.items():
-            point = tuple(row.get(key) for key in ("step", "time/wall_s", name))
-            if all(type(v) in (int, float) and math.isfinite(v) for v in point):
-                kept.append(point)  # type: ignore[arg-type]
+            step, wall, value = point = row.get("step"), row.get("time/wall_s"), row.get(name)
+            if all(type(v) in (int, float) and abs(v) < 1e300 for v in point):
+                kept.append((step, wall, value))
     name = next((name for name, kept in found.items() if kept), next(iter(VALUES)))
     table = np.array(found[name], float).reshape(-1, 3)
     table = table[np.unique(table[:, 0], return_index=True)[1]]
