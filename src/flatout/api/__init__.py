@@ -15,6 +15,7 @@ import numpy as np
 from flatout.algorithms.own import MakeAlgorithm
 from flatout.config.schema import EPISODES, SEEDS, TrainConfig
 from flatout.config.settings import load_preset, resolve
+from flatout.config.values import need
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.host import to_environment
 from flatout.envs.task import Task
@@ -29,6 +30,7 @@ from flatout.run.evaluate import Evaluation, record
 from flatout.run.notebook import NotebookDisplay, in_notebook, page
 from flatout.run.progress import Display
 from flatout.run.trainer import Callback, Trainer
+from flatout.run.video import MOST
 from flatout.storage import checkpoint
 from flatout.storage.agent_file import find_agent, save_parameters, saved_config
 from flatout.storage.checkpoint import PREFIX
@@ -205,10 +207,11 @@ class Agent:
         SEEDS("seed", seed)
         return self._acting.evaluate(episodes, seed)
 
-    def record(self, path: Path, *, seed: int | None = None) -> float:
-        """Write one greedy episode as an animated GIF; returns its return."""
+    def record(self, path: str | Path, *, episodes: int = 1, seed: int | None = None) -> float:
+        """Write greedy episodes, several in a grid, as .gif or .mp4; returns their mean return."""
+        need(1 <= episodes <= MOST, "episodes", episodes, f"a grid has 1 to {MOST}")
         seed = self.config.run.seed if seed is None else seed
-        return record(self.policy, self.task, seed, path)
+        return record(self.policy, self.task, seed, Path(path), episodes)
 
     def export(self, path: str | Path) -> Path:
         """Write the agent as one Python file that needs NumPy alone; ``predict`` in it acts
