@@ -86,7 +86,8 @@ class Agent:
         self._acting = Acting(self.config, self._code)
         self._predicted = 0
         self._learned = 0
-        self._points: Points | None = None  # of what was learned here
+        self._points: Points | None = None  # of what was learned here, with these settings
+        self._trained: dict[str, Any] = {}
         self.summary: dict[str, Any] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -163,6 +164,7 @@ class Agent:
             self._acting.learned({n: np.array(a) for n, a in arrays if n.startswith(PREFIX)})
             self._learned += 1
             self._points = _joined(self._points, trainer.points)
+            self._trained = config.flat() | {"placement": self.summary["placement"]}
         stopped = trainer.interrupts.signum
         if stopped is not None and not (stopped == signal.SIGINT and hasattr(sys, "ps1")):
             raise KeyboardInterrupt
@@ -241,7 +243,7 @@ class Agent:
             why = "has learned nothing here" if self._points is None else "ended no episode yet"
             raise UsageError(f"there is nothing to plot: this agent {why}.")
         steps, seconds, values = self._points
-        return Run(self._title, steps, values, self.config.flat(), seconds)
+        return Run(self._title, steps, values, self._trained, seconds)
 
     @property
     def _title(self) -> str:

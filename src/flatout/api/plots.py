@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flatout.api import Agent
 from flatout.errors import UsageError
-from flatout.fleet.curves import Picture, View, picture, readable
+from flatout.fleet.curves import Picture, Run, View, picture, readable
 
 
 def plot(
@@ -33,9 +33,10 @@ def plot(
     if not runs:
         raise UsageError("plot needs at least one run folder or agent: flatout.plot(RUN_DIR).")
     view = View(by, smooth, (group,) if isinstance(group, str) else tuple(group))
-    agents = [run.curve() for run in runs if isinstance(run, Agent)]
-    paths = [Path(run) for run in runs if not isinstance(run, Agent)]
-    made = picture([*(readable(paths) if paths else []), *agents], view)
+    found: list[Run] = []
+    for run in runs:
+        found += [run.curve()] if isinstance(run, Agent) else readable([Path(run)])
+    made = picture(found, view)
     if out is not None:
         made.save(out)
     return made

@@ -111,9 +111,9 @@ def points(rows: Iterable[dict[str, Any]]) -> tuple[Points, str]:
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in VALUES}
     for row in rows:
         for name, kept in found.items():
-            step, wall, value = point = row.get("step"), row.get("time/wall_s"), row.get(name)
+            point: list[Any] = [row.get(key) for key in ("step", "time/wall_s", name)]
             if all(type(v) in (int, float) and abs(v) < 1e300 for v in point):
-                kept.append((step, wall, value))
+                kept.append((point[0], point[1], point[2]))
     name = next((name for name, kept in found.items() if kept), next(iter(VALUES)))
     table = np.array(found[name], float).reshape(-1, 3)
     table = table[np.unique(table[:, 0], return_index=True)[1]]
