@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # nothing is imported before it is used: the command begins b
 
     from flatout.algorithms.base import Algorithm, BuildSpec, Counters, ReplaySpec, State
     from flatout.api import A2C, DDPG, DQN, PPO, SAC, TD3, Agent, Genetic
+    from flatout.api.plots import plot
     from flatout.api.population import Population
     from flatout.config.placement import Placement
     from flatout.envs.device.base import DeviceEnv
@@ -34,14 +35,14 @@ if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
 
 _ROOMS = (
     "errors", "config.placement", "envs.device.base", "envs.device.check", "algorithms.base", "api",
-    "api.population",
+    "api.population", "api.plots",
 )  # fmt: skip
 """Where the public names live, what starts quickly first."""
 
 __all__ = [
     "A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "Agent", "Algorithm", "BuildSpec",
     "CheckpointError", "Counters", "DeviceEnv", "EnvironmentFailure", "FlatoutError", "Genetic",
-    "Placement", "Population", "ReplaySpec", "State", "UsageError", "check_device_env",
+    "Placement", "Population", "ReplaySpec", "State", "UsageError", "check_device_env", "plot",
 ]  # fmt: skip
 
 

@@ -239,16 +239,3 @@ def test_only_the_last_checkpoints_stay(flatout: Callable[..., Result], tmp_path
     assert flatout("train", "ppo", *TINY, *flags).code == 0
     names = [path.name for path in checkpoint.checkpoints(run / "checkpoints")]
     assert names == ["step_000000000192", "step_000000000256"]
-
-
-def test_a_video_is_an_animated_gif(flatout: Callable[..., Result], tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    run, video = tmp_path / "run", tmp_path / "out.gif"
-    flags = ("--env", "flatout/Snake-v0", "--env-kwargs", "size=5", "--run-dir", run)
-    assert flatout("train", "ppo", *TINY, *flags).code == 0
-    result = flatout("eval", run, "--episodes", 2, "--video", video, "--json")
-    assert result.code == 0, result.err
-    assert json.loads(result.out)["video"] == str(video)
-    with image.open(video) as picture:
-        assert picture.format == "GIF"
-        assert picture.n_frames >= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import signal
 import sys
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -14,16 +15,22 @@ import numpy as np
 from flatout.algorithms.own import MakeAlgorithm
 from flatout.config.schema import EPISODES, SEEDS, TrainConfig
 from flatout.config.settings import load_preset, resolve
+from flatout.config.values import need
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.host import to_environment
 from flatout.envs.task import Task
 from flatout.errors import CheckpointError, UsageError, nearest, short, writing
+from flatout.fleet.curves import Picture, Run, picture
 from flatout.learner.policy import Policy
 from flatout.networks.torsos import Network
 from flatout.run.acting import Acting
+from flatout.run.card import reached, verdict
+from flatout.run.curve import Points
 from flatout.run.evaluate import Evaluation, record
+from flatout.run.notebook import NotebookDisplay, in_notebook, page
 from flatout.run.progress import Display
 from flatout.run.trainer import Callback, Trainer
+from flatout.run.video import MOST
 from flatout.storage import checkpoint
 from flatout.storage.agent_file import find_agent, save_parameters, saved_config
 from flatout.storage.checkpoint import PREFIX
@@ -79,6 +86,8 @@ class Agent:
         self._acting = Acting(self.config, self._code)
         self._predicted = 0
         self._learned = 0
+        self._points: Points | None = None  # of what was learned here, with these settings
+        self._trained: dict[str, Any] = {}
         self.summary: dict[str, Any] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -114,10 +123,12 @@ class Agent:
             run_dir: keep a run folder; nothing is written without one.
 
         Returns:
-            This agent; `summary` holds the figures.
+            This agent; `summary` holds the figures. In a notebook and at Python's prompt Ctrl-C
+            returns it too, with what was learned until then.
 
         Raises:
             FlatoutError: the run failed.
+            KeyboardInterrupt: a signal, in a script; what was learned until then is kept.
         """
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise UsageError(
@@ -140,6 +151,8 @@ class Agent:
             from flatout.run.display import LiveDisplay
 
             display = LiveDisplay(config, Console(file=tolerant(sys.stdout)))
+            if in_notebook():
+                display = NotebookDisplay(config)
         with nullcontext() if path is None else closing(RunFolder(Path(path))) as folder:
             trainer = Trainer(
                 config, code=self._code, folder=folder,
@@ -150,7 +163,10 @@ class Agent:
             arrays = trainer.final.arrays.items()
             self._acting.learned({n: np.array(a) for n, a in arrays if n.startswith(PREFIX)})
             self._learned += 1
-        if trainer.interrupts.signum is not None:
+            self._points = _joined(self._points, trainer.points)
+            self._trained = config.flat() | {"placement": self.summary["placement"]}
+        stopped = trainer.interrupts.signum
+        if stopped is not None and not (stopped == signal.SIGINT and hasattr(sys, "ps1")):
             raise KeyboardInterrupt
         return self
 
@@ -193,10 +209,58 @@ class Agent:
         SEEDS("seed", seed)
         return self._acting.evaluate(episodes, seed)
 
-    def record(self, path: Path, *, seed: int | None = None) -> float:
-        """Write one greedy episode as an animated GIF; returns its return."""
+    def record(self, path: str | Path, *, episodes: int = 1, seed: int | None = None) -> float:
+        """Write greedy episodes, several in a grid, as .gif or .mp4; returns their mean return."""
+        need(1 <= episodes <= MOST, "episodes", episodes, f"a grid has 1 to {MOST}")
         seed = self.config.run.seed if seed is None else seed
-        return record(self.policy, self.task, seed, path)
+        return record(self.policy, self.task, seed, Path(path), episodes)
+
+    def export(self, path: str | Path) -> Path:
+        """Write the agent as one Python file that needs NumPy alone; ``predict`` in it acts
+        greedily.
+
+        Raises:
+            UsageError: nothing was learned or loaded yet, or a network or an algorithm of your own.
+        """
+        from flatout.api.export import source, write
+
+        return write(path, source(self.config, self.task, self._acting.params()))
+
+    def plot(self, out: str | Path | None = None) -> Picture:
+        """The learning curve of what was learned here; see `flatout.plot`."""
+        made = picture([self.curve()])
+        if out is not None:
+            made.save(out)
+        return made
+
+    def curve(self) -> Run:
+        """The learning curve as data.
+
+        Raises:
+            UsageError: nothing was learned here, or no episode has ended.
+        """
+        if self._points is None or not len(self._points[0]):
+            why = "has learned nothing here" if self._points is None else "ended no episode yet"
+            raise UsageError(f"there is nothing to plot: this agent {why}.")
+        steps, seconds, values = self._points
+        return Run(self._title, steps, values, self._trained, seconds)
+
+    @property
+    def _title(self) -> str:
+        return f"{type(self).__name__} on {self.config.env.env}"
+
+    def _repr_html_(self) -> str:
+        told = self.summary
+        if told:
+            words = {
+                "return": reached(told), "verdict": verdict(told),
+                "steps": f"{told['steps']:,}, {told['steps_per_s']:,.0f} a second",
+                "run folder": told["run_dir"] or "",
+            }  # fmt: skip
+        else:
+            learned = self._acting.arrays is not None
+            words = {"state": "loaded; call learn to go on" if learned else "nothing learned yet"}
+        return page(self._title, words, self._points)
 
     @property
     def task(self) -> Task:
@@ -344,6 +408,14 @@ def _name(env: Any) -> tuple[str | None, Any]:
     spec = getattr(env, "spec", None)
     name = getattr(spec, "id", None) or getattr(env, "__name__", None) or type(env).__name__
     return str(name), env
+
+
+def _joined(before: Points | None, after: Points) -> Points:
+    """A curve that goes on; it begins anew where the steps do."""
+    if before is None or not len(before[0]) or not len(after[0]) or after[0][0] <= before[0][-1]:
+        return after
+    steps, seconds, values = (np.concatenate(pair) for pair in zip(before, after, strict=True))
+    return steps, seconds, values
 
 
 def _continued(seed: int, learned: int) -> int:

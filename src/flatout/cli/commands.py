@@ -38,6 +38,9 @@ commands:
                       flatout plan ppo --env CartPole-v1 --envs 8
   bench placement   CPU, GPU or both? by network and algorithm, trained on this machine
   plot RUN ...      learning curves of runs and populations, with confidence bands
+  export RUN_DIR    the agent as one Python file that needs NumPy alone (--numpy policy.py)
+  runs [DIR]        a table of runs: return, speed, verdict, state (--where, --sort)
+  compare A B       what differs between two runs: settings, curves, speed, time
   scale ALGORITHM   the same work on several devices: what they gain, and what eats the rest
                       flatout scale classify --devices 1,2,4
   devices           what this machine has, who uses it, and what a run would use
@@ -61,7 +64,10 @@ def dispatch(argv: list[str]) -> int:
         "explain": _command("explain", "explain"),
         "plan": _command("plan", "plan"),
         "bench": _command("bench", "bench"),
-        "plot": _command("population", "plot"),
+        "export": _command("export", "export"),
+        "plot": _command("runs", "plot"),
+        "runs": _command("runs", "runs"),
+        "compare": _command("runs", "compare"),
         "scale": _command("scale", "scale"),
         "devices": _command("devices", "devices"),
     }

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from flatout.cli.arguments import parse
+from flatout.config.values import need
 from flatout.errors import UsageError
 from flatout.output import printable
+from flatout.run.video import MOST, writer
 from flatout.storage.trust import keep_out
 
 if TYPE_CHECKING:
@@ -41,7 +43,9 @@ class EvalArguments(PlayArguments):
     """Play greedy episodes with a trained agent."""
 
     video: str | None = None
-    """Also write one episode as an animated GIF."""
+    """Also write a video, .gif or .mp4."""
+    video_episodes: int = 1
+    """Episodes in the video, side by side."""
     checkpoint: Literal["best", "final"] = "best"
     """best (by evaluation; the final parameters where none was made; else the newest checkpoint's)
     or final."""
@@ -62,14 +66,14 @@ class WatchArguments(PlayArguments):
     """newest (also of a run that goes on), best (by evaluation) or final."""
 
 
-def _folder(command: str, path: str | None, flag: str, gif: str | None) -> Path:
+def _folder(command: str, path: str | None, gif: str | None) -> Path:
     """The run folder, refused before anything is loaded."""
     if path is None:
         raise UsageError(
             f"{command} needs a run folder or a saved agent: flatout {command} RUN_DIR."
         )
-    if gif is not None and not gif.lower().endswith(".gif"):
-        raise UsageError(f"{flag} {gif}: videos are animated GIFs; name a .gif file.")
+    if gif is not None:
+        writer(Path(gif))
     keep_out(Path(path))
     return Path(path)
 
@@ -77,13 +81,14 @@ def _folder(command: str, path: str | None, flag: str, gif: str | None) -> Path:
 def evaluate(argv: list[str]) -> int:
     """Run ``flatout eval``; returns the exit code."""
     asked = parse(EvalArguments(), "flatout eval", argv)
-    path = _folder("eval", asked.path, "--video", asked.video)
+    path = _folder("eval", asked.path, asked.video)
+    need(1 <= asked.video_episodes <= MOST, "video_episodes", asked.video_episodes, f"1 to {MOST}")
     from flatout.api.load import load_any
 
     agent, file = load_any(path, asked.checkpoint, asked.env, asked.trust, asked.algorithm)
     result = agent.evaluate(asked.episodes, seed=asked.seed)
     if asked.video is not None:
-        agent.record(Path(asked.video), seed=asked.seed)
+        agent.record(asked.video, episodes=asked.video_episodes, seed=asked.seed)
     low, high = min(result.returns), max(result.returns)
     if asked.json:
         shown = {
@@ -107,7 +112,9 @@ def evaluate(argv: list[str]) -> int:
 def show(argv: list[str]) -> int:
     """Run ``flatout watch``; returns the exit code."""
     asked = parse(WatchArguments(), "flatout watch", argv)
-    path = _folder("watch", asked.path, "--gif", asked.gif)
+    if asked.gif is not None and not asked.gif.lower().endswith(".gif"):
+        raise UsageError(f"--gif {asked.gif}: name a .gif file; eval --video writes .mp4, too.")
+    path = _folder("watch", asked.path, asked.gif)
     if asked.episodes < 1:
         raise UsageError(f"--episodes {asked.episodes} is impossible: at least 1.")
     if asked.fps is not None and not 0 < asked.fps <= 1000:
@@ -121,7 +128,7 @@ def show(argv: list[str]) -> int:
         return load_any(path, asked.checkpoint, asked.env, asked.trust, asked.algorithm)
 
     if asked.gif is not None:
-        total = newest()[0].record(Path(asked.gif), seed=asked.seed)
+        total = newest()[0].record(asked.gif, seed=asked.seed)
         print(f"{asked.gif}: one episode, return {total:g}")
         return 0
     returns = watch(newest, asked.episodes, asked.fps, asked.seed, Console())

@@ -1,4 +1,4 @@
-"""The command line of populations: ``flatout train ... --seeds 8``, and ``flatout plot``."""
+"""The command line of populations: ``flatout train ... --seeds 8``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flatout.cli.arguments import take
-from flatout.cli.scale import need_matplotlib
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.errors import FlatoutError, UsageError
 from flatout.fleet.members import Member, Strategy, load, members, refuse_taken, save
@@ -24,17 +22,6 @@ if TYPE_CHECKING:
 PLAIN_S = 5.0
 SHOWN = 24
 """Most members of which the display tells."""
-
-HELP = """\
-usage: flatout plot RUN ... [--out FILE]
-
-The learning curves of runs and populations: mean returns over steps; runs that differ in nothing
-but their seeds make one curve with its 95 % confidence band.
-
-  --out curves.png   draw them (.svg, .png or .pdf; pip install matplotlib); else in characters
-
-  flatout plot runs/ppo-CartPole-v1-0-20260101-120000
-"""
 
 
 def _named(config: TrainConfig, seeds: str | None, words: list[str], path: Path) -> list[Member]:
@@ -173,37 +160,13 @@ def table(population: Population, most: int) -> Table:
 
 def _draw(path: Path, console: Console) -> None:
     """The curves beside the members, as far as they can be drawn."""
-    from flatout.fleet.curves import curves, draw, readable, text
+    from flatout.fleet.curves import picture, readable
 
     try:
-        found = curves(readable([path]))
+        made = picture(readable([path]))
     except FlatoutError:
         return  # no episode has ended
-    console.print(text(found), highlight=False, soft_wrap=True)
+    console.print(str(made), highlight=False, soft_wrap=True)
+    console.print(str(made.save(path / "curves.svg")), highlight=False, soft_wrap=True)
     if importlib.util.find_spec("matplotlib") is not None:
-        for ending in ("png", "svg"):
-            draw(found, path / f"curves.{ending}")
-        console.print(f"{path / 'curves.png'}")
-
-
-def plot(argv: list[str]) -> int:
-    """Run ``flatout plot``; returns the exit code."""
-    if not argv or any(word in argv for word in ("-h", "--help")):
-        print(HELP, end="")
-        return 0 if argv else 2
-    file, paths = take(argv, "--out")
-    flags = [word for word in paths if word.startswith("-")]
-    if flags:
-        raise UsageError(f"plot knows no {flags[0]}; see flatout plot --help.")
-    if not paths:
-        raise UsageError("plot needs the folder of a run or a population.")
-    if file is not None:
-        need_matplotlib(file)
-    from flatout.fleet.curves import curves, draw, readable, text
-
-    found = curves(readable([Path(path) for path in paths]))
-    if file is None:
-        print(text(found))
-    else:
-        draw(found, Path(file))
-    return 0
+        made.save(path / "curves.png")

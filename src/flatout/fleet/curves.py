@@ -1,35 +1,36 @@
-"""Learning curves of several runs: mean returns over steps, with confidence bands."""
+"""Learning curves of several runs: their values over steps or seconds, with confidence bands."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from flatout.errors import FlatoutError, UsageError, writing
+from flatout.errors import FlatoutError, UsageError, nearest, writing
 from flatout.fleet.members import FOLDER
-from flatout.output import printable
+from flatout.run.curve import AXES, VALUES, Curve, points, sampled, svg
 from flatout.run.display import BLOCKS
 from flatout.storage.run_folder import load_config
-from flatout.storage.span_records import json_lines
 
 POINTS, RESAMPLED = 200, 1000
-RETURN = "rollout/return_mean_100"
 NOT_TELLING = ("seed", "run_dir")
 """Settings in which runs of one curve may differ."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run's curve: steps and mean returns ``[K]``, and the settings that name it."""
+    """One run's curve: steps and values ``[K]``, and the settings that name it."""
 
     label: str
     steps: np.ndarray
     returns: np.ndarray
     settings: dict[str, object]
+    seconds: np.ndarray | None = None  # [K], since the run's start
+    value: str = next(iter(VALUES.values()))  # what the values are
 
 
 def read(path: Path) -> Run:
@@ -39,14 +40,15 @@ def read(path: Path) -> Run:
         UsageError: it is no run, or has told of no episode yet.
     """
     config = load_config(path, None)
-    rows = [row for row in json_lines(path / "metrics.jsonl") if RETURN in row]
-    if not rows:
+    try:
+        (steps, seconds, returns), value = points(sampled(path / "metrics.jsonl"))
+    except OSError as error:
+        raise UsageError(
+            f"{path / 'metrics.jsonl'} cannot be read: {error.strerror or error}."
+        ) from None
+    if not len(steps):
         raise UsageError(f"{path} has no mean return yet: no episode has ended.")
-    settings = {n: v for n, v in config.flat().items() if n not in NOT_TELLING}
-    return Run(
-        path.name, np.array([row["step"] for row in rows], float),
-        np.array([row[RETURN] for row in rows], float), settings,
-    )  # fmt: skip
+    return Run(path.name, steps, returns, config.flat(), seconds, value)
 
 
 def found(paths: Sequence[Path]) -> list[Path]:
@@ -59,38 +61,144 @@ def found(paths: Sequence[Path]) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Curve:
-    """Runs that differ in their seeds: steps ``[K]``, their mean and its 95 % interval."""
+class View:
+    """How curves are shown.
 
-    label: str
-    steps: np.ndarray
-    mean: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    runs: int
+    Attributes:
+        by: what they run over, a key of `AXES`.
+        smooth: share of a curve's length over which each value is averaged with those before it.
+        group: settings that tell curves apart; without any, all but `NOT_TELLING`.
+    """
+
+    by: str = "steps"
+    smooth: float = 0.0
+    group: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises `UsageError` for impossible values."""
+        if self.by not in AXES:
+            raise UsageError(f"by = {self.by!r} is neither {' nor '.join(AXES)}.")
+        if not 0 <= self.smooth <= 1:
+            raise UsageError(
+                f"smooth = {self.smooth:g} is impossible: it is a share of a curve's length, from "
+                "0 to 1, such as 0.05."
+            )
 
 
-def curves(runs: Sequence[Run]) -> list[Curve]:
-    """One curve for each group of runs with equal settings, in the order of the first of each."""
+PLAIN = View()
+
+
+def curves(runs: Sequence[Run], view: View = PLAIN) -> list[Curve]:
+    """One curve for each group of runs with equal settings, in the order of the first of each.
+
+    Raises:
+        UsageError: no run has a setting by which to group.
+    """
+    every = [run.settings for run in runs]
+    names = list(dict.fromkeys(key for settings in every for key in settings))
+    for key in view.group:
+        if key not in names:
+            raise UsageError(f"these runs have no setting {key!r}.{nearest(key, names)}")
+    telling = view.group or [key for key in names if key not in NOT_TELLING]
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(json.dumps(run.settings, sort_keys=True, default=str), []).append(run)
-    every = [group[0].settings for group in groups.values()]
-    differing = [key for key in every[0] if any(s.get(key) != every[0][key] for s in every)]
-    return [_curve(group, differing) for group in groups.values()]
+        values = {key: run.settings.get(key) for key in telling}
+        groups.setdefault(json.dumps(values, sort_keys=True, default=str), []).append(run)
+    differing = [key for key in telling if any(s.get(key) != every[0].get(key) for s in every)]
+    return [_curve(group, view.group or differing, view) for group in groups.values()]
 
 
-def _curve(group: Sequence[Run], differing: Sequence[str]) -> Curve:
-    start = max(run.steps[0] for run in group)
-    end = min(run.steps[-1] for run in group)
-    steps = np.linspace(start, max(end, start), POINTS)
-    table = np.stack([np.interp(steps, run.steps, run.returns) for run in group])
+def _curve(group: Sequence[Run], differing: Sequence[str], view: View) -> Curve:
+    # Runs of before times were kept have none; their curve is over steps.
+    axes = [
+        run.steps if view.by == "steps" or run.seconds is None else run.seconds for run in group
+    ]
+    start = max(axis[0] for axis in axes)
+    x = np.linspace(start, max(min(axis[-1] for axis in axes), start), POINTS)
+    table = np.stack([np.interp(x, a, run.returns) for a, run in zip(axes, group, strict=True)])
+    table = _smoothed(table, round(view.smooth * POINTS))
     picks = np.random.default_rng(0).integers(len(group), size=(RESAMPLED, len(group)))
     means = table[picks].mean(1)
     low, high = np.quantile(means, (0.025, 0.975), axis=0)
     words = ", ".join(f"{key}={group[0].settings.get(key)}" for key in differing)
     label = words or (group[0].label if len(group) == 1 else "mean")
-    return Curve(label, steps, table.mean(0), low, high, len(group))
+    return Curve(label, x, table.mean(0), low, high, len(group))
+
+
+def _smoothed(table: np.ndarray, window: int) -> np.ndarray:
+    """Means ``[R, K]`` over the last `window` values, fewer at the start."""
+    if window < 2:
+        return table
+    total = np.cumsum(np.pad(table, ((0, 0), (1, 0))), 1)
+    end = np.arange(1, table.shape[1] + 1)
+    begin = np.maximum(end - window, 0)
+    return (total[:, end] - total[:, begin]) / (end - begin)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Curves with their title and axes; a notebook shows it."""
+
+    curves: Sequence[Curve]
+    title: str
+    x_label: str
+    y_label: str
+
+    def _repr_svg_(self) -> str:
+        return svg(self.curves, self.title, self.x_label, self.y_label)
+
+    def __str__(self) -> str:
+        return f"{text(self.curves)}\n{self.y_label}, over {self.x_label}"
+
+    __repr__ = __str__
+
+    def save(self, path: str | Path) -> Path:
+        """Write it as .svg; as .png or .pdf with matplotlib.
+
+        Raises:
+            UsageError: another ending, or matplotlib is not installed.
+            FlatoutError: it cannot be written.
+        """
+        path = Path(path)
+        drawable(path)
+        with writing(path):
+            if path.suffix == ".svg":
+                path.write_text(self._repr_svg_(), encoding="utf-8")
+            else:
+                self._draw(path)
+        return path
+
+    def _draw(self, path: Path) -> None:
+        from matplotlib.figure import Figure  # type: ignore[import-not-found]
+
+        figure = Figure(figsize=(8, 5), layout="constrained")
+        axes = figure.add_subplot()
+        for curve in self.curves:
+            (line,) = axes.plot(curve.x, curve.mean, label=curve.name)
+            if curve.runs > 1:
+                colour = line.get_color()
+                axes.fill_between(curve.x, curve.low, curve.high, alpha=0.2, color=colour)
+        axes.set(title=self.title, xlabel=self.x_label, ylabel=self.y_label)
+        axes.legend()
+        figure.savefig(path)
+
+
+def drawable(path: Path) -> None:
+    """Refuse a file that `Picture.save` cannot write, before anything is done."""
+    if path.suffix not in (".svg", ".png", ".pdf"):
+        raise UsageError(f"{path}: pictures are .svg, .png or .pdf files.")
+    if path.suffix != ".svg" and importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(
+            f"{path.suffix} needs a package: pip install matplotlib, or name an .svg file."
+        )
+
+
+def picture(runs: Sequence[Run], view: View = PLAIN) -> Picture:
+    """The curves of these runs; raises as `curves` does."""
+    titles = dict.fromkeys(f"{run.settings['algorithm']} on {run.settings['env']}" for run in runs)
+    values = " or ".join(dict.fromkeys(run.value for run in runs))
+    smoothing = f", smoothed over {view.smooth:.3g} of x" if view.smooth else ""
+    return Picture(curves(runs, view), ", ".join(titles), AXES[view.by], values + smoothing)
 
 
 def text(found_: Sequence[Curve], width: int = 40) -> str:
@@ -102,37 +210,17 @@ def text(found_: Sequence[Curve], width: int = 40) -> str:
         shown = np.interp(np.linspace(0, POINTS - 1, width), np.arange(POINTS), curve.mean)
         places = (shown - low) / max(high - low, 1e-12) * (len(BLOCKS) - 1)
         bar = "".join(BLOCKS[round(place)] for place in places)
-        seeds = f" ({curve.runs} runs)" if curve.runs > 1 else ""
-        lines.append(
-            f"{bar}  {curve.mean[-1]:,.1f} [{curve.low[-1]:,.1f}, {curve.high[-1]:,.1f}]  "
-            f"{printable(curve.label)}{seeds}"
-        )
+        interval = f"[{curve.low[-1]:,.1f}, {curve.high[-1]:,.1f}]"
+        if curve.runs == 1:  # of one seed nothing is known about others
+            interval = "[one run]"
+        lines.append(f"{bar}  {curve.mean[-1]:,.1f} {interval}  {curve.name}")
     return "\n".join(lines)
 
 
-def draw(found_: Sequence[Curve], file: Path) -> None:
-    """Write the curves as a picture.
-
-    Raises:
-        FlatoutError: it cannot be written.
-    """
-    from matplotlib.figure import Figure  # type: ignore[import-not-found]
-
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.add_subplot()
-    for curve in found_:
-        seeds = f" ({curve.runs} runs)" if curve.runs > 1 else ""
-        (line,) = axes.plot(curve.steps, curve.mean, label=curve.label + seeds)
-        if curve.runs > 1:
-            axes.fill_between(curve.steps, curve.low, curve.high, alpha=0.2, color=line.get_color())
-    axes.set(xlabel="environment steps", ylabel="mean return of the last 100 episodes")
-    axes.legend()
-    with writing(file):
-        figure.savefig(file)
-
-
-def readable(paths: Sequence[Path]) -> list[Run]:
-    """`read` of those that can be.
+def readable(paths: Sequence[Path], skip: Callable[[FlatoutError], None] = lambda e: None) -> (
+    list[Run]
+):  # fmt: skip
+    """`read` of those that can be; `skip` is told why another one cannot.
 
     Raises:
         FlatoutError: none can.
@@ -146,4 +234,6 @@ def readable(paths: Sequence[Path]) -> list[Run]:
             errors.append(error)
     if not runs:
         raise errors[0] if errors else UsageError("there is no run.")
+    for error in errors:
+        skip(error)
     return runs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -77,7 +78,11 @@ class Acting:
         return build_algorithm(self._config, *self.task.spaces, self._code)
 
     def packed(self) -> tuple[np.ndarray, ...]:
-        """The actor's parameters, bundled.
+        """The actor's parameters, bundled; raises as `params` does."""
+        return Bundle(self._algorithm.actor_shapes).pack(self.params(), np)
+
+    def params(self) -> Any:
+        """What the algorithm's `act` takes.
 
         Raises:
             UsageError: nothing was learned yet.
@@ -89,5 +94,4 @@ class Acting:
         shapes = algorithm.shapes._replace(opt=())  # a saved agent may have none
         names = checkpoint.leaf_names(shapes, checkpoint.PREFIX)
         state = checkpoint.rebuild(names, shapes, self.arrays)
-        params = algorithm.actor(state, algorithm.hp)
-        return Bundle(algorithm.actor_shapes).pack(params, np)
+        return algorithm.actor(state, algorithm.hp)

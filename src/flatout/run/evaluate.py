@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from flatout.envs.base import EVALUATION
 from flatout.envs.task import Task
 from flatout.errors import EnvironmentFailure, UsageError, writing
 from flatout.learner.policy import Policy
+from flatout.run.video import grid, writer
 from flatout.spans import Spans
 from flatout.types import Device, Episode
 
@@ -119,26 +119,42 @@ class Evaluator:
         self._envs.close()
 
 
-def record(policy: Policy, task: Task, seed: int, path: Path, max_frames: int = 2000) -> float:
-    """Play one greedy episode and write it as an animated GIF; returns its return.
+def record(
+    policy: Policy, task: Task, seed: int, path: Path, episodes: int = 1, max_frames: int = 2000
+) -> float:
+    """Play greedy episodes side by side and write them as a video; returns their mean return.
 
     Raises:
         UsageError: the environment renders no pictures, or a package for it is missing.
     """
-    try:
-        from PIL import Image
-    except ImportError:
-        raise UsageError("--video needs its packages: pip install 'flatout[video]'.") from None
-    with closing(greedy_episode(task, policy, seed, ("rgb_array",))) as episode:
-        seen = list(islice(episode, max_frames + 1))
-    frames = [Image.fromarray(frame.astype(np.uint8)) for frame, *_ in seen[:-1]]
-    _, rate, total, _ = seen[-1]
-    with writing(path):
-        frames[0].save(
-            path, save_all=True, append_images=frames[1:], loop=0, optimize=True,
-            duration=max(20, round(1000 / (rate or 30))),
-        )  # fmt: skip
-    return total
+    save = writer(path)
+    if task.single and episodes > 1:
+        raise UsageError(
+            "an environment object plays one episode at a time: pass a function that makes "
+            "environments, or episodes = 1."
+        )
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(closing(greedy_episode(task, policy, seed, ("rgb_array",), number)))
+            for number in range(episodes)
+        ]
+        seen = [next(episode) for episode in running]
+        rate = seen[0][1] or 30.0
+
+        def frames() -> Iterator[np.ndarray]:
+            yield grid([frame for frame, *_ in seen])
+            for _ in range(max_frames - 1):
+                moved = False
+                for number, episode in enumerate(running):
+                    if (step := next(episode, None)) is not None:
+                        seen[number], moved = step, True
+                if not moved:
+                    return
+                yield grid([frame for frame, *_ in seen])
+
+        with writing(path):
+            save(path, frames(), rate)
+    return float(np.mean([total for _, _, total, _ in seen]))
 
 
 def greedy_episode(
@@ -200,5 +216,5 @@ def _frame(env: gym.Env[Any, Any], name: str, modes: Sequence[str]) -> Any:
     if isinstance(frame, str) and "ansi" in modes:
         return frame
     if isinstance(frame, np.ndarray) and frame.ndim == 3:
-        return frame
+        return frame.copy()  # it may be drawn into again
     raise UsageError(f"{name} renders {type(frame).__name__}, {_sights(modes)}.")

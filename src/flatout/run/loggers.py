@@ -14,6 +14,7 @@ from typing import Any
 
 from flatout.config.schema import TrainConfig
 from flatout.errors import UsageError, writing
+from flatout.run.curve import Track
 from flatout.run.progress import Progress
 from flatout.storage import nofollow
 from flatout.types import Episodes
@@ -125,6 +126,7 @@ class RunLogs:
         episodes: bool, stack: ExitStack,
     ) -> None:  # fmt: skip
         run = config.run
+        self.track = Track()
         self._rows = self._episodes = self._board = self._wandb = None
         self.by_episode = episodes and folder is not None
         if folder is not None:
@@ -143,6 +145,7 @@ class RunLogs:
 
     def log(self, row: dict[str, float], step: int) -> None:
         """Give one row to each."""
+        self.track.add(step, row)
         if self._rows is not None:
             self._rows.log([row], step)
         if self._board is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import resource
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -82,6 +83,7 @@ def summarise(
         "placement": str(components.placement),
         "return_mean_100": progress.return_mean_100,
         "return_mean_last": sum(returns) / len(returns) if returns else None,
+        "return_interval": interval(returns),
         "best_eval_return": progress.best_return,
         **learned,
         "last": last,
@@ -100,6 +102,16 @@ def summarise(
         "run_dir": run_dir,
         "versions": versions(),
     }
+
+
+def interval(returns: Sequence[float]) -> list[float] | None:
+    """The 95 % interval of these returns' mean, by their deviation; None of fewer than two."""
+    if len(returns) < 2:
+        return None
+    mean = sum(returns) / len(returns)
+    square = sum((one - mean) ** 2 for one in returns) / (len(returns) - 1)
+    reach = 1.96 * (square / len(returns)) ** 0.5
+    return [mean - reach, mean + reach]
 
 
 def memory(components: Components) -> dict[str, dict[str, Any]]:

@@ -24,7 +24,9 @@ from flatout.learner.programs import Programs
 from flatout.planning.predict import Prediction
 from flatout.run.auto import Replanned, with_placement
 from flatout.run.build import assemble
+from flatout.run.card import leave
 from flatout.run.components import Components
+from flatout.run.curve import Points
 from flatout.run.evaluate import Evaluation
 from flatout.run.interrupts import Interrupts
 from flatout.run.loggers import RunLogs
@@ -371,10 +373,16 @@ class Trainer:
         )  # fmt: skip
         if self.folder is not None:
             self.folder.write_json("summary.json", summary)
+            leave(self.folder.path, self.config, summary, self.code)
             if self._spans.trace:
                 trace = json.dumps(self._spans.chrome_trace())
                 nofollow.replace(self.folder.path / "trace.json", trace.encode())
         return summary
+
+    @property
+    def points(self) -> Points:
+        """This process's learning curve."""
+        return self._logs.track.points
 
     def _wall(self) -> float:
         """Seconds of the whole run, earlier parts of a resumed one counted."""

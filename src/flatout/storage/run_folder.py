@@ -24,7 +24,7 @@ from flatout.storage.trust import NO_CONSENT, Consent, refuse_foreign
 
 FILES = (
     "config.json", "summary.json", *AGENT_FILES, "metrics.jsonl", "episodes.jsonl", "spans.jsonl",
-    "devices.jsonl", "error.log", "trace.json", ".lock", RUNNING, FAULT,
+    "devices.jsonl", "error.log", "trace.json", ".lock", RUNNING, FAULT, "curve.svg", "README.md",
 )  # fmt: skip
 """Files that Flatout writes into a run folder, except TensorBoard's events."""
 FOLDERS = ("checkpoints", "replay")

@@ -1,0 +1,165 @@
+"""A trained agent as one Python file that needs NumPy alone; `standalone` is its text."""
+
+from __future__ import annotations
+
+import base64
+import pprint
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flatout.algorithms.common.actor_critic import Actor
+from flatout.algorithms.common.continuous import Bounds, Trunk
+from flatout.algorithms.common.distributions import inwards
+from flatout.algorithms.dqn import QNetwork
+from flatout.config.schema import TrainConfig
+from flatout.envs.task import Task
+from flatout.errors import UsageError, writing
+from flatout.networks.boards import Centred, Grid, OneHot, WideGrid
+from flatout.networks.layers import MLP, Conv, Linear
+from flatout.networks.torsos import NatureCNN
+from flatout.output import printable
+from flatout.types import DiscreteSpec
+
+LINE = 96
+
+
+class _Layers:
+    """The steps of a network, and the arrays that they use."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[Any]] = []
+        self.arrays: list[np.ndarray] = []
+
+    def add(self, name: str, *arrays: Any, settings: tuple[Any, ...] = ()) -> None:
+        first = len(self.arrays)
+        self.arrays += [np.asarray(array, np.float32) for array in arrays]
+        self.steps.append([name, list(range(first, len(self.arrays))), list(settings)])
+
+    def linear(self, *layers: Linear) -> None:
+        name = "dueling" if len(layers) > 1 else "linear"
+        self.add(name, *(array for layer in layers for array in (layer.weight, layer.bias)))
+
+    def conv(self, layers: tuple[Conv, ...]) -> None:
+        for layer in layers:
+            settings = (layer.stride, layer.padding)
+            self.add("conv", layer.weight, layer.bias, settings=settings)
+            self.add("relu")
+
+    def mlp(self, mlp: MLP) -> None:
+        self.add("flatten")
+        for layer in mlp.layers:
+            self.linear(layer)
+            self.add(mlp.activation)
+
+    def torso(self, torso: Any) -> None:
+        """One of the built-in torsos, by exact type."""
+        kind = type(torso)
+        if kind is MLP:
+            self.mlp(torso)
+        elif kind in (NatureCNN, WideGrid):
+            self.conv(torso.convolutions)
+            self.add("flatten")
+            self.linear(torso.dense)
+            self.add("relu")
+        elif kind in (Grid, OneHot, Centred):
+            self.add("centred" if kind is Centred else "one_hot", settings=(torso.values,))
+            self.conv(torso.convolutions if kind is Grid else ())
+            self.mlp(torso.dense)
+        else:
+            raise UsageError(
+                f"an agent with a network of your own ({kind.__name__}) cannot be exported: only "
+                "the built-in networks can be written with NumPy."
+            )
+
+    def trunk(self, trunk: Trunk) -> None:
+        if trunk.torso is None:
+            self.add("flatten")
+        else:
+            self.torso(trunk.torso)
+        self.mlp(trunk.dense)
+        self.linear(trunk.head)
+
+
+def source(config: TrainConfig, task: Task, params: Any) -> str:
+    """The file's text.
+
+    Args:
+        params: what acting needs, as arrays (`Acting.params`).
+
+    Raises:
+        UsageError: a network or an algorithm of the user's own.
+    """
+    layers, obs, action = _Layers(), task.obs_spec, task.action_spec
+    discrete = isinstance(action, DiscreteSpec)
+    if obs.high is not None:
+        layers.add("divide", settings=(obs.high,))
+    if config.algorithm in ("ppo", "a2c"):
+        if params.moments is not None:
+            layers.add("normalise", params.moments.mean, params.moments.var)
+        network = params.actor
+    elif config.algorithm == "genetic":  # the best member plays
+        network = _first(params)
+    elif config.algorithm == "dqn":
+        network = params.network
+    elif config.algorithm in ("ddpg", "td3", "sac"):
+        network = params.actor
+    else:
+        raise UsageError(
+            f"an agent of {config.algorithm} cannot be exported: an algorithm of your own acts by "
+            "code that Flatout cannot write with NumPy."
+        )
+    if isinstance(network, Trunk):
+        layers.trunk(network)
+        bounds = Bounds(action, config.algorithm)
+        layers.add("first", settings=(bounds.size,))  # sac's deviations follow
+        layers.add("tanh")
+        layers.add("to_box", bounds.middle, bounds.half, bounds.low, bounds.high)
+    else:
+        assert isinstance(network, Actor | QNetwork)
+        layers.torso(network.torso)
+        baseline = getattr(network, "baseline", None)
+        layers.linear(network.head, *([] if baseline is None else [baseline]))
+        if not isinstance(action, DiscreteSpec):
+            layers.add("clip", *inwards(action.low, action.high))
+    spec = {
+        "algorithm": config.algorithm,
+        "environment": printable(config.env.env),
+        "observation": list(obs.shape),
+        "start": action.start if isinstance(action, DiscreteSpec) else None,
+        "action": [] if discrete else list(action.shape),
+        "dtype": None if discrete else action.dtype,
+        "layers": layers.steps,
+        "shapes": [list(array.shape) for array in layers.arrays],
+    }
+    flat = np.concatenate([array.reshape(-1) for array in layers.arrays]).astype("<f4")
+    data = base64.b64encode(flat.tobytes()).decode()
+    lines = "\n".join(data[i : i + LINE] for i in range(0, len(data), LINE))
+    text = (resources.files("flatout.api") / "standalone.py").read_text(encoding="utf-8")
+    # Literals of plain values: nothing that a stranger's run holds becomes code.
+    literal = pprint.pformat(spec, width=LINE, sort_dicts=False)
+    text = text.replace("SPEC: dict = {}", f"SPEC = {literal}")
+    return text.replace('DATA = ""', f'DATA = """\n{lines}\n"""')
+
+
+def write(path: str | Path, text: str) -> Path:
+    """Write the file.
+
+    Raises:
+        UsageError: its name is no Python module's.
+        FlatoutError: it cannot be written.
+    """
+    path = Path(path)
+    if path.suffix != ".py":
+        raise UsageError(f"{path}: an agent is exported to a Python file; name a .py file.")
+    with writing(path):
+        path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _first(tree: Any) -> Any:
+    import jax
+
+    return jax.tree.map(lambda leaf: leaf[0], tree)

@@ -1,0 +1,101 @@
+"""A trained agent in one file. It needs NumPy alone.
+
+    import policy
+    action = policy.predict(observation)  # one observation, or a batch of them
+
+`predict` acts greedily. `outputs` gives what the action is chosen by: the logits or the action
+values of discrete actions, the actions themselves of continuous ones.
+"""
+
+import base64
+
+import numpy as np
+
+SPEC: dict = {}
+
+
+def predict(observation):
+    """The action for one observation, or an array of actions for a batch."""
+    obs = np.asarray(observation)
+    shape = tuple(SPEC["observation"])
+    single = obs.shape == shape
+    if not single and obs.shape[1:] != shape:
+        raise ValueError(f"observations have the shape {shape}, this is {obs.shape}")
+    found = outputs(obs[None] if single else obs)
+    if SPEC["start"] is not None:
+        actions = found.argmax(-1) + SPEC["start"]
+    else:
+        actions = found.astype(SPEC["dtype"]).reshape(len(found), *SPEC["action"])
+    return actions[0] if single else actions
+
+
+def outputs(obs):
+    """What the network gives for raw observations ``[B, ...]``: float32 ``[B, outputs]``."""
+    x = np.asarray(obs).astype(np.float32)
+    for name, arrays, settings in SPEC["layers"]:
+        x = LAYERS[name](x, *(ARRAYS[i] for i in arrays), *settings)
+    return x
+
+
+def normalise(x, mean, var):
+    return np.clip((x - mean) / np.sqrt(var + np.float32(1e-8)), -10, 10)
+
+
+def linear(x, weight, bias):
+    return x @ weight.T + bias
+
+
+def dueling(x, weight, bias, base_weight, base_bias):
+    q = linear(x, weight, bias)
+    return linear(x, base_weight, base_bias) + q - q.mean(-1, keepdims=True)
+
+
+def conv(x, weight, bias, stride, padding):
+    """``[B, H, W, in]`` with an HWIO kernel."""
+    size = len(weight)
+    if padding == "SAME":
+        over = [max((-(-n // stride) - 1) * stride + size - n, 0) for n in x.shape[1:3]]
+        x = np.pad(x, ((0, 0), *((n // 2, n - n // 2) for n in over), (0, 0)))
+    patches = np.lib.stride_tricks.sliding_window_view(x, (size, size), (1, 2))
+    patches = patches[:, ::stride, ::stride]  # [B, H', W', in, k, k]
+    return np.tensordot(patches, weight, ((3, 4, 5), (2, 0, 1))) + bias
+
+
+def one_hot(x, values):
+    """Cells scaled to 0..1, ``[B, H, W, c]``, as ``[B, H, W, c * values]`` of 0 and 1."""
+    planes = np.round(x * (values - 1))[..., None] == np.arange(values)
+    return planes.reshape(*x.shape[:-1], -1).astype(np.float32)
+
+
+def centred(x, values):
+    """The board around its head (value 1), one-hot over the values from 2 on and "outside"."""
+    count, rows, columns, _ = x.shape
+    cells = np.round(x * (values - 1)).astype(int)[..., 0]
+    seen = np.full((count, 2 * rows - 1, 2 * columns - 1), values)
+    for board, cell in zip(seen, cells):  # noqa: B905 - as long as each other
+        row, column = divmod(int((cell == 1).argmax()), columns)
+        row, column = rows - 1 - row, columns - 1 - column
+        board[row : row + rows, column : column + columns] = cell
+    return (seen[..., None] == np.arange(2, values + 1)).astype(np.float32)
+
+
+LAYERS = {
+    "normalise": normalise, "linear": linear, "dueling": dueling, "conv": conv, "one_hot": one_hot,
+    "centred": centred, "divide": lambda x, by: x / np.float32(by), "first": lambda x, n: x[:, :n],
+    "flatten": lambda x: x.reshape(len(x), -1), "clip": np.clip, "tanh": np.tanh,
+    "to_box": lambda x, middle, half, low, high: np.clip(middle + half * x, low, high),
+    "relu": lambda x: np.maximum(x, 0), "silu": lambda x: x / (1 + np.exp(-x)),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "gelu": lambda x: x / 2 * (1 + np.tanh(np.float32(0.7978845608) * (x + 0.044715 * x**3))),
+}  # fmt: skip
+
+
+def read(text, shapes):
+    """The parameters: little-endian float32 in base64, one array after another."""
+    flat = np.frombuffer(base64.b64decode(text), "<f4").astype(np.float32)
+    ends = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
+    return [flat[a:b].reshape(s) for a, b, s in zip(ends, ends[1:], shapes)]  # noqa: B905
+
+
+DATA = ""
+ARRAYS = read(DATA, SPEC.get("shapes", []))

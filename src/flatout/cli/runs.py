@@ -1,0 +1,156 @@
+"""`flatout runs`, `flatout compare` and `flatout plot`: what run folders hold, side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flatout.cli.arguments import take, take_all
+from flatout.errors import UsageError
+from flatout.output import printable, say
+
+if TYPE_CHECKING:
+    from flatout.fleet.runs import Row
+
+RUNS = """\
+usage: flatout runs [DIR] [--where KEY=VALUE ...] [--sort KEY] [--json]
+
+A table of the runs in DIR (by default runs) and below it, members of populations too. A KEY is a
+column or a setting.
+
+  --where KEY=VALUE ...  only runs of which all of these hold
+  --sort KEY             numbers from the largest on, text from A
+  --json                 print a list of objects, alone on stdout
+
+  flatout runs --where env=CartPole-v1 state=done --sort return
+"""
+
+COMPARE = """\
+usage: flatout compare RUN_A RUN_B [--json]
+
+What differs between two runs: settings, learning curves, speed, and where their time went.
+
+  --json  print one object, alone on stdout
+"""
+
+PLOT = """\
+usage: flatout plot RUN ... [--by steps|seconds] [--group KEY ...] [--smooth SHARE] [--out FILE]
+
+The learning curves of runs and populations. Runs that differ in nothing but their seeds make one
+curve: their mean, with its 95 % interval (bootstrap over runs).
+
+  --by seconds       over wall time instead of steps
+  --group KEY ...    one curve for each value of these settings, whatever else differs
+  --smooth 0.05      average each value with those before it, over this share of the curve
+  --out curves.svg   draw them (.png and .pdf need matplotlib); else in characters
+
+  flatout plot runs/a runs/b --group learning_rate --out curves.svg
+"""
+
+HEADINGS = {"run": "run", "algorithm": "algorithm", "env": "env", "return": "return",
+            "steps": "steps", "steps_per_s": "steps/s", "verdict": "verdict", "state": "state",
+            "parent": "parent"}  # fmt: skip
+NUMBERS = ("return", "steps", "steps_per_s")
+
+
+def _words(argv: list[str], command: str, usage: str, most: int) -> list[str] | None:
+    """The words that are no flags; None where help was asked for.
+
+    Raises:
+        UsageError: an unknown flag, or too many words.
+    """
+    if any(word in argv for word in ("-h", "--help")):
+        print(usage, end="")
+        return None
+    flags = [word for word in argv if word.startswith("-")]
+    if flags:
+        raise UsageError(f"{command} knows no {flags[0]}; see flatout {command} --help.")
+    if len(argv) > most:
+        raise UsageError(f"{command}: {argv[most]!r} is too much; see flatout {command} --help.")
+    return argv
+
+
+def runs(argv: list[str]) -> int:
+    """Run ``flatout runs``; returns the exit code."""
+    where, rest = take_all(argv, "--where")
+    sort, rest = take(rest, "--sort")
+    words = _words([word for word in rest if word != "--json"], "runs", RUNS, 1)
+    if words is None:
+        return 0
+    from flatout.fleet.runs import chosen, rows
+
+    root = Path(words[0] if words else "runs")
+    found = rows(root)
+    shown = chosen(found, where, sort)
+    if "--json" in rest:
+        print(json.dumps([row.columns() for row in shown]))
+    elif shown:
+        _table(shown)
+    else:
+        print(f"{printable(str(root))}: " + ("no run fulfils that" if found else "no runs"))
+    return 0
+
+
+def _table(shown: list[Row]) -> None:
+    """As text by hand: rich takes seconds for thousands of rows."""
+    columns = [row.columns() for row in shown]
+    names = [name for name in HEADINGS if any(row[name] is not None for row in columns)]
+    cells = [[HEADINGS[name] for name in names]]
+    cells += [[_cell(name, row[name]) for name in names] for row in columns]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(names))]
+    for row in cells:
+        padded = (
+            text.rjust(width) if name in NUMBERS else text.ljust(width)
+            for name, text, width in zip(names, row, widths, strict=True)
+        )  # fmt: skip
+        print("  ".join(padded).rstrip())
+
+
+def _cell(name: str, value: Any) -> str:
+    if name in NUMBERS:
+        return "" if value is None else f"{value:,.2f}" if name == "return" else f"{value:,.0f}"
+    return " ".join(printable(value or "").split())
+
+
+def compare(argv: list[str]) -> int:
+    """Run ``flatout compare``; returns the exit code."""
+    words = _words([word for word in argv if word != "--json"], "compare", COMPARE, 2)
+    if words is None:
+        return 0
+    if len(words) != 2:
+        raise UsageError("compare needs two run folders: flatout compare RUN_A RUN_B.")
+    from flatout.fleet.compare import compared, told
+
+    found = compared(Path(words[0]), Path(words[1]))
+    print(json.dumps(found) if "--json" in argv else told(found))
+    return 0
+
+
+def plot(argv: list[str]) -> int:
+    """Run ``flatout plot``; returns the exit code."""
+    file, rest = take(argv, "--out")
+    by, rest = take(rest, "--by")
+    smooth, rest = take(rest, "--smooth")
+    group, rest = take_all(rest, "--group")
+    words = _words(rest, "plot", PLOT, len(rest))
+    if words is None:
+        return 0
+    if not words:
+        raise UsageError("plot needs the folder of a run or a population: flatout plot RUN ...")
+    from flatout.fleet.curves import View, drawable, picture, readable
+
+    if file is not None:
+        drawable(Path(file))
+    try:
+        share = float(smooth or 0)
+    except ValueError:
+        raise UsageError(f"--smooth {smooth} is no number, such as 0.05.") from None
+    keys = tuple(key.replace("-", "_") for words in group for key in words.split(","))
+    view = View(by or "steps", share, keys)
+    made = picture(readable([Path(word) for word in words], say), view)
+    if file is None:
+        print(made)
+    else:
+        made.save(file)
+    return 0

@@ -1,0 +1,206 @@
+"""Many run folders at a glance: a row for each, from its small files alone."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flatout.errors import UsageError, nearest
+from flatout.storage import nofollow
+from flatout.storage.last_words import RUNNING
+
+DEPTH = 5
+"""Folders below the given one in which runs are looked for."""
+
+SMALL = 1 << 20
+"""Maximum bytes of a file that is read."""
+TAIL = 1 << 13
+"""Bytes at the end of metrics.jsonl that are read of a run without a summary."""
+
+ENDED = {"steps": "done", "return": "done (return)", "callback": "done (callback)",
+         "signal": "stopped"}  # fmt: skip
+
+
+_COLUMNS = {"value": "return"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run folder; what is not known is None.
+
+    Attributes:
+        run: its path below the folder that was looked at.
+        value: mean return of the last 100 episodes, or a classifier's test accuracy.
+        state: done, stopped (by a signal), running, killed, begun (nothing is known yet), or
+            damaged and why.
+    """
+
+    run: str
+    algorithm: str | None = None
+    env: str | None = None
+    value: float | None = None
+    steps: int | None = None
+    steps_per_s: float | None = None
+    verdict: str | None = None
+    state: str = ""
+    parent: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def columns(self) -> dict[str, Any]:
+        """By the names under which they are shown, sorted and filtered."""
+        return {_COLUMNS.get(n, n): v for n, v in vars(self).items() if n != "settings"}
+
+
+def rows(root: Path) -> list[Row]:
+    """A row for each run in a folder and below it (populations' members too), by their names.
+
+    Links are not followed.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    if not root.is_dir():
+        raise UsageError(f"{root} is no folder; name one that holds runs: flatout runs DIR.")
+    return sorted(_below(root, ""), key=lambda row: row.run)
+
+
+def _below(root: Path, name: str) -> Iterator[Row]:
+    path = root / name
+    depth = len(Path(name).parts)
+    try:
+        with nofollow.folder(path, depth) as folder, os.scandir(folder) as found:
+            kinds = {entry.name: entry.is_dir(follow_symlinks=False) for entry in found}
+    except OSError as error:
+        yield Row(name or ".", state=f"damaged: {error.strerror or error}")
+        return
+    if "config.json" in kinds:
+        yield read(root, name, kinds)
+    elif not kinds.keys().isdisjoint(("metrics.jsonl", "summary.json", "checkpoints")):
+        yield Row(name or ".", state="damaged: there is no config.json")
+    elif depth < DEPTH:
+        for below in sorted(kinds):
+            if kinds[below] and not below.startswith("."):
+                yield from _below(root, os.path.join(name, below))
+
+
+def read(root: Path, name: str, there: Iterable[str]) -> Row:
+    """The row of one run folder; damage is its state.
+
+    Args:
+        root: the folder that was looked at; links may lead to it.
+        name: of the run's folder below it.
+        there: the names of its files.
+    """
+    path, depth = root / name, len(Path(name).parts) + 1
+
+    def values(file: str) -> dict[str, Any]:
+        found = json.loads(nofollow.read(path / file, depth, SMALL))
+        return found if isinstance(found, dict) else {}
+
+    summary: dict[str, Any] = {}
+    state, row = "begun", dict[str, Any]()
+    try:
+        config = values("config.json")
+        row |= {name: _word(config.get(name)) for name in ("algorithm", "parent")}
+        row["settings"] = settings = dict(config["settings"])
+        row["env"] = _word(settings.get("env"))
+        if "summary.json" in there:
+            summary = values("summary.json")
+            state = ENDED.get(str(summary["ended"]), "done")
+        elif "metrics.jsonl" in there:
+            summary, state = _newest(path / "metrics.jsonl", depth), "ended early"
+        if RUNNING in there:
+            state = "running" if _locked(path / ".lock", depth) else "killed"
+    except OSError as error:
+        state = f"damaged: {error.strerror or error}"
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        state = f"damaged: {type(error).__name__} in its files"
+    steps = _number(summary.get("steps"))
+    value = next(filter(None, (_number(summary.get(key)) for key in (
+        "return_mean_100", "return_mean_last", "test_accuracy"))), None)  # fmt: skip
+    return Row(
+        name or ".", value=value, steps=None if steps is None else int(steps),
+        steps_per_s=_number(summary.get("steps_per_s")), verdict=_word(summary.get("verdict")),
+        state=state, **row,
+    )  # fmt: skip
+
+
+def _newest(path: Path, depth: int) -> dict[str, Any]:
+    """The last row of metrics, as a summary would say it."""
+    with nofollow.open_stream(path, nofollow.READ, depth) as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - TAIL, 0))
+        lines = file.read(TAIL).splitlines()
+    for line in reversed(lines):
+        with suppress(ValueError, RecursionError):
+            row = json.loads(line)
+            return {"steps": row["step"], "return_mean_last": row.get("rollout/return_mean_100"),
+                    "steps_per_s": row.get("time/steps_per_s")}  # fmt: skip
+    return {}
+
+
+def _locked(path: Path, depth: int) -> bool:
+    """Whether a process holds the run's folder."""
+    with nofollow.open_stream(path, nofollow.READ, depth) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def _number(value: Any) -> float | None:
+    return value if type(value) in (int, float) and abs(value) < 1e300 else None  # and no NaN
+
+
+def _word(value: Any) -> str | None:
+    return value[:200] if isinstance(value, str) else None
+
+
+def chosen(found: Sequence[Row], where: Sequence[str], sort: str | None) -> list[Row]:
+    """The rows that fulfil all of ``KEY=VALUE``; numbers sorted from the largest, text from A.
+
+    A key is a column or a setting.
+
+    Raises:
+        UsageError: a key that no run has, or no ``KEY=VALUE``.
+    """
+    table = [(row, {**row.settings, **row.columns()}) for row in found]
+    names = {name for _, values in table for name in values}
+
+    def key(text: str, flag: str) -> str:
+        name = text.strip().replace("-", "_")
+        if found and name not in names:
+            raise UsageError(f"{flag} {text}: no run has that.{nearest(name, names)}")
+        return name
+
+    for condition in where:
+        text, separator, wanted = condition.partition("=")
+        if not separator:
+            raise UsageError(f"--where {condition}: write KEY=VALUE, such as env=CartPole-v1.")
+        name = key(text, "--where")
+        table = [(row, values) for row, values in table if _same(values.get(name), wanted)]
+    if sort is not None:
+        name = key(sort, "--sort")
+        table.sort(key=lambda pair: _order(pair[1].get(name)))
+    return [row for row, _ in table]
+
+
+def _same(value: Any, wanted: str) -> bool:
+    if isinstance(value, bool) or value is None:
+        return str(value).lower() == wanted.lower()
+    with suppress(ValueError, TypeError):
+        return float(value) == float(wanted)
+    return str(value) == wanted
+
+
+def _order(value: Any) -> tuple[int, float, str]:
+    number = _number(value)
+    if number is not None:
+        return 0, -number, ""
+    return (2, 0.0, "") if value is None else (1, 0.0, str(value))

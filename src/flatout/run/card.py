@@ -1,0 +1,135 @@
+"""What a run leaves for people to read: its curve as a picture, and README.md, its model card."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flatout.config.schema import TrainConfig
+from flatout.config.settings import build
+from flatout.output import printable
+from flatout.run.curve import AXES, Curve, points, sampled, svg
+from flatout.storage import nofollow
+from flatout.types import NAMED, UserCode
+
+CURVE, CARD = "curve.svg", "README.md"
+
+OURS = "<!-- Written by Flatout at the end of the run; without this line it is left as it is. -->"
+"""The first line of a card. A file without it is the user's."""
+
+SILENT = frozenset(
+    {"algorithm", "env", "run_dir", "placement", "devices", "quiet", "json", "trace", "wandb",
+     "remeasure", "replan"}
+)  # fmt: skip
+"""Settings that a command need not repeat, or names apart."""
+
+
+def leave(
+    folder: Path, config: TrainConfig, summary: dict[str, Any], code: UserCode = NAMED
+) -> None:
+    """Write both files into a run's folder; whatever fails, the run is not harmed."""
+    with suppress(Exception):
+        found, label = points(sampled(folder / "metrics.jsonl"))
+        if len(found[0]):
+            title = f"{config.algorithm} on {summary['env']}, seed {config.run.seed}"
+            curve = Curve(title, found[0], found[2], found[2], found[2])
+            picture = svg([curve], title, AXES["steps"], label)
+            nofollow.replace(folder / CURVE, picture.encode(errors="replace"))
+        text = card(config, summary, len(found[0]) > 0, code)
+        try:
+            written = nofollow.read(folder / CARD, 1, 1 << 20).startswith(OURS.encode())
+        except FileNotFoundError:
+            written = True
+        if written:
+            nofollow.replace(folder / CARD, text.encode(errors="replace"))
+
+
+def card(config: TrainConfig, summary: dict[str, Any], drawn: bool, code: UserCode) -> str:
+    """The text of the model card."""
+    facts = {
+        "environment": f"{summary['env']}, {config.env.envs} at once",
+        "return": reached(summary),
+        "best evaluation": "" if (best := summary["best_eval_return"]) is None else (
+            f"{best:,.1f}, mean over {config.run.eval_episodes} greedy episodes"
+        ),
+        "trained": f"{summary['steps']:,} steps, {summary['updates']:,} updates, ended by "
+        f"{summary['ended']}",
+        "speed": f"{summary['steps_per_s']:,.0f} steps/s, {summary['wall_s']:,.1f} s in all, on "
+        f"{summary['placement']}",
+        "verdict": verdict(summary),
+        "versions": ", ".join(f"{name} {number}" for name, number in summary["versions"].items()),
+    }  # fmt: skip
+    lines = [OURS, f"# {_plain(config.algorithm)} on {_plain(summary['env'])}", ""]
+    lines += [f"![learning curve]({CURVE})", ""] if drawn else []
+    lines += ["| | |", "|---|---|"]
+    lines += [f"| {name} | {_plain(words)} |" for name, words in facts.items() if words]
+    lines += ["", "## Settings that differ from the defaults", ""]
+    settings = changed(config)
+    lines += ["| setting | value |", "|---|---|"] if settings else ["None."]
+    lines += [f"| {name} | {_plain(str(value))} |" for name, value in settings.items()]
+    lines += ["", "## The same again", ""]
+    if code.env is code.network is code.algorithm is None:
+        lines += [f"    {command(config, summary['placement'])}"]
+    else:
+        lines += ["The environment, network or algorithm was given in Python, with these settings:",
+                  "", f"    {printable(json.dumps(settings, default=str))}"]  # fmt: skip
+    lines += ["", "The agent: `flatout eval .`, or `Agent.load` in Python."] * config.hyper.acts
+    return "\n".join([*lines, ""])
+
+
+def reached(summary: dict[str, Any]) -> str:
+    """What was learned, in words, with its interval."""
+    if summary.get("test_accuracy") is not None:
+        return f"test accuracy {summary['test_accuracy']:.2%}"
+    mean, interval = summary["return_mean_last"], summary["return_interval"]
+    if mean is None:
+        return "no episode has ended"
+    count = min(summary["episodes"], 100)
+    between = "" if interval is None else "95 % interval {:,.1f} to {:,.1f}, ".format(*interval)
+    return f"{mean:,.1f} ({between}the mean of the last {count} training episodes)"
+
+
+def verdict(summary: dict[str, Any]) -> str:
+    """The verdict in words, or nothing."""
+    return f"{summary['verdict']}: {summary['headline']}" if summary["verdict"] else ""
+
+
+def changed(config: TrainConfig) -> dict[str, Any]:
+    """The settings that differ from the algorithm's defaults."""
+    defaults = build(config.algorithm).flat()
+    settings = config.flat().items()
+    return {n: v for n, v in settings if n not in SILENT and v != defaults[n]}
+
+
+def command(config: TrainConfig, placement: str) -> str:
+    """The command that trains the same again, with this placement."""
+    words = ["flatout", "train", config.algorithm]
+    words += ["--env", config.env.env] if config.hyper.acts else []
+    for name, value in changed(config).items():
+        words += _flag(f"--{name.replace('_', '-')}", value)
+    return shlex.join([*words, "--placement", placement])
+
+
+def _flag(flag: str, value: Any) -> Iterator[str]:
+    if isinstance(value, bool):
+        yield flag if value else f"--no-{flag[2:]}"
+        return
+    yield flag
+    if isinstance(value, dict):
+        yield from (f"{key}={json.dumps(one)}" for key, one in value.items())
+    elif isinstance(value, tuple):
+        yield from map(str, value)
+    else:
+        yield str(value)
+
+
+def _plain(text: str) -> str:
+    """Text in a cell or a heading of Markdown, none of it markup."""
+    text = " ".join(printable(text).split()).replace("\\", "\\\\")
+    for mark in "|`*_<>[]#&":
+        text = text.replace(mark, f"\\{mark}")
+    return text

@@ -1,0 +1,95 @@
+"""Frames as an animated GIF or an mp4."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Any
+
+import numpy as np
+
+from flatout.errors import FlatoutError, UsageError
+from flatout.output import printable
+
+MOST = 64
+"""Maximum pictures in a grid."""
+WIDE = 1280
+"""Maximum columns of a grid of several pictures; they are made smaller by whole factors."""
+
+
+def writer(path: Path) -> Callable[[Path, Iterator[np.ndarray], float], None]:
+    """What writes frames ``[H, W, 3]`` of one size, so many a second, by the file's ending.
+
+    Raises:
+        UsageError: another ending than .gif and .mp4, or a package is missing.
+    """
+    packages = {".gif": ("PIL.Image", _gif), ".mp4": ("imageio_ffmpeg", _mp4)}
+    if path.suffix.lower() not in packages:
+        raise UsageError(f"{path}: videos are .gif or .mp4 files.")
+    package, write = packages[path.suffix.lower()]
+    try:
+        module = importlib.import_module(package)
+    except ImportError:
+        name = "pillow" if path.suffix.lower() == ".gif" else "imageio-ffmpeg"
+        raise UsageError(
+            f"{path}: {path.suffix.lower()} videos need a package: pip install {name}."
+        ) from None
+    return lambda path, frames, rate: write(module, path, frames, rate)
+
+
+def _gif(image: Any, path: Path, frames: Iterator[np.ndarray], rate: float) -> None:
+    first, *others = (image.fromarray(frame) for frame in frames)
+    first.save(
+        path, format="GIF", save_all=True, append_images=others, loop=0, optimize=True,
+        duration=max(20, round(1000 / rate)),
+    )  # fmt: skip
+
+
+def _mp4(ffmpeg: Any, path: Path, frames: Iterator[np.ndarray], rate: float) -> None:
+    path.write_bytes(b"")  # what is wrong with the path is said here, not by a program
+    first = next(frames)
+    rows, columns = first.shape[:2]
+    even = ((0, rows % 2), (0, columns % 2), (0, 0))  # which the format wants
+    words = [
+        ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24",
+        "-s", f"{columns + columns % 2}x{rows + rows % 2}", "-r", f"{rate:g}", "-i", "-", "-c:v",
+        "libx264", "-pix_fmt", "yuv420p", str(path.resolve()),
+    ]  # fmt: skip
+    # By hand: the package's own writer forks a process in which JAX has threads.
+    with Popen(words, stdin=PIPE, stderr=PIPE, start_new_session=True) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        try:
+            for frame in chain([first], frames):
+                process.stdin.write(np.pad(frame, even, "edge").tobytes())
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # it says why
+        except BaseException:
+            process.kill()
+            raise
+        why = process.stderr.read().decode(errors="replace")
+    if process.returncode:
+        raise FlatoutError(f"cannot write {path}: ffmpeg says {printable(why.strip()[-300:])}.")
+
+
+def grid(pictures: Sequence[np.ndarray]) -> np.ndarray:
+    """Pictures side by side in rows, uint8 ``[H, W, 3]``; one is left as it is."""
+    pictures = [np.asarray(one)[..., :3].astype(np.uint8) for one in pictures]
+    if len(pictures) == 1:
+        return pictures[0]
+    across = math.ceil(math.sqrt(len(pictures)))
+    every = max(math.ceil(across * max(one.shape[1] for one in pictures) / WIDE), 1)
+    small = [one[::every, ::every] for one in pictures]
+    rows, columns = (max(one.shape[axis] for one in small) for axis in (0, 1))
+    down = math.ceil(len(small) / across)
+    whole = np.zeros((down * rows, across * columns, 3), np.uint8)
+    for number, one in enumerate(small):
+        row, column = divmod(number, across)
+        top, left = row * rows, column * columns
+        whole[top : top + one.shape[0], left : left + one.shape[1]] = one
+    return whole

@@ -1,0 +1,95 @@
+"""Videos of episodes: one or a grid, animated GIF or mp4."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flatout import PPO, UsageError
+from flatout.run.video import WIDE, grid, writer
+from tests.conftest import TINY, Result
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of Snake; not to be changed."""
+    from flatout.__main__ import main
+
+    path = tmp_path_factory.mktemp("video") / "run"
+    flags = ["--env", "flatout/Snake-v0", "--env-kwargs", "size=5", "patience=20"]
+    assert main(["train", "ppo", *TINY, *flags, "--run-dir", str(path)]) == 0
+    return path
+
+
+def test_a_video_is_an_animated_gif(
+    flatout: Callable[..., Result], run: Path, tmp_path: Path
+) -> None:
+    image = pytest.importorskip("PIL.Image")
+    sizes: list[tuple[int, int]] = []
+    for count in (1, 3):
+        video = tmp_path / f"{count}.gif"
+        words = ("--episodes", 2, "--video", video, "--video-episodes", count, "--json")
+        result = flatout("eval", run, *words)
+        assert result.code == 0, result.err
+        assert json.loads(result.out)["video"] == str(video)
+        with image.open(video) as picture:
+            assert picture.format == "GIF"
+            assert picture.n_frames >= 1
+            sizes.append(picture.size)
+    (wide, high), several = sizes
+    assert several == (2 * wide, 2 * high), "three episodes in a grid of two by two"
+
+
+def test_a_video_is_an_mp4(flatout: Callable[..., Result], run: Path, tmp_path: Path) -> None:
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    video = tmp_path / "out.mp4"
+    words = ("--episodes", 1, "--video", video, "--video-episodes", 2)
+    assert flatout("eval", run, *words).code == 0
+    words = [ffmpeg.get_ffmpeg_exe(), "-i", video, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    done = subprocess.run(words, capture_output=True, check=True)
+    found = re.search(r"Video: h264.* (\d+)x(\d+)", done.stderr.decode())
+    assert found is not None
+    wide, high = int(found[1]), int(found[2])
+    shown = np.frombuffer(done.stdout, np.uint8).reshape(-1, high, wide, 3)
+    assert len(shown) > 1
+    assert np.ptp(shown[0]) > 100, "there is something to see"
+    assert wide == 2 * high
+
+
+def test_a_video_without_its_package(
+    flatout: Callable[..., Result], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    result = flatout("eval", run, "--video", tmp_path / "out.mp4")
+    assert result.code == 2
+    assert "pip install imageio-ffmpeg" in result.message
+    assert not (tmp_path / "out.mp4").exists()
+    with pytest.raises(UsageError, match=r"out.avi: videos are .gif or .mp4"):
+        writer(tmp_path / "out.avi")
+    assert "video_episodes = 0" in flatout("eval", run, "--video-episodes", 0).message
+
+
+def test_several_episodes_of_one_environment_object(tmp_path: Path) -> None:
+    import gymnasium as gym
+
+    env = gym.make("CartPole-v1", render_mode="rgb_array")
+    agent = PPO(env, n_steps=32, batch_size=32).learn(32)
+    with pytest.raises(UsageError, match="one episode at a time"):
+        agent.record(tmp_path / "out.gif", episodes=2)
+
+
+def test_a_grid_is_not_too_wide() -> None:
+    frame = np.full((300, 500, 3), 9, np.uint8)
+    assert grid([frame]).shape == frame.shape
+    assert grid([frame] * 2).shape == (300, 1000, 3)
+    nine = grid([frame] * 9)
+    assert nine.shape[1] <= WIDE
+    assert nine.min() == 9
+    assert (grid([frame] * 3)[300:, 500:] == 0).all()
