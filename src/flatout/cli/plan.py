@@ -79,6 +79,8 @@ def plan(argv: list[str]) -> int:
     from flatout.hardware.inventory import inventory
 
     hardware, console = inventory(), Console(stderr=file == "-")
+    if not console.is_terminal:  # a file or a pipe has room for the whole table
+        console.width = max(console.width, 200)
     if machine is not None:
         answer, where = _read_machine(Path(machine), config)
     else:
