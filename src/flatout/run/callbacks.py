@@ -25,7 +25,7 @@ CALLBACK_SHAPE = (
 )
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """What a callback sees of a run, always the same object.
 
@@ -48,6 +48,7 @@ class Run:
     episode: Episode | None = None
     stopped: bool = False
     _newest: Metrics | None = None
+    _episodes: list[Episode] | None = None
     _evaluation: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
@@ -59,13 +60,13 @@ class Run:
     def episodes(self) -> list[Episode]:
         """The episodes that ended in the newest iteration, with the scalars of their final
         `info`."""
-        if self._newest is None:
-            return []
-        columns = (array.tolist() for array in self._newest.episodes)
-        found = [Episode(*one, info={}) for one in zip(*columns, strict=True)]
-        for number, info in enumerate(self._newest.infos):
-            found[number] = found[number]._replace(info=info or {})
-        return found
+        if self._episodes is None and self._newest is not None:
+            columns = (array.tolist() for array in self._newest.episodes)
+            found = [Episode(*one, info={}) for one in zip(*columns, strict=True)]
+            for number, info in enumerate(self._newest.infos):
+                found[number] = found[number]._replace(info=info or {})
+            self._episodes = found
+        return self._episodes or []
 
     @property
     def wall_s(self) -> float:
@@ -173,7 +174,7 @@ class Callbacks:
         """Tell of an iteration and of the episodes that ended in it."""
         run = self.run
         assert run is not None
-        run._newest = metrics
+        run._newest, run._episodes = metrics, None
         self.tell("on_iteration")
         for episode in run.episodes if self._each else ():
             run.episode = episode
