@@ -56,7 +56,7 @@ class {name}(Agent):
 
     if TYPE_CHECKING:
         def __init__(
-            self, env: Any = None, *rest: Any, network: Network | str | None = None,
+            self, *given: Any, env: Any = None, network: Network | str | None = None,
             **settings: Unpack[{name}Settings],
         ) -> None: ...
 '''

@@ -48,7 +48,7 @@ class Agent:
     Args:
         env: a Gymnasium id, ``"module:factory"``, an environment object (for one environment), a
             `flatout.DeviceEnv` (for any number), or a function that makes environments.
-        rest: the environment, where a policy's name comes first, as in Stable-Baselines3.
+        given: the environment by its place, also after a policy's name as in Stable-Baselines3.
         network: one of the built-in torsos by name, or a custom one: ``(key, observation_shape) ->
             equinox.Module`` that maps one observation ``[...]`` float32 to features ``[F]``.
         algorithm: one of your own: a function that makes a `flatout.Algorithm`, or its
@@ -68,7 +68,7 @@ class Agent:
             type.__setattr__(cls, "__doc__", Documentation(cls.__doc__ or "", cls.algorithm))
 
     def __init__(
-        self, env: Any = None, *rest: Any, network: Network | str | None = None,
+        self, *given: Any, env: Any = None, network: Network | str | None = None,
         algorithm: MakeAlgorithm | str | None = None, **settings: Any,
     ) -> None:  # fmt: skip
         make = None if isinstance(algorithm, str) else algorithm
@@ -79,7 +79,7 @@ class Agent:
         if not self.algorithm:
             raise UsageError("Agent needs algorithm=, or use PPO, DQN, SAC, ...")
         names = settings_of(self.algorithm)
-        env, settings, self._verbose = translated(env, rest, settings, names)
+        env, settings, self._verbose = translated(given, env, settings, names)
         name, source = environment_name(env)
         if network is not None and not callable(network) and not isinstance(network, str):
             raise UsageError(f"network is a name or a function, not {type(network).__name__}.")
@@ -338,7 +338,7 @@ class Agent:
                 "leave algorithm= out."
             )
         names = settings_of(config.algorithm)
-        env, changes, verbose = translated(env, (), changes, names)
+        env, changes, verbose = translated((), env, changes, names)
         settings = config.flat() | {"run_dir": None, "verbose": verbose} | changes
         saved_env, built_in = settings.pop("env"), settings.pop("network")
         named = settings.pop("algorithm")

@@ -14,13 +14,13 @@ POLICIES = {"MlpPolicy": "mlp", "CnnPolicy": "nature"}
 
 
 def translated(
-    env: Any, rest: Sequence[Any], given: Mapping[str, Any], names: Sequence[str]
+    first: Sequence[Any], env: Any, given: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[Any, dict[str, Any], int]:
     """The environment, settings by their own names, and `verbose`.
 
     Args:
-        env, rest: positional arguments: an environment, or a policy's name and an environment.
-        given: keyword arguments.
+        first: positional arguments: an environment, after a policy's name or without one.
+        env, given: keyword arguments.
         names: of the settings that there are.
 
     Raises:
@@ -36,8 +36,11 @@ def translated(
 
     verbose = others.pop("verbose", 0)
     policy = others.pop("policy", None)
-    if policy is None and isinstance(env, str) and (env in POLICIES or env.endswith("Policy")):
-        policy, env, rest = env, next(iter(rest), None), rest[1:]
+    rest = list(first)
+    if policy is None and rest and isinstance(rest[0], str) and rest[0].endswith("Policy"):
+        policy = rest.pop(0)
+    if rest and env is None:
+        env = rest.pop(0)
     if rest:
         raise UsageError(
             f"an agent is made with one environment: {short(rest[0])} is one argument too many; "
