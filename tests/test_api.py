@@ -123,7 +123,7 @@ def test_learning_goes_on_from_the_parameters(tmp_path: Path) -> None:
     agent.learn(STEPS)
     second = parameters(agent, tmp_path / "second")
     assert 0 < distance(first, second) < 1e-5
-    assert agent.summary["steps"] == STEPS
+    assert agent.summary["steps"] == 2 * STEPS
 
 
 def test_a_second_call_learns_further(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_run_folder(agent: PPO, tmp_path: Path) -> None:
     loaded = PPO.load(run)
     assert np.array_equal(loaded.predict(OBS), agent.predict(OBS))
     with pytest.raises(UsageError, match="already holds a run"):
-        learned.learn(STEPS, run_dir=run)
+        new().learn(STEPS, run_dir=run)
 
 
 class Torso(eqx.Module):
@@ -368,10 +368,13 @@ def test_a_script_without_the_main_guard(tmp_path: Path) -> None:
 
 
 @pytest.mark.bits
-def test_learning_on_after_loading_equals_learning_on(tmp_path: Path) -> None:
+def test_a_new_run_after_loading_equals_a_new_run_before(tmp_path: Path) -> None:
     settings = {"seed": 3, "envs": 2, "n_steps": 32}
     agent = PPO("CartPole-v1", **settings).learn(128)
     loaded = PPO.load(agent.save(tmp_path / "agent.safetensors"))
-    files = [one.learn(128).save(tmp_path / name) for one, name in ((agent, "a"), (loaded, "b"))]
+    files = [
+        one.learn(128, reset=True).save(tmp_path / name)
+        for one, name in ((agent, "a"), (loaded, "b"))
+    ]
     one, other = (checkpoint.load_agent(file)[0] for file in files)
     assert all(np.array_equal(one[name], other[name]) for name in one)

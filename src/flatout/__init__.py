@@ -15,13 +15,24 @@ if TYPE_CHECKING:  # nothing is imported before it is used: the command begins b
     from typing import Any
 
     from flatout.algorithms.base import Algorithm, BuildSpec, Counters, ReplaySpec, State
-    from flatout.api import A2C, DDPG, DQN, PPO, SAC, TD3, Agent, Genetic
+    from flatout.api import Agent
+    from flatout.api.agents import A2C, DDPG, DQN, PPO, SAC, TD3, Genetic
+    from flatout.api.callbacks import (
+        Evaluate,
+        RecordEvery,
+        SaveEvery,
+        StopOnNoImprovement,
+        StopOnReward,
+        StopOnTime,
+    )
+    from flatout.api.evaluation import evaluate_policy
     from flatout.api.plots import plot
     from flatout.api.population import Population
     from flatout.config.placement import Placement
     from flatout.envs.device.base import DeviceEnv
     from flatout.envs.device.check import check_device_env
     from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError, UsageError
+    from flatout.run.callbacks import Callback, Run
 
 __version__ = "0.1.0"
 
@@ -34,16 +45,24 @@ if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
     del module
 
 _ROOMS = (
-    "errors", "config.placement", "envs.device.base", "envs.device.check", "algorithms.base", "api",
-    "api.population", "api.plots",
+    "errors", "config.placement", "run.callbacks", "envs.device.base", "envs.device.check",
+    "algorithms.base", "api", "api.agents", "api.callbacks", "api.evaluation", "api.population",
+    "api.plots",
 )  # fmt: skip
 """Where the public names live, what starts quickly first."""
 
 __all__ = [
-    "A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "Agent", "Algorithm", "BuildSpec",
-    "CheckpointError", "Counters", "DeviceEnv", "EnvironmentFailure", "FlatoutError", "Genetic",
-    "Placement", "Population", "ReplaySpec", "State", "UsageError", "check_device_env", "plot",
+    "A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "Agent", "Algorithm", "BuildSpec", "Callback",
+    "CheckpointError", "Counters", "DeviceEnv", "EnvironmentFailure", "Evaluate", "FlatoutError",
+    "Genetic", "Placement", "Population", "RecordEvery", "ReplaySpec", "Run", "SaveEvery", "State",
+    "StopOnNoImprovement", "StopOnReward", "StopOnTime", "UsageError", "check_device_env",
+    "evaluate_policy", "plot",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    """What there is, whether it was loaded yet or not."""
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

@@ -31,6 +31,10 @@ class EnvironmentFailure(FlatoutError):  # noqa: N818 - the run's failure, not a
     """A user's environment raised, or returned an invalid observation or reward."""
 
 
+class CallbackFailure(FlatoutError):  # noqa: N818 - as `EnvironmentFailure`
+    """A user's callback raised, or did what none may do."""
+
+
 class CheckpointError(FlatoutError):
     """A checkpoint or saved agent is missing, truncated, corrupt, or belongs to something else."""
 

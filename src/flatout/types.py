@@ -7,6 +7,7 @@ observations. All arrays may be NumPy or JAX arrays; named tuples are pytrees.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -133,10 +134,12 @@ class Episode(NamedTuple):
     # Mean of the largest action value over its acting steps; NaN if the network never ran or has
     # no action values.
     q_max: float = math.nan
+    info: dict[str, float] | None = None  # the scalars of its final `info`
 
 
 class Episodes(NamedTuple):
-    """Finished episodes as arrays ``[K]``, in the order of their ends; fields as `Episode`'s."""
+    """Finished episodes as arrays ``[K]``, in the order of their ends; fields as `Episode`'s but
+    for `info`."""
 
     env: Array
     episode_return: Array
@@ -152,6 +155,8 @@ class Metrics:
     updates: int  # gradient steps
     episodes: Episodes  # that finished
     values: dict[str, float] = field(default_factory=dict[str, float])  # the algorithm's scalars
+    # The scalars of each episode's final `info`, in `episodes`' order; empty where none has any.
+    infos: Sequence[dict[str, float] | None] = ()
 
 
 @dataclass

@@ -13,12 +13,13 @@ import pytest
 
 from flatout.config.settings import resolve
 from flatout.envs.make import factory  # noqa: F401 - imported early: its time is not a test's
-from flatout.errors import EnvironmentFailure, UsageError
+from flatout.errors import CallbackFailure, EnvironmentFailure, UsageError
 from flatout.run.progress import Display, Progress
+from flatout.run.resume import Start
 from flatout.run.trainer import Trainer
 from flatout.storage import checkpoint
 from flatout.storage.run_folder import RunFolder
-from flatout.types import UserCode
+from flatout.types import Snapshot, UserCode
 from tests.bad_envs import Good, Raises
 from tests.kills import assert_same
 
@@ -86,7 +87,8 @@ class Run:
         config = resolve("ppo", {"env": "scripted"} | small | settings)
         self.trainer = Trainer(
             config, code=UserCode(env=self.envs), folder=self.folder, resume=resume,
-            callback=callback, display=self.display, initial=initial,
+            callback=callback, display=self.display,
+            start=None if initial is None else Start(Snapshot(initial, {})),
         )  # fmt: skip
 
     def go(self) -> dict[str, Any]:
@@ -239,11 +241,13 @@ def test_a_callback_that_raises_ends_the_run_and_closes_everything(tmp_path: Pat
             raise LookupError("mine")
 
     run = Run(tmp_path / "run", callback=callback, checkpoint_every=ROW)
-    with pytest.raises(LookupError, match="mine"):
+    with pytest.raises(
+        CallbackFailure, match=r"callback .*callback raised LookupError: mine \(.*:\d"
+    ):
         run.go()
     assert run.envs.all_closed
     assert run.display.closed
-    assert run.saved == [64, 128]
+    assert run.saved == [64, 128, 192]
     again = Run(tmp_path / "run", resume=True)
     assert again.go()["steps"] == 320
 

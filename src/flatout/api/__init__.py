@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import multiprocessing
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, Self
@@ -13,30 +13,40 @@ from typing import Any, Self
 import numpy as np
 
 from flatout.algorithms.own import MakeAlgorithm
-from flatout.config.schema import EPISODES, SEEDS, TrainConfig
-from flatout.config.settings import load_preset, resolve
+from flatout.api.aliases import translated
+from flatout.api.describe import Documentation, Signature
+from flatout.api.names import algorithm_name, consent, environment_name
+from flatout.config.aliases import meant
+from flatout.config.schema import EPISODES, RESUMABLE, SEEDS, TrainConfig
+from flatout.config.settings import load_preset, resolve, settings_of, with_run
 from flatout.config.values import need
-from flatout.envs.device.base import DeviceEnv
 from flatout.envs.host import to_environment
 from flatout.envs.task import Task
-from flatout.errors import CheckpointError, UsageError, nearest, short, writing
+from flatout.errors import CheckpointError, UsageError, short, writing
 from flatout.fleet.curves import Picture, Run, picture
 from flatout.learner.policy import Policy
 from flatout.networks.torsos import Network
 from flatout.run.acting import Acting
+from flatout.run.callbacks import CallbackLike
 from flatout.run.card import reached, verdict
 from flatout.run.curve import Points
 from flatout.run.evaluate import Evaluation, record
 from flatout.run.notebook import NotebookDisplay, in_notebook, page
 from flatout.run.progress import Display
-from flatout.run.trainer import Callback, Trainer
+from flatout.run.resume import (
+    Saved,
+    Start,
+    begun_from,
+    continued_seed,
+    newest_step,
+    saved_agent,
+)
+from flatout.run.trainer import Trainer
 from flatout.run.video import MOST
-from flatout.storage import checkpoint
-from flatout.storage.agent_file import find_agent, save_parameters, saved_config
+from flatout.storage.agent_file import save_parameters
 from flatout.storage.checkpoint import PREFIX
-from flatout.storage.run_folder import RunFolder
-from flatout.storage.trust import Consent
-from flatout.types import UserCode
+from flatout.storage.run_folder import RunFolder, load_config
+from flatout.types import Snapshot, UserCode
 
 
 class Agent:
@@ -45,30 +55,39 @@ class Agent:
     Args:
         env: a Gymnasium id, ``"module:factory"``, an environment object (for one environment), a
             `flatout.DeviceEnv` (for any number), or a function that makes environments.
+        given: the environment by its place, also after a policy's name as in Stable-Baselines3.
         network: one of the built-in torsos by name, or a custom one: ``(key, observation_shape) ->
             equinox.Module`` that maps one observation ``[...]`` float32 to features ``[F]``.
         algorithm: one of your own: a function that makes a `flatout.Algorithm`, or its
             ``"module:function"``; `Agent` itself takes any algorithm's name.
-        settings: any setting by its flag's name: ``seed=1, envs=8, learning_rate="lin_0.001"``.
+        settings: any setting by its flag's name: ``seed=1, envs=8, learning_rate="lin_0.001"``;
+            names of other libraries are taken or answered as docs/coming-from.md says.
 
     Raises:
         UsageError: unknown or impossible settings, or an environment that cannot be used.
     """
 
     algorithm: str = ""
+    __signature__ = Signature()
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__ == f"{__name__}.agents":  # the classes of Flatout's own algorithms
+            type.__setattr__(cls, "__doc__", Documentation(cls.__doc__ or "", cls.algorithm))
 
     def __init__(
-        self, env: Any = None, *, network: Network | str | None = None,
+        self, *given: Any, env: Any = None, network: Network | str | None = None,
         algorithm: MakeAlgorithm | str | None = None, **settings: Any,
     ) -> None:  # fmt: skip
-        name, source = _name(env)
         make = None if isinstance(algorithm, str) else algorithm
         if algorithm is not None:
             if self.algorithm:
                 raise UsageError(f"{type(self).__name__} has its algorithm; use flatout.Agent.")
-            self.algorithm = algorithm if isinstance(algorithm, str) else _name_of(algorithm)
+            self.algorithm = algorithm if isinstance(algorithm, str) else algorithm_name(algorithm)
         if not self.algorithm:
             raise UsageError("Agent needs algorithm=, or use PPO, DQN, SAC, ...")
+        names = settings_of(self.algorithm)
+        env, settings, self._verbose = translated(given, env, settings, names)
+        name, source = environment_name(env)
         if network is not None and not callable(network) and not isinstance(network, str):
             raise UsageError(f"network is a name or a function, not {type(network).__name__}.")
         if isinstance(network, str):
@@ -85,9 +104,13 @@ class Agent:
         self._code = UserCode(source, network, make)
         self._acting = Acting(self.config, self._code)
         self._predicted = 0
-        self._learned = 0
         self._points: Points | None = None  # of what was learned here, with these settings
         self._trained: dict[str, Any] = {}
+        self._learned = 0  # runs
+        self._kept: tuple[TrainConfig, Snapshot] | None = None  # the last run, to go on with
+        self._source: Path | None = None  # where it was loaded from, or its last run is kept
+        self._before: TrainConfig | None = None  # the settings that it was loaded with
+        self._given: frozenset[str] = frozenset()  # those that were changed then
         self.summary: dict[str, Any] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -99,9 +122,9 @@ class Agent:
             if name in settings:
                 given = "" if name == "env" else f", {name}={short(value)}"
                 why = f"settings are chosen when an agent is made, by {kind.__name__}(env{given})."
-            elif not there and kind.__module__ == __name__:
+            elif not there and kind.__module__ in (__name__, f"{__name__}.agents"):
                 why = f"{kind.__name__} has no such attribute; settings are given to "
-                why += f"{kind.__name__}(env, ...).{nearest(name, settings)}"
+                why += f"{kind.__name__}(env, ...).{meant(name, settings)}"
         if why:
             raise UsageError(f"agent.{name} = {short(value)} would change nothing: {why}")
         super().__setattr__(name, value)
@@ -109,25 +132,35 @@ class Agent:
     def learn(
         self,
         total_timesteps: int | None = None,
+        callback: CallbackLike | Sequence[CallbackLike] | None = None,
         *,
-        progress_bar: bool = False,
-        callback: Callback | None = None,
+        progress_bar: bool | None = None,
         run_dir: str | Path | None = None,
+        reset: bool = False,
     ) -> Self:
-        """Train for this many environment steps; a second call goes on from the parameters.
+        """Train for this many environment steps.
+
+        A second call goes on with the first one's run: counters, schedules, environments and
+        replay. After `load` a new run begins with what was loaded: with a run folder from its
+        newest checkpoint, optimiser and replay included, unless `run_dir` is that folder, whose
+        run then goes on.
 
         Args:
-            total_timesteps: steps; by default the settings' `steps`.
-            progress_bar: show the live display.
-            callback: ``callback(progress, metrics)`` after every iteration; False stops.
+            total_timesteps: steps, more than there were; by default what is left of the settings'
+                `steps`, or as many once more.
+            callback: a `flatout.Callback`, a function ``callback(progress, metrics)`` that is
+                called after every iteration and stops the run by returning False, or a list.
+            progress_bar: show the live display; by default if the agent has `verbose`.
             run_dir: keep a run folder; nothing is written without one.
+            reset: begin a new run with the parameters and the optimiser: counters, schedules,
+                replay and warm-up anew.
 
         Returns:
             This agent; `summary` holds the figures. In a notebook and at Python's prompt Ctrl-C
             returns it too, with what was learned until then.
 
         Raises:
-            FlatoutError: the run failed.
+            FlatoutError: the run failed; the agent has learned what was learned before.
             KeyboardInterrupt: a signal, in a script; what was learned until then is kept.
         """
         if getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -135,16 +168,11 @@ class Agent:
                 "training started while a spawned process was importing this script: put the calls "
                 'under if __name__ == "__main__":'
             )
-        run = self.config.run
-        path = run.run_dir if run_dir is None else run_dir
-        changes = {
-            "steps": run.steps if total_timesteps is None else total_timesteps,
-            "run_dir": None if path is None else str(path),
-            "seed": _continued(run.seed, self._learned),
-        }
-        config = resolve(self.algorithm, self.config.flat(), changes)
+        given = self.config.run.run_dir if run_dir is None else run_dir
+        path = None if given is None else Path(given)
+        config, start, resume = self._next_run(total_timesteps, path, reset)
         display = Display()
-        if progress_bar:
+        if self._verbose if progress_bar is None else progress_bar:
             from rich.console import Console
 
             from flatout.output import tolerant
@@ -153,16 +181,22 @@ class Agent:
             display = LiveDisplay(config, Console(file=tolerant(sys.stdout)))
             if in_notebook():
                 display = NotebookDisplay(config)
-        with nullcontext() if path is None else closing(RunFolder(Path(path))) as folder:
+        with nullcontext() if path is None else closing(RunFolder(path, resume)) as folder:
             trainer = Trainer(
-                config, code=self._code, folder=folder,
-                initial=self._acting.arrays, callback=callback, display=display,
+                config, code=self._code, folder=folder, resume=resume, start=start,
+                callback=callback, agent=self, acting=self._acting, display=display,
             )  # fmt: skip
-            self.summary = trainer.run()
+            try:
+                self.summary = trainer.run()
+            finally:
+                if trainer.final is not None:
+                    arrays = trainer.final.arrays.items()
+                    self._acting.learned(
+                        {n: np.array(a) for n, a in arrays if n.startswith(PREFIX)}
+                    )
+                    self._kept, self._source = (trainer.resolved, trainer.final), path
+                    self._learned += not (resume or (start is not None and start.continues))
         if trainer.final is not None:
-            arrays = trainer.final.arrays.items()
-            self._acting.learned({n: np.array(a) for n, a in arrays if n.startswith(PREFIX)})
-            self._learned += 1
             self._points = _joined(self._points, trainer.points)
             self._trained = config.flat() | {"placement": self.summary["placement"]}
         stopped = trainer.interrupts.signum
@@ -170,12 +204,55 @@ class Agent:
             raise KeyboardInterrupt
         return self
 
+    def _next_run(
+        self, total: int | None, path: Path | None, reset: bool
+    ) -> tuple[TrainConfig, Start | None, bool]:
+        """The next run's settings, what it starts from, and whether it is the one in `path`."""
+        config, source, run = self.config, self._source, self.config.run
+        parent = None if source is None else str(source)
+        start, done, resume = None, 0, False
+        if not reset and path and source and path.is_dir() and path.resolve() == source.resolve():
+            config, done, resume = self._of_folder(path), newest_step(path), True
+        elif not reset and self._kept is not None:
+            config, state = self._kept
+            start, done = Start(state, True, parent), int(state.data["progress"]["steps"])
+        elif not reset and source and self._before and newest_step(source):
+            config, start = begun_from(source, self._before, config, self._given)
+        else:
+            if self._acting.arrays is not None:
+                start = Start(Snapshot(self._acting.arrays, {}), parent=parent)
+            config = with_run(config, seed=continued_seed(run.seed, self._learned))
+        if total is None:
+            total = run.steps - done if run.steps > done else run.steps
+        changes = {"steps": done + total, "run_dir": None if path is None else str(path)}
+        return resolve(self.algorithm, config.flat(), changes), start, resume
+
+    def _of_folder(self, path: Path) -> TrainConfig:
+        """The settings of the run in the folder that this agent comes from.
+
+        Raises:
+            UsageError: the agent has other settings.
+        """
+        config = load_config(path, None) if self._kept is None else self._kept[0]
+        for name in sorted(self._given - RESUMABLE):
+            raise UsageError(
+                f"the run in {path} goes on with its own {name}: to start a new run from it with "
+                "another, choose another run_dir."
+            )
+        given = {name: value for name, value in self.config.flat().items() if name in self._given}
+        return resolve(config.algorithm, config.flat(), given)
+
     def predict(self, observation: Any, deterministic: bool = True) -> Any:
         """The action for one observation ``[...]`` or a batch ``[B, ...]``.
 
+        There is no state beside it as in Stable-Baselines3: no policy is recurrent, and what is
+        returned goes into ``env.step`` as it is. Batches are padded to a power of two: the first
+        of a new power compiles.
+
         Args:
             observation: raw, as the environment returns it.
-            deterministic: the distribution's mode; else a draw.
+            deterministic: the distribution's mode (Stable-Baselines3's default is a draw); else a
+                draw.
 
         Raises:
             UsageError: nothing was learned or loaded yet, or a wrong shape.
@@ -193,21 +270,23 @@ class Agent:
                 f"{obs.dtype}{list(obs.shape)}."
             )
         batch = (obs[None] if single else obs).astype(task.obs_spec.dtype)
-        policy = self._acting.policy(len(batch), deterministic)
-        if deterministic:
-            row = policy.greedy(batch)
-        else:
-            row = policy.act(batch, self._predicted)
-            self._predicted += 1
-        actions = np.asarray(to_environment(task.action_spec, policy.layout.action(row)))
+        chosen = self._acting.batch(batch, deterministic, self._predicted)
+        self._predicted += not deterministic
+        actions = np.asarray(to_environment(task.action_spec, chosen))
         return actions[0] if single else actions
 
-    def evaluate(self, episodes: int = 20, *, seed: int | None = None) -> Evaluation:
-        """Play greedy episodes; their seeds come from `seed`, by default the agent's."""
+    def evaluate(
+        self, episodes: int = 20, *, seed: int | None = None, env: Any = None
+    ) -> Evaluation:
+        """Play greedy episodes; their seeds come from `seed`, by default the agent's.
+
+        Args:
+            env: another environment with the same spaces.
+        """
         EPISODES("episodes", episodes)
         seed = self.config.run.seed if seed is None else seed
         SEEDS("seed", seed)
-        return self._acting.evaluate(episodes, seed)
+        return self._acting.evaluate(episodes, seed, *environment_name(env))
 
     def record(self, path: str | Path, *, episodes: int = 1, seed: int | None = None) -> float:
         """Write greedy episodes, several in a grid, as .gif or .mp4; returns their mean return."""
@@ -289,9 +368,10 @@ class Agent:
     @classmethod
     def load(
         cls, path: str | Path, env: Any = None, *, network: Network | None = None,
-        algorithm: MakeAlgorithm | str | None = None, trust: bool = False,
+        algorithm: MakeAlgorithm | str | None = None, trust: bool = False, **settings: Any,
     ) -> Self:  # fmt: skip
-        """An agent from what `save` wrote, or from a run folder.
+        """An agent from what `save` wrote, or from a run folder (its best parameters by
+        evaluation, else its last).
 
         Args:
             env: an environment to use instead of the saved one's id.
@@ -300,22 +380,21 @@ class Agent:
                 be trusted by itself.
             trust: run the code that the file names as ``module:factory`` though another user made
                 it, or it lies beside the file.
+            settings: what is to be different when it learns.
 
         Raises:
             CheckpointError: the file is missing, corrupt, or another algorithm's; or it names
                 code that is not to be trusted.
         """
-        file = find_agent(Path(path))
-        arrays, metadata = checkpoint.load_agent(file)
-        config = saved_config(metadata, file, consent(env, trust, algorithm))
-        return cls._restored(arrays, metadata, config, Path(path), env, network, algorithm)
+        saved = saved_agent(Path(path), "best", consent(env, trust, algorithm))
+        return cls._restored(saved, Path(path), env, network, algorithm, settings)
 
     @classmethod
     def _restored(
-        cls, arrays: dict[str, np.ndarray], metadata: dict[str, Any], config: TrainConfig,
-        path: Path, env: Any, network: Network | None,
-        algorithm: MakeAlgorithm | str | None = None,
+        cls, saved: Saved, path: Path, env: Any, network: Network | None,
+        algorithm: MakeAlgorithm | str | None, changes: dict[str, Any],
     ) -> Self:  # fmt: skip
+        config = saved.config
         if cls.algorithm not in ("", config.algorithm):
             raise CheckpointError(f"{path} holds an agent of {config.algorithm}.")
         if algorithm is not None and ":" not in config.algorithm:
@@ -323,15 +402,24 @@ class Agent:
                 f"{path} holds an agent of {config.algorithm}, which is no algorithm of your own: "
                 "leave algorithm= out."
             )
-        settings = config.flat() | {"run_dir": None}
+        names = settings_of(config.algorithm)
+        env, changes, verbose = translated((), env, changes, names)
+        settings = config.flat() | {"run_dir": None, "verbose": verbose} | changes
         saved_env, built_in = settings.pop("env"), settings.pop("network")
         named = settings.pop("algorithm")
         if not cls.algorithm:
             settings["algorithm"] = algorithm or named
         agent = cls(saved_env if env is None else env, network=network or built_in, **settings)
-        agent._acting.learned(arrays)
-        learned = metadata.get("learned")
-        agent._learned = learned if isinstance(learned, int) and learned >= 0 else 1
+        agent._acting.learned(saved.arrays)
+        agent._learned = 0 if "seed" in changes else saved.learned
+        agent._source, agent._before, agent._given = path, config, frozenset(changes)
+        if env is None:
+            try:
+                _ = agent.task
+            except UsageError as error:
+                raise UsageError(
+                    f"the environment {saved_env} of {path} cannot be made: pass env=. {error}"
+                ) from error
         try:  # check it now
             agent._acting.packed()
         except CheckpointError as error:
@@ -340,86 +428,9 @@ class Agent:
         return agent
 
 
-class PPO(Agent):
-    """Proximal policy optimisation (Schulman et al., 2017); Stable-Baselines3's defaults."""
-
-    algorithm = "ppo"
-
-
-class A2C(Agent):
-    """Advantage actor-critic (Mnih et al., 2016); Stable-Baselines3's defaults."""
-
-    algorithm = "a2c"
-
-
-class Genetic(Agent):
-    """A genetic algorithm over networks (Such et al., 2017), one member per environment."""
-
-    algorithm = "genetic"
-
-
-class DQN(Agent):
-    """Deep Q-learning (Mnih et al., 2015), double, dueling, n-step, prioritised as options."""
-
-    algorithm = "dqn"
-
-
-class DDPG(Agent):
-    """Deep deterministic policy gradient (Lillicrap et al., 2016)."""
-
-    algorithm = "ddpg"
-
-
-class TD3(Agent):
-    """Twin delayed DDPG (Fujimoto et al., 2018)."""
-
-    algorithm = "td3"
-
-
-class SAC(Agent):
-    """Soft actor-critic (Haarnoja et al., 2018), its entropy weight learned by default."""
-
-    algorithm = "sac"
-
-
-def consent(env: Any, trust: bool, algorithm: Any = None) -> Consent:
-    named = {"env": env, "algorithm": algorithm}
-    return Consent({name: value for name, value in named.items() if value is not None}, trust)
-
-
-def _name_of(make: MakeAlgorithm) -> str:
-    """``module:function``; of a script's function, as the command could import it."""
-    if not callable(make):
-        raise UsageError(f"algorithm is a name or a function, not {type(make).__name__}.")
-    if isinstance(make, functools.partial):  # by its name alone it would be another
-        return f"{_name_of(make.func)}(...)"
-    module, name = make.__module__, getattr(make, "__qualname__", type(make).__name__)
-    if module == "__main__":
-        module = Path(getattr(sys.modules[module], "__file__", None) or "main").stem
-    return f"{module}:{name}"
-
-
-def _name(env: Any) -> tuple[str | None, Any]:
-    """What to call an environment, and the object or factory where it is not a name."""
-    if env is None or isinstance(env, str):
-        return env, None
-    if isinstance(env, DeviceEnv):
-        return env.name, env
-    spec = getattr(env, "spec", None)
-    name = getattr(spec, "id", None) or getattr(env, "__name__", None) or type(env).__name__
-    return str(name), env
-
-
 def _joined(before: Points | None, after: Points) -> Points:
     """A curve that goes on; it begins anew where the steps do."""
     if before is None or not len(before[0]) or not len(after[0]) or after[0][0] <= before[0][-1]:
         return after
     steps, seconds, values = (np.concatenate(pair) for pair in zip(before, after, strict=True))
     return steps, seconds, values
-
-
-def _continued(seed: int, learned: int) -> int:
-    """The seed of the k-th call of `learn`: the given one, then ones derived from it."""
-    if not learned:
-        return seed
-    return int(np.random.SeedSequence(seed, spawn_key=(learned,)).generate_state(1)[0])

@@ -11,6 +11,7 @@ from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
+from flatout.config.aliases import meant
 from flatout.config.hyper import OwnConfig
 from flatout.config.schema import (
     ALGORITHMS,
@@ -29,7 +30,7 @@ from flatout.config.settings import (
     parts_of,
     resolve,
 )
-from flatout.errors import UsageError, nearest
+from flatout.errors import UsageError
 from flatout.storage.trust import Consent, keep_out, names_code
 
 T = TypeVar("T")
@@ -50,9 +51,10 @@ def arguments_class(algorithm: str) -> type:
     made.__doc__ = f"""Train: {title[0].lower()}{title[1:]}.
 
     Settings come from --preset NAME, then --config FILE.toml, then flags, later ones winning.
-    --resume RUN_DIR goes on with a run. --env-kwargs KEY=VALUE ... go to the environment.
-    --trust runs a module:factory that only a file names. --seeds N and --population KEY=V1,V2 ...
-    train many agents at once.
+    --resume RUN_DIR goes on with a run; --from RUN_DIR starts a new one from its parameters,
+    optimiser and replay, with the settings that flags change. --env-kwargs KEY=VALUE ... go to
+    the environment. --trust runs a module:factory that only a file names. --seeds N and
+    --population KEY=V1,V2 ... train many agents at once.
     """
     if hyper is OwnConfig:
         made.__doc__ += "--hp NAME=VALUE ... changes hyper-parameters of the algorithm.\n"
@@ -84,7 +86,8 @@ def parse(default: T, prog: str, argv: list[str]) -> T:
     if unknown:
         names = [f"--{name.replace('_', '-')}" for name in _names(default)]
         raise UsageError(
-            f"{prog} does not know {unknown[0]!r}.{nearest(unknown[0].partition('=')[0], names)}"
+            f"{prog} does not know {unknown[0]!r}."
+            f"{meant(unknown[0].partition('=')[0], names, flag=True)}"
         )
     return parsed
 
@@ -152,6 +155,7 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
     trust = "--trust" in argv
     argv = [argument for argument in argv if argument != "--trust"]
     resumed, argv = take(argv, "--resume")
+    source, argv = take(argv, "--from")
     preset, argv = take(argv, "--preset")
     file, argv = take(argv, "--config")
     pairs, argv = take_all(argv, "--env-kwargs")
@@ -164,15 +168,18 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
     typed = {n: v for n, v in typed.items() if v is not None} | {"env_kwargs": parse_kwargs(pairs)}
     named = argv.pop(0) if argv and not argv[0].startswith("-") else None
     typed |= {} if named is None else {"algorithm": named}
+    if resumed is not None and source is not None:
+        raise UsageError("--resume goes on with a run, --from starts a new one: give one of them.")
     if resumed is None:
-        layers = [] if preset is None else [load_preset(preset)]
+        layers = [] if source is None else [_settings_before(source, Consent(typed, trust))]
+        layers += [] if preset is None else [load_preset(preset)]
         layers += [] if file is None else [_file_settings(file, typed, trust)]
         algorithm = _algorithm(named, layers, argv)
     else:
         for flag, value in (("--preset", preset), ("--config", file)):
             if value is not None:
                 raise UsageError(f"{flag} cannot change what --resume goes on with.")
-        layers = [_resumed_settings(resumed, Consent(typed, trust))]
+        layers = [_settings_before(resumed, Consent(typed, trust)) | {"run_dir": resumed}]
         algorithm = layers[0]["algorithm"]
         if named not in (None, algorithm):
             raise UsageError(f"{resumed} was trained with {algorithm}, not {named}.")
@@ -214,14 +221,14 @@ def _algorithm(named: str | None, layers: list[dict[str, Any]], argv: list[str])
     return algorithm
 
 
-def _resumed_settings(folder: str, consent: Consent) -> dict[str, Any]:
+def _settings_before(folder: str, consent: Consent) -> dict[str, Any]:
     """The settings of a run; how it reports is asked anew each time."""
     from flatout.storage.run_folder import POPULATION, load_config
 
     keep_out(Path(folder))
     asked_anew = {"quiet": False, "json": False, "trace": False}
     name = POPULATION if (Path(folder) / POPULATION).exists() else "config.json"
-    return load_config(Path(folder), consent, name).flat() | asked_anew | {"run_dir": folder}
+    return load_config(Path(folder), consent, name).flat() | asked_anew | {"run_dir": None}
 
 
 def _with_flags(
@@ -257,9 +264,12 @@ def _refuse_changes(before: TrainConfig, config: TrainConfig, run_dir: str) -> N
     saved = before.flat()
     for name, value in config.flat().items():
         if name not in RESUMABLE and value != saved[name]:
+            plain = isinstance(value, int | float | str) and not isinstance(value, bool)
+            flag = f"--{name.replace('_', '-')} {value if plain else '...'}"
             raise UsageError(
                 f"--resume cannot change {name} (from {saved[name]} to {value}); only "
-                "placement, steps, logging and stopping may change."
+                "placement, steps, logging and stopping may change. A new run may start from this "
+                f"one with other settings: flatout train --from {run_dir} {flag}"
             )
     if config.run.run_dir != run_dir:
         raise UsageError("--resume names the run folder; --run-dir cannot change it.")

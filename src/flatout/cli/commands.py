@@ -30,6 +30,7 @@ commands:
                       flatout train ppo --env CartPole-v1 --env-backend device --seeds 8
                         (--population gamma=0.98,0.99 --strategy auto|together|spread)
                       flatout train --resume RUN_DIR
+                      flatout train --from RUN_DIR --learning-rate 1e-4
   eval RUN_DIR      play greedy episodes with a trained agent (--episodes 20, --video out.gif)
   watch RUN_DIR     see the agent play in the terminal, also while it learns (--gif out.gif)
   explain RUN_DIR   why the hardware is idle, what to change, and what that gains (--try)
@@ -91,6 +92,9 @@ def _train(argv: list[str]) -> int:
     words, argv = take_all(argv, "--population")
     asked, argv = take(argv, "--strategy")
     config, resume = train_config(argv)
+    source, _ = take(argv, "--from")
+    if source is not None and (seeds is not None or words):
+        raise UsageError("--from starts one run: leave out --seeds and --population.")
     if not config.env.env:
         raise UsageError("no environment: pass --env ID, --env module:factory or --preset NAME.")
     from rich.console import Console
@@ -98,7 +102,7 @@ def _train(argv: list[str]) -> int:
     from flatout.output import leave, say, trouble
     from flatout.run.interrupts import Interrupts
     from flatout.run.progress import Display
-    from flatout.storage.run_folder import POPULATION, RunFolder, default_folder
+    from flatout.storage.run_folder import POPULATION, RunFolder, default_folder, load_config
 
     path = Path(config.run.run_dir) if config.run.run_dir else default_folder(config)
     with Interrupts(leave) as interrupts:  # from here on a signal is never lost
@@ -108,6 +112,13 @@ def _train(argv: list[str]) -> int:
             return population.train(config, seeds, words, asked, path, resume, interrupts)
         if asked is not None:
             raise UsageError("--strategy is for populations: --seeds or --population.")
+        start = None
+        if source is not None:
+            from flatout.run.resume import begun_from
+
+            typed = {word[2:].partition("=")[0].replace("-", "_") for word in argv}
+            before = load_config(Path(source), None)  # its code is refused or not already
+            config, start = begun_from(Path(source), before, config, typed)
         folder = RunFolder(path, resume, report=True)
         console = Console(stderr=config.run.json)
         display = Display()
@@ -120,7 +131,7 @@ def _train(argv: list[str]) -> int:
 
             trainer = Trainer(
                 with_run(config, run_dir=str(path)), folder=folder, resume=resume,
-                display=display, started=started, interrupts=interrupts,
+                start=start, display=display, started=started, interrupts=interrupts,
             )  # fmt: skip
             summary = trainer.run()
         except FlatoutError as error:

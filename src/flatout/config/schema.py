@@ -172,6 +172,8 @@ class RunConfig:
     """Write TensorBoard events into the run folder."""
     wandb: str | None = None
     """Also log to this Weights & Biases project (needs the wandb extra)."""
+    metric_names: Literal["flatout", "sb3", "cleanrl"] = "flatout"
+    """Whose names metrics have in TensorBoard and W&B; metrics.jsonl keeps Flatout's."""
     trace: bool = False
     """Write trace.json, every span on a time line, for Perfetto or chrome://tracing."""
     quiet: bool = False
@@ -209,7 +211,7 @@ RESUMABLE = frozenset(
         "placement", "allow_lag", "remeasure", "replan", "devices", "virtual_devices", "reduce",
         "soft_placement", "worker_timeout", "steps", "run_dir", "checkpoint_every",
         "keep_checkpoints", "stop_at_return", "threshold", "log_every", "tensorboard", "wandb",
-        "trace", "quiet", "json",
+        "metric_names", "trace", "quiet", "json",
     }
 )  # fmt: skip
 """The settings that a resumed run may change: placement, steps, logging and stopping."""

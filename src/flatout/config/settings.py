@@ -9,6 +9,7 @@ from dataclasses import replace
 from importlib import resources
 from typing import Any
 
+from flatout.config.aliases import meant
 from flatout.config.hyper import OwnConfig, hyper_of
 from flatout.config.placement import parse
 from flatout.config.schema import (
@@ -39,6 +40,11 @@ def parts_of(algorithm: str) -> tuple[type, ...]:
     return (EnvConfig, NetworkConfig, hyper, RunConfig)
 
 
+def settings_of(algorithm: str) -> list[str]:
+    """The names of one algorithm's settings; raises as `parts_of`."""
+    return [name for part in parts_of(algorithm) for name in hints(part)]
+
+
 def resolve(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
     """Build and validate the settings from layers of flat values, later layers winning.
 
@@ -56,15 +62,14 @@ def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
     Raises:
         UsageError: unknown names or wrong types.
     """
-    classes = parts_of(algorithm)
-    names = [name for cls in classes for name in hints(cls)]
+    classes, names = parts_of(algorithm), settings_of(algorithm)
     values: dict[str, Any] = {}
     for layer in (classes[2].defaults, *layers):
         for name, value in layer.items():
             if name == "algorithm" and value != algorithm:
                 raise UsageError(f"these settings are for {value}, not {algorithm}.")
             if name != "algorithm" and name not in names:
-                raise UsageError(f"unknown setting {name[:200]!r}.{nearest(name[:200], names)}")
+                raise UsageError(f"unknown setting {name[:200]!r}.{meant(name[:200], names)}")
             values[name] = value
         if "placement" in layer and "envs" not in layer:
             # workers=8x16 says how many environments there are.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
@@ -20,7 +21,7 @@ from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
 from flatout.envs.masks import MASKS, masks_refused
 from flatout.errors import EnvironmentFailure, FlatoutError, Interrupt, one_line, short
 from flatout.output import say
-from flatout.types import ActionSpec, DiscreteSpec, ObservationSpec
+from flatout.types import ActionSpec, DiscreteSpec, Episode, ObservationSpec
 
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -51,6 +52,7 @@ class HostEnvs(Envs):
         self._spec = obs_spec
         self._action_spec = action_spec
         self._ignore_masks = ignore_masks
+        self._info: Mapping[str, Any] = {}  # of the last step that ended an episode
         self._all = range(self.num_envs)
 
     def reset_all(self, out: np.ndarray, episode: int | None = None) -> None:
@@ -102,6 +104,7 @@ class HostEnvs(Envs):
                 returns[env] += reward
                 lengths[env] += 1
                 if terminated or truncated:
+                    self._info = info
                     ended(env, terminated, truncated, obs)
                     self.reset(env, out)
                 else:
@@ -110,6 +113,10 @@ class HostEnvs(Envs):
             raise
         except (Exception, SystemExit) as error:  # a user's environment may raise anything
             raise self.failure(env, error, "step") from error
+
+    def finished(self, env: int) -> Episode:
+        episode = super().finished(env)
+        return episode._replace(info=scalars(self._info)) if self._info else episode
 
     def replay(self, env: int, episode: int, actions: np.ndarray, out: np.ndarray) -> bool:
         """`replay_all` for one environment."""
@@ -206,6 +213,16 @@ def _raised_here(error: BaseException) -> bool:
 def _scalar(value: Any) -> bool:
     """Whether it is a number by itself: neither text nor an array, not even one of one number."""
     return hasattr(value, "__float__") and getattr(value, "shape", ()) == ()
+
+
+def scalars(info: Mapping[str, Any]) -> dict[str, float] | None:
+    """The numbers and flags in an `info`, by name; None where there are none."""
+    found: dict[str, float] = {}
+    for name, value in info.items():
+        if isinstance(name, str) and _scalar(value):
+            with suppress(TypeError, ValueError, OverflowError):
+                found[name] = float(value)
+    return found or None
 
 
 def to_environment(spec: ActionSpec, actions: np.ndarray) -> Sequence[Any]:

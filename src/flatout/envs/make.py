@@ -134,6 +134,11 @@ def _by_name(config: EnvConfig) -> Base:
     name = config.env
     if not name:
         raise UsageError("no environment: pass --env ID, --env module:factory or --preset NAME.")
+    if name.endswith("(...)"):
+        raise UsageError(
+            f"{name} was passed to Python as it is, and has no name to be made by: pass env= "
+            "(--env module:factory)."
+        )
     if in_library(name):
         return lambda **mode: device_env(name, config.env_kwargs)
     if ":" in name and "/" not in name.partition(":")[0]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +25,9 @@ from flatout.spans import Spans
 from flatout.storage import checkpoint
 from flatout.types import NAMED, UserCode
 
+if TYPE_CHECKING:
+    from flatout.schedules.base import Schedule
+
 
 class Acting:
     """An agent's parameters, and what acts with them, made on first use."""
@@ -30,7 +35,9 @@ class Acting:
     def __init__(self, config: TrainConfig, code: UserCode = NAMED) -> None:
         self._config = config
         self._code = code
-        self.arrays: dict[str, np.ndarray] | None = None  # the learning state by name
+        self._arrays: dict[str, np.ndarray] | None = None
+        self._schedule: Schedule | None = None  # that learns now
+        self._version: Callable[[], int] = lambda: 0
         self._policies: dict[tuple[int, bool], Policy] = {}
 
     @cached_property
@@ -45,27 +52,84 @@ class Acting:
         self._device = backend.device(placement.act[0])
         return task
 
+    @property
+    def arrays(self) -> dict[str, np.ndarray] | None:
+        """The learning state by name."""
+        return self._arrays if self._schedule is None else self._schedule.learned()
+
     def learned(self, arrays: dict[str, np.ndarray]) -> None:
         """Act with other parameters from now on."""
-        self.arrays = arrays
-        self._policies.clear()
+        self._arrays = arrays
+        self._forget()
+
+    def follow(
+        self, schedule: Schedule | None = None, version: Callable[[], int] = lambda: 0
+    ) -> None:
+        """Act with the newest parameters of a run that goes on; without one, with the own again.
+
+        Args:
+            version: counts the run's iterations.
+        """
+        self._schedule, self._version = schedule, version
+        self._forget()
+
+    def _forget(self) -> None:
+        for policy in self._policies.values():
+            policy.version = -1
 
     def policy(self, count: int = 1, deterministic: bool = True) -> Policy:
         """A compiled policy for so many environments; raises as `packed` does."""
         if (count, deterministic) not in self._policies:
+            self.packed()  # refuse before compiling
             run, spec = self._config.run, self.task.obs_spec
             key = None if deterministic else raw_key(run.seed, ACT)
             policy = Policy(self._algorithm, spec, count, self._device, key, run.precision)
             policy.compile()
-            policy.publish(self.packed(), 0, Spans())
             self._policies[(count, deterministic)] = policy
-        return self._policies[(count, deterministic)]
+        policy, version = self._policies[(count, deterministic)], self._version()
+        if policy.version != version:
+            policy.publish(self.packed(), version, Spans())
+        return policy
 
-    def evaluate(self, episodes: int, seed: int) -> Evaluation:
-        """Play greedy episodes in environments of their own."""
+    def batch(self, obs: np.ndarray, deterministic: bool, step: int = 0) -> np.ndarray:
+        """Actions ``[B, ...]`` as the algorithm gives them for observations ``[B, ...]``.
+
+        Batches are padded to the next power of two, so that few sizes are ever compiled.
+        """
+        count = len(obs)
+        policy = self.policy(1 << (count - 1).bit_length(), deterministic)
+        if policy.num_envs != count:
+            padding = np.zeros((policy.num_envs - count, *obs.shape[1:]), obs.dtype)
+            obs = np.concatenate([obs, padding])
+        row = policy.greedy(obs) if deterministic else policy.act(obs, step)
+        return policy.layout.action(row)[:count]
+
+    def evaluate(
+        self, episodes: int, seed: int, env: str | None = None, source: Any = None
+    ) -> Evaluation:
+        """Play greedy episodes in environments of their own.
+
+        Args:
+            env, source: another environment's name, and the object or function behind it.
+
+        Raises:
+            UsageError: it has other spaces.
+        """
         algorithm, precision = self._algorithm, self._config.run.precision
+        config, code = self._config, self._code
+        if env is not None:
+            config = replace(config, env=replace(config.env, env=env))
+            code = replace(code, env=source)
+        elif self._schedule is not None and self.task.single:
+            raise UsageError(
+                "the environment object is training: to evaluate meanwhile, pass a function that "
+                "makes environments."
+            )
         # Anew: a user's object was opened for its spaces, and cannot be again.
-        task = open_environment(self._config, self._code)
+        task = open_environment(config, code)
+        if task.spaces[:2] != self.task.spaces[:2]:
+            task.close()
+            raise UsageError(f"{task.name} has other spaces than {self.task.name}.")
         limit = 1 if task.single else 16
         with closing(
             Evaluator(algorithm, task, episodes, seed, self._device, limit, precision)
@@ -88,6 +152,8 @@ class Acting:
             UsageError: nothing was learned yet.
             CheckpointError: the parameters do not fit the settings.
         """
+        if self._schedule is not None:
+            return self._schedule.params
         if self.arrays is None:
             raise UsageError("this agent has learned nothing yet: call learn or load.")
         algorithm = self._algorithm

@@ -15,6 +15,7 @@ from typing import Any
 from flatout.config.schema import TrainConfig
 from flatout.errors import UsageError, writing
 from flatout.run.curve import Track
+from flatout.run.metric_names import renamed
 from flatout.run.progress import Progress
 from flatout.storage import nofollow
 from flatout.types import Episodes
@@ -127,6 +128,7 @@ class RunLogs:
     ) -> None:  # fmt: skip
         run = config.run
         self.track = Track()
+        self._names = run.metric_names
         self._rows = self._episodes = self._board = self._wandb = None
         self.by_episode = episodes and folder is not None
         if folder is not None:
@@ -148,6 +150,7 @@ class RunLogs:
         self.track.add(step, row)
         if self._rows is not None:
             self._rows.log([row], step)
+        row = renamed(row, self._names)
         if self._board is not None:
             self._board.log(row.items(), step)
         if self._wandb is not None:

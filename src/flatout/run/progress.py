@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flatout.errors import CallbackFailure
 from flatout.types import Metrics
 
 WINDOW = 100
@@ -42,6 +43,10 @@ class Progress:
     pending: dict[str, list[float]] = field(default_factory=dict)
     pending_count: int = 0  # iterations since the last row
     since_episode: dict[str, list[float]] = field(default_factory=dict)  # since an episode ended
+    # Sum and number of what callbacks logged since the last row.
+    logged: dict[str, list[float]] = field(default_factory=dict)
+    # `is_success` of the last 100 episodes whose final `info` had one.
+    successes: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     @property
     def return_mean_100(self) -> float | None:
@@ -61,6 +66,9 @@ class Progress:
         self.episodes += len(metrics.episodes.env)
         self.returns.extend(metrics.episodes.episode_return.tolist())
         self.lengths.extend(metrics.episodes.length.tolist())
+        for info in metrics.infos:
+            if info and "is_success" in info:
+                self.successes.append(info["is_success"])
         for sums in (self.pending, self.since_episode) if by_episode else (self.pending,):
             for name, value in metrics.values.items():
                 total, count = sums.get(name, (0.0, 0.0))
@@ -96,15 +104,25 @@ class Progress:
             row["rollout/return_min_100"] = float(np.min(self.returns))
             row["rollout/return_max_100"] = float(np.max(self.returns))
             row["rollout/length_mean_100"] = float(np.mean(self.lengths))
+        if self.successes:
+            row["rollout/success_rate"] = float(np.mean(self.successes))
         row |= {metric(name): mean for name, mean in self.means().items()}
         row |= self.last_eval or {}
+        logged = {name: total / count for name, (total, count) in self.logged.items()}
+        self.logged = {}
+        if clash := sorted(logged.keys() & row.keys()):
+            raise CallbackFailure(
+                f"a callback logged {clash[0]!r}, which is a metric of Flatout's own: choose "
+                "another name."
+            )
         self.pending, self.pending_count, self.last_eval = {}, 0, None
-        return row
+        return row | logged
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-compatible values."""
         values = {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)}
-        return values | {"returns": list(self.returns), "lengths": list(self.lengths)}
+        lists = ("returns", "lengths", "successes")
+        return values | {name: list(values[name]) for name in lists}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Progress:
@@ -114,16 +132,18 @@ class Progress:
             LookupError, TypeError, ValueError: the values are damaged.
         """
         kept: dict[str, Any] = {}
+        values = {"logged": {}, "successes": []} | values  # older checkpoints lack these
         for spec in dataclasses.fields(cls):
             value = kept[spec.name] = values[spec.name]
             if spec.type == "int" and (type(value) is not int or not 0 <= value < 2**53):
                 raise TypeError(f"{spec.name} = {str(value)[:40]} is no count")
-        for name in ("reached", "pending", "since_episode"):
+        for name in ("reached", "pending", "since_episode", "logged"):
             kept[name] = {str(k): [float(x) for x in v] for k, v in kept[name].items()}
         kept["wall_s"] = float(kept["wall_s"])
         if not 0 <= kept["wall_s"] < math.inf:
             raise ValueError(f"wall_s = {kept['wall_s']} are no seconds of a run")
         kept["returns"] = deque(map(float, kept["returns"]), maxlen=WINDOW)
+        kept["successes"] = deque(map(float, kept["successes"]), maxlen=WINDOW)
         kept["lengths"] = deque(map(int, kept["lengths"]), maxlen=WINDOW)
         if kept["best_return"] is not None:
             kept["best_return"] = float(kept["best_return"])

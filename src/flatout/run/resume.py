@@ -1,16 +1,133 @@
-"""What a resumed run goes on from."""
+"""What a run starts from: its own checkpoint, what an agent learned before, or another run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
+from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError
 from flatout.run.progress import Progress
 from flatout.schedules.together import Together
 from flatout.storage import checkpoint
-from flatout.storage.run_folder import GROUPS, POPULATION, RunFolder
+from flatout.storage.agent_file import AGENT_FILES, FINAL, find_agent, saved_config
+from flatout.storage.run_folder import GROUPS, POPULATION, RunFolder, load_config
+from flatout.storage.trust import Consent
 from flatout.types import Snapshot
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run starts from, where that is not nothing.
+
+    Attributes:
+        state: of the run before.
+        continues: go on with all of it: counters, schedules, environments and replay. Else a new
+            run starts from its parameters, its optimiser and its replay, as far as they are there.
+        parent: where it is kept, as config.json and the summary of the new run name it.
+        notes: sentences for the user.
+    """
+
+    state: Snapshot
+    continues: bool = False
+    parent: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A saved agent: its file, settings, learning state, and in how many runs it learned."""
+
+    file: Path
+    config: TrainConfig
+    arrays: dict[str, np.ndarray]
+    learned: int = 1
+
+
+def saved_agent(path: Path, prefer: str, consent: Consent | None) -> Saved:
+    """A saved agent, or that of a run folder.
+
+    Args:
+        prefer: ``best``, ``final``, or ``newest``, which may be a checkpoint's of a run that goes
+            on. A run that has neither of the others yet gives that, too.
+        consent: to code that it names.
+
+    Raises:
+        UsageError, CheckpointError: there is none, or it is corrupt.
+    """
+    there = [name for name in AGENT_FILES if os.path.lexists(path / name)]
+    newest = checkpoint.checkpoints(path / "checkpoints") if path.is_dir() else []
+    if newest and (not there or (prefer == "newest" and FINAL not in there)):
+        arrays = checkpoint.load(newest[-1])[1].arrays
+        return Saved(newest[-1], load_config(path, consent), arrays)
+    file = path / FINAL if prefer != "best" and FINAL in there else find_agent(path)
+    arrays, metadata = checkpoint.load_agent(file)
+    learned = metadata.get("learned")
+    learned = learned if isinstance(learned, int) and learned >= 0 else 1
+    return Saved(file, saved_config(metadata, file, consent), arrays, learned)
+
+
+def newest_step(path: Path) -> int:
+    """The step of a run folder's newest checkpoint; 0 where there is none."""
+    saved = checkpoint.checkpoints(path / "checkpoints") if path.is_dir() else []
+    return int(saved[-1].name.removeprefix("step_")) if saved else 0
+
+
+def begun_from(
+    folder: Path, before: TrainConfig, config: TrainConfig, given: Collection[str]
+) -> tuple[TrainConfig, Start]:
+    """The settings and the start of a new run that begins with another's newest checkpoint.
+
+    A run that takes over replay has no warm-up. Its seed is another one, or it would see the
+    same episodes again.
+
+    Args:
+        folder: of the other run.
+        before: that run's settings.
+        config: the new run's.
+        given: the settings that the user gave.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or it is damaged.
+    """
+    _, state = checkpoint.load(checkpoint.latest(folder))
+    hyper, notes = config.hyper, ()
+    if why := _left_behind(before, config):
+        if state.rows is not None:
+            notes = (f"the replay of {folder} is left behind: {why}",)
+        state = Snapshot(state.arrays, state.data)
+    if state.rows is not None and "learning_starts" not in given:
+        hyper = replace(hyper, learning_starts=0)
+    seed = config.run.seed if "seed" in given else continued_seed(config.run.seed, 1)
+    config = replace(config, hyper=hyper, run=replace(config.run, seed=seed))
+    return config, Start(state, parent=str(folder), notes=notes)
+
+
+def _left_behind(before: TrainConfig, config: TrainConfig) -> str:
+    """Why one run's replay is not the other's, or an empty string."""
+    old, new = before.flat(), config.flat()
+    if before.env != replace(config.env, envs=before.env.envs):
+        return "it is of another environment"
+    for name in ("envs", "shards"):
+        if old[name] != new[name]:
+            return f"it was filled with {name} {old[name]}, not {new[name]}"
+    if new.get("buffer_size", 0) < old.get("buffer_size", 0):
+        return f"it is larger than buffer_size {new['buffer_size']}"
+    if new.get("prioritized") and not old["prioritized"]:
+        return "it has no priorities"
+    return ""
+
+
+def continued_seed(seed: int, learned: int) -> int:
+    """The seed of the k-th run that an agent learns in: the given one, then ones derived from
+    it."""
+    if not learned:
+        return seed
+    return int(np.random.SeedSequence(seed, spawn_key=(learned,)).generate_state(1)[0])
 
 
 def newest(

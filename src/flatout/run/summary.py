@@ -48,6 +48,7 @@ def summarise(
     ended: str,
     evaluated: float | None,
     verdict: dict[str, Any],
+    parent: str | None,
 ) -> dict[str, Any]:
     """The summary; docs/metrics.md describes every key.
 
@@ -56,6 +57,7 @@ def summarise(
         ended: why the run did.
         evaluated: the newest evaluation's mean.
         verdict: what the run waited for (`flatout.run.observe.closing_verdict`).
+        parent: the run or saved agent that this one started from.
     """
     reached = {str(goal): progress.reached.get(str(goal)) for goal in config.run.goals}
     returns = list(progress.returns)
@@ -100,6 +102,7 @@ def summarise(
         "notes": components.notes,
         **verdict,
         "run_dir": run_dir,
+        "parent": parent,
         "versions": versions(),
     }
 

@@ -9,21 +9,21 @@ and keeps what is to be kept.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from flatout.config.schema import TrainConfig
-from flatout.errors import EnvironmentFailure, FlatoutError, Interrupt
+from flatout.errors import CallbackFailure, EnvironmentFailure, FlatoutError, Interrupt
 from flatout.explain.own.recording import RunRecording
 from flatout.learner.programs import Programs
 from flatout.planning.predict import Prediction
+from flatout.run.acting import Acting
 from flatout.run.auto import Replanned, with_placement
 from flatout.run.build import assemble
+from flatout.run.callbacks import SAVED, CallbackLike, Callbacks, Run
 from flatout.run.card import leave
 from flatout.run.components import Components
 from flatout.run.curve import Points
@@ -31,8 +31,8 @@ from flatout.run.evaluate import Evaluation
 from flatout.run.interrupts import Interrupts
 from flatout.run.loggers import RunLogs
 from flatout.run.observe import closing_verdict, current_load, start_recording
-from flatout.run.progress import Display, Progress, metric
-from flatout.run.resume import newest
+from flatout.run.progress import Display, Progress
+from flatout.run.resume import Start, newest
 from flatout.run.summary import summarise
 from flatout.schedules.together import Together
 from flatout.spans import RunClock, Spans
@@ -41,9 +41,6 @@ from flatout.storage.agent_file import BEST, FINAL, save_parameters
 from flatout.storage.run_folder import RunFolder
 from flatout.storage.segments import SegmentStore
 from flatout.types import NAMED, Metrics, Snapshot, UserCode
-
-Callback = Callable[[Progress, dict[str, float]], Any]
-"""Called after every iteration with the counters and its metrics; False stops the run."""
 
 
 @dataclass(eq=False)
@@ -54,7 +51,9 @@ class Trainer:
         code: see `assemble`.
         folder: where the run is kept; None keeps nothing.
         resume: go on from the folder's last checkpoint.
-        initial: learning state to start from, as named arrays.
+        start: what to start from; by default from nothing.
+        callback: see `flatout.run.callbacks`.
+        agent, acting: what callbacks see as `run.agent`, and what it acts with.
         started: `time.perf_counter_ns` at which the run's clock started (the process's start).
         programs: that other runs of this shape have compiled.
         interrupts: handles signals already; by default handlers of its own are installed. Its
@@ -66,14 +65,18 @@ class Trainer:
     code: UserCode = NAMED
     folder: RunFolder | None = None
     resume: bool = False
-    initial: dict[str, np.ndarray] | None = None
-    callback: Callback | None = None
+    start: Start | None = None
+    callback: CallbackLike | Sequence[CallbackLike] | None = None
+    agent: Any = None
+    acting: Acting | None = None
     display: Display = field(default_factory=Display)
     started: int | None = None
     interrupts: Interrupts = field(default_factory=Interrupts)
     programs: Programs | None = None
 
     def __post_init__(self) -> None:
+        self._callbacks = None if self.callback is None else Callbacks(self.callback)
+        self._parent = None if self.start is None else self.start.parent
         self._again = False  # begun again: what was written before does not count
         self._expected: Prediction | None = None  # by which the placement was chosen
         self._begin()
@@ -96,7 +99,6 @@ class Trainer:
         self._clock = RunClock(self._spans, self.started)
         self.progress = Progress()
         self.interrupted: int | None = None
-        self._stopped = False
         self._per_iteration = 0  # steps
         self._saved = -1  # the iteration that the newest checkpoint of this process holds
         self._last_values: dict[str, float] = {}
@@ -141,13 +143,17 @@ class Trainer:
         )  # fmt: skip
         stack.callback(recording.close)
         try:
-            self._loop(components, recording)
-        except Interrupt as stop:
-            self.interrupted = stop.signum
-            self.display.note("stopping: saving the last iteration's boundary")
-        except EnvironmentFailure:  # while collecting: what was learned before is whole
+            try:
+                self._loop(components, recording)
+            except Interrupt as stop:
+                self.interrupted = stop.signum
+                self.display.note("stopping: saving the last iteration's boundary")
+            if self._callbacks is not None:
+                self._callbacks.tell("on_end")
+        except (EnvironmentFailure, CallbackFailure):  # what was learned before is whole
             with suppress(FlatoutError):
                 self._save(components, apart=True)
+                self._keep(components)
             raise
         recording.end(self.progress.counts)
         return self._finish(components, recording)
@@ -183,21 +189,35 @@ class Trainer:
         )  # fmt: skip
         stack.callback(components.close)
         notes: list[str] = []
-        if saved is None:
+        states: Any = None
+        start = self.start
+        if saved is None and start is not None and start.continues:
+            notes = components.schedule.restore(start.state)
+            self.progress = Progress.from_json(start.state.data["progress"])
+        elif saved is None:
             components.schedule.start()
-            if self.initial is not None:
-                components.schedule.adopt(self.initial)
+            if start is not None:
+                components.schedule.adopt(start.state)
+                notes = list(start.notes)
         else:
             with checkpoint.reading(path):
                 notes = components.schedule.restore(saved)
+                states = saved.data.get(SAVED)
                 if self._store is not None and path.parent.parent == self._path:
                     self._store.resume(checkpoint.references(path))
                     checkpoint.remove_unused(path.parent, self._store)
+        # A resumed run takes what was chosen, whatever would be chosen then.
+        self.resolved = resolved = with_placement(self.config, components.placement)
         if self.folder is not None:
             notes = [*notes, *filter(None, [self.folder.died_of])]
-            # A resumed run takes what was chosen, whatever would be chosen then.
-            resolved = with_placement(self.config, components.placement)
-            self.folder.write_config(resolved, str(components.placement))
+            self._parent = self._parent or self.folder.parent
+            self.folder.write_config(resolved, str(components.placement), self._parent)
+        if self._callbacks is not None:
+            if self.acting is not None:
+                self.acting.follow(components.schedule, lambda: self.progress.iterations)
+                stack.callback(self.acting.follow)
+            run = Run(self.agent, self.config, self._path, self.progress, self._wall)
+            notes = [*notes, *self._callbacks.start(run, states)]
         for note in notes:
             components.notes.append(note)
             self.display.note(note)
@@ -209,7 +229,10 @@ class Trainer:
         progress, run = self.progress, self.config.run
         every = max(run.steps // 10, 1) if run.checkpoint_every is None else run.checkpoint_every
         if not self.resume:
-            progress.next_checkpoint, progress.next_eval = every, run.eval_every
+            progress.next_checkpoint = _next(progress.steps, every) if every else 0
+            progress.next_eval = _next(progress.steps, run.eval_every) if run.eval_every else 0
+            if self.start is not None:  # from here on the folder needs no other
+                self._save(components)
         while True:
             # First what the last boundary owes: a run stopped while it evaluated resumes here.
             if components.evaluator is not None and progress.steps and (
@@ -218,6 +241,8 @@ class Trainer:
             ):  # fmt: skip
                 self._evaluate(components)
                 progress.next_eval = _next(progress.steps, run.eval_every or run.steps)
+                if self._callbacks is not None:
+                    self._callbacks.evaluation(progress.last_eval or {})
             if progress.pending_count and (progress.steps >= progress.next_log or self._done()):
                 self._log()
                 progress.next_log = _next(progress.steps, run.log_every)
@@ -225,6 +250,8 @@ class Trainer:
                 progress.last_eval = None
             if every and progress.steps >= progress.next_checkpoint and progress.steps:
                 progress.next_checkpoint = _next(progress.steps, every)
+                if self._callbacks is not None and self.folder is not None:
+                    self._callbacks.tell("on_checkpoint")
                 self._save(components)
                 if components.planner is not None:
                     self._go_on(components.planner.check(progress.steps), components)
@@ -233,8 +260,7 @@ class Trainer:
             due = progress.due(run.steps, run.eval_every > 0)
             for metrics in components.schedule.advance(self._iterations(due)):
                 self._per_iteration = metrics.steps
-                if self._account(metrics) is False:
-                    self._stopped = True
+                self._account(metrics)
                 if components.planner is not None:
                     with self.interrupts.discardable():
                         change = components.planner.look(progress.steps)
@@ -266,10 +292,11 @@ class Trainer:
         mean = None if goal is None else self.progress.return_mean_100
         if goal is not None and mean is not None and mean >= goal:
             return "return"
-        return "callback" if self._stopped else ""
+        run = None if self._callbacks is None else self._callbacks.run
+        return "callback" if run is not None and run.stopped else ""
 
-    def _account(self, metrics: Metrics) -> Any:
-        """Count one iteration; returns what the callback said."""
+    def _account(self, metrics: Metrics) -> None:
+        """Count one iteration."""
         progress = self.progress
         progress.add(metrics, self._logs.by_episode)
         if len(metrics.episodes.env) and self._logs.by_episode:
@@ -278,9 +305,8 @@ class Trainer:
         wall = self._wall()
         progress.note_reached(self.config.run.goals, wall)
         self.display.update(progress, metrics.values, wall)
-        if self.callback is None:
-            return None
-        return self.callback(progress, {metric(name): v for name, v in metrics.values.items()})
+        if self._callbacks is not None:
+            self._callbacks.iteration(metrics)
 
     def _evaluate(self, components: Components) -> None:
         assert components.evaluator is not None
@@ -323,7 +349,7 @@ class Trainer:
         with self._spans.span("checkpoint"):
             self._logs.sync(self.progress)
             snapshot = components.schedule.snapshot()
-            snapshot.data["progress"] = self.progress.to_json() | {"wall_s": self._wall()}
+            self._describe(snapshot)
             if together is not None:
                 together.save(self._member, self.progress.steps, snapshot)
                 self._save_final(snapshot)
@@ -340,9 +366,21 @@ class Trainer:
         mean = self.progress.return_mean_100
         save_parameters(self.folder.path / FINAL, self.config, snapshot.arrays, mean)
 
+    def _describe(self, snapshot: Snapshot) -> None:
+        """Add what the run itself knows to a schedule's state."""
+        snapshot.data["progress"] = self.progress.to_json() | {"wall_s": self._wall()}
+        if self._callbacks is not None:
+            snapshot.data[SAVED] = self._callbacks.state()
+
+    def _keep(self, components: Components) -> None:
+        """Keep in memory what an agent goes on from."""
+        final = components.schedule.snapshot()
+        final.data["progress"] = self.progress.to_json() | {"wall_s": self._wall()}
+        self.final = final
+
     def _finish(self, components: Components, recording: RunRecording) -> dict[str, Any]:
         """Save what there is, and say what was achieved."""
-        if self.progress.pending_count and self.interrupted is None:
+        if (self.progress.pending_count or self.progress.logged) and self.interrupted is None:
             self._log()
         together, ended = self._together, self._done()
         early = self.interrupted is None and ended != "steps"
@@ -352,7 +390,8 @@ class Trainer:
             assert together.group is not None
             if early or together.group.each:
                 self._save(components, apart=True)
-        self.final = components.schedule.snapshot()
+        self._keep(components)
+        assert self.final is not None
         if self.folder is not None:
             self.folder.check()
             if self.interrupted is None:
@@ -370,6 +409,7 @@ class Trainer:
             ended="signal" if self.interrupted is not None else self._done(),
             evaluated=self._evaluated,
             verdict=closing_verdict(recording, self.config, self._path),
+            parent=self._parent,
         )  # fmt: skip
         if self.folder is not None:
             self.folder.write_json("summary.json", summary)

@@ -20,7 +20,7 @@ from flatout.samplers.env_group import ActingGroup, InlineEnvGroup
 from flatout.samplers.processes.env_group import WorkerEnvGroup
 from flatout.samplers.processes.local import LocalSampler, Remote
 from flatout.samplers.processes.pool import Worker, WorkerPool
-from flatout.samplers.processes.protocol import PARAMS, SHARED, SPENT, Job
+from flatout.samplers.processes.protocol import INFO_BYTES, PARAMS, SHARED, SPENT, Job
 from flatout.samplers.processes.shared_memory import Arena, Fields
 from flatout.spans import Spans
 from flatout.types import NAMED, DiscreteSpec, UserCode
@@ -157,6 +157,7 @@ def arena_fields(
             "returns": ((num_envs,), "float64"),
             "lengths": ((num_envs,), "int64"),
             "counters": ((num_envs, 3), "int64"),
+            "infos": ((num_envs, INFO_BYTES), "uint8"),
         }
     flags = {"terminated": True, "truncated": True, "valid": rollout.episodes is not None,
              "ended": rollout.replayed}  # fmt: skip

@@ -84,15 +84,32 @@ class Schedule:
         self.publish_newest()
         self._sampler.start()
 
-    def adopt(self, arrays: dict[str, np.ndarray]) -> None:
-        """Start from learned arrays (parameters, normalisers, any optimiser state), with fresh
-        counters."""
-        state = self.learner.host_state()
+    def adopt(self, initial: Snapshot) -> None:
+        """Start from what another run learned (parameters, normalisers, any optimiser state) and
+        from its replay, if there is any, with fresh counters and after `start`."""
+        state, arrays = self.learner.host_state(), initial.arrays
         fresh = named_leaves(state, PREFIX)
         learned = named_leaves(state._replace(counters=()), PREFIX)
         fresh |= {name: arrays[name] for name in learned if name in arrays}
-        self.learner.adopt(self._learned(fresh))
+        if initial.rows is None:
+            self.learner.adopt(self._learned(fresh))
+        else:
+            buffer = {n.removeprefix(BUFFER): a for n, a in arrays.items() if n.startswith(BUFFER)}
+            self.learner.restore(self._learned(fresh), buffer, initial.data["buffer"], initial.rows)
+            # Its episodes end where the replay does: what was collected later is left behind.
+            waiting = arrays.get(f"{PENDING}0/obs")
+            last = arrays["sampler/obs"] if waiting is None else waiting[0]
+            first = np.asarray(self._sampler.state()["obs"])
+            assert self.learner.trajectory is not None
+            shape = (-1, *self.learner.trajectory.obs.shape[2:])
+            pairs = zip(last.reshape(shape), first.reshape(shape), strict=True)
+            self._truncate((env, *observations) for env, observations in enumerate(pairs))
         self.publish_newest()
+
+    def learned(self) -> dict[str, np.ndarray]:
+        """The learning state now, as named arrays."""
+        _ = self.params  # a compiled loop comes to where the run is
+        return named_leaves(self.learner.host_state(), PREFIX)
 
     def snapshot(self) -> Snapshot:
         """All state at the last iteration's boundary."""
@@ -180,7 +197,7 @@ class Schedule:
         updates = round(values.pop("updates"))
         if not updates:  # no averages
             values = {name: values[name] for name in values if name in self._always}
-        return Metrics(pending.steps, updates, pending.ended(), values)
+        return Metrics(pending.steps, updates, pending.ended(), values, pending.infos())
 
     def publish_newest(self) -> None:
         """Act with the newest parameters from now on."""

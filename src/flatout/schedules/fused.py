@@ -130,6 +130,7 @@ class FusedSchedule(Schedule):
         self._chunk: Chunk | None = None
         self._each_s = CHUNK_S  # seconds of an iteration
         self._last = 0  # iterations of the newest chunk
+        self._looks = self._unseen = 0  # iterations between two looks at the state, and since one
 
     @property
     def keys(self) -> tuple[Any, ...]:
@@ -237,7 +238,12 @@ class FusedSchedule(Schedule):
             for number in range(chunk.count):
                 chunk.taken = number + 1
                 self._version += 1
+                self._unseen += 1
                 yield self._told(chunk, number)
+                if self._chunk is not chunk:  # a callback looked at the state
+                    n += chunk.count - chunk.taken
+                    self._looks, self._unseen = self._unseen, 0
+                    break
 
     def chunks(self) -> Iterator[int]:
         """The environment steps of one whole chunk after another, for who times them: an
@@ -256,7 +262,11 @@ class FusedSchedule(Schedule):
     def _length(self) -> int:
         """Iterations of the next chunk."""
         fit = int(CHUNK_S / max(self._each_s, 1e-9))
-        return max(min(fit, GROWTH * self._last, self._most), 1)
+        # A callback that looked will look again: what is made beyond that is made twice.
+        free = self._most if not self._looks else (
+            self._looks - self._unseen if self._unseen < self._looks else self._unseen
+        )  # fmt: skip
+        return max(min(fit, GROWTH * self._last, self._most, free), 1)
 
     def _dispatched(self, count: int) -> Chunk:
         """Make a chunk; an interrupt discards it."""
@@ -372,8 +382,8 @@ class FusedSchedule(Schedule):
         self._sampler.starting = self._programs.get("start", lambda: self._sampler.starting)
         self._sampler.start()
 
-    def adopt(self, arrays: dict[str, np.ndarray]) -> None:
-        super().adopt(arrays)
+    def adopt(self, initial: Snapshot) -> None:
+        super().adopt(initial)
         self._carry = None
 
     def snapshot(self) -> Snapshot:

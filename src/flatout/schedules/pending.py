@@ -42,18 +42,25 @@ class Pending:
         extras = fields.pop("extras")
         arrays = {prefix + n: np.array(array) for n, array in fields.items() if array is not None}
         arrays |= {f"{prefix}extras/{name}": np.array(array) for name, array in extras.items()}
-        arrays[prefix + "ended_episodes"] = np.array(self.episodes, np.float64).reshape(-1, 4)
+        numbers = [episode[:4] for episode in self.episodes]
+        arrays[prefix + "ended_episodes"] = np.array(numbers, np.float64).reshape(-1, 4)
         for index, (_, last, first) in enumerate(self.restarted):
             arrays[f"{prefix}restarted/{index}"] = np.stack([last, first])
         envs = [env for env, _, _ in self.restarted]
-        return arrays, {"version": self.version, "steps": self.steps, "restarted": envs}
+        data = {"version": self.version, "steps": self.steps, "restarted": envs}
+        return arrays, data | {"infos": [episode.info for episode in self.episodes]}
 
     def ended(self) -> Episodes:
         """The episodes that ended in it."""
         if not self.episodes:
             return NO_EPISODES
-        env, total, length, q_max = zip(*self.episodes, strict=True)
+        env, total, length, q_max, _ = zip(*self.episodes, strict=True)
         return Episodes(np.array(env), np.array(total), np.array(length), np.array(q_max))
+
+    def infos(self) -> list[dict[str, float] | None]:
+        """The scalars of their final `info`, if any has some."""
+        infos = [episode.info for episode in self.episodes]
+        return infos if any(infos) else []
 
     def truncate(self, env: int, last_obs: np.ndarray, first_obs: np.ndarray) -> None:
         """See `Buffer.truncate`."""
@@ -86,9 +93,12 @@ class Pending:
             **{name: arrays.get(prefix + name) for name in Trajectory._fields if name != "extras"},
             extras={n.removeprefix(extras): a for n, a in arrays.items() if n.startswith(extras)},
         )
+        ended = arrays[prefix + "ended_episodes"]
+        infos = data.get("infos") or [None] * len(ended)
+        infos = [info and {str(k): float(v) for k, v in info.items()} for info in infos]
         episodes = [
-            Episode(int(env), float(total), int(length), float(q_max))
-            for env, total, length, q_max in arrays[prefix + "ended_episodes"]
+            Episode(int(env), float(total), int(length), float(q_max), info)
+            for (env, total, length, q_max), info in zip(ended, infos, strict=True)
         ]
         restarted = [
             (env, *arrays[f"{prefix}restarted/{index}"])

@@ -119,10 +119,20 @@ class RunFolder:
             for name in AGENT_FILES:
                 (self.path / name).unlink(missing_ok=True)
 
-    def write_config(self, config: TrainConfig, placement: str) -> None:
+    @property
+    def parent(self) -> str | None:
+        """The run that this one started from, as its ``config.json`` names it."""
+        try:
+            parent = json.loads(nofollow.read(self.path / "config.json", 1, MOST_CONFIG))["parent"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return parent if isinstance(parent, str) else None
+
+    def write_config(self, config: TrainConfig, placement: str, parent: str | None = None) -> None:
         """Write ``config.json``, signed with this user's key."""
         values = {"format": FORMAT, "algorithm": config.algorithm, "settings": config.flat()}
-        self.write_json("config.json", values | {"placement": placement}, signing.RUN)
+        values |= {"placement": placement, "parent": parent}
+        self.write_json("config.json", values, signing.RUN)
 
     def write_json(self, name: str, value: dict[str, Any], sign: str | None = None) -> None:
         """Write a JSON file atomically, signed if `sign` names a kind of signature."""

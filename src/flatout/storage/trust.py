@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -158,7 +159,8 @@ def _places(module: str, path: Sequence[str]) -> list[str]:
         name = ".".join(names[:count])
         spec = None if search is None else PathFinder.find_spec(name, search)
         if spec is None and count == 1:
-            spec = importlib.util.find_spec(name)  # editable installations
+            with suppress(ValueError):  # a script's __main__ has none
+                spec = importlib.util.find_spec(name)  # editable installations
         if spec is None:
             return paths
         search = spec.submodule_search_locations

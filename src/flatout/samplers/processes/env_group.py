@@ -33,7 +33,7 @@ class WorkerEnvGroup:
         self._actions, self._active = arena["actions"][columns], arena["active"][columns]
         self._flags, self._finals = arena["flags"][columns], arena["finals"][columns]
         self._returns, self._lengths = arena["returns"][columns], arena["lengths"][columns]
-        self._counters = arena["counters"][columns]
+        self._counters, self._infos = arena["counters"][columns], arena["infos"][columns]
         self._last_step = (0, 0, False)
         self._waiting: list[Worker] = []
         self._losses: list[WorkerLost] = []
@@ -84,7 +84,8 @@ class WorkerEnvGroup:
         return self._pool.work(self._workers)
 
     def finished(self, env: int) -> Episode:
-        return Episode(self.first + env, float(self._returns[env]), int(self._lengths[env]))
+        total, length = float(self._returns[env]), int(self._lengths[env])
+        return Episode(self.first + env, total, length, info=protocol.read_info(self._infos[env]))
 
     def counters(self) -> EnvCounters:
         since, episode, origin = self._counters.T.tolist()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import socket
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from flatout.samplers.processes.shared_memory import Fields
 from flatout.types import UserCode
@@ -48,6 +51,9 @@ ENV_S, ACT_S, TURNS, SQUARE = range(4)
 TERMINATED, TRUNCATED, LIFE_LOST, ENDED = 1, 2, 4, 8
 """Bits of an environment's flags after a step."""
 
+INFO_BYTES = 1024
+"""Room for the scalars of a final `info`, as JSON after its length (two bytes)."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -80,6 +86,21 @@ class Job:
     def columns(self) -> slice:
         """Its environments in the run's arrays."""
         return slice(self.first, self.first + self.count)
+
+
+def write_info(row: np.ndarray, info: dict[str, float] | None) -> None:
+    """Write an episode's final scalars to a row of bytes: the first ones, where all do not fit."""
+    text = json.dumps(info).encode() if info else b""
+    while info and len(text) > INFO_BYTES - 2:
+        info = dict(list(info.items())[:-1])
+        text = json.dumps(info).encode()
+    row[: 2 + len(text)] = np.frombuffer(len(text).to_bytes(2, "little") + text, np.uint8)
+
+
+def read_info(row: np.ndarray) -> dict[str, float] | None:
+    """What `write_info` wrote."""
+    size = int.from_bytes(row[:2].tobytes(), "little")
+    return json.loads(row[2 : 2 + size].tobytes()) if size else None
 
 
 def long(data: bytes) -> bytes:

@@ -57,6 +57,7 @@ class Stepper:
         self._lengths = arena["lengths"][columns]
         self._counters = arena["counters"][columns]
         self._returns = arena["returns"][columns]
+        self._infos = arena["infos"][columns]
 
     def step(self, slot: int, t: int, partly: int) -> None:
         """Step t of a trajectory: from row t to row t + 1."""
@@ -99,6 +100,7 @@ class Stepper:
         episode = self.envs.finished(env)
         self._returns[env] = episode.episode_return
         self._lengths[env] = episode.length
+        protocol.write_info(self._infos[env], episode.info)
 
     def _publish(self, all_counters: bool) -> None:
         envs = self.envs

@@ -1,0 +1,105 @@
+"""Stable-Baselines3's way to make an agent, in Flatout's settings; see docs/coming-from.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flatout.config.aliases import REFUSED, RENAMED, meant
+from flatout.errors import UsageError, nearest, short
+
+POLICIES = {"MlpPolicy": "mlp", "CnnPolicy": "nature"}
+"""The network that a policy's name stands for."""
+
+
+def translated(
+    first: Sequence[Any], env: Any, given: Mapping[str, Any], names: Sequence[str]
+) -> tuple[Any, dict[str, Any], int]:
+    """The environment, settings by their own names, and `verbose`.
+
+    Args:
+        first: positional arguments: an environment, after a policy's name or without one.
+        env, given: keyword arguments.
+        names: of the settings that there are.
+
+    Raises:
+        UsageError: what has no counterpart, with what to do instead; or a setting given twice.
+    """
+    settings = {name: value for name, value in given.items() if name in names or name == "preset"}
+    others = {name: value for name, value in given.items() if name not in settings}
+
+    def take(name: str, value: Any, setting: str) -> None:
+        if setting in settings:
+            raise UsageError(f"{name} and {setting} are one setting: give one of them.")
+        settings[setting] = value
+
+    verbose = others.pop("verbose", 0)
+    policy = others.pop("policy", None)
+    rest = list(first)
+    if policy is None and rest and isinstance(rest[0], str) and rest[0].endswith("Policy"):
+        policy = rest.pop(0)
+    if rest and env is None:
+        env = rest.pop(0)
+    if rest:
+        raise UsageError(
+            f"an agent is made with one environment: {short(rest[0])} is one argument too many; "
+            "settings are given by their names."
+        )
+    if policy is not None:
+        if policy not in POLICIES:
+            raise UsageError(
+                f"the policy {short(policy)} is none of {', '.join(POLICIES)}; pass network= for "
+                f"one of your own.{nearest(str(policy), POLICIES)}"
+            )
+        settings.setdefault("network", POLICIES[policy])
+    if "device" in others:
+        take("device", _placement(str(others.pop("device"))), "placement")
+    kwargs = others.pop("policy_kwargs", None)
+    if not isinstance(kwargs, Mapping | None):
+        raise UsageError(f"policy_kwargs = {short(kwargs)} is not a dict.")
+    others |= {} if kwargs is None else {f"policy_kwargs {n}": v for n, v in kwargs.items()}
+    for name, value in others.items():
+        plain = name.removeprefix("policy_kwargs ")
+        setting = RENAMED.get(plain, plain)
+        if plain in ("net_arch", "activation_fn"):
+            value = _hidden(value) if plain == "net_arch" else _activation(value)
+        if plain in REFUSED:
+            raise UsageError(f"{name}= is not a setting here. Instead: {REFUSED[plain]}.")
+        if setting == "env":
+            env = value if env is None else env
+        elif setting in names:
+            take(name, value, setting)
+        else:
+            raise UsageError(f"unknown setting {name[:200]!r}.{meant(plain[:200], names)}")
+    return env, settings, verbose
+
+
+def _placement(device: str) -> str:
+    """PyTorch's name of a device as a placement."""
+    match = re.fullmatch(r"(cuda|gpu)(?::(\d+))?", device)
+    if device in ("auto", "cpu"):
+        return device
+    if match is None:
+        raise UsageError(
+            f"device = {device[:60]!r} is none of auto, cpu, cuda and cuda:0; placement= says more."
+        )
+    return f"act=gpu:{match[2]} learn=gpu:{match[2]}" if match[2] else "gpu"
+
+
+def _hidden(layers: Any) -> Any:
+    """Widths of hidden layers: `net_arch` as a list, or as a dict of equal lists."""
+    if not isinstance(layers, Mapping):
+        return layers
+    lists = [list(widths) for widths in layers.values()]
+    if not lists or any(widths != lists[0] for widths in lists):
+        raise UsageError(
+            f"net_arch = {short(layers)}: actor and critic have hidden layers of equal widths; "
+            "pass hidden=[64, 64], or network= for one of your own."
+        )
+    return lists[0]
+
+
+def _activation(function: Any) -> str:
+    """The name of an activation: that of PyTorch's class, or of a function."""
+    return str(getattr(function, "__name__", function)).lower()

@@ -1,0 +1,169 @@
+"""Callbacks that are often wanted; docs/callbacks.md shows how to write one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flatout.errors import UsageError
+from flatout.run.callbacks import Callback, Run
+
+
+class StopOnReward(Callback):
+    """Stop once the mean return reaches a threshold.
+
+    Args:
+        threshold: of the last 100 training episodes, never before 100 have ended.
+        evaluation: of an evaluation instead (`eval_every`).
+    """
+
+    def __init__(self, threshold: float, evaluation: bool = False) -> None:
+        self._threshold, self._evaluation = threshold, evaluation
+
+    def on_start(self, run: Run) -> None:
+        _need_evaluations(self, run, self._evaluation)
+
+    def on_iteration(self, run: Run) -> bool | None:
+        mean = None if self._evaluation else run.progress.return_mean_100
+        return None if mean is None else mean < self._threshold
+
+    def on_evaluation(self, run: Run) -> bool | None:
+        return run.metrics["eval/return_mean"] < self._threshold if self._evaluation else None
+
+
+class StopOnNoImprovement(Callback):
+    """Stop after `patience` evaluations in a row without a new best return.
+
+    Args:
+        patience: evaluations.
+        least: by which a return must exceed the best so far.
+    """
+
+    def __init__(self, patience: int, least: float = 0.0) -> None:
+        self._patience, self._least = patience, least
+        self._best, self._since = -math.inf, 0
+
+    def on_start(self, run: Run) -> None:
+        _need_evaluations(self, run, True)
+
+    def on_evaluation(self, run: Run) -> bool:
+        mean = run.metrics["eval/return_mean"]
+        better = self._best == -math.inf or mean > self._best + self._least
+        self._best, self._since = (mean, 0) if better else (self._best, self._since + 1)
+        return self._since < self._patience
+
+    def state(self) -> dict[str, Any]:
+        best = None if self._best == -math.inf else self._best
+        return {"best": best, "since": self._since}
+
+    def restore(self, values: dict[str, Any]) -> None:
+        best, self._since = values["best"], int(values["since"])
+        self._best = -math.inf if best is None else float(best)
+
+
+class StopOnTime(Callback):
+    """Stop after so many seconds of the run, earlier parts of a resumed one counted.
+
+    Time is not what it was: this alone ends runs of the same seed at different steps.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def on_iteration(self, run: Run) -> bool:
+        return run.wall_s < self._seconds
+
+
+class _Every(Callback):
+    """Something every so many environment steps, at the first iteration's end at or after each."""
+
+    def __init__(self, every: int) -> None:
+        if every < 1:
+            raise UsageError(f"{type(self).__name__}: every = {every} is no number of steps.")
+        self._every, self._next = every, every
+
+    def on_iteration(self, run: Run) -> None:
+        if run.progress.steps >= self._next:
+            self._next = (run.progress.steps // self._every + 1) * self._every
+            self.due(run)
+
+    def due(self, run: Run) -> None:
+        """It is time."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Any]:
+        return {"next": self._next}
+
+    def restore(self, values: dict[str, Any]) -> None:
+        self._next = int(values["next"])
+
+
+class Evaluate(_Every):
+    """Evaluate with a function of one's own.
+
+    Args:
+        function: ``(agent) -> number``, or numbers by name; logged as ``eval/NAME``.
+        every: environment steps.
+        name: of a single number.
+    """
+
+    def __init__(
+        self, function: Callable[[Any], float | Mapping[str, float]], every: int,
+        name: str = "score",
+    ) -> None:  # fmt: skip
+        super().__init__(every)
+        self._function, self._name = function, name
+
+    def due(self, run: Run) -> None:
+        found = self._function(run.agent)
+        for name, value in (found if isinstance(found, Mapping) else {self._name: found}).items():
+            run.log(f"eval/{name}", value)
+
+
+class SaveEvery(_Every):
+    """Save the agent every so many environment steps, as ``agent_STEP.safetensors``.
+
+    Args:
+        every: environment steps.
+        folder: where; by default the run folder.
+    """
+
+    kind, ending = "agent", "safetensors"
+
+    def __init__(self, every: int, folder: str | Path | None = None) -> None:
+        super().__init__(every)
+        self._folder = None if folder is None else Path(folder)
+
+    def on_start(self, run: Run) -> None:
+        if self._folder is None and run.folder is None:
+            raise UsageError(f"{type(self).__name__} needs a folder, or a run with run_dir.")
+
+    def due(self, run: Run) -> None:
+        folder = self._folder or run.folder
+        assert folder is not None
+        folder.mkdir(parents=True, exist_ok=True)
+        self.write(run, folder / f"{self.kind}_{run.progress.steps:012d}.{self.ending}")
+
+    def write(self, run: Run, path: Path) -> None:
+        """Write the file."""
+        run.agent.save(path)
+
+
+class RecordEvery(SaveEvery):
+    """Record an episode every so many environment steps, as ``video_STEP.gif``; arguments as of
+    `SaveEvery`."""
+
+    kind, ending = "video", "gif"
+
+    def write(self, run: Run, path: Path) -> None:
+        run.agent.record(path)
+
+
+def _need_evaluations(callback: Callback, run: Run, needed: bool) -> None:
+    if needed and not run.config.run.eval_every:
+        raise UsageError(
+            f"{type(callback).__name__} looks at evaluations, and this run has none: give the "
+            "agent eval_every=10_000, say."
+        )

@@ -1,0 +1,85 @@
+"""What `help` and editors say of an agent's class, made from the settings when it is asked for."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any
+
+from flatout.config.settings import parts_of
+from flatout.config.values import hints
+
+FIRST = {
+    "env": "a Gymnasium id, module:factory, an environment object, a flatout.DeviceEnv, or a "
+    "function that makes environments.",
+    "network": "a torso's name, or a function (key, observation_shape) -> equinox.Module.",
+    "preset": "tuned settings by name, which the others change.",
+}
+"""Arguments that are no fields of the settings' classes, or more than these."""
+
+
+class Signature:
+    """``__signature__`` of a class of agents: every setting with its default."""
+
+    def __get__(self, agent: Any, kind: type[Any]) -> inspect.Signature:
+        """Raises `AttributeError` for a class with an ``__init__`` of its own, or no algorithm."""
+        if not kind.algorithm or any("__init__" in vars(one) for one in kind.__mro__[:-2]):
+            raise AttributeError("__signature__")
+        made = inspect.Parameter
+        first = [
+            made("env", made.POSITIONAL_OR_KEYWORD, default=None), made("rest", made.VAR_POSITIONAL)
+        ]  # fmt: skip
+        rest = [
+            made(name, made.KEYWORD_ONLY, default=default)
+            for name, (default, _) in described(kind.algorithm).items()
+            if name != "env"
+        ]
+        return inspect.Signature([*first, *rest])
+
+
+class Documentation:
+    """``__doc__`` of a class of agents: its own, then every setting's."""
+
+    def __init__(self, own: str, algorithm: str) -> None:
+        self._own, self._algorithm = own, algorithm
+
+    def __get__(self, agent: Any, kind: type[Any]) -> str:
+        lines = [self._own, "", "Args:"]
+        for name, (default, text) in described(self._algorithm).items():
+            entry = f"{name} = {default!r}: {text}"
+            lines += textwrap.wrap(entry, 96, initial_indent="    ", subsequent_indent="        ")
+        return "\n".join(lines) + "\n"
+
+
+@functools.cache
+def described(algorithm: str) -> dict[str, tuple[Any, str]]:
+    """Of each argument its default and what it means, the algorithm's own settings first."""
+    environment, network, hyper, run = parts_of(algorithm)
+    found = {name: (None, text) for name, text in FIRST.items()}
+    for part in (hyper, environment, network, run):
+        texts = sentences(part)
+        for spec in fields(part):
+            made = spec.default_factory
+            default = spec.default if made is MISSING else made()
+            default = hyper.defaults.get(spec.name, default)
+            found.setdefault(spec.name, (default, texts.get(spec.name, "")))
+    return found
+
+
+def sentences(part: type) -> dict[str, str]:
+    """What stands under each field of a config class and of those that it extends."""
+    found: dict[str, str] = {}
+    for kind in reversed(part.__mro__):
+        if not is_dataclass(kind):
+            continue
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, below in zip(tree.body, tree.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                text = below.value if isinstance(below, ast.Expr) else None
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    found[field.target.id] = " ".join(text.value.split())
+    return {name: found.get(name, "") for name in hints(part)}

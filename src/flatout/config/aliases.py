@@ -1,0 +1,67 @@
+"""What other libraries call settings: docs/coming-from.md shows these tables."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+from flatout.errors import nearest
+
+RENAMED: dict[str, str] = {
+    # Stable-Baselines3
+    "lr": "learning_rate", "total_timesteps": "steps", "n_envs": "envs",
+    "n_eval_episodes": "eval_episodes", "eval_freq": "eval_every", "save_freq": "checkpoint_every",
+    # CleanRL
+    "env_id": "env", "num_envs": "envs", "num_steps": "n_steps", "update_epochs": "n_epochs",
+    "minibatch_size": "batch_size", "clip_coef": "clip_range", "norm_adv": "normalize_advantage",
+    "start_e": "exploration_initial_eps", "end_e": "exploration_final_eps",
+    "train_frequency": "train_freq", "target_network_frequency": "target_update_interval",
+    "policy_lr": "learning_rate", "q_lr": "critic_learning_rate",
+    "policy_noise": "target_policy_noise", "noise_clip": "target_noise_clip",
+    "exploration_noise": "action_noise", "wandb_project_name": "wandb",
+    # elsewhere
+    "entropy_coef": "ent_coef", "value_coef": "vf_coef", "discount": "gamma", "lam": "gae_lambda",
+    "hidden_sizes": "hidden", "net_arch": "hidden", "activation_fn": "activation",
+    "timesteps": "steps", "log_dir": "run_dir", "random_seed": "seed",
+}  # fmt: skip
+"""Another name of a setting, with the same meaning and unit."""
+
+REFUSED: dict[str, str] = {
+    "tensorboard_log": "run_dir keeps TensorBoard events with everything else of a run",
+    "stats_window_size": "training returns are means over the last 100 episodes; leave it out",
+    "use_sde": "state-dependent exploration is not available; leave it out",
+    "sde_sample_freq": "state-dependent exploration is not available; leave it out",
+    "optimize_memory_usage": "replay always keeps each frame once; leave it out",
+    "replay_buffer_class": "prioritized, n_step and buffer_size say what replay is",
+    "replay_buffer_kwargs": "prioritized, n_step and buffer_size say what replay is",
+    "rollout_buffer_class": "n_steps says what a rollout is",
+    "rollout_buffer_kwargs": "n_steps says what a rollout is",
+    "num_minibatches": "batch_size is the transitions of a minibatch: n_steps x envs / minibatches",
+    "anneal_lr": "learning_rate lin_0.0003 falls to 0 over the run",
+    "clip_vloss": "clip_range_vf 0.2 clips the value's change",
+    "log_interval": "log_every counts environment steps",
+    "capture_video": "flatout.RecordEvery, or flatout eval RUN_DIR --video",
+    "features_extractor_class": "network takes any Equinox module (examples/2_own_network.py)",
+    "features_extractor_kwargs": "network takes any Equinox module (examples/2_own_network.py)",
+    "optimizer_class": "optimizer, where the algorithm has a choice",
+    "optimizer_kwargs": "adam_eps and optimizer, where the algorithm has a choice",
+    "ortho_init": "layers of ppo and a2c always begin orthogonal; leave it out",
+    "n_critics": "td3 and sac have two critics, ddpg one; leave it out",
+}
+"""What has no counterpart of the same meaning, and what to do instead."""
+
+
+def meant(name: str, names: Collection[str], flag: bool = False) -> str:
+    """`flatout.errors.nearest` for a setting, which may have another library's name.
+
+    Args:
+        flag: names are flags: ``--learning-rate``.
+    """
+    plain = name.removeprefix("--").replace("-", "_")
+    other = RENAMED.get(plain, "")
+    other = "--" + other.replace("_", "-") if flag else other
+    if other in names:
+        return f" Did you mean {other!r}?"
+    if plain in REFUSED:
+        return f" Instead: {REFUSED[plain]}."
+    return nearest(name, difflib.get_close_matches(name, list(names), n=1, cutoff=0.6))

@@ -1,0 +1,260 @@
+"""Callbacks: a user's own code at a run's events, and what it sees of the run."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flatout.config.schema import TrainConfig
+from flatout.errors import CallbackFailure, FlatoutError, UsageError, one_line, short
+from flatout.run.progress import Progress, metric
+from flatout.types import Episode, Metrics
+
+SAVED = "callbacks"
+"""Where a checkpoint's data keeps their states."""
+
+CALLBACK_SHAPE = (
+    "a function callback(progress, metrics), an object of a class of flatout.Callback, or a list "
+    "of these"
+)
+
+
+@dataclass(repr=False)
+class Run:
+    """What a callback sees of a run, always the same object.
+
+    Attributes:
+        agent: it predicts, evaluates and saves with the newest parameters; None where a run has no
+            agent.
+        config: the run's settings.
+        folder: where the run is kept, or None.
+        progress: the run's counters: `steps`, `episodes`, `returns` of the last 100 episodes, ...
+        metrics: the newest iteration's, in `on_evaluation` also the evaluation's, by the names of
+            docs/metrics.md.
+        episode: in `on_episode` the one that ended.
+    """
+
+    agent: Any
+    config: TrainConfig
+    folder: Path | None
+    progress: Progress
+    _wall: Callable[[], float]
+    episode: Episode | None = None
+    stopped: bool = False
+    _newest: Metrics | None = None
+    _episodes: list[Episode] | None = None
+    _evaluation: dict[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        values = {} if self._newest is None else self._newest.values
+        return {metric(name): value for name, value in values.items()} | self._evaluation
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """The episodes that ended in the newest iteration, with the scalars of their final
+        `info`."""
+        if self._episodes is None and self._newest is not None:
+            columns = (array.tolist() for array in self._newest.episodes)
+            found = [Episode(*one, info={}) for one in zip(*columns, strict=True)]
+            for number, info in enumerate(self._newest.infos):
+                found[number] = found[number]._replace(info=info or {})
+            self._episodes = found
+        return self._episodes or []
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds of the whole run so far, earlier parts of a resumed run counted."""
+        return self._wall()
+
+    def log(self, name: str, value: float) -> None:
+        """Log one number: rows of metrics hold its mean since the row before.
+
+        Args:
+            name: such as ``"my/metric"``.
+
+        Raises:
+            UsageError: no number.
+        """
+        try:
+            number = float(value) if np.ndim(value) == 0 and not isinstance(value, str) else None
+        except (TypeError, ValueError):
+            number = None
+        if number is None or not isinstance(name, str) or not name:
+            raise UsageError(f"run.log({short(name)}, {short(value)}): a metric is one number.")
+        total, count = self.progress.logged.get(name, (0.0, 0.0))
+        self.progress.logged[name] = [total + number, count + 1.0]
+
+    def stop(self) -> None:
+        """End the run at this iteration's boundary: it is saved, and may be gone on with."""
+        self.stopped = True
+
+
+class Callback:
+    """Base of callbacks: override what you need. What returns False stops the run, as `run.stop`.
+
+    Between two checkpoints of a run that is killed, events come again after it was resumed. So
+    that a resumed run does what the whole one would have done, a callback that counts or compares
+    gives what it knows as plain data in `state`.
+    """
+
+    def on_start(self, run: Run) -> Any:
+        """Training begins or goes on; `restore` was called before."""
+
+    def on_iteration(self, run: Run) -> Any:
+        """A trajectory was collected and learned from."""
+
+    def on_episode(self, run: Run) -> Any:
+        """`run.episode` ended in the iteration, at whose end this is called for each."""
+
+    def on_evaluation(self, run: Run) -> Any:
+        """The run was evaluated (`eval_every`)."""
+
+    def on_checkpoint(self, run: Run) -> Any:
+        """A checkpoint that is due will be written now, with what this changes."""
+
+    def on_end(self, run: Run) -> Any:
+        """Training ends, for whatever reason but a failure."""
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs in another process: plain JSON data, kept in checkpoints."""
+        return {}
+
+    def restore(self, values: dict[str, Any]) -> None:
+        """Take over what `state` gave."""
+
+
+class _Function(Callback):
+    """``callback(progress, metrics)``."""
+
+    def __init__(self, function: Callable[[Progress, dict[str, float]], Any]) -> None:
+        self._function = function
+        self.name = getattr(function, "__qualname__", type(function).__name__)
+
+    def on_iteration(self, run: Run) -> Any:
+        return self._function(run.progress, run.metrics)
+
+
+CallbackLike = Callback | Callable[[Progress, dict[str, float]], Any]
+"""What `learn` takes, or a list of it."""
+
+
+class Callbacks:
+    """All callbacks of a run, in their order.
+
+    Args:
+        given: as `CALLBACK_SHAPE` says.
+
+    Raises:
+        UsageError: it is something else.
+    """
+
+    def __init__(self, given: CallbackLike | Sequence[CallbackLike]) -> None:
+        self._all = [
+            _callback(one) for one in (given if isinstance(given, list | tuple) else [given])
+        ]
+        self._each = [one for one in self._all if type(one).on_episode is not Callback.on_episode]
+        self.run: Run | None = None
+
+    def start(self, run: Run, saved: Any) -> list[str]:
+        """Begin; `saved` is what `state` gave, if the run goes on. Returns notes."""
+        self.run = run
+        notes = self._restore(saved)
+        self.state()  # what cannot be saved is told at once
+        self.tell("on_start")
+        return notes
+
+    def iteration(self, metrics: Metrics) -> None:
+        """Tell of an iteration and of the episodes that ended in it."""
+        run = self.run
+        assert run is not None
+        run._newest, run._episodes = metrics, None
+        self.tell("on_iteration")
+        for episode in run.episodes if self._each else ():
+            run.episode = episode
+            self.tell("on_episode", self._each)
+        run.episode = None
+
+    def evaluation(self, row: dict[str, float]) -> None:
+        """Tell of an evaluation."""
+        assert self.run is not None
+        self.run._evaluation = row
+        self.tell("on_evaluation")
+        self.run._evaluation = {}
+
+    def tell(self, event: str, those: Sequence[Callback] | None = None) -> None:
+        """Call a method of all.
+
+        Raises:
+            CallbackFailure: one raised: which, where, and what.
+        """
+        run = self.run
+        assert run is not None
+        for callback in self._all if those is None else those:
+            try:
+                if getattr(callback, event)(run) is False:
+                    run.stop()
+            except Exception as error:  # a user's callback may raise anything
+                raise _failure(callback, event, error) from error
+
+    def state(self) -> list[list[Any]]:
+        """Names and states, as a checkpoint keeps them.
+
+        Raises:
+            CallbackFailure: a state is no plain data.
+        """
+        states: list[list[Any]] = []
+        for callback in self._all:
+            try:
+                values = callback.state()
+                if json.loads(json.dumps(values)) != values:
+                    raise TypeError("it is not the same after json.loads(json.dumps(...))")
+            except Exception as error:  # a user's callback may raise anything
+                raise _failure(callback, "state", error) from error
+            states.append([_name(callback), values])
+        return states
+
+    def _restore(self, saved: Any) -> list[str]:
+        if saved is None:
+            return []
+        names = [_name(callback) for callback in self._all]
+        if [name for name, _ in saved] != names:
+            were = ", ".join(str(name)[:60] for name, _ in saved) or "none"
+            return [f"the callbacks begin anew: they were {were}, and are {', '.join(names)}"]
+        for callback, (_, values) in zip(self._all, saved, strict=True):
+            try:
+                callback.restore(values)
+            except Exception as error:  # a user's callback may raise anything
+                raise _failure(callback, "restore", error) from error
+        return []
+
+
+def _callback(given: Any) -> Callback:
+    if isinstance(given, Callback):
+        return given
+    if callable(given) and not isinstance(given, type):
+        return _Function(given)
+    what = f"the class {given.__name__}" if isinstance(given, type) else f"{short(given)}"
+    raise UsageError(f"callback= takes {CALLBACK_SHAPE}, not {what}.")
+
+
+def _name(callback: Callback) -> str:
+    return callback.name if isinstance(callback, _Function) else type(callback).__qualname__
+
+
+def _failure(callback: Callback, event: str, error: Exception) -> CallbackFailure:
+    """The sentence for an exception out of a callback, with where it was raised."""
+    where = "" if isinstance(callback, _Function) else f" in {event}"
+    if isinstance(error, FlatoutError):  # a sentence already
+        return CallbackFailure(f"the callback {_name(callback)} failed{where}: {error}")
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return CallbackFailure(
+        f"the callback {_name(callback)} raised {type(error).__name__}{where}: {one_line(error)} "
+        f"({frame.filename}:{frame.lineno})."
+    )

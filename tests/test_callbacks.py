@@ -1,0 +1,357 @@
+"""Callbacks: what they see, what they log, how they stop a run, and what is resumed of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from flatout import (
+    PPO,
+    Callback,
+    Evaluate,
+    FlatoutError,
+    RecordEvery,
+    Run,
+    SaveEvery,
+    StopOnNoImprovement,
+    StopOnReward,
+    StopOnTime,
+    UsageError,
+)
+from flatout.storage import checkpoint
+
+ITERATION = 64
+SETTINGS: dict[str, Any] = {
+    "envs": 2, "n_steps": 32, "batch_size": 64, "n_epochs": 1, "seed": 1, "placement": "cpu",
+    "tensorboard": False,
+}  # fmt: skip
+OBS = np.random.default_rng(0).uniform(-0.2, 0.2, (16, 4)).astype(np.float32)
+
+
+class Goal(gym.Env[Any, Any]):
+    """Four steps; reached if the last action was 1. The final info has what is no scalar, too."""
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.step_ = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.step_ += 1
+        over = self.step_ == 4
+        info = {"is_success": bool(action), "twice": np.float64(2 * action), "text": "no",
+                "many": np.zeros(3)} if over else {"is_success": True}  # fmt: skip
+        return np.full(2, self.step_ / 4, np.float32), float(action), over, False, info
+
+
+class Recorder(Callback):
+    """Notes every event and what is seen then."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int]] = []
+        self.episodes: list[Any] = []
+
+    def on_start(self, run: Run) -> None:
+        self.events.append(("start", run.progress.steps))
+
+    def on_iteration(self, run: Run) -> None:
+        self.events.append(("iteration", run.progress.steps))
+        assert np.isfinite(run.metrics["train/policy_loss"])
+        assert len(run.episodes) <= run.progress.episodes
+
+    def on_episode(self, run: Run) -> None:
+        assert run.episode in run.episodes
+        self.episodes.append(run.episode)
+
+    def on_evaluation(self, run: Run) -> None:
+        self.events.append(("evaluation", run.progress.steps))
+        assert run.metrics["eval/return_mean"] > 0
+
+    def on_checkpoint(self, run: Run) -> None:
+        self.events.append(("checkpoint", run.progress.steps))
+
+    def on_end(self, run: Run) -> None:
+        self.events.append(("end", run.progress.steps))
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_every_event_comes_when_it_is_due(tmp_path: Path) -> None:
+    seen = Recorder()
+    agent = PPO("CartPole-v1", eval_every=128, eval_episodes=1, checkpoint_every=128, **SETTINGS)
+    agent.learn(256, callback=seen, run_dir=tmp_path / "run")
+    assert seen.events == [
+        ("start", 0), ("iteration", 64), ("iteration", 128), ("evaluation", 128),
+        ("checkpoint", 128), ("iteration", 192), ("iteration", 256), ("evaluation", 256),
+        ("checkpoint", 256), ("end", 256),
+    ]  # fmt: skip
+    assert len(seen.episodes) == agent.summary["episodes"] > 0
+    assert all(one.episode_return == one.length for one in seen.episodes)
+
+
+@pytest.mark.parametrize(
+    "placement",
+    [
+        "cpu", "schedule=overlapped",
+        pytest.param("sampler=processes workers=2x1", marks=pytest.mark.slow),
+        pytest.param("sampler=processes workers=2x1 inference=local", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_episodes_have_the_scalars_of_their_final_info(placement: str, tmp_path: Path) -> None:
+    seen = Recorder()
+    agent = PPO(Goal, **SETTINGS | {"placement": placement})
+    agent.learn(128, callback=seen, run_dir=tmp_path / "run")
+    assert len(seen.episodes) == 128 // 4
+    for one in seen.episodes:
+        assert set(one.info) == {"is_success", "twice"}
+        assert one.info["twice"] == 2 * one.info["is_success"]
+    reached = [one.info["is_success"] for one in seen.episodes]
+    assert set(reached) == {0.0, 1.0}
+    assert rows(tmp_path / "run")[-1]["rollout/success_rate"] == pytest.approx(np.mean(reached))
+
+
+def test_the_agent_acts_with_what_it_has_learned_until_now() -> None:
+    outputs: list[np.ndarray] = []
+    agent = PPO("CartPole-v1", **SETTINGS | {"learning_rate": 0.01, "n_epochs": 10})
+
+    def callback(progress: Any, metrics: Any) -> None:
+        outputs.append(np.array(agent.predict(OBS, deterministic=False)))
+
+    def look(run: Any) -> None:
+        arrays.append({n: a.copy() for n, a in run.agent._acting.arrays.items()})
+
+    class Looks(Callback):
+        def on_iteration(self, run: Run) -> None:
+            look(run)
+
+    arrays: list[dict[str, np.ndarray]] = []
+    agent.learn(256, callback=[callback, Looks()])
+    name = next(n for n in arrays[0] if "networks" in n and arrays[0][n].size > 10)
+    assert all(np.abs(a[name] - b[name]).max() > 1e-4 for a, b in itertools.pairwise(arrays))
+    final = agent._acting.arrays
+    assert final is not None
+    np.testing.assert_array_equal(final[name], arrays[-1][name])
+    assert len(outputs) == 4
+
+
+@pytest.mark.bits
+def test_looking_at_a_compiled_loop_changes_nothing(tmp_path: Path) -> None:
+    """The loop makes several iterations at once, and goes back to the one that is looked at."""
+
+    class Looks(Callback):
+        def __init__(self) -> None:
+            self.seen: list[tuple[int, float]] = []
+
+        def on_iteration(self, run: Run) -> None:
+            if run.progress.iterations % 3 == 0:
+                run.agent.predict(OBS)
+                counters = run.agent._acting.arrays
+                steps = next(a for n, a in counters.items() if n.endswith("counters.step"))
+                self.seen.append((run.progress.steps, float(steps)))
+
+    settings = SETTINGS | {"env_backend": "device", "placement": "cpu"}
+    looks = Looks()
+    watched = PPO("CartPole-v1", **settings).learn(1280, callback=looks)
+    plain = PPO("CartPole-v1", **settings).learn(1280)
+    assert looks.seen
+    assert all(steps == counted for steps, counted in looks.seen)
+    assert watched.summary["iterations"] == plain.summary["iterations"] == 20
+    one, other = watched._acting.arrays, plain._acting.arrays
+    assert one is not None
+    assert other is not None
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_what_is_logged_is_in_the_rows_as_means(tmp_path: Path) -> None:
+    class Logs(Callback):
+        def on_iteration(self, run: Run) -> None:
+            run.log("my/steps", run.progress.steps)
+
+        def on_end(self, run: Run) -> None:
+            run.log("my/last", np.float32(0.5))
+
+    run = tmp_path / "run"
+    settings = SETTINGS | {"tensorboard": True, "log_every": 128}
+    PPO("CartPole-v1", **settings).learn(256, callback=Logs(), run_dir=run)
+    found = rows(run)
+    assert [row.get("my/steps") for row in found] == [64, 128, 224, None]
+    assert found[-1]["my/last"] == 0.5
+    events = next(run.glob("events.out.tfevents*")).read_bytes()
+    assert b"my/steps" in events
+    assert b"my/last" in events
+
+
+class Raises(Callback):
+    def __init__(self, event: str, what: Any) -> None:
+        self.event, self.what = event, what
+        setattr(self, event, self.raises)
+
+    def raises(self, run: Run) -> None:
+        if self.event != "on_iteration" or run.progress.iterations == 2:
+            self.what(run)
+
+
+def fails(run: Run) -> None:
+    raise LookupError("mine\nand more")
+
+
+@pytest.mark.parametrize(
+    ("event", "what", "words"),
+    [
+        ("on_start", fails, r"Raises raised LookupError in on_start: mine and more \(.*:\d+\)"),
+        ("on_iteration", fails, "Raises raised LookupError in on_iteration"),
+        ("on_end", fails, "in on_end"),
+        ("on_iteration", lambda run: run.log("a", "b"), r"run\.log\('a', 'b'\).*one number"),
+        ("on_iteration", lambda run: run.log("a", np.zeros(2)), "one number"),
+        ("on_iteration", lambda run: run.log("a", None), "one number"),
+        ("on_iteration", lambda run: run.log("rollout/episodes", 1), "metric of Flatout's own"),
+    ],
+)
+def test_a_callback_that_fails_is_named_and_the_run_is_saved(
+    event: str, what: Any, words: str, tmp_path: Path
+) -> None:
+    agent = PPO("CartPole-v1", **SETTINGS | {"log_every": 1})
+    with pytest.raises(FlatoutError, match=words) as raised:
+        agent.learn(256, callback=Raises(event, what), run_dir=tmp_path / "run")
+    assert "\n" not in str(raised.value)
+    if event == "on_start":
+        return
+    step = 256 if event == "on_end" else 128
+    saved = checkpoint.latest(tmp_path / "run")
+    assert saved.name == f"step_{step:012d}"
+    agent.predict(OBS)  # it has what was learned until then
+    assert agent.learn(64).summary["steps"] == step + 64
+
+
+@pytest.mark.parametrize(
+    ("callback", "words"),
+    [
+        (3, "not 3"), (StopOnTime, "not the class StopOnTime"), ([StopOnTime(1), "x"], "not 'x'"),
+        (StopOnReward(1, evaluation=True), "StopOnReward looks at evaluations.*eval_every"),
+        (StopOnNoImprovement(1), "eval_every"), (SaveEvery(64), "needs a folder"),
+    ],
+)  # fmt: skip
+def test_what_is_no_callback_here(callback: Any, words: str) -> None:
+    with pytest.raises(FlatoutError, match=words):
+        PPO("CartPole-v1", **SETTINGS).learn(64, callback=callback)
+    with pytest.raises(UsageError, match="every = 0"):
+        SaveEvery(0)
+
+
+# Ready ones
+
+
+def test_ready_callbacks_stop() -> None:
+    def steps(callback: Callback, **settings: Any) -> int:
+        agent = PPO("CartPole-v1", **SETTINGS | {"learning_rate": 0.0001} | settings)
+        return agent.learn(640, callback=callback).summary["steps"]
+
+    evaluated = {"eval_every": 64, "eval_episodes": 2}
+    assert steps(StopOnReward(1.0, evaluation=True), **evaluated) == 64
+    assert steps(StopOnReward(1e6, evaluation=True), **evaluated) == 640
+    assert steps(StopOnNoImprovement(2, least=1e6), **evaluated) == 3 * 64
+    assert steps(StopOnTime(0.0)) == 64
+    assert steps(StopOnReward(1.0)) == 640  # 100 episodes have not ended
+
+
+def test_ready_callbacks_evaluate_save_and_record(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    agent = PPO("CartPole-v1", **SETTINGS | {"log_every": 1})
+    agent.learn(
+        192, run_dir=run,
+        callback=[
+            Evaluate(lambda agent: {"left": float(np.mean(agent.predict(OBS) == 0))}, 128),
+            Evaluate(lambda agent: 2.0, 64), SaveEvery(128), RecordEvery(192, tmp_path / "seen"),
+        ],
+    )  # fmt: skip
+    assert [("eval/left" in row, row["eval/score"]) for row in rows(run)] == [
+        (False, 2.0), (True, 2.0), (False, 2.0),
+    ]  # fmt: skip
+    assert [path.name for path in run.glob("agent_*")] == ["agent_000000000128.safetensors"]
+    PPO.load(run / "agent_000000000128.safetensors").predict(OBS)
+    assert (tmp_path / "seen" / "video_000000000192.gif").read_bytes()[:3] == b"GIF"
+
+
+# Going on
+
+
+class Counts(Callback):
+    """Adds up what it sees, and stops at a number."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self.total, self.events, self._most = 0.0, 0, most
+
+    def on_iteration(self, run: Run) -> Any:
+        self.total += run.metrics["train/policy_loss"]
+        self.events += 1
+        return run.progress.iterations < self._most
+
+    def on_evaluation(self, run: Run) -> None:
+        self.total += run.metrics["eval/return_mean"]
+
+    def on_checkpoint(self, run: Run) -> None:
+        self.events += 1
+
+    def state(self) -> dict[str, Any]:
+        return {"total": self.total, "events": self.events}
+
+    def restore(self, values: dict[str, Any]) -> None:
+        self.total, self.events = values["total"], values["events"]
+
+
+class Dies(Callback):
+    def __init__(self, at: int) -> None:
+        self._at = at
+
+    def on_iteration(self, run: Run) -> None:
+        if run.progress.steps == self._at:
+            raise LookupError("here")
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_state_of_a_callback_is_resumed_exactly(killed: bool, tmp_path: Path) -> None:
+    """By a new agent with new callbacks, as in another process."""
+    settings = SETTINGS | {
+        "eval_every": 128, "eval_episodes": 1, "checkpoint_every": 128, "steps": 384
+    }  # fmt: skip
+    whole, run = Counts(), tmp_path / "run"
+    PPO("CartPole-v1", **settings).learn(callback=whole, run_dir=tmp_path / "whole")
+    with pytest.raises(FlatoutError, match="here"):
+        PPO("CartPole-v1", **settings).learn(callback=[Counts(), Dies(320)], run_dir=run)
+    if killed:  # then nothing had been saved at the end
+        shutil.rmtree(checkpoint.latest(run))
+    again = Counts()
+    agent = PPO.load(run).learn(callback=[again, Dies(0)], run_dir=run)
+    assert agent.summary["steps"] == 384
+    assert (again.total, again.events) == (whole.total, whole.events)
+    assert [row["step"] for row in rows(run)] == [row["step"] for row in rows(tmp_path / "whole")]
+
+
+def test_other_callbacks_begin_anew_and_the_run_says_so(tmp_path: Path) -> None:
+    agent = PPO("CartPole-v1", **SETTINGS).learn(64, callback=Counts(), run_dir=tmp_path / "run")
+    agent.learn(64, callback=[Counts(), StopOnTime(1e6)], run_dir=tmp_path / "run")
+    note = "the callbacks begin anew: they were Counts, and are Counts, StopOnTime"
+    assert note in agent.summary["notes"]
+
+
+def test_states_that_cannot_be_kept_are_told_at_once() -> None:
+    class Bad(Callback):
+        def state(self) -> dict[str, Any]:
+            return {"values": (1, 2)}
+
+    with pytest.raises(FlatoutError, match=r"callback .*Bad raised TypeError in state"):
+        PPO("CartPole-v1", **SETTINGS).learn(64, callback=Bad())

@@ -1,0 +1,213 @@
+"""Learning again, and new runs that start from another's parameters, optimiser and replay."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from flatout import DQN, PPO, CheckpointError, UsageError
+from flatout.storage import checkpoint
+from tests.conftest import Result
+from tests.tiny_envs import Bandit
+
+Cli = Callable[..., Result]
+
+SMALL: dict[str, Any] = {"seed": 1, "placement": "cpu", "tensorboard": False}
+ON: dict[str, Any] = SMALL | {"envs": 2, "n_steps": 32, "batch_size": 64, "n_epochs": 1}
+OFF: dict[str, Any] = SMALL | {
+    "learning_starts": 64, "batch_size": 8, "buffer_size": 512, "train_freq": 16, "envs": 2,
+}  # fmt: skip
+SHAPES = (PPO, ON), (DQN, OFF)
+
+
+def arrays(agent: Any) -> dict[str, np.ndarray]:
+    assert agent._acting.arrays is not None
+    return agent._acting.arrays
+
+
+def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], name)
+
+
+def last(run: Path) -> dict[str, Any]:
+    return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+def made(run: Path) -> dict[str, Any]:
+    return json.loads((run / "config.json").read_text())
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize(("kind", "settings"), SHAPES)
+@pytest.mark.parametrize("kept", [False, True])
+def test_learning_again_is_learning_longer(
+    kind: Any, settings: dict[str, Any], kept: bool, tmp_path: Path
+) -> None:
+    """Counters, optimiser, replay and environments go on; without a folder and in the same one.
+
+    With exploration and rates that do not depend on the run's length, to the last bit."""
+    steady = {"exploration_steps": 128} if kind is DQN else {}
+    whole = kind("CartPole-v1", **settings | steady).learn(384)
+    run = tmp_path / "run" if kept else None
+    agent = kind("CartPole-v1", **settings | steady).learn(128, run_dir=run)
+    assert agent.learn(128, run_dir=run).summary["steps"] == 256
+    agent.learn(128, run_dir=run)
+    for name in ("steps", "updates", "iterations", "episodes"):
+        assert agent.summary[name] == whole.summary[name], name
+    assert_same(arrays(agent), arrays(whole))
+    if run is not None:
+        assert last(run)["step"] == 384
+        assert agent.summary["parent"] is None
+
+
+def test_reset_begins_anew_with_what_was_learned() -> None:
+    agent = DQN("CartPole-v1", **OFF).learn(128)
+    before = arrays(agent)
+    assert agent.summary["updates"] > 0
+    agent.learn(64, reset=True)
+    assert (agent.summary["steps"], agent.summary["updates"]) == (64, 0)  # the warm-up, again
+    assert_same(
+        {n: a for n, a in arrays(agent).items() if "params" in n},
+        {n: a for n, a in before.items() if "params" in n},
+    )
+
+
+def test_what_is_left_of_the_steps_is_the_default() -> None:
+    agent = PPO("CartPole-v1", **ON | {"steps": 192}).learn(64)
+    assert agent.learn().summary["steps"] == 192
+    assert agent.learn().summary["steps"] == 384
+
+
+@pytest.mark.parametrize(("kind", "settings"), SHAPES)
+def test_a_new_run_starts_from_another_with_other_settings(
+    kind: Any, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    run, new = tmp_path / "run", tmp_path / "new"
+    first = kind("CartPole-v1", **settings).learn(256, run_dir=run)
+    agent = kind.load(run, learning_rate=1e-12)
+    assert agent.config.hyper.learning_rate == 1e-12
+    agent.learn(64, run_dir=new)
+    assert (agent.summary["steps"], agent.summary["parent"]) == (64, str(run))
+    config = made(new)
+    assert (config["parent"], config["settings"]["learning_rate"]) == (str(run), 1e-12)
+    assert config["settings"]["seed"] != settings["seed"]
+    start = checkpoint.load(checkpoint.checkpoints(new / "checkpoints")[0])[1]
+    before = arrays(first)
+    learned = [n for n in before if "counters" not in n and ("params" in n or ".opt" in n)]
+    assert learned
+    if kind is PPO:
+        for name in learned:
+            np.testing.assert_array_equal(start.arrays[name], before[name], name)
+        return
+    # Replay came along, so that nothing waits for a warm-up.
+    assert config["settings"]["learning_starts"] == 0
+    assert agent.summary["updates"] == 64 // 16
+    assert agent.summary["last"]["replay_fill"] > 256 / 512
+
+
+def test_the_command_starts_from_a_run(flatout: Cli, tmp_path: Path) -> None:
+    run, new = tmp_path / "run", tmp_path / "new"
+    DQN("CartPole-v1", **OFF).learn(128, run_dir=run)
+    words = ("--learning-rate", 1e-4, "--steps", 64, "--quiet", "--json")
+    done = flatout("train", "--from", run, "--run-dir", new, *words)
+    assert done.code == 0, done.err
+    summary = json.loads(done.out)
+    assert (summary["parent"], summary["steps"], summary["updates"]) == (str(run), 64, 4)
+    assert made(new)["parent"] == str(run)
+    # Killed at once, it goes on from there: it needs the other run no more.
+    for saved in checkpoint.checkpoints(new / "checkpoints")[1:]:
+        shutil.rmtree(saved)
+    shutil.rmtree(run)
+    done = flatout("train", "--resume", new, "--steps", 64, "--quiet", "--json")
+    assert done.code == 0, done.err
+    again = json.loads(done.out)
+    assert (again["parent"], again["updates"]) == (str(run), 4)
+
+
+def test_what_resume_cannot_change_names_the_command_that_can(flatout: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    PPO("CartPole-v1", **ON).learn(64, run_dir=run)
+    done = flatout("train", "--resume", run, "--learning-rate", 0.0001)
+    assert done.code == 2
+    assert f"flatout train --from {run} --learning-rate 0.0001" in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    for words, sentence in (
+        (("--resume", run), "give one of them"),
+        (("--seeds", 2), "--from starts one run"),
+        (("--from", tmp_path / "none"), "is not a run folder"),
+    ):
+        done = flatout("train", "--from", run, *words)
+        assert done.code == 2
+        assert sentence in done.err
+    with pytest.raises(UsageError, match=r"its own gamma.*another run_dir"):
+        PPO.load(run, gamma=0.5).learn(64, run_dir=run)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"envs": 4}, "filled with envs 2, not 4"), ({"buffer_size": 64}, "larger than"),
+        ({"prioritized": True}, "no priorities"), ({"frame_stack": 1}, "another environment"),
+    ],
+)  # fmt: skip
+def test_replay_that_does_not_fit_is_left_behind(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    DQN("CartPole-v1", **OFF).learn(128, run_dir=run)
+    agent = DQN.load(run, **change).learn(64)
+    assert any(words in note for note in agent.summary["notes"])
+    assert agent.summary["updates"] == 0, "the warm-up is made again"
+
+
+def test_another_network_is_refused(tmp_path: Path) -> None:
+    file = PPO("CartPole-v1", **ON).learn(64).save(tmp_path / "agent")
+    with pytest.raises(CheckpointError, match="does not fit its settings"):
+        PPO.load(file, hidden=[8])
+
+
+# Environments come back
+
+
+def test_classes_and_functions_come_back(tmp_path: Path) -> None:
+    agent = PPO(Bandit, **ON).learn(64)
+    assert agent.config.env.env == "tests.tiny_envs:Bandit"
+    file = agent.save(tmp_path / "agent")
+    loaded = PPO.load(file)
+    assert loaded.evaluate(4) == agent.evaluate(4)
+    assert loaded.learn(64).summary["steps"] == 64
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        (lambda: Bandit(), "<lambda>"),
+        (Bandit(), "Bandit"),
+        (gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda r: r / 2), "CartPole-v1"),
+        (gym.make("CartPole-v1", max_episode_steps=9), "CartPole-v1"),
+    ],
+    ids=["lambda", "object", "wrapped", "limited"],
+)
+def test_what_has_no_name_is_asked_for(env: Any, name: str, tmp_path: Path, flatout: Cli) -> None:
+    file = PPO(env, **ON | {"envs": 1, "n_steps": 64}).learn(64).save(tmp_path / "agent")
+    with pytest.raises(UsageError, match=r"pass env=") as raised:
+        PPO.load(file)
+    assert name in str(raised.value)
+    assert PPO.load(file, env).learn(64).summary["steps"] == 64
+    shown = flatout("eval", file)
+    assert (shown.code, "pass env=" in shown.err) == (2, True)
+
+
+def test_an_object_as_its_id_makes_it_comes_back(tmp_path: Path) -> None:
+    agent = PPO(gym.make("CartPole-v1"), **ON | {"envs": 1, "n_steps": 64}).learn(64)
+    assert agent.config.env.env == "CartPole-v1"
+    PPO.load(agent.save(tmp_path / "agent"), envs=2)

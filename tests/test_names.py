@@ -1,0 +1,228 @@
+"""Other libraries' names, and what help, signatures and editors say of an agent."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from tools import write_agents
+
+import flatout
+from flatout import A2C, DQN, PPO, SAC, UsageError, evaluate_policy
+from flatout.config.aliases import REFUSED, RENAMED, meant
+from flatout.config.hyper import HYPER
+from flatout.config.settings import settings_of
+from flatout.run.metric_names import NAMES, renamed
+
+ROOT = Path(__file__).parent.parent
+SMALL: dict[str, Any] = {
+    "envs": 2, "n_steps": 32, "batch_size": 64, "n_epochs": 1, "seed": 1, "placement": "cpu",
+}  # fmt: skip
+OBS = np.random.default_rng(0).uniform(-0.2, 0.2, (70, 4)).astype(np.float32)
+
+
+class ReLU:
+    """Named as PyTorch's."""
+
+
+@pytest.mark.parametrize(
+    ("made", "settings"),
+    [
+        (lambda: PPO("MlpPolicy", "CartPole-v1"), {"env": "CartPole-v1", "network": "mlp"}),
+        (lambda: PPO("CnnPolicy", env="CartPole-v1"), {"network": "nature"}),
+        (lambda: PPO(policy="MlpPolicy", env="CartPole-v1"), {"network": "mlp"}),
+        (lambda: PPO("MlpPolicy", gym.make("CartPole-v1")), {"env": "CartPole-v1"}),
+        (lambda: PPO("CartPole-v1", lr=0.1), {"learning_rate": 0.1}),
+        (lambda: PPO("CartPole-v1", total_timesteps=9), {"steps": 9}),
+        (lambda: PPO("CartPole-v1", n_envs=4), {"envs": 4}),
+        (lambda: PPO(env_id="CartPole-v1", num_envs=4, num_steps=16), {"envs": 4, "n_steps": 16}),
+        (lambda: PPO("CartPole-v1", device="cpu"), {"placement": "cpu"}),
+        (lambda: PPO("CartPole-v1", device="cuda:1"), {"placement": "act=gpu:1 learn=gpu:1"}),
+        (
+            lambda: PPO("CartPole-v1", policy_kwargs={"net_arch": [32, 16],
+                                                      "activation_fn": ReLU}),
+            {"hidden": (32, 16), "activation": "relu"},
+        ),
+        (
+            lambda: A2C("CartPole-v1", policy_kwargs={"net_arch": {"pi": [8], "vf": [8]}}),
+            {"hidden": (8,)},
+        ),
+        (lambda: SAC("Pendulum-v1", q_lr=0.1), {"critic_learning_rate": 0.1}),
+    ],
+)  # fmt: skip
+def test_names_that_mean_the_same(made: Any, settings: dict[str, Any]) -> None:
+    flat = made().config.flat()
+    assert {name: flat[name] for name in settings} == settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"learning_rte": 1}, r"Did you mean 'learning_rate'\?$"),
+        ({"nenvs": 1}, r"Did you mean 'envs'\?$"),
+        ({"qqq": 1}, r"unknown setting 'qqq'\.$"),
+        ({"lr": 1, "learning_rate": 1}, "one setting"),
+        ({"use_sde": True}, "use_sde.*not available"),
+        ({"tensorboard_log": "logs"}, "run_dir keeps TensorBoard"),
+        ({"device": "tpu"}, "'tpu' is none of auto, cpu, cuda"),
+        ({"policy": "LstmPolicy"}, "LstmPolicy.*network="),
+        ({"policy_kwargs": 3}, "policy_kwargs = 3 is not a dict"),
+        ({"policy_kwargs": {"net_arch": {"pi": [8], "vf": [4]}}}, "equal widths.*hidden="),
+        ({"policy_kwargs": {"features_extractor_class": 1}}, "network takes any Equinox"),
+        ({"policy_kwargs": {"net_arhc": [8]}}, "unknown setting 'policy_kwargs net_arhc'"),
+    ],
+)
+def test_names_that_do_not(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        PPO("CartPole-v1", **settings)
+    with pytest.raises(UsageError, match="one argument too many"):
+        PPO("CartPole-v1", "Acrobot-v1")
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("lr", "learning_rate"), ("learning_rte", "learning_rate"), ("n_envs", "envs"),
+        ("num_envs", "envs"), ("total_timesteps", "steps"), ("clip_coef", "clip_range"),
+    ],
+)  # fmt: skip
+def test_the_nearest_meaningful_name_everywhere(name: str, right: str, flatout: Any) -> None:
+    assert meant(name, settings_of("ppo")) == f" Did you mean {right!r}?"
+    flags = [f"--{name.replace('_', '-')}", f"--{right.replace('_', '-')}"]
+    done = flatout("train", "ppo", "--env", "CartPole-v1", flags[0], 1)
+    assert done.code == 2
+    assert f"Did you mean {flags[1]!r}?" in done.err
+
+
+def test_every_other_name_leads_to_a_setting() -> None:
+    every = {name for algorithm in HYPER for name in settings_of(algorithm)}
+    assert set(RENAMED.values()) <= every
+    assert not (set(RENAMED) | set(REFUSED)) & every
+    page = (ROOT / "docs" / "coming-from.md").read_text()
+    missing = [name for name in (*RENAMED, *REFUSED) if f"`{name}`" not in page]
+    assert missing == []
+
+
+# Metrics
+
+
+def test_metrics_have_the_names_that_are_asked_for(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    for names in NAMES.values():
+        assert [name for name in names if f"`{name}`" not in page] == []
+    run = tmp_path / "run"
+    PPO("CartPole-v1", metric_names="sb3", **SMALL).learn(640, run_dir=run)
+    events = next(run.glob("events.out.tfevents*")).read_bytes()
+    assert b"rollout/ep_rew_mean" in events
+    assert b"return_mean_100" not in events
+    row = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert "rollout/return_mean_100" in row
+    assert renamed({"train/entropy": 2.0, "my/own": 1.0}, "sb3") == {
+        "train/entropy_loss": -2.0, "my/own": 1.0,
+    }  # fmt: skip
+    assert renamed(row, "cleanrl")["charts/episodic_return"] == row["rollout/return_mean_100"]
+
+
+# Acting
+
+
+def test_batches_of_any_size_use_few_programs() -> None:
+    agent = PPO("CartPole-v1", **SMALL).learn(64)
+    one = [int(agent.predict(obs)) for obs in OBS]
+    for size in (1, 3, 17, 64, 65, 70):
+        assert agent.predict(OBS[:size]).tolist() == one[:size]
+    sizes = sorted(count for count, greedy in agent._acting._policies if greedy)
+    assert sizes == [1, 4, 32, 64, 128]
+    before = len(agent._acting._policies)
+    for size in range(65, 71):  # nothing is left to compile for them
+        agent.predict(OBS[:size])
+    assert len(agent._acting._policies) == before
+    draws = agent.predict(np.repeat(OBS[:1], 5, 0), deterministic=False)
+    assert draws.shape == (5,)
+    assert agent.predict(OBS[:0]).shape == (0,)
+
+
+def test_evaluate_policy_in_another_environment() -> None:
+    agent = PPO("CartPole-v1", **SMALL).learn(64)
+    found = agent.evaluate(5)
+    assert evaluate_policy(agent, n_eval_episodes=5) == (found.return_mean, found.return_std)
+    short = gym.make("CartPole-v1", max_episode_steps=5)
+    assert evaluate_policy(agent, short, 3) == (5.0, 0.0)
+    short.reset()  # it is still its owner's
+    with pytest.raises(UsageError, match=r"Acrobot-v1 has other spaces than CartPole-v1"):
+        evaluate_policy(agent, "Acrobot-v1", 1)
+
+
+# Discovery
+
+
+@pytest.mark.parametrize("kind", [PPO, DQN, SAC])
+def test_help_and_signature_have_every_setting(kind: Any) -> None:
+    names = set(settings_of(kind.algorithm))
+    parameters = inspect.signature(kind).parameters
+    assert names <= set(parameters)
+    flat = kind("CartPole-v1").config.flat()
+    assert all(parameters[name].default == flat[name] for name in names - {"env", "network"})
+    shown = inspect.getdoc(kind)
+    assert shown is not None
+    assert (HYPER[kind.algorithm].__doc__ or "") in shown
+    entries = {line.split(" = ")[0].strip() for line in shown.splitlines() if " = " in line}
+    assert names <= entries
+    assert all(len(line) <= 100 for line in shown.splitlines())
+
+
+def test_classes_of_others_have_their_own_signature() -> None:
+    class Mine(PPO):
+        def __init__(self, env: Any, mine: int = 3) -> None:
+            super().__init__(env)
+
+    assert list(inspect.signature(Mine).parameters) == ["env", "mine"]
+    assert Mine.__doc__ is None
+
+
+def test_the_written_file_is_what_the_settings_say() -> None:
+    assert write_agents.FILE.read_text() == write_agents.text(), "run tools/write_agents.py"
+
+
+def test_dir_is_complete_and_loads_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys, flatout; names = dir(flatout)\n"
+        "assert set(flatout.__all__) <= set(names), names\n"
+        "assert not {'jax', 'gymnasium', 'numpy'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in flatout.__all__:
+        assert getattr(flatout, name) is not None
+
+
+@pytest.mark.slow
+def test_pyright_knows_every_setting(tmp_path: Path) -> None:
+    """A misspelt name and a wrong type are errors on their lines, and nothing else is."""
+    script = tmp_path / "script.py"
+    lines = {
+        'PPO("CartPole-v1", learning_rate="lin_0.001", hidden=[64], threshold=1.0)': False,
+        'PPO("MlpPolicy", "CartPole-v1", verbose=1, policy_kwargs={"net_arch": [64]})': False,
+        'PPO("CartPole-v1", learning_rte=0.1)': True,
+        'PPO("CartPole-v1", n_steps="many")': True,
+        'PPO("CartPole-v1", buffer_size=1000)': True,
+        'DQN("CartPole-v1", buffer_size=1000, exploration_steps=None)': False,
+        "SAC.load('agent', learning_rate=1e-4).learn(10, lambda progress, metrics: None)": False,
+    }
+    script.write_text("from flatout import DQN, PPO, SAC\n\n" + "\n".join(lines) + "\n")
+    config = {"venvPath": str(ROOT), "venv": ".venv", "extraPaths": [str(ROOT / "src")]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
+    done = subprocess.run(
+        [Path(sys.executable).parent / "pyright", "--outputjson", "-p", tmp_path],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    errors = {one["range"]["start"]["line"] - 2 for one in found if one["severity"] == "error"}
+    assert errors == {number for number, wrong in enumerate(lines.values()) if wrong}, found
