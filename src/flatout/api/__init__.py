@@ -424,7 +424,9 @@ class Agent:
             agent._acting.packed()
         except CheckpointError as error:
             hint = "" if network else " An agent with a network of its own is loaded with network=."
-            raise CheckpointError(f"{path} does not fit its settings: {error}{hint}") from error
+            raise CheckpointError(
+                f"{saved.file} does not fit its settings: {error}{hint}"
+            ) from error
         return agent
 
 
