@@ -58,7 +58,7 @@ def test_names_are_no_markup(agent: PPO) -> None:
     def make() -> gym.Env[Any, Any]:
         return gym.make("CartPole-v1")
 
-    make.__name__ = "<script>alert(1)</script>"
+    make.__name__ = make.__qualname__ = "<script>alert(1)</script>"
     page = PPO(make, **SETTINGS).learn(256)._repr_html_()
     assert "script" not in Tags(page).tags
     assert "<script>" in Tags(page).text

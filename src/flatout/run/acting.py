@@ -143,6 +143,8 @@ class Acting:
 
     def packed(self) -> tuple[np.ndarray, ...]:
         """The actor's parameters, bundled; raises as `params` does."""
+        if self._schedule is not None:
+            return self._schedule.params
         return Bundle(self._algorithm.actor_shapes).pack(self.params(), np)
 
     def params(self) -> Any:
@@ -152,12 +154,11 @@ class Acting:
             UsageError: nothing was learned yet.
             CheckpointError: the parameters do not fit the settings.
         """
-        if self._schedule is not None:
-            return self._schedule.params
-        if self.arrays is None:
+        arrays = self.arrays
+        if arrays is None:
             raise UsageError("this agent has learned nothing yet: call learn or load.")
         algorithm = self._algorithm
         shapes = algorithm.shapes._replace(opt=())  # a saved agent may have none
         names = checkpoint.leaf_names(shapes, checkpoint.PREFIX)
-        state = checkpoint.rebuild(names, shapes, self.arrays)
+        state = checkpoint.rebuild(names, shapes, arrays)
         return algorithm.actor(state, algorithm.hp)
