@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from flatout import DQN, PPO, CheckpointError, UsageError
+from flatout.config.settings import resolve
+from flatout.run.resume import _left_behind
 from flatout.storage import checkpoint
 from tests.conftest import Result
 from tests.tiny_envs import Bandit
@@ -47,8 +49,13 @@ def made(run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.bits
-@pytest.mark.parametrize(("kind", "settings"), SHAPES)
-@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "settings", "kept"),
+    [
+        (PPO, ON, False), (DQN, OFF, True), pytest.param(PPO, ON, True, marks=pytest.mark.slow),
+        pytest.param(DQN, OFF, False, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_learning_again_is_learning_longer(
     kind: Any, settings: dict[str, Any], kept: bool, tmp_path: Path
 ) -> None:
@@ -155,18 +162,35 @@ def test_what_resume_cannot_change_names_the_command_that_can(flatout: Cli, tmp_
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"envs": 4}, "filled with envs 2, not 4"), ({"buffer_size": 64}, "larger than"),
-        ({"prioritized": True}, "no priorities"), ({"frame_stack": 1}, "another environment"),
+        ({"buffer_size": 64}, "larger than"), ({"prioritized": True}, "no priorities"),
+        ({"frame_stack": 1}, "another environment"), ({"env": "Acrobot-v1"}, "another environ"),
+        ({"shards": 2}, "filled with shards 1, not 2"), ({"learning_rate": 0.1}, ""),
     ],
 )  # fmt: skip
-def test_replay_that_does_not_fit_is_left_behind(
-    change: dict[str, Any], words: str, tmp_path: Path
-) -> None:
+def test_which_replay_fits(change: dict[str, Any], words: str) -> None:
+    before = resolve("dqn", OFF | {"env": "CartPole-v1"})
+    found = _left_behind(before, resolve("dqn", before.flat(), change))
+    assert words in found
+    assert bool(words) == bool(found)
+
+
+def test_replay_that_does_not_fit_is_left_behind(tmp_path: Path) -> None:
     run = tmp_path / "run"
     DQN("CartPole-v1", **OFF).learn(128, run_dir=run)
-    agent = DQN.load(run, **change).learn(64)
-    assert any(words in note for note in agent.summary["notes"])
+    agent = DQN.load(run, envs=4).learn(64, run_dir=tmp_path / "new")
+    assert any("filled with envs 2, not 4" in note for note in agent.summary["notes"])
     assert agent.summary["updates"] == 0, "the warm-up is made again"
+    agent.learn(64, run_dir=tmp_path / "new")  # it is its own run now, with its own settings
+    assert (agent.summary["steps"], agent.summary["updates"]) == (128, 4)
+
+
+def test_a_parent_that_is_damaged_is_a_sentence(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    DQN("CartPole-v1", **OFF).learn(128, run_dir=run)
+    shutil.rmtree(run / "replay")
+    with pytest.raises(CheckpointError, match="run") as raised:
+        DQN.load(run).learn(64)
+    assert "\n" not in str(raised.value)
 
 
 def test_another_network_is_refused(tmp_path: Path) -> None:
@@ -191,9 +215,11 @@ def test_classes_and_functions_come_back(tmp_path: Path) -> None:
     ("env", "name"),
     [
         (lambda: Bandit(), "<lambda>"),
-        (Bandit(), "Bandit"),
+        pytest.param(Bandit(), "Bandit", marks=pytest.mark.slow),
         (gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda r: r / 2), "CartPole-v1"),
-        (gym.make("CartPole-v1", max_episode_steps=9), "CartPole-v1"),
+        pytest.param(
+            gym.make("CartPole-v1", max_episode_steps=9), "CartPole-v1", marks=pytest.mark.slow
+        ),
     ],
     ids=["lambda", "object", "wrapped", "limited"],
 )

@@ -113,7 +113,7 @@ def test_a_loaded_agent_learns_on(tmp_path: Path) -> None:
     agent = Agent("CartPole-v1", algorithm=own.good, envs=2).learn(64)
     again = Agent.load(agent.save(tmp_path / "agent"))
     for one in (agent, again):
-        one.learn(64)
+        one.learn(64, reset=True)
         one.save(tmp_path / str(one is agent))
     one, other = (checkpoint.load_agent(tmp_path / str(number))[0] for number in (True, False))
     assert_same(one, other)

@@ -195,6 +195,7 @@ class Agent:
                         {n: np.array(a) for n, a in arrays if n.startswith(PREFIX)}
                     )
                     self._kept, self._source = (trainer.resolved, trainer.final), path
+                    self._given = frozenset()
                     self._learned += not (resume or (start is not None and start.continues))
         if trainer.final is not None:
             self._points = _joined(self._points, trainer.points)

@@ -191,14 +191,17 @@ class Trainer:
         notes: list[str] = []
         states: Any = None
         start = self.start
-        if saved is None and start is not None and start.continues:
-            notes = components.schedule.restore(start.state)
-            self.progress = Progress.from_json(start.state.data["progress"])
-        elif saved is None:
-            components.schedule.start()
-            if start is not None:
-                components.schedule.adopt(start.state)
-                notes = list(start.notes)
+        if saved is None:
+            path = Path(self._parent or "of this agent")
+            if start is None or not start.continues:
+                components.schedule.start()
+            with checkpoint.reading(path):
+                if start is not None and start.continues:
+                    notes = components.schedule.restore(start.state)
+                    self.progress = Progress.from_json(start.state.data["progress"])
+                elif start is not None:
+                    components.schedule.adopt(start.state)
+                    notes = list(start.notes)
         else:
             with checkpoint.reading(path):
                 notes = components.schedule.restore(saved)
