@@ -143,7 +143,7 @@ def test_one_program_learns_what_its_parts_learn(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["dqn", *(pytest.param(n, marks=pytest.mark.slow) for n in ("ppo", "genetic"))]
+    "algorithm", ["ppo", *(pytest.param(n, marks=pytest.mark.slow) for n in ("dqn", "genetic"))]
 )
 def test_shards_learn_the_same_on_one_device_and_on_two(algorithm: str) -> None:
     found: list[Any] = []

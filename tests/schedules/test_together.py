@@ -42,7 +42,7 @@ def learned(folder: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["dqn", *(pytest.param(n, marks=pytest.mark.slow) for n in ("ppo", "genetic"))]
+    "algorithm", ["ppo", *(pytest.param(n, marks=pytest.mark.slow) for n in ("dqn", "genetic"))]
 )
 def test_a_member_learns_what_it_would_alone(algorithm: str, tmp_path: Path) -> None:
     key = "noise" if algorithm == "genetic" else "learning_rate"
@@ -56,6 +56,7 @@ def test_a_member_learns_what_it_would_alone(algorithm: str, tmp_path: Path) -> 
         np.testing.assert_allclose(array, alone[parameter], atol=2e-4, err_msg=parameter)
 
 
+@pytest.mark.slow
 def test_members_end_by_themselves_and_the_rest_are_brought_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

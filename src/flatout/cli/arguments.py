@@ -264,12 +264,11 @@ def _refuse_changes(before: TrainConfig, config: TrainConfig, run_dir: str) -> N
     saved = before.flat()
     for name, value in config.flat().items():
         if name not in RESUMABLE and value != saved[name]:
-            plain = isinstance(value, int | float | str) and not isinstance(value, bool)
-            flag = f"--{name.replace('_', '-')} {value if plain else '...'}"
+            flag = f"--{name.replace('_', '-')}"
             raise UsageError(
                 f"--resume cannot change {name} (from {saved[name]} to {value}); only "
                 "placement, steps, logging and stopping may change. A new run may start from this "
-                f"one with other settings: flatout train --from {run_dir} {flag}"
+                f"one with other settings (flatout train --from {run_dir} {flag} VALUE)."
             )
     if config.run.run_dir != run_dir:
         raise UsageError("--resume names the run folder; --run-dir cannot change it.")

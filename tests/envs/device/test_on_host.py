@@ -230,6 +230,7 @@ def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
 FLAGS = ("--env", NAMED, "--envs", 4, "--n-steps", 16, "--batch-size", 32, "--quiet", "--json")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("at_root")
 def test_a_run_learns_resumes_and_is_evaluated(
     flatout: Callable[..., Result], tmp_path: Path
