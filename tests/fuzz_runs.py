@@ -384,7 +384,8 @@ def fuzz(bases: list[Path], place: Path, seed: int, count: int, commands: bool) 
     whole = digest(precious)
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", tempfile.gettempdir())
     config = os.environ["XDG_CONFIG_HOME"]
-    watch = Watch([run, Path(cache), Path(config), Path("/dev/shm")])
+    machine = os.environ["XDG_CACHE_HOME"]  # how long compiling took is kept there
+    watch = Watch([run, Path(cache), Path(config), Path(machine), Path("/dev/shm")])
     kinds, outcomes, wrong = Counter[str](), Counter[str](), list[str]()
     for number in range(count):
         dice = random.Random(f"{seed} {number}")
