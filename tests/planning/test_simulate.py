@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,3 +78,13 @@ def test_time_lies_between_perfect_sharing_and_one_core(
     assert least * (1 - 1e-6) <= last <= total / full * (1 + 1e-6)
     more = ends({f"t{i}": works(*s) for i, s in enumerate(loads)}, cores + 1, full)
     assert max(more.values()) <= last * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("seconds", [math.inf, math.nan, 1e300])
+def test_impossible_durations_end(seconds: float) -> None:
+    def thread() -> Thread:
+        yield Work(seconds)
+        yield Sleep(seconds)
+        yield Work(1.0, math.nan)
+
+    assert set(simulate({"a": thread(), "b": thread()}, {CPU: shared(2, 0.9)})) == {"a", "b"}

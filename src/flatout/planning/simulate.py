@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 CPU = "cpu"
 
+LONGEST_S = 1e9
+"""What takes longer, or no number of seconds, takes so long: a damaged record ends, too."""
+
 
 class Work(NamedTuple):
     """Occupy a resource: `seconds` if alone, `width` of its places (threads, of cores)."""
@@ -103,13 +106,15 @@ def simulate(threads: Mapping[str, Thread], speeds: Mapping[str, Speed]) -> dict
             if request is None:
                 return
             if isinstance(request, Work):
-                task.left, task.width, task.resource = request
+                seconds, task.width, task.resource = request
+                task.left = seconds if seconds < LONGEST_S else LONGEST_S
                 if task.left > 0.0:
                     working.append(task)
                     return
             elif isinstance(request, Sleep):
-                if request.seconds > 0.0:
-                    heapq.heappush(sleeping, (now + request.seconds, next(order), task))
+                seconds = request.seconds if request.seconds < LONGEST_S else LONGEST_S
+                if seconds > 0.0:
+                    heapq.heappush(sleeping, (now + seconds, next(order), task))
                     return
             elif request.counter.value < request.number:
                 waiting.append((task, request))
@@ -131,7 +136,7 @@ def simulate(threads: Mapping[str, Thread], speeds: Mapping[str, Speed]) -> dict
         asked: dict[str, float] = {}
         for task in working:
             asked[task.resource] = asked.get(task.resource, 0.0) + task.width
-        rates = {name: max(speeds[name](number), 1e-9) for name, number in asked.items()}
+        rates = {name: max(1e-9, speeds[name](number)) for name, number in asked.items()}
         step = min((task.left / rates[task.resource] for task in working), default=float("inf"))
         if sleeping:
             step = min(step, sleeping[0][0] - now)

@@ -14,6 +14,9 @@ from flatout.planning.predict import in_program
 
 COMPARE = "What is learned changes: compare returns."
 
+MOST_WORKERS = 128
+"""Actor processes that are proposed: more take long to simulate."""
+
 ON_DEVICE = 0.02, 0.08, 0.3
 """What remains of collecting in one compiled program: at best, usually, and at worst."""
 
@@ -70,7 +73,7 @@ def proposals(facts: RunFacts, cost: Costs) -> list[Try]:
         return tries
     count = len(facts.workers) or (place.workers[0] if place.workers else 0)
     # Environments that sleep do not need a core each.
-    most = cores if cost.computing > 0.5 else max(cores, 64)
+    most = min(cores if cost.computing > 0.5 else max(cores, 64), MOST_WORKERS)
     processes = worker_count(envs, most)
 
     def add(
