@@ -217,7 +217,7 @@ class Mutator:
         new = path.with_name(dice.choice(others))
         if dice.random() < 0.4:
             new = self.run / dice.choice(others)
-        if new.exists() or path in new.parents:
+        if new.exists() or new.is_symlink() or path in new.parents:
             remove(path)
         elif dice.random() < 0.5 and path.is_file():
             shutil.copy(path, new)
@@ -226,7 +226,10 @@ class Mutator:
 
 
 def ordinary(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
+    """Whether a change to this file changes nothing elsewhere: no link leads to it."""
+    if not path.is_file() or os.path.realpath(path) != str(path.absolute()):
+        return False
+    return path.stat().st_nlink == 1
 
 
 def remove(path: Path) -> None:
