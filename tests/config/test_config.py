@@ -289,7 +289,7 @@ def test_numbers_too_large_for_a_float_are_refused(name: str) -> None:
         ("hidden", ["64"], "a list of whole numbers"), ("hidden", [64.5], "a list of whole"),
         ("threshold", ["high"], "a number or a list of numbers"),
         ("env_kwargs", [1], "a table of names and values"), ("activation", "rely", "tanh, relu"),
-        ("network", "cnn", "auto, mlp, nature, nature_same, grid, wide_grid, onehot, centred"),
+        ("network", "cnn", "wide_grid, onehot, centred, compass"),
         ("prioritized", 1, "true or false"), ("loss", "l1", "huber, mse"),
         ("optimizer", "sgd", "adam, rmsprop, nesterov"),
         ("exploration_steps", "1e6", "a whole number"), ("priority_beta", [0.4], "a number"),

@@ -28,7 +28,7 @@ from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
 from flatout.learner.policy import NOISE_BLOCK, Policy
 from flatout.networks import torsos as nets
-from flatout.networks.boards import Centred, Grid, WideGrid
+from flatout.networks.boards import Centred, Compass, Grid, WideGrid
 from flatout.networks.convolution import convolve
 from flatout.networks.layers import MLP, FanIn, Linear, orthogonal
 from flatout.networks.torsos import NatureCNN, make_torso
@@ -355,6 +355,7 @@ def test_images_that_are_too_small_for_nature_are_refused_with_the_least_size() 
             ObservationSpec((6, 6, 1), "uint8", 1),
             "one board of cells 0.* 1 of cells 0 to 1",
         ),
+        ("compass", ObservationSpec((6, 6, 1), "uint8", 1), "compass needs one board of cells 0"),
         ("nature_same", VECTOR, r"nature_same needs image observations.*\[4\]"),
         ("grid", ObservationSpec((6, 6, 1), "float32"), "0 to at most 31.* None"),
     ],
@@ -385,6 +386,46 @@ def test_a_centred_board_is_the_board_as_its_head_sees_it(
     board = (cells[..., None] / high).astype(np.float32)
     wanted = np.tanh(torso.dense.layers[0](planes))
     np.testing.assert_allclose(torso(board[None])[0], wanted, atol=1e-5)
+
+
+def test_a_compass_says_how_near_each_value_is_in_eight_directions() -> None:
+    cells = np.zeros((4, 5), np.int64)
+    cells[1, 2] = 1  # the head; two fruits (2) above right and far below, a body (3) at its left
+    cells[0, 4], cells[3, 2], cells[1, 1], cells[1, 0] = 2, 2, 3, 3
+    config = NetworkConfig(network="compass", hidden=())
+    torso = Compass(FanIn(np.random.default_rng(0)), (4, 5, 1), 3, config)
+    seen = np.asarray(torso((cells[None, ..., None] / 3).astype(np.float32)))[0].reshape(8, 3)
+    names = ("up left", "up", "up right", "left", "right", "down left", "down", "down right")
+    outside = dict(zip(names, seen[:, 2], strict=True))
+    assert outside == pytest.approx(
+        {"up": 1 / 2, "left": 1 / 3, "right": 1 / 3, "down": 1 / 3}
+        | dict.fromkeys(("up left", "up right"), 1 / 3)
+        | dict.fromkeys(("down left", "down right"), 1 / 4)
+    )
+    fruits, body = (
+        dict(zip(names, seen[:, 0], strict=True)),
+        dict(zip(names, seen[:, 1], strict=True)),
+    )
+    assert {name: near for name, near in fruits.items() if near} == {
+        "up right": pytest.approx(1 / 3), "down": pytest.approx(1 / 2)
+    }  # fmt: skip
+    assert {name: near for name, near in body.items() if near} == {"left": 1}
+
+
+@settings(deadline=None, max_examples=4)  # each shape is compiled
+@given(rows=st.integers(1, 4), columns=st.integers(1, 4), seed=seeds)
+def test_a_turned_board_turns_the_compass(rows: int, columns: int, seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    cells = dice.choice([0, 2, 3], (rows, columns))
+    cells[dice.integers(rows), dice.integers(columns)] = 1
+    config = NetworkConfig(network="compass", hidden=())
+
+    def read(board: np.ndarray) -> np.ndarray:
+        torso = Compass(FanIn(np.random.default_rng(0)), (*board.shape, 1), 3, config)
+        seen = torso((board[None, ..., None] / 3).astype(np.float32))
+        return np.insert(np.asarray(seen).reshape(8, 3), 4, 0, axis=0).reshape(3, 3, 3)
+
+    np.testing.assert_array_equal(read(np.rot90(cells)), np.rot90(read(cells)))
 
 
 class Counted(eqx.Module):

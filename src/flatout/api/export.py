@@ -17,13 +17,14 @@ from flatout.algorithms.dqn import QNetwork
 from flatout.config.schema import TrainConfig
 from flatout.envs.task import Task
 from flatout.errors import UsageError, writing
-from flatout.networks.boards import Centred, Grid, OneHot, WideGrid
+from flatout.networks.boards import Centred, Compass, Grid, OneHot, WideGrid
 from flatout.networks.layers import MLP, Conv, Linear
 from flatout.networks.torsos import NatureCNN
 from flatout.output import printable
 from flatout.types import DiscreteSpec
 
 LINE = 96
+BOARDS = {Grid: "one_hot", OneHot: "one_hot", Centred: "centred", Compass: "compass"}
 
 
 class _Layers:
@@ -64,8 +65,8 @@ class _Layers:
             self.add("flatten")
             self.linear(torso.dense)
             self.add("relu")
-        elif kind in (Grid, OneHot, Centred):
-            self.add("centred" if kind is Centred else "one_hot", settings=(torso.values,))
+        elif kind in BOARDS:
+            self.add(BOARDS[kind], settings=(torso.values,))
             self.conv(torso.convolutions if kind is Grid else ())
             self.mlp(torso.dense)
         else:

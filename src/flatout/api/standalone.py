@@ -79,10 +79,21 @@ def centred(x, values):
     return (seen[..., None] == np.arange(2, values + 1)).astype(np.float32)
 
 
+def compass(x, values):
+    """1 / steps to the nearest cell of each value in each of eight directions from the head."""
+    rows, columns = x.shape[1:3]
+    down, right = np.arange(1 - rows, rows), np.arange(1 - columns, columns)
+    near = centred(x, values) / np.maximum(abs(down)[:, None] + abs(right), 1)[..., None]
+    ways = [(a, b) for a in (-1, 0, 1) for b in (-1, 0, 1) if (a, b) != (0, 0)]
+    at = (near[:, np.sign(down) == a][:, :, np.sign(right) == b] for a, b in ways)
+    return np.stack([part.max((1, 2), initial=0) for part in at], 1).astype(np.float32)
+
+
 LAYERS = {
     "normalise": normalise, "linear": linear, "dueling": dueling, "conv": conv, "one_hot": one_hot,
-    "centred": centred, "divide": lambda x, by: x / np.float32(by), "first": lambda x, n: x[:, :n],
-    "flatten": lambda x: x.reshape(len(x), -1), "clip": np.clip, "tanh": np.tanh,
+    "centred": centred, "compass": compass, "first": lambda x, n: x[:, :n],
+    "divide": lambda x, by: x / np.float32(by), "flatten": lambda x: x.reshape(len(x), -1),
+    "clip": np.clip, "tanh": np.tanh,
     "to_box": lambda x, middle, half, low, high: np.clip(middle + half * x, low, high),
     "relu": lambda x: np.maximum(x, 0), "silu": lambda x: x / (1 + np.exp(-x)),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),

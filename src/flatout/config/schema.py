@@ -97,12 +97,13 @@ class NetworkConfig:
     """The torso between observations and heads."""
 
     network: Literal[
-        "auto", "mlp", "nature", "nature_same", "grid", "wide_grid", "onehot", "centred"
+        "auto", "mlp", "nature", "nature_same", "grid", "wide_grid", "onehot", "centred", "compass"
     ] = "auto"
     """mlp; nature (the DQN convolutions, for pixels; nature_same pads them); for small boards
     grid (one-hot cells, convolutions), wide_grid (an image, conv 100@4x4 and 200@3x3, dense 200),
-    onehot (dense layers, much cheaper on a CPU) or centred (onehot, the board shifted so that the
-    cell of value 1, Snake's head, is in the middle)."""
+    onehot (dense layers, much cheaper on a CPU), centred (onehot, the board shifted so that the
+    cell of value 1, Snake's head, is in the middle) or compass (how near each value is to that cell
+    in eight directions)."""
     hidden: Annotated[tuple[int, ...], check_widths] = (64, 64)
     """Widths of the hidden layers of actor and critic."""
     activation: Literal["tanh", "relu", "silu", "gelu", "elu"] = "tanh"

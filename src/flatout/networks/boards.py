@@ -74,12 +74,8 @@ def one_hot_cells(x: jax.Array, values: int) -> jax.Array:
     return jax.nn.one_hot(cell_values(x, values), values).reshape(*x.shape[:-1], -1)
 
 
-class Centred(eqx.Module):
-    """A board seen from its head, then dense layers.
-
-    The head (value 1) is in the middle of ``[2H - 1, 2W - 1]`` cells, one-hot over the values from
-    2 on and "outside": cells beside the head are the same inputs wherever it is.
-    """
+class FromHead(eqx.Module):
+    """A board seen from its head (the cell of value 1), whatever then reads it."""
 
     dense: MLP
     values: int = eqx.field(static=True)
@@ -87,17 +83,25 @@ class Centred(eqx.Module):
     def __init__(
         self, draw: Draw, shape: tuple[int, ...], high: int, config: NetworkConfig
     ) -> None:
-        rows, columns, channels = shape
+        channels = shape[-1]
         if channels != 1 or high < 2:
             raise UsageError(
-                "network = centred needs one board of cells 0 (empty), 1 (head), 2 and more, not "
-                f"{channels} of cells 0 to {high}; use network = onehot or grid."
+                f"network = {config.network} needs one board of cells 0 (empty), 1 (head), 2 and "
+                f"more, not {channels} of cells 0 to {high}; use network = onehot or grid."
             )
         self.values = high + 1
-        cells = (2 * rows - 1) * (2 * columns - 1)
-        self.dense = MLP(draw, cells * (self.values - 1), config.hidden, config.activation, 3)
+        read = self.read(*shape[:2])
+        self.dense = MLP(draw, math.prod(read), config.hidden, config.activation, len(read))
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def read(self, rows: int, columns: int) -> tuple[int, ...]:
+        """The shape of what the dense layers read."""
+        raise NotImplementedError
+
+    def planes(self, x: jax.Array) -> jax.Array:
+        """Boards ``[..., H, W, 1]`` as ``[..., 2H - 1, 2W - 1, values - 1]`` of 0 and 1.
+
+        The head is in the middle; one-hot over the values from 2 on and "outside".
+        """
         *batch, rows, columns, _ = x.shape
         cells = cell_values(x, self.values).reshape(-1, rows * columns)
         head = (cells == 1).argmax(-1)
@@ -109,7 +113,49 @@ class Centred(eqx.Module):
         seen = jnp.take_along_axis(cells, index.reshape(len(cells), -1), 1).reshape(index.shape)
         seen = jnp.where(inside, seen, self.values)
         planes = jax.nn.one_hot(seen - 2, self.values - 1)  # values 0 and 1 give zeros
-        return self.dense(planes.reshape(*batch, *planes.shape[1:]))
+        return planes.reshape(*batch, *planes.shape[1:])
+
+
+class Centred(FromHead):
+    """A board seen from its head, then dense layers.
+
+    Cells beside the head are the same inputs wherever it is.
+    """
+
+    def read(self, rows: int, columns: int) -> tuple[int, ...]:
+        return 2 * rows - 1, 2 * columns - 1, self.values - 1
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.dense(self.planes(x))
+
+
+class Compass(FromHead):
+    """How near each cell value is to the head in eight directions, then dense layers.
+
+    The directions are the four straight lines from the head and the four quadrants between them;
+    nearness is 1 / steps to the nearest such cell, 0 without one. The few inputs (24 for Snake)
+    suit learning by noise and selection.
+    """
+
+    def read(self, rows: int, columns: int) -> tuple[int, ...]:
+        return 8, self.values - 1
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        rows, columns = x.shape[-3:-1]
+        steps = abs(np.arange(1 - rows, rows))[:, None] + abs(np.arange(1 - columns, columns))
+        near = self.planes(x) / np.maximum(steps, 1)[..., None]
+        parts = [
+            near[..., above, beside, :].max((-3, -2), initial=0)
+            for above in thirds(rows)
+            for beside in thirds(columns)
+        ]
+        del parts[4]  # the head itself
+        return self.dense(jnp.stack(parts, -2))
+
+
+def thirds(size: int) -> tuple[slice, slice, slice]:
+    """Before the middle of ``2 * size - 1`` cells, the middle, and after it."""
+    return slice(0, size - 1), slice(size - 1, size), slice(size, None)
 
 
 def cell_values(x: jax.Array, values: int) -> jax.Array:

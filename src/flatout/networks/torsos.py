@@ -12,7 +12,7 @@ import numpy as np
 
 from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
-from flatout.networks.boards import Centred, Grid, OneHot, WideGrid
+from flatout.networks.boards import Centred, Compass, Grid, OneHot, WideGrid
 from flatout.networks.layers import MLP, Conv, ConvNet, Draw, FanIn, Linear
 from flatout.types import ObservationSpec
 
@@ -58,7 +58,7 @@ def over_batch(torso: Torso, x: jax.Array) -> jax.Array:
     return torso(x) if type(torso) in BATCHED else jax.vmap(torso)(x)
 
 
-BATCHED = (MLP, NatureCNN, Grid, WideGrid, OneHot, Centred)
+BATCHED = (MLP, NatureCNN, Grid, WideGrid, OneHot, Centred, Compass)
 
 
 def make_torso(
@@ -102,7 +102,7 @@ def make_torso(
             f"network = {kind} needs whole-number cells of 0 to at most 31, but this observation's "
             f"largest value is {spec.high}; use network = nature or mlp."
         )
-    boards = {"grid": Grid, "onehot": OneHot, "centred": Centred}
+    boards = {"grid": Grid, "onehot": OneHot, "centred": Centred, "compass": Compass}
     return boards[kind](draw, spec.shape, spec.high, config)
 
 
