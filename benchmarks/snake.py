@@ -55,7 +55,7 @@ TIERS = {
         float("inf"),
     ),
     "device": Tier(
-        {"ppo": 12_000_000, "a2c": 12_000_000, "dqn": 2_000_000, "genetic": 60_000_000},
+        {"ppo": 12_000_000, "a2c": 12_000_000, "dqn": 2_000_000, "genetic": 40_000_000},
         float("inf"),
         {
             "ppo": on_device(
@@ -65,8 +65,8 @@ TIERS = {
             "a2c": on_device("--envs 256 --hidden 128 128 --learning-rate lin_0.001_0.00003"),
             "dqn": on_device("--envs 64 --train-freq 256 --batch-size 512 --hidden 128 128"),
             "genetic": on_device(
-                "--envs 1024 --rollout-episodes 4 --n-steps 400 --elites 64 --hidden 4 "
-                "--noise lin_0.3_0.05"
+                "--envs 1024 --rollout-episodes 4 --n-steps 400 --elites 64 --hidden 8 "
+                "--network compass --noise lin_0.3_0.05"
             ),
         },
     ),

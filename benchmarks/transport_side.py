@@ -60,8 +60,9 @@ def gymnasium_rates(args: argparse.Namespace) -> list[float]:
 def flatout_rates(args: argparse.Namespace) -> list[float]:
     """The actor processes'."""
     from flatout.algorithms.base import RolloutSpec
-    from flatout.config.placement import CPU, Share
+    from flatout.config.placement import CPU
     from flatout.config.settings import resolve
+    from flatout.config.workers import Share
     from flatout.envs.task import open_task
     from flatout.samplers.make import start_workers
     from flatout.samplers.processes.env_group import WorkerEnvGroup

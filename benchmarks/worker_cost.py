@@ -30,8 +30,9 @@ def measure(env: str, settings: dict[str, Any], inference: str) -> dict[str, lis
     from flatout.algorithms.base import ACT, INIT, LEARN, RolloutSpec, raw_key
     from flatout.algorithms.registry import build_algorithm
     from flatout.buffers.on_policy import OnPolicyBuffer
-    from flatout.config.placement import CPU, parse, shares
+    from flatout.config.placement import CPU, parse
     from flatout.config.settings import resolve
+    from flatout.config.workers import shares
     from flatout.envs.task import open_task
     from flatout.hardware import backend
     from flatout.learner.learner import Learner

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from flatout.algorithms.common.optimiser import KINDS, Optimiser, polyak, schedule
 from flatout.algorithms.parallel.packing import Bundle, OutputLayout, Packing
-from flatout.config.hyper import entropy_coefficient, linear
+from flatout.config.schedules import entropy_coefficient, linear
 from flatout.errors import UsageError
 
 SHAPES = {

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.config.placement import Placement, parse, with_workers
+from flatout.config.placement import Placement, parse
+from flatout.config.workers import with_workers
 from flatout.planning.plan import Allowed, candidates, choose, kind, predictions, worker_counts
 from flatout.planning.predict import in_program, predict
 from flatout.planning.stages import Stages, at

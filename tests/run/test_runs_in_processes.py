@@ -18,7 +18,8 @@ import psutil
 import pytest
 
 from flatout import PPO
-from flatout.config.placement import parse, shares, with_workers
+from flatout.config.placement import parse
+from flatout.config.workers import shares, with_workers
 from flatout.errors import UsageError
 from flatout.storage import checkpoint
 from tests.conftest import Result, last_saved

@@ -22,8 +22,9 @@ from flatout import EnvironmentFailure, UsageError
 from flatout.algorithms.base import RolloutSpec, raw_key
 from flatout.algorithms.registry import build_algorithm
 from flatout.buffers.rollout import final_chunks
-from flatout.config.placement import parse, shares, with_workers
+from flatout.config.placement import parse
 from flatout.config.settings import resolve
+from flatout.config.workers import shares, with_workers
 from flatout.envs.task import open_task
 from flatout.hardware import backend
 from flatout.samplers.make import ActingPolicies, make_sampler, start_workers

@@ -103,6 +103,33 @@ def test_who_stops_within_a_chunk_stops_exactly_there(
     assert stopped.data == exact.data
 
 
+def test_an_advance_that_ends_within_a_chunk_makes_no_iteration_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[int] = []
+    make = fused.FusedSchedule._called
+
+    def counted(flow: Any, carry: Any, count: int) -> Any:
+        called.append(count)
+        return make(flow, carry, count)
+
+    chunks_of(monkeypatch, 5)
+    monkeypatch.setattr(fused, "AHEAD_S", float("inf"))  # every next chunk begins at once
+    monkeypatch.setattr(fused.FusedSchedule, "_called", counted)
+    with parts("ppo") as made:
+        flow: Any = made.schedule
+        begun = flow.snapshot()
+        for n in (3, 4, 1, 6, 2):
+            assert len(list(flow.advance(n))) == n
+        flow.idle()
+        assert sum(called) <= 16 + 5  # and what was begun ahead at the end
+        pieces = flow.snapshot()
+        flow.restore(begun)
+        list(flow.advance(16))
+        whole = flow.snapshot()
+    assert furthest(pieces.arrays, whole.arrays) == 0.0
+
+
 @pytest.mark.parametrize("algorithm", EVERY)
 def test_a_resumed_run_ends_with_the_same_bits(algorithm: str, tmp_path: Path) -> None:
     def train(name: str, until: int = 960, resume: bool = False) -> Path:

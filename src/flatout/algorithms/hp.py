@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from flatout.config.hyper import Hyper, entropy_coefficient, linear
+from flatout.config.hyper import Hyper
+from flatout.config.schedules import entropy_coefficient, linear
 from flatout.config.values import hints
 
 

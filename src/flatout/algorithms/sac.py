@@ -27,7 +27,8 @@ from flatout.algorithms.common.continuous import (
 from flatout.algorithms.common.optimiser import Optimiser, polyak
 from flatout.algorithms.common.randomness import normals
 from flatout.algorithms.parallel.accumulate import Losses
-from flatout.config.hyper import SACConfig, entropy_coefficient
+from flatout.config.hyper import SACConfig
+from flatout.config.schedules import entropy_coefficient
 from flatout.types import Array, Batch
 
 METRICS = (

@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout.config.placement import Placement, parse, with_workers
+from flatout.config.placement import Placement, parse
+from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError
 from flatout.explain.diagnosis import Diagnosis, Finding
 from flatout.explain.own.settings import named

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from flatout.config.placement import with_workers
+from flatout.config.workers import with_workers
 from flatout.planning.facts import RunFacts
 from flatout.planning.machine import Machine
 from flatout.planning.predict import EXTRAPOLATED, MESSAGE, Prediction, fitted, predict

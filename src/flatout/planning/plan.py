@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flatout.config.placement import CPU, Placement, on_device, parse, with_workers
+from flatout.config.placement import CPU, Placement, on_device, parse
+from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError
 from flatout.planning.predict import ACT, ENV, LEARN, Prediction, in_program, predict
 from flatout.planning.stages import Stages, at

@@ -15,8 +15,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from flatout.config.placement import CPU, DeviceName, Placement, refuse_unavailable, with_workers
+from flatout.config.placement import CPU, DeviceName, Placement, refuse_unavailable
 from flatout.config.schema import RESUMABLE, TrainConfig
+from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError, UsageError
 from flatout.hardware.inventory import Hardware, resolve_placement
 from flatout.planning.answer import Answer, Question

@@ -8,15 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flatout.config.placement import (
-    Placement,
-    on_device,
-    parse,
-    refuse_shards,
-    refuse_unavailable,
-    with_workers,
-)
+from flatout.config.placement import Placement, on_device, parse, refuse_shards, refuse_unavailable
 from flatout.config.schema import TrainConfig
+from flatout.config.workers import with_workers
 from flatout.envs.device.make import has_twin
 from flatout.envs.task import Task
 from flatout.errors import UsageError

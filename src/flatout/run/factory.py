@@ -13,7 +13,7 @@ from flatout.algorithms.base import ACT, ENVS, INIT, LEARN, RolloutSpec, raw_key
 from flatout.algorithms.registry import build_algorithm
 from flatout.buffers.make import build_buffer
 from flatout.buffers.rollout import final_chunks
-from flatout.config.placement import shares
+from flatout.config.workers import shares
 from flatout.envs.task import Task
 from flatout.errors import UsageError
 from flatout.hardware import backend
@@ -25,7 +25,8 @@ from flatout.samplers.base import Sampler
 from flatout.samplers.device import DeviceSampler
 from flatout.samplers.make import ActingPolicies, make_sampler, start_workers
 from flatout.samplers.processes.pool import WorkerPool
-from flatout.samplers.rollout import Rollout, final_rows, least_truncation
+from flatout.samplers.rollout import Rollout
+from flatout.samplers.rollout_state import final_rows, least_truncation
 from flatout.schedules.base import Schedule
 from flatout.schedules.fused import FusedSchedule
 from flatout.schedules.overlapped import OverlappedSchedule

@@ -17,8 +17,9 @@ import jax
 import numpy as np
 
 from flatout.buffers.make import expected_mb, geometry_of
-from flatout.config.placement import DeviceName, Placement, on_device, parse, with_workers
+from flatout.config.placement import DeviceName, Placement, on_device, parse
 from flatout.config.schema import TrainConfig
+from flatout.config.workers import with_workers
 from flatout.envs.task import open_task
 from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.hardware import backend

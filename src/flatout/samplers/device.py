@@ -14,7 +14,8 @@ from flatout.buffers.arrays import FINALS, arrays_of, with_arrays
 from flatout.errors import CheckpointError, EnvironmentFailure
 from flatout.hardware.backend import product_precision
 from flatout.samplers.base import ENVIRONMENTS, Sampler
-from flatout.samplers.rollout import Ends, Rollout, RolloutState
+from flatout.samplers.rollout import Rollout
+from flatout.samplers.rollout_state import Ends, RolloutState
 from flatout.spans import Spans
 from flatout.storage.checkpoint import leaf_names, named_leaves, rebuild
 from flatout.types import Device, Episode, Episodes, Trajectory

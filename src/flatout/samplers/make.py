@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from flatout.algorithms.base import Algorithm, RolloutSpec
 from flatout.algorithms.parallel.packing import Bundle, OutputLayout
 from flatout.buffers.rollout import RolloutBuffer
-from flatout.config.placement import DeviceName, Share
+from flatout.config.placement import DeviceName
+from flatout.config.workers import Share
 from flatout.envs.base import TRAINING
 from flatout.errors import UsageError
 from flatout.learner.policy import Policy

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,8 @@ from flatout.hardware.backend import product_precision
 from flatout.learner.memory import size_mb
 from flatout.learner.programs import Programs
 from flatout.samplers.device import DeviceSampler, ended, side_by_side
-from flatout.samplers.rollout import Ends, RolloutState
 from flatout.schedules.base import Schedule
+from flatout.schedules.chunks import TOLD, Ahead, Carry, Chunk, Iteration, Told
 from flatout.schedules.together import Part
 from flatout.types import Episodes, Metrics, Snapshot
 
@@ -39,60 +39,6 @@ MOST_KEPT = 1 << 20
 
 MOST = 512
 """Iterations of one chunk."""
-
-
-class Carry(NamedTuple):
-    """What one iteration hands to the next: the learning state's leaves, the buffer's device state
-    and counts, and the environments."""
-
-    leaves: list[Any]
-    store: Any
-    counts: Any
-    rolling: RolloutState
-
-
-class Told(NamedTuple):
-    """What a chunk's iterations tell, ``[M, ...]`` each: scalars of `Learner.metrics`, environment
-    steps, and where episodes ended."""
-
-    scalars: Any
-    steps: Any
-    ends: Ends
-
-
-Iteration = Callable[[Carry, jax.Array, Any, jax.Array, jax.Array], tuple[Carry, Told]]
-"""``(carry, key, buffer_key, act_key, hp) -> carry, told``, of one shard; pure."""
-
-TOLD = Told(None, None, 0)  # type: ignore[arg-type]
-"""Which of it each shard has for itself."""
-
-
-@dataclass
-class Chunk:
-    """Iterations that one dispatch made.
-
-    Attributes:
-        before: what they began with.
-        count: how many they were.
-        taken: how many of them count so far.
-        told: of each of them.
-        episodes: that ended in them, with `places`, where the k-th iteration's begin.
-    """
-
-    before: Carry | Part
-    count: int
-    told: Told
-    episodes: Episodes
-    places: np.ndarray
-    taken: int = 0
-
-
-class Ahead(NamedTuple):
-    """A chunk that runs while the host still reads the one before."""
-
-    before: Carry | Part
-    length: int
-    made: Future[tuple[Carry, Told]]
 
 
 class FusedSchedule(Schedule):
@@ -230,18 +176,20 @@ class FusedSchedule(Schedule):
     # --- The host -----------------------------------------------------------------------------
 
     def advance(self, n: int) -> Iterator[Metrics]:
-        self._settle()
-        self._asked = n
+        self._asked, chunk = n, self._chunk
+        if chunk is not None and (chunk.taken == chunk.count or self._together is not None):
+            self._settle()
         while n > 0:
-            chunk = self._dispatched(min(n, self._length()))
-            n -= chunk.count
-            for number in range(chunk.count):
-                chunk.taken = number + 1
+            chunk = self._chunk
+            if chunk is None or chunk.taken == chunk.count:
+                chunk = self._dispatched(min(n, self._length()))
+            while n > 0 and chunk.taken < chunk.count:
+                n -= 1
+                chunk.taken += 1
                 self._version += 1
                 self._unseen += 1
-                yield self._told(chunk, number)
+                yield self._told(chunk, chunk.taken - 1)
                 if self._chunk is not chunk:  # a callback looked at the state
-                    n += chunk.count - chunk.taken
                     self._looks, self._unseen = self._unseen, 0
                     break
 
@@ -314,8 +262,8 @@ class FusedSchedule(Schedule):
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             return None
-        if ahead.before is before and ahead.length <= count:
-            return ahead
+        if ahead.before is before and (ahead.length <= count or not self._looks):
+            return ahead  # what is beyond the count is for the next `advance`
         ahead.made.result()  # it cannot be stopped, and its room is needed
         return None
 

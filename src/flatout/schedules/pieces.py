@@ -17,7 +17,8 @@ from flatout.algorithms.base import Acted, Algorithm, shapes_of
 from flatout.algorithms.common.randomness import uniforms
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.check import bounds
-from flatout.schedules.fused import Carry, FusedSchedule, Iteration, Told
+from flatout.schedules.chunks import Carry, Iteration, Told
+from flatout.schedules.fused import FusedSchedule
 from flatout.types import DiscreteSpec, Trajectory
 
 TINY = 1e-30

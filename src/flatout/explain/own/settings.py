@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from flatout.config.placement import Placement, parse, refuse_unavailable, with_workers
+from flatout.config.placement import Placement, parse, refuse_unavailable
 from flatout.config.settings import resolve
+from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError
 
 Changes = dict[str, Any]  # settings by name, and their new values

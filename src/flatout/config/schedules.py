@@ -1,0 +1,59 @@
+"""Values that change during a run, or are learned: how they are written, and which are possible."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated
+
+from flatout.config.values import need
+from flatout.errors import UsageError
+
+_LINEAR = re.compile(r"lin_([^_]+)(?:_([^_]+))?")
+
+
+def linear(name: str, value: float | str) -> tuple[float, float]:
+    """A schedule's values at the start and at the end of the run.
+
+    Raises:
+        UsageError: not a number and not of the form ``lin_START`` or ``lin_START_END``.
+    """
+    match = _LINEAR.fullmatch(str(value))
+    start, end = (match[1], match[2] or 0.0) if match else (value, value)
+    try:
+        return float(start), float(end)
+    except ValueError:
+        raise UsageError(
+            f"{name} = {str(value)[:200]!r} is neither a number nor a linear schedule such as "
+            "lin_0.001 (to 0) or lin_0.001_0.0001."
+        ) from None
+
+
+def entropy_coefficient(name: str, value: float | str) -> tuple[float, bool]:
+    """SAC's entropy weight at the start, and whether it is learned.
+
+    Raises:
+        UsageError: not a number and not of the form ``auto`` or ``auto_START``.
+    """
+    text = str(value)
+    learned = text == "auto" or text.startswith("auto_")
+    try:
+        start = 1.0 if text == "auto" else float(text.removeprefix("auto_"))
+    except ValueError:
+        start = math.nan
+    if not math.isfinite(start) or start < 0 or (learned and not start):
+        raise UsageError(
+            f"{name} = {text[:200]!r} is neither a number of 0 or more nor auto or auto_START "
+            "with a start above 0."
+        )
+    return start, learned
+
+
+def check_schedule(name: str, value: float | str, positive: bool = True) -> None:
+    """The rule that a schedule's values are finite and not negative, the first one above 0."""
+    start, end = linear(name, value)
+    ok = 0 <= start < math.inf and 0 <= end < math.inf and (start > 0 or not positive)
+    need(ok, name, value, "it must be above 0" if positive else "it must not be negative")
+
+
+Schedule = Annotated[float | str, check_schedule]

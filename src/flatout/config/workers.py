@@ -1,0 +1,101 @@
+"""Which actor process steps which environments, and which device acts for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from flatout.config.placement import CPU, DeviceName, Placement
+from flatout.errors import UsageError
+
+HALVES = 2
+"""Groups for each acting device: one steps while the other's actions are computed."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Environments that step together, and the device that acts for them.
+
+    Attributes:
+        workers: first environment and number of environments of each process that steps them; of
+            this process with ``sampler=inline``.
+        batch: environments of one acting group; a share may have several.
+    """
+
+    device: DeviceName
+    workers: tuple[tuple[int, int], ...]
+    batch: int
+
+    @property
+    def first(self) -> int:
+        return self.workers[0][0]
+
+    @property
+    def count(self) -> int:
+        return sum(count for _, count in self.workers)
+
+
+def with_workers(placement: Placement, num_envs: int, cores: int) -> Placement:
+    """The placement with its numbers of workers and groups.
+
+    By default there are as many workers as cores, where the environments can be divided so, and
+    each acting device has two groups or a few more, so that one steps while the other's actions are
+    computed; with ``inference=local`` each worker is a group.
+
+    Raises:
+        UsageError: workers x environments are not the run's environments, or groups do not fit.
+    """
+    if placement.groups is not None and num_envs % placement.groups:
+        raise UsageError(
+            f"--placement: groups={placement.groups} does not divide --envs {num_envs}."
+        )
+    if placement.sampler != "processes":
+        return placement
+    if placement.workers is None:
+        most = min(max(cores, 1), num_envs)
+        count = next(n for n in range(most, 0, -1) if num_envs % n == 0)
+        return with_workers(replace(placement, workers=(count, num_envs // count)), num_envs, cores)
+    count, each = placement.workers
+    if count * each != num_envs:
+        raise UsageError(
+            f"--placement: workers={count}x{each} are {count * each} environments, but --envs is "
+            f"{num_envs}; leave one of the two out, or make them agree."
+        )
+    local = placement.inference == "local"
+    if placement.groups is None:
+        return replace(placement, groups=count if local else _turns(placement))
+    batch = num_envs // placement.groups
+    if each % batch and (local or batch % each):
+        what = "each worker acts for its" if local else "each worker steps"
+        raise UsageError(
+            f"--placement: groups={placement.groups} are {batch} environments each, but with "
+            f"workers={count}x{each} {what} {each}, and one must divide the other; write "
+            f"groups={count}, for example."
+        )
+    return placement
+
+
+def _turns(placement: Placement) -> int:
+    """Groups of whole workers that take turns: at least two for each acting device, if possible."""
+    count, _ = placement.workers or (1, 0)
+    least = min(count, HALVES * len(placement.act))
+    return next(n for n in range(least, count + 1) if count % n == 0)
+
+
+def shares(placement: Placement, num_envs: int) -> list[list[Share]]:
+    """The environments that step together, by the order in which they take turns: all of them with
+    ``sampler=inline``, each worker's with ``inference=local``, else those of whole workers."""
+    devices, batch = placement.act, num_envs // (placement.groups or 1)
+    if placement.workers is None:
+        return [[Share(devices[0], ((0, num_envs),), batch)]]
+    workers, each = placement.workers
+    slices = [(worker * each, each) for worker in range(workers)]
+    if placement.inference == "local":
+        return [[Share(CPU, (one,), batch) for one in slices]]
+    size = batch // each if batch >= each else workers // _turns(placement)  # workers that step
+    together = [tuple(slices[at : at + size]) for at in range(0, workers, size)]
+    rounds: list[list[Share]] = []
+    for number, mine in enumerate(together):
+        if number % len(devices) == 0:
+            rounds.append([])
+        rounds[-1].append(Share(devices[number % len(devices)], mine, batch))
+    return rounds
