@@ -4,7 +4,7 @@ BIN := .venv/bin
 SHELL := /bin/bash
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/xla
 
-.PHONY: install train test test-slow faults lint
+.PHONY: install train test test-slow faults lint docs
 
 install: .venv/.installed
 
@@ -19,6 +19,12 @@ install: .venv/.installed
 	@echo "adding what the tests need"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		$$($(BIN)/python tools/dev_requirements.py)
+	@touch $@
+
+.venv/.documenting: .venv/.installed
+	@echo "adding what the documentation needs"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		$$($(BIN)/python tools/dev_requirements.py docs)
 	@touch $@
 
 train: install
@@ -51,3 +57,7 @@ lint: install .venv/.developing
 	$(BIN)/ruff check src tests benchmarks examples tools
 	$(BIN)/ruff format --check src tests benchmarks examples tools
 	$(BIN)/pyright
+
+# Into site/. A link or an anchor that leads nowhere, or a page that no menu names, is an error.
+docs: install .venv/.documenting
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -1,26 +1,44 @@
-"""What the documents say of files and numbers holds."""
+"""What the documents say of files, commands, code and numbers holds."""
 
 from __future__ import annotations
 
+import ast
+import functools
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tools import write_reference
+
+import flatout
+from flatout.api.describe import described
+from flatout.cli.arguments import take, take_all, train_config
+from flatout.config.aliases import RENAMED
+from flatout.explain.causes import CAUSES
 
 ROOT = Path(__file__).parent.parent
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+RUN = [ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def code(page: Path, language: str) -> list[str]:
+    """The blocks of code in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@EACH_PAGE
 def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text()
     links = re.findall(r"\]\((?!http)([^)#]+)", text) + re.findall(r'src="([^"]+)"', text)
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@EACH_PAGE
 def test_files_that_are_named_exist(page: Path) -> None:
     named = re.findall(
         r"`((?:src/flatout|tests|benchmarks|docs|examples)/[\w./]+\.\w+)`", page.read_text()
@@ -31,3 +49,94 @@ def test_files_that_are_named_exist(page: Path) -> None:
 def test_the_performance_page_is_what_the_results_say() -> None:
     command = [sys.executable, ROOT / "benchmarks" / "performance.py", "--check"]
     assert subprocess.run(command, check=False).returncode == 0
+
+
+# The reference
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    for name, text in write_reference.pages().items():
+        page = write_reference.FOLDER / name
+        assert page.read_text() == text, "run tools/write_reference.py"
+
+
+@functools.cache
+def flags_of(*command: str) -> set[str]:
+    """The flags in a command's help, as a user sees it."""
+    return set(re.findall(r"--[a-z][\w-]*", write_reference.helped(*command, "--help")))
+
+
+@pytest.mark.parametrize("command", write_reference.BY_CLASS)
+def test_the_reference_has_every_flag_that_the_help_has(command: str) -> None:
+    page = (write_reference.FOLDER / "commands.md").read_text()
+    section = page.partition(f"\n## {command}\n")[2].partition("\n## ")[0]
+    flags = {flag for flag in flags_of(command) if not flag.startswith("--no-")} - {"--help"}
+    assert [flag for flag in flags if f"`{flag}`" not in section] == []
+
+
+def test_every_cause_is_explained_with_its_rule() -> None:
+    text = (ROOT / "docs" / "explain.md").read_text()
+    assert [cause for cause in CAUSES if f"| `{cause}` |" not in text] == []
+
+
+# Commands
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The arguments of every `flatout` in a page's blocks of code."""
+    text = page.read_text().replace("\\\n", " ")
+    blocks = [*code(page, "sh"), *re.findall(r"^    (flatout .*)", text, re.MULTILINE)]
+    for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if "flatout" in words[:2]:
+            yield words[words.index("flatout") + 1 :]
+
+
+def train(argv: list[str]) -> None:
+    """Read the arguments as `flatout train` does, of runs that are there no more, too."""
+    for flag in ("--seeds", "--strategy", "--resume", "--from"):
+        argv = take(argv, flag)[1]
+    _, argv = take_all(argv, "--population")
+    train_config(argv if argv and (argv[0][0] != "-" or "--preset" in argv) else ["ppo", *argv])
+
+
+@EACH_PAGE
+def test_commands_are_understood(page: Path) -> None:
+    for command, *argv in commands(page):
+        if command == "train":
+            train(argv)
+            continue
+        argv = argv[: argv.index("--")] if "--" in argv else argv
+        known = flags_of(command)
+        if command in ("plan", "scale"):
+            known = known | flags_of("train", argv[0] if argv else "ppo")
+        unknown = {word.partition("=")[0] for word in argv if word.startswith("--")} - known
+        assert not unknown, f"flatout {command}"
+
+
+# Python
+
+
+@EACH_PAGE
+def test_python_names_what_there_is(page: Path) -> None:
+    for text in code(page, "python"):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module == "flatout":
+                assert {name.name for name in node.names} <= set(flatout.__all__)
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "flatout":
+                assert node.attr in flatout.__all__
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("PPO", "DQN"):
+                settings = described(ast.unparse(node.func).lower()).keys() | RENAMED
+                others = {"policy_kwargs", "device", "verbose"}
+                assert {word.arg for word in node.keywords} <= settings | others
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page", [page for page in RUN if code(page, "python")], ids=lambda p: p.stem
+)
+def test_python_runs_as_it_stands(page: Path, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("\n".join(code(page, "python")))
+    command = [sys.executable, "-W", "error", "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
