@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -152,6 +153,22 @@ def test_bad_input_is_one_sentence(
     result = flatout("plan", *SMALL, *words)
     assert result.code == 2
     assert match in result.message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("plan", "--seconds", 1), ("scale", "--devices", "1")])
+def test_an_environment_in_the_working_folder_is_found(
+    flatout: Callable[..., Any], words: tuple[Any, ...], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    text = "import gymnasium\ndef make():\n    return gymnasium.make('CartPole-v1')\n"
+    (tmp_path / "lies_here.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    command, *flags = words
+    flags += ["--env", "lies_here:make", "--steps", 256]
+    result = flatout(command, *SMALL[:1], *SMALL[3:], *flags)
+    assert result.code == 0, result.err
 
 
 # --- Environments on a device ---------------------------------------------------------------------

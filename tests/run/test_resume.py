@@ -238,3 +238,17 @@ def test_a_kill_while_a_checkpoint_is_replaced_loses_nothing(
     assert flatout("train", "--resume", run, "--quiet").code == 0
     assert_same(final_state(run), before)
     assert [path.name for path in (run / "checkpoints").iterdir()] == [newest.name]
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_devices(
+    flatout: Callable[..., Result], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    flags = ("--shards", 2, "--devices", 2, "--run-dir", run)
+    assert flatout("train", "ppo", *TINY, *flags).code == 0
+    done = flatout("train", "--resume", run, "--devices", 1, "--steps", 320, "--quiet", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["placement"] == "cpu"
+    both = ("--devices", 2, "--placement", "act=cpu learn=cpu")
+    assert "both say" in flatout("train", "--resume", run, *both).message

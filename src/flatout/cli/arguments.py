@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from flatout.config.aliases import meant
 from flatout.config.hyper import OwnConfig
+from flatout.config.modules import look_here
 from flatout.config.schema import (
     ALGORITHMS,
     RESUMABLE,
@@ -180,6 +181,10 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
             if value is not None:
                 raise UsageError(f"{flag} cannot change what --resume goes on with.")
         layers = [_settings_before(resumed, Consent(typed, trust)) | {"run_dir": resumed}]
+        if take(argv, "--devices")[0] is not None:  # which says where to learn from now on
+            words = str(layers[0]["placement"]).split()
+            kept = [word for word in words if not word.startswith("learn=")]
+            layers[0]["placement"] = " ".join(kept) or "auto"
         algorithm = layers[0]["algorithm"]
         if named not in (None, algorithm):
             raise UsageError(f"{resumed} was trained with {algorithm}, not {named}.")
@@ -191,6 +196,12 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
             config = replace(config, env=same)
         _refuse_changes(before, config, resumed)
     return resolve(algorithm, config.flat()), resumed is not None
+
+
+def import_here(config: TrainConfig) -> None:
+    """Let child processes import what the command names from the working folder, as `train`."""
+    if names_code(config.env.env) or names_code(config.algorithm):
+        look_here()
 
 
 def _file_settings(file: str, typed: dict[str, Any], trust: bool) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout.cli.arguments import take, take_all, train_config
+from flatout.cli.arguments import import_here, take, take_all, train_config
 from flatout.cli.scale import need_matplotlib
 from flatout.config.schema import TrainConfig
 from flatout.errors import UsageError, writing
@@ -84,6 +84,7 @@ def plan(argv: list[str]) -> int:
     if machine is not None:
         answer, where = _read_machine(Path(machine), config)
     else:
+        import_here(config)
         answer = _answer(config, hardware, budget)
         where = f"{hardware.cpu_name}, {hardware.cores} cores"
     if save is not None:

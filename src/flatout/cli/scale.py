@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout.cli.arguments import take, train_config
+from flatout.cli.arguments import import_here, take, train_config
 from flatout.config.hyper import OnPolicyConfig
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.config.settings import resolve, with_run
@@ -106,6 +106,7 @@ def _new(
     config, resumed = train_config([*rest, "--shards", shards, "--quiet"])
     if resumed:
         raise UsageError("scale makes new runs; --resume is for train.")
+    import_here(config)
     for count in counts:  # before anything runs
         learn = tuple(DeviceName("cpu", number) for number in range(count))
         refuse_shards(Placement(learn=learn), config.run.shards)

@@ -10,6 +10,14 @@ from typing import Any
 from flatout.errors import EnvironmentFailure, UsageError, one_line
 
 
+def look_here() -> None:
+    """Look for modules in the working folder, too. With Python's -P, as in actor processes, they
+    are only looked for where it says."""
+    here = str(Path.cwd())
+    if here not in sys.path and not sys.flags.safe_path:
+        sys.path.insert(0, here)
+
+
 def import_module(module: str, setting: str) -> Any:
     """A module of the user's, looked for in the working folder, too.
 
@@ -20,10 +28,8 @@ def import_module(module: str, setting: str) -> Any:
         UsageError: there is none.
         EnvironmentFailure: importing it fails.
     """
-    here = str(Path.cwd())
-    # With Python's -P, as in actor processes, modules are only looked for where it says.
-    if module not in sys.modules and here not in sys.path and not sys.flags.safe_path:
-        sys.path.insert(0, here)
+    if module not in sys.modules:
+        look_here()
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
