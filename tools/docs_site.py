@@ -61,7 +61,7 @@ def text_of(path: Path) -> str:
     text = path.read_text()
     if path.suffix == ".ipynb":
         cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
-        return f"# {path.name}\n\n" + "\n\n".join(
+        return "\n\n".join(
             source if kind == "markdown" else f"```python\n{source}\n```" for kind, source in cells
         )
     language = {".py": "python"}.get(path.suffix, "text")
