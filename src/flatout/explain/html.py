@@ -64,6 +64,7 @@ def page(diagnosis: Diagnosis) -> str:
         ("What could not be seen", _items(diagnosis.notes)),
     )
     return Template(template).substitute(
+        command="flatout explain",
         title=_text(f"flatout explain: {verdict}"),
         state="healthy" if diagnosis.verdict == HEALTHY else "held-up",
         verdict=f'<span class="id">{_text(diagnosis.verdict)}</span> {_text(sentence)}',

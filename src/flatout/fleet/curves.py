@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -94,21 +95,47 @@ def curves(runs: Sequence[Run], view: View = PLAIN) -> list[Curve]:
     Raises:
         UsageError: no run has a setting by which to group.
     """
-    every = [run.settings for run in runs]
+    found = alike([run.settings for run in runs], view.group)
+    return [band([runs[i] for i in places], label, view) for label, places in found]
+
+
+def alike(
+    every: Sequence[Mapping[str, Any]],
+    group: Sequence[str] = (),
+    aside: Sequence[str] = NOT_TELLING,
+) -> list[tuple[str, list[int]]]:
+    """The places of equal settings, in the order of the first of each, and what sets them apart
+    in words, which are empty if nothing does.
+
+    Args:
+        group: settings that tell them apart; without any, all but those `aside`.
+
+    Raises:
+        UsageError: nothing has a setting by which to group.
+    """
     names = list(dict.fromkeys(key for settings in every for key in settings))
-    for key in view.group:
+    for key in group:
         if key not in names:
             raise UsageError(f"these runs have no setting {key!r}.{nearest(key, names)}")
-    telling = view.group or [key for key in names if key not in NOT_TELLING]
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        values = {key: run.settings.get(key) for key in telling}
-        groups.setdefault(json.dumps(values, sort_keys=True, default=str), []).append(run)
-    differing = [key for key in telling if any(s.get(key) != every[0].get(key) for s in every)]
-    return [_curve(group, view.group or differing, view) for group in groups.values()]
+    telling = group or [key for key in names if key not in aside]
+    first = every[0] if every else {}
+    differing = [key for key in telling if any(s.get(key) != first.get(key) for s in every)]
+    groups: dict[str, list[int]] = {}
+    for place, settings in enumerate(every):
+        values = [settings.get(key) for key in differing]
+        groups.setdefault(json.dumps(values, default=str), []).append(place)
+    return [
+        (", ".join(f"{key}={every[places[0]].get(key)}" for key in group or differing), places)
+        for places in groups.values()
+    ]
 
 
-def _curve(group: Sequence[Run], differing: Sequence[str], view: View) -> Curve:
+def band(
+    group: Sequence[Run], label: str, view: View = PLAIN,
+    statistic: Callable[[np.ndarray], np.ndarray] = lambda values: values.mean(-1),
+) -> Curve:  # fmt: skip
+    """One curve of several runs, as far as the shortest of them goes: a statistic over runs
+    (``[..., R] -> [...]``) and its 95 % interval."""
     # Runs of before times were kept have none; their curve is over steps.
     axes = [
         run.steps if view.by == "steps" or run.seconds is None else run.seconds for run in group
@@ -116,13 +143,11 @@ def _curve(group: Sequence[Run], differing: Sequence[str], view: View) -> Curve:
     start = max(axis[0] for axis in axes)
     x = np.linspace(start, max(min(axis[-1] for axis in axes), start), POINTS)
     table = np.stack([np.interp(x, a, run.returns) for a, run in zip(axes, group, strict=True)])
-    table = _smoothed(table, round(view.smooth * POINTS))
+    table = _smoothed(table, round(view.smooth * POINTS)).T
     picks = np.random.default_rng(0).integers(len(group), size=(RESAMPLED, len(group)))
-    means = table[picks].mean(1)
-    low, high = np.quantile(means, (0.025, 0.975), axis=0)
-    words = ", ".join(f"{key}={group[0].settings.get(key)}" for key in differing)
-    label = words or (group[0].label if len(group) == 1 else "mean")
-    return Curve(label, x, table.mean(0), low, high, len(group))
+    low, high = np.quantile(statistic(table[:, picks]), (0.025, 0.975), axis=1)
+    named = label or (group[0].label if len(group) == 1 else "mean")
+    return Curve(named, x, statistic(table), low, high, len(group))
 
 
 def _smoothed(table: np.ndarray, window: int) -> np.ndarray:
@@ -172,7 +197,11 @@ class Picture:
         from matplotlib.figure import Figure  # type: ignore[import-not-found]
 
         figure = Figure(figsize=(8, 5), layout="constrained")
-        axes = figure.add_subplot()
+        self.draw(figure.add_subplot())
+        figure.savefig(path)
+
+    def draw(self, axes: Any) -> None:
+        """Draw it on axes of matplotlib."""
         for curve in self.curves:
             (line,) = axes.plot(curve.x, curve.mean, label=curve.name)
             if curve.runs > 1:
@@ -180,7 +209,6 @@ class Picture:
                 axes.fill_between(curve.x, curve.low, curve.high, alpha=0.2, color=colour)
         axes.set(title=self.title, xlabel=self.x_label, ylabel=self.y_label)
         axes.legend()
-        figure.savefig(path)
 
 
 def drawable(path: Path) -> None:

@@ -122,8 +122,9 @@ def read(root: Path, name: str, there: Iterable[str]) -> Row:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         state = f"damaged: {type(error).__name__} in its files"
     steps = _number(summary.get("steps"))
-    value = next(filter(None, (_number(summary.get(key)) for key in (
-        "return_mean_100", "return_mean_last", "test_accuracy"))), None)  # fmt: skip
+    values_ = (_number(summary.get(key)) for key in (
+        "return_mean_100", "return_mean_last", "test_accuracy"))  # fmt: skip
+    value = next((value for value in values_ if value is not None), None)
     return Row(
         name or ".", value=value, steps=None if steps is None else int(steps),
         steps_per_s=_number(summary.get("steps_per_s")), verdict=_word(summary.get("verdict")),

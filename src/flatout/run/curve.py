@@ -79,26 +79,33 @@ class Track:
         return steps, seconds, values
 
 
+def lines(path: Path, whole: int = WHOLE) -> list[bytes]:
+    """Lines of a file; of one with more than `whole` bytes `ROWS`, and the last.
+
+    Raises `OSError` if it cannot be read.
+    """
+    with nofollow.open_stream(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= whole:
+            return file.read(whole).splitlines()
+        found: list[bytes] = []
+        for number in range(ROWS):
+            file.seek(size * number // ROWS)
+            if number:
+                file.readline(LONGEST)  # the rest of a line
+            found.append(file.readline(LONGEST))
+        file.seek(size - LONGEST)
+        found.append(file.read(LONGEST).rstrip().rpartition(b"\n")[2])
+        return found
+
+
 def sampled(path: Path) -> list[dict[str, Any]]:
     """Rows of a file of JSON lines; a large file's are some, its last one among them.
 
     Damaged lines are skipped. Raises `OSError` if the file cannot be read.
     """
-    with nofollow.open_stream(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size <= WHOLE:
-            lines = file.read(WHOLE).splitlines()
-        else:
-            lines = list[bytes]()
-            for number in range(ROWS):
-                file.seek(size * number // ROWS)
-                if number:
-                    file.readline(LONGEST)  # the rest of a line
-                lines.append(file.readline(LONGEST))
-            file.seek(size - LONGEST)
-            lines.append(file.read(LONGEST).rstrip().rpartition(b"\n")[2])
     rows: list[dict[str, Any]] = []
-    for line in lines:
+    for line in lines(path):
         with suppress(ValueError, RecursionError):
             row = json.loads(line)
             if isinstance(row, dict):

@@ -1,0 +1,444 @@
+"""Groups of runs that differ in their seeds, ranked: which setting is better, and how sure that is.
+
+Only the small files of finished runs are read, and the curves of those that went further than the
+others.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flatout.errors import UsageError, nearest
+from flatout.fleet.curves import NOT_TELLING, alike
+from flatout.fleet.runs import ENDED, Row, rows
+from flatout.fleet.statistics import (
+    DRAWS,
+    RESAMPLES,
+    Estimate,
+    Strata,
+    compared,
+    estimates,
+    improvement,
+    iqm,
+    mean,
+    median,
+)
+from flatout.run.curve import lines
+
+SHOWN = 30
+"""Rows of a table in text; of more, only files have all. So many are compared with the first."""
+AS_LONG = 1.05
+"""Runs count as equally long up to this ratio of their steps."""
+FEW = 5
+"""Runs that a sentence names."""
+MOST_METRICS = 1 << 28
+"""Maximum bytes of metrics that are read whole."""
+
+SCORES = {
+    "return": ("mean return of the last 100 training episodes", "rollout/return_mean_100"),
+    "eval": ("mean return of the last evaluation", "eval/return_mean"),
+}
+"""What a run is judged by, and its name in the metrics."""
+TESTED = ("accuracy on the test images", "eval/accuracy")
+"""The same of classifiers."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is compared.
+
+    Attributes:
+        at: after how many steps: a number, "end" (each run's own), or None (as many as every run of
+            an environment has).
+        score: a key of `SCORES`.
+        scale: for an environment the scores that count as 0 and 1; without any, scores are raw,
+            and over several environments the least and the greatest of all runs are 0 and 1.
+    """
+
+    at: int | str | None = None
+    score: str = "return"
+    scale: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+
+    def __post_init__(self) -> None:
+        """Raises `UsageError` for impossible values."""
+        if self.score not in SCORES:
+            raise UsageError(f"score = {self.score!r} is neither {' nor '.join(SCORES)}.")
+        if self.at not in (None, "end") and not (isinstance(self.at, int) and self.at > 0):
+            raise UsageError(f"at = {self.at!r} is neither a number of steps nor 'end'.")
+        for env, (low, high) in self.scale.items():
+            if not low < high:
+                raise UsageError(
+                    f"normalize {env}={low:g},{high:g}: the first score counts as 0 and the second "
+                    "as 1, so it is greater."
+                )
+
+
+Counted = dict[str, list[tuple[Row, float]]]
+"""A group's runs that count, with their scores, by environment."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One group.
+
+    Attributes:
+        name: what sets it apart.
+        scores: by environment and run folder.
+        asked: how many runs it has, those included that do not count.
+        beaten: the probability that a run of the table's first group scores more than one of this;
+            None of the first itself.
+        steps_per_s: the runs' median; None over several environments.
+        verdict: what most runs were held up by.
+    """
+
+    name: str
+    scores: dict[str, dict[str, float]]
+    asked: int
+    iqm: Estimate
+    median: Estimate
+    mean: Estimate
+    beaten: Estimate | None
+    steps_per_s: float | None
+    verdict: str | None
+
+    @property
+    def runs(self) -> int:
+        """How many count."""
+        return sum(map(len, self.scores.values()))
+
+    def strata(self) -> list[np.ndarray]:
+        """The scores ``[n]`` of each environment."""
+        return [np.array(list(scores.values())) for scores in self.scores.values()]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Groups in one environment, or over all of them, the best interquartile mean first.
+
+    Attributes:
+        env: its name; None over all.
+        what: the score, and after how many steps, in words.
+    """
+
+    env: str | None
+    what: str
+    lines: list[Line]
+
+    def verdict(self) -> str:
+        """Whether the first group is better than the second, in a sentence; empty of one group."""
+        if len(self.lines) < 2:
+            return ""
+        first, second = self.lines[:2]
+        chance = second.beaten
+        assert chance is not None
+        if chance.low is None:
+            return f"{first.name} may be ahead by chance: one run tells nothing of other seeds."
+        words = (
+            f"a run of the first scores more than one of the second with probability "
+            f"{chance.value:.2f} [{chance.low:.2f}, {chance.high:.2f}]"
+        )
+        if chance.low > 0.5:
+            return f"{first.name} is better than {second.name}: {words}."
+        return f"{first.name} and {second.name} cannot be told apart: {words}."
+
+
+@dataclass(frozen=True)
+class Report:
+    """Ranked tables: over all environments first where there are several, then of each of them.
+
+    `print` shows them, a notebook draws them, `save` writes them.
+    """
+
+    tables: list[Table]
+    notes: list[str]
+
+    def as_text(self) -> str:
+        """The tables, what they show, and what is to be known of them."""
+        from flatout.fleet.ranking_files import text
+
+        return text(self)
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain values, each run's score among them."""
+        tables = [{"verdict": table.verdict(), **asdict(table)} for table in self.tables]
+        return {"tables": tables, "notes": self.notes}
+
+    def save(self, path: str | Path) -> Path:
+        """Write it as .csv, .json or .html (one page that needs nothing else), or draw it as .png.
+
+        Raises:
+            UsageError: another ending, or there is no matplotlib for a .png.
+            FlatoutError: it cannot be written.
+        """
+        from flatout.fleet.ranking_files import save
+
+        return save(self, Path(path))
+
+    def __str__(self) -> str:
+        return self.as_text()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from flatout.fleet.ranking_page import page
+
+        return page(self)
+
+
+PLAIN = Asked()
+
+
+def of_groups(groups: Mapping[str, Sequence[Path]], asked: Asked = PLAIN) -> Report:
+    """The report of groups with these names: their run folders.
+
+    Raises:
+        UsageError: no run can be compared, or `asked` fits none.
+    """
+    return _ranked({name: _rows(paths) for name, paths in groups.items()}, asked)
+
+
+def of_folders(
+    paths: Sequence[Path], group: Sequence[str] = (), asked: Asked = PLAIN
+) -> Report:  # fmt: skip
+    """The report of all runs in these folders and below them.
+
+    Args:
+        group: settings that tell groups apart; without any, all but seed, folder and environment.
+
+    Raises:
+        UsageError: as `of_groups`, or no run has a setting by which to group.
+    """
+    found = _rows(paths)
+    if "env" in group:
+        raise UsageError("group env: each environment has a table of its own; leave env out.")
+    whole = [row for row in found if row.settings]
+    groups = {
+        label or str(whole[places[0]].algorithm): [whole[place] for place in places]
+        for label, places in alike([r.settings for r in whole], group, (*NOT_TELLING, "env"))
+    }
+    return _ranked(groups, asked, [row for row in found if not row.settings])
+
+
+def _rows(paths: Iterable[Path]) -> list[Row]:
+    """The rows of all runs in these folders, with their paths as names; no run stands twice."""
+    found: dict[str, Row] = {}
+    for path in paths:
+        if not path.is_dir():
+            there = "it is no folder" if path.exists() else "there is no such folder"
+            found[str(path)] = Row(str(path), state=there)
+            continue
+        for row in rows(path):
+            name = str(path / row.run)
+            found[name] = replace(row, run=name)
+    return list(found.values())
+
+
+def _ranked(groups: Mapping[str, Sequence[Row]], asked: Asked, damaged: Sequence[Row] = ()) -> (
+    Report
+):  # fmt: skip
+    left = {row.run: row.state for row in damaged}
+    there: Counter[tuple[str, str]] = Counter()
+    ended: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for name, members in groups.items():
+        for row in members:
+            there[name, _env(row)] += 1
+            if row.state not in ENDED.values() or row.steps is None:
+                left[row.run] = row.state
+            else:
+                ended[_env(row)][name].append(row)
+    tables: list[Table] = []
+    counted: dict[str, Counted] = {name: {} for name in groups}
+    for env, found in sorted(ended.items()):
+        at, what = _at([row for members in found.values() for row in members], asked)
+        for name, members in found.items():
+            if pairs := _scored(members, at, asked, left):
+                counted[name][env] = pairs
+        here = {name: {env: by[env]} for name, by in counted.items() if env in by}
+        if here:
+            tables.append(_table(env, what, here, there))
+    if not tables:
+        reason = "".join(f": {run} ({why})" for run, why in list(left.items())[:1])
+        raise UsageError(f"there is no finished run to compare{reason}.")
+    notes: list[str] = []
+    if len(tables) > 1 or asked.scale:
+        tables, notes = _over_all(tables, counted, asked, there)
+    return Report(tables, [*notes, *_repeated(counted), *_left_out(left)])
+
+
+def _env(row: Row) -> str:
+    return row.env or str(row.settings.get("data") or "images")  # a classifier has data
+
+
+def _at(members: Sequence[Row], asked: Asked) -> tuple[int | None, str]:
+    """After how many steps runs are compared (None: at their ends), and the score in words."""
+    what = TESTED[0] if members[0].env is None else SCORES[asked.score][0]
+    steps = [row.steps or 0 for row in members]
+    least, most = min(steps), max(steps)
+    if isinstance(asked.at, int):
+        return asked.at, f"{what}, after {asked.at:,} steps"
+    if most <= AS_LONG * least:
+        return None, f"{what}, after {most:,} steps"
+    if asked.at == "end":
+        return None, f"{what}, at the runs' ends, after {least:,} to {most:,} steps"
+    return least, (
+        f"{what}, after {least:,} steps: the shortest run has no more, the longest {most:,} "
+        "(--at end compares their ends)"
+    )
+
+
+def _scored(
+    members: Sequence[Row], at: int | None, asked: Asked, left: dict[str, str]
+) -> list[tuple[Row, float]]:
+    """The runs that have a score, with it; of the others it is noted why they are `left` out."""
+    found: list[tuple[Row, float]] = []
+    for row in members:
+        steps = row.steps or 0
+        score, why = row.value, "no episode has ended"
+        if at is not None and steps * AS_LONG < at:
+            score, why = None, f"it has {steps:,} steps"
+        elif asked.score != "return" or (at is not None and steps > AS_LONG * at):
+            name = (TESTED if row.env is None else SCORES[asked.score])[1]
+            try:
+                score, why = value_at(Path(row.run) / "metrics.jsonl", at, name), f"no {name}"
+            except OSError as error:
+                score, why = None, f"damaged: {error.strerror or error}"
+            except (ValueError, LookupError, TypeError, RecursionError) as error:
+                score, why = None, f"damaged: {type(error).__name__} in its metrics"
+        if score is None:
+            left[row.run] = why
+        else:
+            found.append((row, float(score)))
+    return found
+
+
+def value_at(path: Path, steps: int | None, name: str) -> float | None:
+    """A metric in the last row that has it, up to so many steps (None: to the end).
+
+    Raises:
+        OSError, ValueError, LookupError, TypeError: the file is damaged.
+    """
+    found = lines(path, MOST_METRICS)
+    end = len(found)
+    if steps is not None:  # few rows are read of many
+        end = bisect_right(found, steps, key=lambda line: json.loads(line)["step"])
+    for line in reversed(found[:end]):
+        value = json.loads(line).get(name)
+        if type(value) in (int, float) and abs(value) < 1e300:
+            return value
+    return None
+
+
+def _table(
+    env: str | None, what: str, groups: Mapping[str, Counted],
+    there: Mapping[tuple[str, str], int], scale: Mapping[str, tuple[float, float]] | None = None,
+) -> Table:  # fmt: skip
+    scores = {name: {
+        env: {row.run: _within(score, (scale or {}).get(env)) for row, score in pairs}
+        for env, pairs in sorted(counted.items())
+    } for name, counted in groups.items()}  # fmt: skip
+    strata = {
+        name: [np.array(list(one.values())) for one in by.values()] for name, by in scores.items()
+    }
+    found = _estimated(strata)
+    ranked = sorted(groups, key=lambda name: -found[name][0].value)
+    made: list[Line] = []
+    for place, name in enumerate(ranked):
+        members = [row for pairs in groups[name].values() for row, _ in pairs]
+        pair = strata[ranked[0]], strata[name]
+        beaten = None
+        if place:
+            beaten = compared(*pair) if place < SHOWN else Estimate(float(improvement(*pair)))
+        rates = [row.steps_per_s for row in members if row.steps_per_s is not None]
+        verdicts = Counter(row.verdict for row in members if row.verdict is not None)
+        middle, half, average = found[name]
+        made.append(Line(
+            name, scores[name], sum(there[name, env] for env in scores[name]), middle, half,
+            average, beaten, float(np.median(rates)) if rates and env is not None else None,
+            verdicts.most_common(1)[0][0] if verdicts else None,
+        ))  # fmt: skip
+    return Table(env, what, made)
+
+
+def _within(score: float, scale: tuple[float, float] | None) -> float:
+    return score if scale is None else (score - scale[0]) / (scale[1] - scale[0])
+
+
+def _estimated(groups: Mapping[str, Strata]) -> dict[str, list[Estimate]]:
+    """The statistics of each group; those with as many runs are resampled together."""
+    shapes: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for name, strata in groups.items():
+        shapes[tuple(map(len, strata))].append(name)
+    found: dict[str, list[Estimate]] = {}
+    for shape, names in shapes.items():
+        some = max(DRAWS // (RESAMPLES * sum(shape)), 1)
+        for first in range(0, len(names), some):
+            chosen = names[first : first + some]
+            stacked = [np.stack(parts) for parts in zip(*(groups[n] for n in chosen), strict=True)]
+            found |= zip(chosen, estimates(stacked, (iqm, median, mean)), strict=True)
+    return found
+
+
+def _over_all(
+    tables: list[Table], counted: Mapping[str, Counted], asked: Asked,
+    there: Mapping[tuple[str, str], int],
+) -> tuple[list[Table], list[str]]:  # fmt: skip
+    """The tables with one over all environments before them, and notes.
+
+    Raises:
+        UsageError: the scale does not fit the environments.
+    """
+    envs = [str(table.env) for table in tables]
+    for env in asked.scale:
+        if env not in envs:
+            raise UsageError(f"normalize {env}: no run here is of it.{nearest(env, envs)}")
+    missing = [env for env in envs if env not in asked.scale]
+    if asked.scale and missing:
+        raise UsageError(f"normalize lacks {missing[0]}: name all environments, or none.")
+    if len(envs) == 1:
+        raise UsageError(f"normalize is for several environments; all runs are of {envs[0]}.")
+    whole = {name: by for name, by in counted.items() if len(by) == len(envs)}
+    part = [name for name, by in counted.items() if 0 < len(by) < len(envs)]
+    if not whole:
+        return tables, ["no group has runs of every environment, so none is ranked over all"]
+    scale = asked.scale
+    if not scale:
+        every = {env: [s for by in whole.values() for _, s in by[env]] for env in envs}
+        scale = {env: (min(some), max(max(some), min(some) + 1e-9)) for env, some in every.items()}
+    zero, one = ("its worst run here", "its best") if not asked.scale else ("", "")
+    words = f"scores from 0 ({zero}) to 1 ({one}) in each environment"
+    if asked.scale:
+        words = "scores on the scale 0 to 1 of --normalize"
+    notes = [f"not ranked over all environments, for want of runs: {_few(part)}"] if part else []
+    return [_table(None, words, whole, there, scale), *tables], notes
+
+
+def _repeated(counted: Mapping[str, Counted]) -> list[str]:
+    """Groups with two runs of one seed, which are not independent."""
+    found = [
+        f"{name} (seed {seed})"
+        for name, by in counted.items()
+        for pairs in by.values()
+        for seed, count in Counter(row.settings.get("seed") for row, _ in pairs).items()
+        if count > 1
+    ]
+    words = "several runs of one seed in one group count as if their seeds differed"
+    return [f"{words}: {_few(found)}"] if found else []
+
+
+def _left_out(left: Mapping[str, str]) -> list[str]:
+    runs = "1 run is" if len(left) == 1 else f"{len(left):,} runs are"
+    named = [f"{run} ({why})" for run, why in left.items()]
+    return [f"{runs} left out: {_few(named)}"] if left else []
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - FEW:,} more" if len(names) > FEW else ""
+    return ", ".join(names[:FEW]) + more
