@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # nothing is imported before it is used: the command begins b
         StopOnTime,
     )
     from flatout.api.evaluation import evaluate_policy
-    from flatout.api.plots import plot
+    from flatout.api.plots import plot, report
     from flatout.api.population import Population
     from flatout.config.placement import Placement
     from flatout.envs.device.base import DeviceEnv
@@ -56,7 +56,7 @@ __all__ = [
     "CheckpointError", "Counters", "DeviceEnv", "EnvironmentFailure", "Evaluate", "FlatoutError",
     "Genetic", "Placement", "Population", "RecordEvery", "ReplaySpec", "Run", "SaveEvery", "State",
     "StopOnNoImprovement", "StopOnReward", "StopOnTime", "UsageError", "check_device_env",
-    "evaluate_policy", "plot",
+    "evaluate_policy", "plot", "report",
 ]  # fmt: skip
 
 

@@ -1,13 +1,14 @@
-"""Learning curves in Python: `flatout.plot`."""
+"""Many runs in Python: `flatout.plot` and `flatout.report`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flatout.api import Agent
 from flatout.errors import UsageError
 from flatout.fleet.curves import Picture, Run, View, picture, readable
+from flatout.fleet.ranking import Asked, Report, of_folders, of_groups
 
 
 def plot(
@@ -37,6 +38,46 @@ def plot(
     for run in runs:
         found += [run.curve()] if isinstance(run, Agent) else readable([Path(run)])
     made = picture(found, view)
+    if out is not None:
+        made.save(out)
+    return made
+
+
+def report(
+    *runs: str | Path | Mapping[str, Sequence[str | Path]], group: Sequence[str] = (),
+    at: int | str | None = None, score: str = "return",
+    normalize: Mapping[str, tuple[float, float]] | None = None, out: str | Path | None = None,
+) -> Report:  # fmt: skip
+    """Which settings are better, and how sure that is: finished runs, ranked in groups of seeds.
+
+    Args:
+        runs: run folders, or folders that hold runs; or one dictionary of named groups of them.
+        group: settings that tell groups apart, whatever else differs.
+        at: after how many steps runs are compared, or ``"end"``; by default after as many as all
+            runs of an environment have.
+        score: ``"return"``, the mean of the last 100 training episodes, or ``"eval"``, that of
+            the last evaluation.
+        normalize: for every environment the scores that count as 0 and 1 where environments are
+            taken together; by default those of its worst and its best run.
+        out: a .csv, .json, .html or .png file to write.
+
+    Returns:
+        The report: a notebook shows it, `print` gives its tables, `save` writes it.
+
+    Raises:
+        UsageError: there is no finished run, or an impossible value.
+    """
+    asked = Asked(at, score, normalize or {})
+    keys = (group,) if isinstance(group, str) else tuple(group)
+    if len(runs) == 1 and isinstance(runs[0], Mapping):
+        if keys:
+            raise UsageError("report: groups have names already; leave group= out.")
+        made = of_groups({n: [Path(p) for p in paths] for n, paths in runs[0].items()}, asked)
+    else:
+        folders = [Path(run) for run in runs if not isinstance(run, Mapping)]
+        if len(folders) < max(len(runs), 1):
+            raise UsageError("report needs folders, or one dictionary of groups: report(RUN_DIR).")
+        made = of_folders(folders, keys, asked)
     if out is not None:
         made.save(out)
     return made

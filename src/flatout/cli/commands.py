@@ -42,6 +42,7 @@ commands:
   export RUN_DIR    the agent as one Python file that needs NumPy alone (--numpy policy.py)
   runs [DIR]        a table of runs: return, speed, verdict, state (--where, --sort)
   compare A B       what differs between two runs: settings, curves, speed, time
+  report [RUN ...]  which settings are better, and how sure that is, over seeds (--html FILE)
   scale ALGORITHM   the same work on several devices: what they gain, and what eats the rest
                       flatout scale classify --devices 1,2,4
   devices           what this machine has, who uses it, and what a run would use
@@ -69,6 +70,7 @@ def dispatch(argv: list[str]) -> int:
         "plot": _command("runs", "plot"),
         "runs": _command("runs", "runs"),
         "compare": _command("runs", "compare"),
+        "report": _command("runs", "report"),
         "scale": _command("scale", "scale"),
         "devices": _command("devices", "devices"),
     }

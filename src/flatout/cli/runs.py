@@ -1,4 +1,4 @@
-"""`flatout runs`, `flatout compare` and `flatout plot`: what run folders hold, side by side."""
+"""`flatout runs`, `compare`, `plot` and `report`: what run folders hold, side by side."""
 
 from __future__ import annotations
 
@@ -46,6 +46,29 @@ curve: their mean, with its 95 % interval (bootstrap over runs).
   --out curves.svg   draw them (.png and .pdf need matplotlib); else in characters
 
   flatout plot runs/a runs/b --group learning_rate --out curves.svg
+"""
+
+REPORT = """\
+usage: flatout report [RUN ...] [--group KEY ...] [--at STEPS|end] [--score return|eval]
+                      [--normalize ENV=LOW,HIGH ...] [--csv|--html|--png FILE] [--json]
+
+Which settings are better, and how sure that is: groups of finished runs that differ in nothing but
+their seeds, ranked by interquartile mean, in each environment and over all of them. RUN is a run's
+folder or one that holds runs (by default runs). Intervals hold 95 %.
+
+  --group KEY ...          one group for each value of these settings, whatever else differs
+  --at STEPS               compare the runs after so many steps; by default after as many as all
+                           of an environment have
+  --at end                 compare each at its own end
+  --score eval             by the last evaluation; by default by the last 100 training episodes
+  --normalize ENV=LOW,HIGH ...  scores that count as 0 and 1 where environments are taken together
+                           (random and human, say); by default the worst and the best run's here
+  --csv FILE               every group of every table
+  --html FILE              one page: tables, learning curves over steps and seconds, profiles
+  --png FILE               the curves and profiles (needs matplotlib: pip install 'flatout[plot]')
+  --json                   print one object, alone on stdout
+
+  flatout report runs/* --group learning_rate --html report.html
 """
 
 HEADINGS = {"run": "run", "algorithm": "algorithm", "env": "env", "return": "return",
@@ -146,11 +169,57 @@ def plot(argv: list[str]) -> int:
         share = float(smooth or 0)
     except ValueError:
         raise UsageError(f"--smooth {smooth} is no number, such as 0.05.") from None
-    keys = tuple(key.replace("-", "_") for words in group for key in words.split(","))
-    view = View(by or "steps", share, keys)
+    view = View(by or "steps", share, _keys(group))
     made = picture(readable([Path(word) for word in words], say), view)
     if file is None:
         print(made)
     else:
         made.save(file)
     return 0
+
+
+def _keys(words: list[str]) -> tuple[str, ...]:
+    return tuple(key.replace("-", "_") for word in words for key in word.split(","))
+
+
+def report(argv: list[str]) -> int:
+    """Run ``flatout report``; returns the exit code."""
+    rest, files = argv, dict[str, str | None]()
+    for kind in ("csv", "html", "png"):
+        files[kind], rest = take(rest, f"--{kind}")
+    at, rest = take(rest, "--at")
+    score, rest = take(rest, "--score")
+    group, rest = take_all(rest, "--group")
+    scales, rest = take_all(rest, "--normalize")
+    rest = [word for word in rest if word != "--json"]
+    words = _words(rest, "report", REPORT, len(rest))
+    if words is None:
+        return 0
+    from flatout.fleet.ranking import Asked, of_folders
+    from flatout.fleet.ranking_files import writable
+
+    chosen = {kind: Path(file) for kind, file in files.items() if file is not None}
+    for kind, file in chosen.items():
+        if file.suffix != f".{kind}":
+            raise UsageError(f"--{kind} {file}: name a file that ends in .{kind}.")
+        writable(file)
+    asked = Asked(
+        int(at) if at is not None and at.isdecimal() else at, score or "return",
+        dict(map(_scale, scales)),
+    )  # fmt: skip
+    found = of_folders([Path(word) for word in words or ["runs"]], _keys(group), asked)
+    print(json.dumps(found.as_json()) if "--json" in argv else found)
+    for file in chosen.values():
+        found.save(file)
+    return 0
+
+
+def _scale(word: str) -> tuple[str, tuple[float, float]]:
+    env, _, ends = word.rpartition("=")
+    try:
+        low, high = map(float, ends.split(","))
+    except ValueError:
+        raise UsageError(f"--normalize {word}: write ENV=LOW,HIGH, as CartPole-v1=20,500.") from (
+            None
+        )
+    return env, (low, high)

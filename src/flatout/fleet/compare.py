@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from flatout.errors import FlatoutError, UsageError
-from flatout.fleet.curves import NOT_TELLING, curves, read
+from flatout.fleet.curves import curves, read
 from flatout.fleet.curves import text as curve_text
+from flatout.fleet.runs import NOT_TELLING
 from flatout.output import printable
 from flatout.run.summary import PHASE_WORDS
 from flatout.storage import nofollow

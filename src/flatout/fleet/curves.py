@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flatout.errors import FlatoutError, UsageError, nearest, writing
+from flatout.errors import FlatoutError, UsageError, writing
 from flatout.fleet.members import FOLDER
+from flatout.fleet.runs import alike
 from flatout.run.curve import AXES, VALUES, Curve, points, sampled, svg
 from flatout.run.display import BLOCKS
 from flatout.storage.run_folder import load_config
 
 POINTS, RESAMPLED = 200, 1000
-NOT_TELLING = ("seed", "run_dir")
-"""Settings in which runs of one curve may differ."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class View:
     Attributes:
         by: what they run over, a key of `AXES`.
         smooth: share of a curve's length over which each value is averaged with those before it.
-        group: settings that tell curves apart; without any, all but `NOT_TELLING`.
+        group: settings that tell curves apart; without any, all but seed and folder.
     """
 
     by: str = "steps"
@@ -97,37 +95,6 @@ def curves(runs: Sequence[Run], view: View = PLAIN) -> list[Curve]:
     """
     found = alike([run.settings for run in runs], view.group)
     return [band([runs[i] for i in places], label, view) for label, places in found]
-
-
-def alike(
-    every: Sequence[Mapping[str, Any]],
-    group: Sequence[str] = (),
-    aside: Sequence[str] = NOT_TELLING,
-) -> list[tuple[str, list[int]]]:
-    """The places of equal settings, in the order of the first of each, and what sets them apart
-    in words, which are empty if nothing does.
-
-    Args:
-        group: settings that tell them apart; without any, all but those `aside`.
-
-    Raises:
-        UsageError: nothing has a setting by which to group.
-    """
-    names = list(dict.fromkeys(key for settings in every for key in settings))
-    for key in group:
-        if key not in names:
-            raise UsageError(f"these runs have no setting {key!r}.{nearest(key, names)}")
-    telling = group or [key for key in names if key not in aside]
-    first = every[0] if every else {}
-    differing = [key for key in telling if any(s.get(key) != first.get(key) for s in every)]
-    groups: dict[str, list[int]] = {}
-    for place, settings in enumerate(every):
-        values = [settings.get(key) for key in differing]
-        groups.setdefault(json.dumps(values, default=str), []).append(place)
-    return [
-        (", ".join(f"{key}={every[places[0]].get(key)}" for key in group or differing), places)
-        for places in groups.values()
-    ]
 
 
 def band(

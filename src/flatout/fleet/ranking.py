@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from flatout.errors import UsageError, nearest
-from flatout.fleet.curves import NOT_TELLING, alike
-from flatout.fleet.runs import ENDED, Row, rows
+from flatout.fleet.runs import ENDED, NOT_TELLING, Row, alike, rows
 from flatout.fleet.statistics import (
     DRAWS,
     RESAMPLES,

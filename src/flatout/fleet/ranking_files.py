@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flatout.errors import UsageError, writing
-from flatout.fleet.curves import drawable
 from flatout.fleet.ranking import SHOWN, Line, Report, Table
 from flatout.fleet.statistics import Estimate
 from flatout.output import printable
@@ -74,8 +73,6 @@ def writable(path: Path) -> None:
     """Refuse a file that `save` cannot write, before anything is done."""
     if path.suffix not in (".csv", ".json", ".html", ".png"):
         raise UsageError(f"{path}: a report is a .csv, .json, .html or .png file.")
-    if path.suffix == ".png":
-        drawable(path)
     if path.is_dir() or not path.parent.is_dir():
         raise UsageError(f"{path} is no file in an existing folder.")
 
@@ -83,6 +80,10 @@ def writable(path: Path) -> None:
 def save(report: Report, path: Path) -> Path:
     """See `Report.save`."""
     writable(path)
+    if path.suffix == ".png":
+        from flatout.fleet.curves import drawable
+
+        drawable(path)
     with writing(path):
         if path.suffix == ".csv":
             with path.open("w", newline="", encoding="utf-8") as file:

@@ -32,14 +32,15 @@ def page(report: Report) -> str:
     """The report as one self-contained HTML document."""
     template = (resources.files("flatout") / "explain" / "report.html").read_text(encoding="utf-8")
     first = report.tables[0]
+    headline, _, chance = first.verdict().partition(": ")
     sections = [_section(table) for table in report.tables]
     if report.notes:
         items = "".join(f"<li>{_text(note)}</li>" for note in report.notes)
         sections.append(f'<section><h2>Notes</h2><ul class="plain">{items}</ul></section>')
     return Template(template).substitute(
         command="flatout report", title=_text(f"flatout report: {first.lines[0].name}"),
-        state="healthy", advice="", about=_text(f"{title(first)}: {first.what}"),
-        verdict=_text(first.verdict() or f"{first.lines[0].name}: one group"),
+        state="healthy", advice="", about=_text(f"{title(first)}: {chance or first.what}"),
+        verdict=_text(headline or f"One group: {first.lines[0].name}"),
         sections="\n".join(sections),
         machine="IQM: the interquartile mean. Intervals hold 95 %, by a stratified bootstrap over "
         f"runs (Agarwal et al. 2021). Drawn: the first {DRAWN} groups, curves of at most {CURVES} "

@@ -26,6 +26,8 @@ TAIL = 1 << 13
 ENDED = {"steps": "done", "return": "done (return)", "callback": "done (callback)",
          "signal": "stopped"}  # fmt: skip
 
+NOT_TELLING = ("seed", "run_dir")
+"""Settings in which runs of one group may differ."""
 
 _COLUMNS = {"value": "return"}
 
@@ -190,6 +192,37 @@ def chosen(found: Sequence[Row], where: Sequence[str], sort: str | None) -> list
         name = key(sort, "--sort")
         table.sort(key=lambda pair: _order(pair[1].get(name)))
     return [row for row, _ in table]
+
+
+def alike(
+    every: Sequence[Mapping[str, Any]],
+    group: Sequence[str] = (),
+    aside: Sequence[str] = NOT_TELLING,
+) -> list[tuple[str, list[int]]]:
+    """The places of equal settings, in the order of the first of each, and what sets them apart
+    in words, which are empty if nothing does.
+
+    Args:
+        group: settings that tell them apart; without any, all but those `aside`.
+
+    Raises:
+        UsageError: nothing has a setting by which to group.
+    """
+    names = list(dict.fromkeys(key for settings in every for key in settings))
+    for key in group:
+        if key not in names:
+            raise UsageError(f"these runs have no setting {key!r}.{nearest(key, names)}")
+    telling = group or [key for key in names if key not in aside]
+    first = every[0] if every else {}
+    differing = [key for key in telling if any(s.get(key) != first.get(key) for s in every)]
+    groups: dict[str, list[int]] = {}
+    for place, settings in enumerate(every):
+        values = [settings.get(key) for key in differing]
+        groups.setdefault(json.dumps(values, default=str), []).append(place)
+    return [
+        (", ".join(f"{key}={every[places[0]].get(key)}" for key in group or differing), places)
+        for places in groups.values()
+    ]
 
 
 def _same(value: Any, wanted: str) -> bool:

@@ -36,7 +36,7 @@ class Estimate:
 def iqm(strata: Strata) -> np.ndarray:
     """The interquartile mean ``[...]``: of all runs of all environments, without the lowest and
     the highest quarter (each rounded down to whole runs)."""
-    pooled = np.sort(np.concatenate(strata, axis=-1), axis=-1)
+    pooled = _in_order(np.concatenate(strata, axis=-1))
     cut = pooled.shape[-1] // 4
     return pooled[..., cut : pooled.shape[-1] - cut].mean(-1)
 
@@ -49,11 +49,14 @@ def mean(strata: Strata) -> np.ndarray:
 def median(strata: Strata) -> np.ndarray:
     """The median ``[...]`` over environments of their means; of one environment, over its runs."""
     values = strata[0] if len(strata) == 1 else np.stack([s.mean(-1) for s in strata], axis=-1)
-    values, count = (
-        np.sort(values, axis=-1),
-        values.shape[-1],
-    )  # np.median takes three times as long
+    values, count = _in_order(values), values.shape[-1]
     return (values[..., (count - 1) // 2] + values[..., count // 2]) / 2
+
+
+def _in_order(values: np.ndarray) -> np.ndarray:
+    # Resamples of one environment are drawn in order: to see that takes a tenth of sorting them.
+    in_order = (values[..., 1:] >= values[..., :-1]).all()
+    return values if in_order else np.sort(values, axis=-1)
 
 
 def profile(strata: Strata, thresholds: np.ndarray) -> np.ndarray:
@@ -107,13 +110,16 @@ def _counted(ranks: np.ndarray, size: int) -> np.ndarray:
 
 def resampled(strata: Strata, random: np.random.Generator) -> list[np.ndarray]:
     """Resamples ``[..., R, n]`` of each environment's runs with replacement, so that each keeps its
-    number of runs (the stratified bootstrap). Groups of leading axes share what is drawn."""
+    number of runs (the stratified bootstrap). Groups of leading axes share what is drawn; each
+    resample is in increasing order."""
     total = sum(scores.shape[-1] for scores in strata)
     times = int(np.clip(DRAWS // total, FEWEST, RESAMPLES))
-    return [
-        scores[..., random.integers(scores.shape[-1], size=(times, scores.shape[-1]))]
-        for scores in strata
-    ]
+    draws: list[np.ndarray] = []
+    for scores in strata:
+        count = scores.shape[-1]
+        picks = np.sort(random.integers(count, size=(times, count)), axis=-1)
+        draws.append(np.sort(scores, axis=-1)[..., picks])
+    return draws
 
 
 def interval(value: np.ndarray, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
