@@ -6,7 +6,9 @@ others.
 
 from __future__ import annotations
 
+import csv
 import json
+import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from flatout.errors import UsageError, nearest
+from flatout.errors import UsageError, nearest, writing
+from flatout.fleet.ranking_files import SHOWN, Line, Table, flat, text, writable
 from flatout.fleet.runs import ENDED, NOT_TELLING, Row, alike, rows
 from flatout.fleet.statistics import (
     DRAWS,
@@ -32,8 +35,6 @@ from flatout.fleet.statistics import (
 )
 from flatout.run.curve import lines
 
-SHOWN = 30
-"""Rows of a table in text; of more, only files have all. So many are compared with the first."""
 AS_LONG = 1.05
 """Runs count as equally long up to this ratio of their steps."""
 FEW = 5
@@ -73,80 +74,15 @@ class Asked:
         if self.at not in (None, "end") and not (isinstance(self.at, int) and self.at > 0):
             raise UsageError(f"at = {self.at!r} is neither a number of steps nor 'end'.")
         for env, (low, high) in self.scale.items():
-            if not low < high:
+            if not -math.inf < low < high < math.inf:
                 raise UsageError(
                     f"normalize {env}={low:g},{high:g}: the first score counts as 0 and the second "
-                    "as 1, so it is greater."
+                    "as 1, so it is greater, and both are finite."
                 )
 
 
 Counted = dict[str, list[tuple[Row, float]]]
 """A group's runs that count, with their scores, by environment."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """One group.
-
-    Attributes:
-        name: what sets it apart.
-        scores: by environment and run folder.
-        asked: how many runs it has, those included that do not count.
-        beaten: the probability that a run of the table's first group scores more than one of this;
-            None of the first itself.
-        steps_per_s: the runs' median; None over several environments.
-        verdict: what most runs were held up by.
-    """
-
-    name: str
-    scores: dict[str, dict[str, float]]
-    asked: int
-    iqm: Estimate
-    median: Estimate
-    mean: Estimate
-    beaten: Estimate | None
-    steps_per_s: float | None
-    verdict: str | None
-
-    @property
-    def runs(self) -> int:
-        """How many count."""
-        return sum(map(len, self.scores.values()))
-
-    def strata(self) -> list[np.ndarray]:
-        """The scores ``[n]`` of each environment."""
-        return [np.array(list(scores.values())) for scores in self.scores.values()]
-
-
-@dataclass(frozen=True)
-class Table:
-    """Groups in one environment, or over all of them, the best interquartile mean first.
-
-    Attributes:
-        env: its name; None over all.
-        what: the score, and after how many steps, in words.
-    """
-
-    env: str | None
-    what: str
-    lines: list[Line]
-
-    def verdict(self) -> str:
-        """Whether the first group is better than the second, in a sentence; empty of one group."""
-        if len(self.lines) < 2:
-            return ""
-        first, second = self.lines[:2]
-        chance = second.beaten
-        assert chance is not None
-        if chance.low is None:
-            return f"{first.name} may be ahead by chance: one run tells nothing of other seeds."
-        words = (
-            f"a run of the first scores more than one of the second with probability "
-            f"{chance.value:.2f} [{chance.low:.2f}, {chance.high:.2f}]"
-        )
-        if chance.low > 0.5:
-            return f"{first.name} is better than {second.name}: {words}."
-        return f"{first.name} and {second.name} cannot be told apart: {words}."
 
 
 @dataclass(frozen=True)
@@ -161,9 +97,7 @@ class Report:
 
     def as_text(self) -> str:
         """The tables, what they show, and what is to be known of them."""
-        from flatout.fleet.ranking_files import text
-
-        return text(self)
+        return text(self.tables, self.notes)
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain values, each run's score among them."""
@@ -177,9 +111,25 @@ class Report:
             UsageError: another ending, or there is no matplotlib for a .png.
             FlatoutError: it cannot be written.
         """
-        from flatout.fleet.ranking_files import save
+        path = Path(path)
+        writable(path)
+        if path.suffix == ".png":
+            from flatout.fleet.curves import drawable
 
-        return save(self, Path(path))
+            drawable(path)
+        with writing(path):
+            if path.suffix == ".csv":
+                with path.open("w", newline="", encoding="utf-8") as file:
+                    csv.writer(file).writerows(flat(self.tables))
+            elif path.suffix == ".json":
+                path.write_text(json.dumps(self.as_json(), indent=1) + "\n", encoding="utf-8")
+            elif path.suffix == ".html":
+                path.write_text(self._repr_html_(), encoding="utf-8")
+            else:
+                from flatout.fleet.ranking_page import draw
+
+                draw(self.tables, path)
+        return path
 
     def __str__(self) -> str:
         return self.as_text()
@@ -189,7 +139,7 @@ class Report:
     def _repr_html_(self) -> str:
         from flatout.fleet.ranking_page import page
 
-        return page(self)
+        return page(self.tables, self.notes)
 
 
 PLAIN = Asked()

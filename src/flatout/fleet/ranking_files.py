@@ -1,30 +1,97 @@
-"""A report in text, and as files."""
+"""Groups of runs in the order of their scores: tables as values, in text and for CSV."""
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from flatout.errors import UsageError, writing
-from flatout.fleet.ranking import SHOWN, Line, Report, Table
+import numpy as np
+
+from flatout.errors import UsageError
 from flatout.fleet.statistics import Estimate
 from flatout.output import printable
 
+SHOWN = 30
+"""Rows of a table in text; of more, only files have all. So many are compared with the first."""
 HEADS = ("group", "runs", "IQM", "95 % interval", "median", "mean", "P(1 is better)", "steps/s",
          "held up by")  # fmt: skip
 
 
-def text(report: Report) -> str:
+@dataclass(frozen=True)
+class Line:
+    """One group.
+
+    Attributes:
+        name: what sets it apart.
+        scores: by environment and run folder.
+        asked: how many runs it has, those included that do not count.
+        beaten: the probability that a run of the table's first group scores more than one of this;
+            None of the first itself.
+        steps_per_s: the runs' median; None over several environments.
+        verdict: what most runs were held up by.
+    """
+
+    name: str
+    scores: dict[str, dict[str, float]]
+    asked: int
+    iqm: Estimate
+    median: Estimate
+    mean: Estimate
+    beaten: Estimate | None
+    steps_per_s: float | None
+    verdict: str | None
+
+    @property
+    def runs(self) -> int:
+        """How many count."""
+        return sum(map(len, self.scores.values()))
+
+    def strata(self) -> list[np.ndarray]:
+        """The scores ``[n]`` of each environment."""
+        return [np.array(list(scores.values())) for scores in self.scores.values()]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Groups in one environment, or over all of them, the best interquartile mean first.
+
+    Attributes:
+        env: its name; None over all.
+        what: the score, and after how many steps, in words.
+    """
+
+    env: str | None
+    what: str
+    lines: list[Line]
+
+    def verdict(self) -> str:
+        """Whether the first group is better than the second, in a sentence; empty of one group."""
+        if len(self.lines) < 2:
+            return ""
+        first, second = self.lines[:2]
+        chance = second.beaten
+        assert chance is not None
+        if chance.low is None:
+            return f"{first.name} may be ahead by chance: one run tells nothing of other seeds."
+        words = (
+            f"a run of the first scores more than one of the second with probability "
+            f"{chance.value:.2f} [{chance.low:.2f}, {chance.high:.2f}]"
+        )
+        if chance.low > 0.5:
+            return f"{first.name} is better than {second.name}: {words}."
+        return f"{first.name} and {second.name} cannot be told apart: {words}."
+
+
+def text(tables: Sequence[Table], notes: Sequence[str]) -> str:
     """The tables, what they show, and notes."""
     parts: list[str] = []
-    for table in report.tables:
+    for table in tables:
         parts += [f"{title(table)}: {table.what}", *_lined(cells(table)), ""]
         if more := len(table.lines) - SHOWN:
             parts.insert(-1, f"... {more:,} more: --csv FILE has all") if more > 0 else None
         parts += [words, ""] if (words := table.verdict()) else []
-    parts += [f"· {note}" for note in report.notes]
+    parts += [f"· {note}" for note in notes]
     return printable("\n".join(parts).rstrip())
 
 
@@ -70,44 +137,21 @@ def _lined(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def writable(path: Path) -> None:
-    """Refuse a file that `save` cannot write, before anything is done."""
+    """Refuse a file that a report's `save` cannot write, before anything is done."""
     if path.suffix not in (".csv", ".json", ".html", ".png"):
         raise UsageError(f"{path}: a report is a .csv, .json, .html or .png file.")
     if path.is_dir() or not path.parent.is_dir():
         raise UsageError(f"{path} is no file in an existing folder.")
 
 
-def save(report: Report, path: Path) -> Path:
-    """See `Report.save`."""
-    writable(path)
-    if path.suffix == ".png":
-        from flatout.fleet.curves import drawable
-
-        drawable(path)
-    with writing(path):
-        if path.suffix == ".csv":
-            with path.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file).writerows(_flat(report))
-        elif path.suffix == ".json":
-            path.write_text(json.dumps(report.as_json(), indent=1) + "\n", encoding="utf-8")
-        else:
-            from flatout.fleet import ranking_page
-
-            if path.suffix == ".html":
-                path.write_text(ranking_page.page(report), encoding="utf-8")
-            else:
-                ranking_page.draw(report, path)
-    return path
-
-
-def _flat(report: Report) -> list[list[object]]:
+def flat(tables: Sequence[Table]) -> list[list[object]]:
     """Every group of every table as a row; of many tables, with their environment."""
     names = ("iqm", "median", "mean", "first_is_better")
     bounds = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
     rows: list[list[object]] = [
         ["environment", "place", "group", "runs", "of", *bounds, "steps_per_s", "held_up_by"]
     ]
-    for table in report.tables:
+    for table in tables:
         for place, line in enumerate(table.lines, 1):
             found = (line.iqm, line.median, line.mean, line.beaten)
             numbers = [v for e in found for v in ((e.value, e.low, e.high) if e else [None] * 3)]

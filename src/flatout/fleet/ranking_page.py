@@ -15,8 +15,7 @@ from string import Template
 import numpy as np
 
 from flatout.fleet.curves import Picture, Run, View, band
-from flatout.fleet.ranking import Line, Report, Table
-from flatout.fleet.ranking_files import cells, title
+from flatout.fleet.ranking_files import Line, Table, cells, title
 from flatout.fleet.statistics import Estimate, iqm, profiled
 from flatout.output import printable
 from flatout.run.curve import AXES, Curve, points, sampled
@@ -28,14 +27,14 @@ CURVES = 20
 THRESHOLDS = 101
 
 
-def page(report: Report) -> str:
+def page(tables: Sequence[Table], notes: Sequence[str]) -> str:
     """The report as one self-contained HTML document."""
     template = (resources.files("flatout") / "explain" / "report.html").read_text(encoding="utf-8")
-    first = report.tables[0]
+    first = tables[0]
     headline, _, chance = first.verdict().partition(": ")
-    sections = [_section(table) for table in report.tables]
-    if report.notes:
-        items = "".join(f"<li>{_text(note)}</li>" for note in report.notes)
+    sections = [_section(table) for table in tables]
+    if notes:
+        items = "".join(f"<li>{_text(note)}</li>" for note in notes)
         sections.append(f'<section><h2>Notes</h2><ul class="plain">{items}</ul></section>')
     return Template(template).substitute(
         command="flatout report", title=_text(f"flatout report: {first.lines[0].name}"),
@@ -48,7 +47,7 @@ def page(report: Report) -> str:
     )  # fmt: skip
 
 
-def draw(report: Report, path: Path) -> None:
+def draw(tables: Sequence[Table], path: Path) -> None:
     """Draw the pictures of all tables with matplotlib, a row for each.
 
     Raises:
@@ -56,7 +55,7 @@ def draw(report: Report, path: Path) -> None:
     """
     from matplotlib.figure import Figure  # type: ignore[import-not-found]
 
-    rows = [pictures(table) for table in report.tables]
+    rows = [pictures(table) for table in tables]
     wide = max(map(len, rows))
     figure = Figure(figsize=(6 * wide, 4 * len(rows)), layout="constrained")
     for number, row in enumerate(rows):
