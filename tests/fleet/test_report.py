@@ -49,7 +49,7 @@ def test_groups_are_ranked_by_their_interquartile_mean(flatout: Cli, runs: Path)
     assert first["beaten"] is None
     assert second["beaten"]["value"] == pytest.approx(6 / 9)
     assert sorted(second["scores"]["CartPole-v1"].values()) == [50, 60, 170]
-    assert "cannot be told apart" in table["verdict"]
+    assert "too few runs to be told apart" in table["verdict"]
     assert "after 300 steps" in table["what"]
     shown = flatout("report", *sorted(runs.iterdir())).out
     assert re.search(r"1 +learning_rate=0.001 +3 +110.0 +\[100.0, 120.0\]", shown), shown
@@ -60,6 +60,10 @@ def test_a_clear_lead_is_called_one(runs: Path) -> None:
     for seed in range(3):
         shutil.rmtree(runs / f"0.0001-{seed}")
         folder(runs / f"0.0001-{seed}", [1.0, 2.0, 3.0 + seed], learning_rate=1e-4, seed=seed)
+    few = of_folders([runs]).tables[0].verdict()
+    assert "too few runs" in few, "three of three are ahead by chance in one of ten cases"
+    for rate in (1e-3, 1e-4):
+        folder(runs / f"{rate}-3", [1.0, 2.0, 1e5 * rate], learning_rate=rate, seed=3)
     assert "0.001 is better than learning_rate=0.0001" in of_folders([runs]).tables[0].verdict()
 
 
@@ -96,6 +100,28 @@ def test_runs_of_unequal_length_are_compared_where_all_have_been(flatout: Cli, r
     far = told(flatout, runs, "--at", "500")
     assert len(far["tables"][0]["lines"]) == 1
     assert "6 runs are left out" in far["notes"][0]
+
+
+def test_equal_scores_cannot_be_told_apart(tmp_path: Path) -> None:
+    for seed in range(5):
+        for env in ("CartPole-v1", "Acrobot-v1"):
+            for rate in (1e-3, 1e-4):
+                folder(
+                    tmp_path / f"{env}{rate}{seed}", [1e6], env=env, learning_rate=rate, seed=seed
+                )
+    for table in of_folders([tmp_path]).tables:
+        assert "cannot be told apart" in table.verdict()
+        assert table.lines[1].beaten is not None
+        assert table.lines[1].beaten.value == 0.5
+
+
+def test_a_stopped_run_does_not_count(flatout: Cli, runs: Path) -> None:
+    folder(runs / "stopped", [1.0], ended="signal", learning_rate=1e-3, seed=7)
+    found = told(flatout, runs)
+    assert "stopped (stopped)" in found["notes"][0]
+    assert "after 300 steps" in found["tables"][0]["what"]
+    folder(runs / "solved", [1.0, 400.0], ended="return", learning_rate=1e-2, seed=7)
+    assert "solved has no more" in told(flatout, runs)["tables"][0]["what"]
 
 
 def test_what_does_not_count_is_named(flatout: Cli, runs: Path) -> None:

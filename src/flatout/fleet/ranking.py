@@ -35,6 +35,8 @@ from flatout.fleet.statistics import (
 )
 from flatout.run.curve import lines
 
+FINISHED = {ENDED[why] for why in ("steps", "return", "callback")}
+"""States of runs that count: not those that a resume would go on with."""
 AS_LONG = 1.05
 """Runs count as equally long up to this ratio of their steps."""
 FEW = 5
@@ -59,8 +61,8 @@ class Asked:
         at: after how many steps: a number, "end" (each run's own), or None (as many as every run of
             an environment has).
         score: a key of `SCORES`.
-        scale: for an environment the scores that count as 0 and 1; without any, scores are raw,
-            and over several environments the least and the greatest of all runs are 0 and 1.
+        scale: for each of several environments the scores that count as 0 and 1 where they are
+            taken together; by default those of its worst and its best run. Alone scores are raw.
     """
 
     at: int | str | None = None
@@ -169,10 +171,9 @@ def of_folders(
     if "env" in group:
         raise UsageError("group env: each environment has a table of its own; leave env out.")
     whole = [row for row in found if row.settings]
-    groups = {
-        label or str(whole[places[0]].algorithm): [whole[place] for place in places]
-        for label, places in alike([r.settings for r in whole], group, (*NOT_TELLING, "env"))
-    }
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for label, places in alike([r.settings for r in whole], group, (*NOT_TELLING, "env")):
+        groups[label or str(whole[places[0]].algorithm)] += [whole[place] for place in places]
     return _ranked(groups, asked, [row for row in found if not row.settings])
 
 
@@ -199,8 +200,10 @@ def _ranked(groups: Mapping[str, Sequence[Row]], asked: Asked, damaged: Sequence
     for name, members in groups.items():
         for row in members:
             there[name, _env(row)] += 1
-            if row.state not in ENDED.values() or row.steps is None:
+            if row.state not in FINISHED or row.steps is None:
                 left[row.run] = row.state
+            elif row.value is None and asked.score == "return":
+                left[row.run] = "no episode has ended"
             else:
                 ended[_env(row)][name].append(row)
     tables: list[Table] = []
@@ -229,16 +232,15 @@ def _env(row: Row) -> str:
 def _at(members: Sequence[Row], asked: Asked) -> tuple[int | None, str]:
     """After how many steps runs are compared (None: at their ends), and the score in words."""
     what = TESTED[0] if members[0].env is None else SCORES[asked.score][0]
-    steps = [row.steps or 0 for row in members]
-    least, most = min(steps), max(steps)
     if isinstance(asked.at, int):
         return asked.at, f"{what}, after {asked.at:,} steps"
-    if most <= AS_LONG * least:
-        return None, f"{what}, after {most:,} steps"
-    if asked.at == "end":
-        return None, f"{what}, at the runs' ends, after {least:,} to {most:,} steps"
+    shortest = min(members, key=lambda row: row.steps or 0)
+    least, most = shortest.steps or 0, max(row.steps or 0 for row in members)
+    if asked.at == "end" or most <= AS_LONG * least:
+        steps = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        return None, f"{what}, at the runs' ends, after {steps} steps"
     return least, (
-        f"{what}, after {least:,} steps: the shortest run has no more, the longest {most:,} "
+        f"{what}, after {least:,} steps: {shortest.run} has no more, the longest run {most:,} "
         "(--at end compares their ends)"
     )
 
@@ -259,7 +261,7 @@ def _scored(
                 score, why = value_at(Path(row.run) / "metrics.jsonl", at, name), f"no {name}"
             except OSError as error:
                 score, why = None, f"damaged: {error.strerror or error}"
-            except (ValueError, LookupError, TypeError, RecursionError) as error:
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
                 score, why = None, f"damaged: {type(error).__name__} in its metrics"
         if score is None:
             left[row.run] = why
@@ -272,7 +274,7 @@ def value_at(path: Path, steps: int | None, name: str) -> float | None:
     """A metric in the last row that has it, up to so many steps (None: to the end).
 
     Raises:
-        OSError, ValueError, LookupError, TypeError: the file is damaged.
+        OSError, ValueError, LookupError, TypeError, AttributeError: the file is damaged.
     """
     found = lines(path, MOST_METRICS)
     end = len(found)
@@ -357,14 +359,13 @@ def _over_all(
     part = [name for name, by in counted.items() if 0 < len(by) < len(envs)]
     if not whole:
         return tables, ["no group has runs of every environment, so none is ranked over all"]
-    scale = asked.scale
+    scale, words = asked.scale, "scores on the scale 0 to 1 of --normalize"
     if not scale:
         every = {env: [s for by in whole.values() for _, s in by[env]] for env in envs}
-        scale = {env: (min(some), max(max(some), min(some) + 1e-9)) for env, some in every.items()}
-    zero, one = ("its worst run here", "its best") if not asked.scale else ("", "")
-    words = f"scores from 0 ({zero}) to 1 ({one}) in each environment"
-    if asked.scale:
-        words = "scores on the scale 0 to 1 of --normalize"
+        scale = {
+            env: (min(s), max(s) if max(s) > min(s) else min(s) + 1) for env, s in every.items()
+        }
+        words = "scores from 0 (its worst run here) to 1 (its best) in each environment"
     notes = [f"not ranked over all environments, for want of runs: {_few(part)}"] if part else []
     return [_table(None, words, whole, there, scale), *tables], notes
 

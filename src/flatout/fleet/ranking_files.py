@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import comb, prod
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from flatout.output import printable
 
 SHOWN = 30
 """Rows of a table in text; of more, only files have all. So many are compared with the first."""
+CHANCE = 0.05
+"""How often a difference may be called one that is none."""
 HEADS = ("group", "runs", "IQM", "95 % interval", "median", "mean", "P(1 is better)", "steps/s",
          "held up by")  # fmt: skip
 
@@ -78,6 +81,12 @@ class Table:
             f"a run of the first scores more than one of the second with probability "
             f"{chance.value:.2f} [{chance.low:.2f}, {chance.high:.2f}]"
         )
+        orders = prod(
+            comb(x.size + y.size, x.size)
+            for x, y in zip(first.strata(), second.strata(), strict=True)
+        )
+        if orders < 2 / CHANCE:  # the best that can be seen is seen as often by chance
+            return f"{first.name} and {second.name} have too few runs to be told apart: {words}."
         if chance.low > 0.5:
             return f"{first.name} is better than {second.name}: {words}."
         return f"{first.name} and {second.name} cannot be told apart: {words}."
