@@ -2,9 +2,9 @@
 
     python benchmarks/many_runs.py --runs 10000 --seeds 5
 
-Trains one small run, copies its files with other seeds, settings and returns, and times each command
-as a user starts it, imports included. `--uneven` makes every second run twice as long, so that the
-curves of those are read, too.
+Trains one small run, copies its files with other seeds, settings and returns, and times each
+command as a user starts it, imports included. `--uneven` makes every second run twice as long, so
+that the curves of those are read, too.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ SHOWN = 30
 CHANCE = 0.05
 """How often a difference may be called one that is none."""
 HEADS = ("group", "runs", "IQM", "95 % interval", "median", "mean", "P(1 is better)", "steps/s",
-         "held up by")  # fmt: skip
+         "verdict")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def flat(tables: Sequence[Table]) -> list[list[object]]:
     names = ("iqm", "median", "mean", "first_is_better")
     bounds = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
     rows: list[list[object]] = [
-        ["environment", "place", "group", "runs", "of", *bounds, "steps_per_s", "held_up_by"]
+        ["environment", "place", "group", "runs", "of", *bounds, "steps_per_s", "verdict"]
     ]
     for table in tables:
         for place, line in enumerate(table.lines, 1):
