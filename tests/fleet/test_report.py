@@ -93,7 +93,7 @@ def test_runs_of_unequal_length_are_compared_where_all_have_been(flatout: Cli, r
     assert scores["learning_rate=0.01"] == 30
     ends = told(flatout, runs, "--at", "end")["tables"][0]
     assert ends["lines"][0]["mean"]["value"] == 500
-    early = told(flatout, runs, "--at", "250")["tables"][0]
+    early = told(flatout, runs, "--at", "2.5e2")["tables"][0]
     assert {line["name"]: line["mean"]["value"] for line in early["lines"]}[
         "learning_rate=0.01"
     ] == 20, "the last row up to there"
@@ -310,6 +310,14 @@ def test_in_python(runs: Path, tmp_path: Path) -> None:
             flatout.report(*wrong)
     with pytest.raises(UsageError, match=r"at = 1\.5"):
         Asked(at=1.5)  # type: ignore[arg-type]
+
+
+def test_text_of_strangers_stays_text(flatout: Cli, tmp_path: Path) -> None:
+    folder(tmp_path / "a", [1.0], env="\x1b[31mred\nline", note="two\nlines")
+    folder(tmp_path / "b", [2.0], env="\x1b[31mred\nline", note="other")
+    shown = flatout("report", tmp_path).out
+    assert "\x1b" not in shown
+    assert len(shown.splitlines()) == 6
 
 
 def test_of_a_real_run(flatout: Cli, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,10 +204,10 @@ def report(argv: list[str]) -> int:
         if file.suffix != f".{kind}":
             raise UsageError(f"--{kind} {file}: name a file that ends in .{kind}.")
         writable(file)
-    asked = Asked(
-        int(at) if at is not None and at.isdecimal() else at, score or "return",
-        dict(map(_scale, scales)),
-    )  # fmt: skip
+    steps: int | str | None = at
+    with suppress(ValueError, OverflowError):
+        steps = at and int(float(at))
+    asked = Asked(steps, score or "return", dict(map(_scale, scales)))
     found = of_folders([Path(word) for word in words or ["runs"]], _keys(group), asked)
     print(json.dumps(found.as_json()) if "--json" in argv else found)
     for file in chosen.values():

@@ -96,12 +96,12 @@ def text(tables: Sequence[Table], notes: Sequence[str]) -> str:
     """The tables, what they show, and notes."""
     parts: list[str] = []
     for table in tables:
-        parts += [f"{title(table)}: {table.what}", *_lined(cells(table)), ""]
-        if more := len(table.lines) - SHOWN:
-            parts.insert(-1, f"... {more:,} more: --csv FILE has all") if more > 0 else None
-        parts += [words, ""] if (words := table.verdict()) else []
+        parts += [f"{title(table)}: {table.what}", *_lined(cells(table))]
+        if (more := len(table.lines) - SHOWN) > 0:
+            parts.append(f"... {more:,} more: --csv FILE has all")
+        parts += ["", words, ""] if (words := table.verdict()) else [""]
     parts += [f"· {note}" for note in notes]
-    return printable("\n".join(parts).rstrip())
+    return "\n".join(printable(" ".join(part.split("\n"))) for part in parts).rstrip()
 
 
 def title(table: Table) -> str:
