@@ -69,7 +69,8 @@ def test_a_video_without_its_package(
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     result = flatout("eval", run, "--video", tmp_path / "out.mp4")
     assert result.code == 2
-    assert "pip install imageio-ffmpeg" in result.message
+    assert "videos need packages: " in result.message
+    assert "[video]'." in result.message
     assert not (tmp_path / "out.mp4").exists()
     with pytest.raises(UsageError, match=r"out.avi: videos are .gif or .mp4"):
         writer(tmp_path / "out.avi")

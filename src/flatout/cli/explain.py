@@ -42,7 +42,7 @@ class ExplainArguments:
     stop: bool = False
     """End the program (SIGTERM) once it is explained."""
     pid: int | None = None
-    """Observe a Python process that runs already (needs py-spy: pip install 'flatout[explain]')."""
+    """Observe a Python process that runs already (needs py-spy: pip install py-spy)."""
     json: str | None = None
     """Write verdict and findings to this JSON file."""
     html: str | None = None

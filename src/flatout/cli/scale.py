@@ -19,6 +19,7 @@ from flatout.errors import UsageError, one_line
 from flatout.fleet.child import run_module
 from flatout.fleet.measure import examples
 from flatout.fleet.scaling import Row, Scaling, refuse_unequal, split, training_s
+from flatout.installing import install
 from flatout.storage import nofollow
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def need_matplotlib(plot: str) -> None:
     if Path(plot).suffix not in (".svg", ".png", ".pdf"):
         raise UsageError(f"--plot {plot}: name a .svg, .png or .pdf file.")
     if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("--plot needs its package: pip install 'flatout[plot]'.")
+        raise UsageError(f"--plot needs its package: {install('plot')}.")
 
 
 def _new(

@@ -62,7 +62,7 @@ def load() -> Any:
         import ale_py.roms
         import ale_py.vector_env
     except ImportError:
-        raise UsageError("ALE environments need ale-py: pip install 'flatout[atari]'.") from None
+        raise UsageError("ALE environments need ale-py: pip install ale-py.") from None
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     return ale_py
 

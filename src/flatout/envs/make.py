@@ -21,6 +21,7 @@ from flatout.envs.device.make import device_env, in_library
 from flatout.envs.device.on_host import OneDevice
 from flatout.envs.masks import refuse_masks, without_mask
 from flatout.errors import EnvironmentFailure, UsageError, nearest, one_line
+from flatout.installing import install
 from flatout.output import say
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec
 
@@ -203,7 +204,7 @@ def _resize(env: gym.Env[Any, Any], size: int) -> gym.Env[Any, Any]:
     try:
         resized = gym.wrappers.ResizeObservation(env, (size, size))
     except gym.error.DependencyNotInstalled:
-        raise UsageError("--resize needs OpenCV: pip install 'flatout[pixels]'.") from None
+        raise UsageError(f"--resize needs OpenCV: {install('pixels')}.") from None
     space = resized.observation_space
     assert isinstance(space, gym.spaces.Box)
     if len(space.shape) == 3:

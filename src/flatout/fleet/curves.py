@@ -13,6 +13,7 @@ import numpy as np
 from flatout.errors import FlatoutError, UsageError, writing
 from flatout.fleet.members import FOLDER
 from flatout.fleet.runs import alike
+from flatout.installing import install
 from flatout.run.curve import AXES, VALUES, Curve, points, sampled, svg
 from flatout.run.display import BLOCKS
 from flatout.storage.run_folder import load_config
@@ -183,9 +184,7 @@ def drawable(path: Path) -> None:
     if path.suffix not in (".svg", ".png", ".pdf"):
         raise UsageError(f"{path}: pictures are .svg, .png or .pdf files.")
     if path.suffix != ".svg" and importlib.util.find_spec("matplotlib") is None:
-        raise UsageError(
-            f"{path.suffix} needs a package: pip install matplotlib, or name an .svg file."
-        )
+        raise UsageError(f"{path.suffix} needs a package: {install('plot')}; or name an .svg file.")
 
 
 def picture(runs: Sequence[Run], view: View = PLAIN) -> Picture:

@@ -15,6 +15,7 @@ from typing import Any
 from flatout.config.placement import CPU, DeviceName, Placement, parse, with_devices
 from flatout.errors import UsageError
 from flatout.hardware.processes import MiB
+from flatout.installing import install
 from flatout.storage.kernel import kernel_text
 
 VIRTUAL = "--xla_force_host_platform_device_count"
@@ -75,7 +76,7 @@ class Hardware:
         more = f" and {others} more" if others else ""
         return (
             f"This machine has {self.gpus[0].name}{more}, but JAX has no CUDA plugin here, so "
-            "nothing would ever run on it: pip install 'flatout[cuda12]' (or [cuda13])."
+            f"nothing would ever run on it: {install('cuda12')} (or cuda13)."
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from flatout.config.schema import TrainConfig
 from flatout.errors import UsageError, writing
+from flatout.installing import install
 from flatout.run.curve import Track
 from flatout.run.metric_names import renamed
 from flatout.run.progress import Progress
@@ -106,7 +107,7 @@ def _wandb(project: str, name: str, config: TrainConfig) -> Any:
     try:
         import wandb  # type: ignore[import-not-found]
     except ImportError:
-        raise UsageError("--wandb needs its package: pip install 'flatout[wandb]'.") from None
+        raise UsageError(f"--wandb needs its package: {install('wandb')}.") from None
     return wandb.init(project=project, name=name, config=config.flat(), resume="allow")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flatout.errors import FlatoutError, UsageError
+from flatout.installing import install
 from flatout.output import printable
 
 MOST = 64
@@ -34,9 +35,8 @@ def writer(path: Path) -> Callable[[Path, Iterator[np.ndarray], float], None]:
     try:
         module = importlib.import_module(package)
     except ImportError:
-        name = "pillow" if path.suffix.lower() == ".gif" else "imageio-ffmpeg"
         raise UsageError(
-            f"{path}: {path.suffix.lower()} videos need a package: pip install {name}."
+            f"{path}: {path.suffix.lower()} videos need packages: {install('video')}."
         ) from None
     return lambda path, frames, rate: write(module, path, frames, rate)
 

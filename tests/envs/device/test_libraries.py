@@ -139,9 +139,9 @@ def test_a_version_that_is_not_known_is_said(gymnax: Any, monkeypatch: pytest.Mo
 def test_a_library_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gymnax", None)
     monkeypatch.setitem(sys.modules, "envelope", None)
-    with pytest.raises(UsageError, match=r"needs gymnax: pip install 'flatout\[gymnax\]'."):
+    with pytest.raises(UsageError, match=r"needs gymnax: .*pip install .*\[gymnax\]'\."):
         open_task(EnvConfig(env="gymnax:CartPole-v1"))
-    with pytest.raises(UsageError, match=r"pip install 'flatout\[envelope\]' \(Python 3.12"):
+    with pytest.raises(UsageError, match=r"pip install .*\[envelope\]' \(Python 3.12"):
         open_task(EnvConfig(env="envelope:navix::Navix-Empty-5x5-v0"))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from flatout.envs.device.adapting import box, key_shape, library, like, observation, scalar
 from flatout.envs.device.base import DeviceEnv
 from flatout.errors import UsageError, nearest, one_line, short
+from flatout.installing import install
 from flatout.types import ActionSpec, Array, DiscreteSpec
 
 
@@ -29,9 +30,9 @@ def make(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
             not take these arguments.
     """
     full = f"envelope:{name}"
-    install = "pip install 'flatout[envelope]' (Python 3.12 or newer)"
     needed = "create", "registered_suites", "registered_environments"
-    envelope = library("envelope", full, install, needed)
+    how = f"{install('envelope')} (Python 3.12 or newer)"
+    envelope = library("envelope", full, how, needed)
     suites = envelope.registered_suites()
     suite, separator, _ = name.partition("::")
     if not separator or suite not in suites:

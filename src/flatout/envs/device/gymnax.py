@@ -13,6 +13,7 @@ import numpy as np
 from flatout.envs.device.adapting import box, key_shape, know, library, like, observation, scalar
 from flatout.envs.device.base import DeviceEnv
 from flatout.errors import UsageError, nearest
+from flatout.installing import install
 from flatout.types import ActionSpec, Array, DiscreteSpec
 
 NEEDED = ("step_env", "reset_env", "is_terminal", "action_space", "observation_space")
@@ -35,8 +36,8 @@ def make(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
             argument.
     """
     full = f"gymnax:{name}"
-    install = "pip install 'flatout[gymnax]'"
-    gymnax = library("gymnax", full, install, ("registered_envs", "make"))
+    how = install("gymnax")
+    gymnax = library("gymnax", full, how, ("registered_envs", "make"))
     if name not in gymnax.registered_envs:
         near = nearest(name, gymnax.registered_envs)
         there = f" It has {', '.join(gymnax.registered_envs)}."
@@ -45,7 +46,7 @@ def make(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
     know("gymnax", full, env, NEEDED)
     know("gymnax", full, params, ("max_steps_in_episode", "replace"))
     limit = int(params.max_steps_in_episode)
-    base: Any = library("gymnax.environments.environment", full, install, ()).Environment
+    base: Any = library("gymnax.environments.environment", full, how, ()).Environment
     counts_time = not hasattr(base, "is_truncated")  # 0.0.x: `done` is also the time limit
     cuts = not counts_time and type(env).is_truncated is not base.is_truncated
     endless = params.replace(max_steps_in_episode=FOREVER)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.explain.program.attach import MONITOR_S, machine
 from flatout.explain.program.evidence import Recording
 from flatout.hardware.monitor import Monitor
+from flatout.installing import install
 
 RATE = 50  # samples per second
 
@@ -39,9 +41,10 @@ def record_pid(pid: int, seconds: float) -> Recording:
         argv = process.cmdline()
     except psutil.Error:
         raise UsageError(f"--pid {pid}: no such process, or none of yours.") from None
-    spy = shutil.which("py-spy")
+    # Installed beside a Python that was called by its path, it is not on PATH.
+    spy = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
     if spy is None:
-        raise FlatoutError("--pid needs py-spy: pip install 'flatout[explain]'.")
+        raise FlatoutError(f"--pid needs py-spy: {install('explain')}.")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="flatout-explain-") as name:
         file = Path(name) / "stacks.txt"

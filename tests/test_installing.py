@@ -1,0 +1,95 @@
+"""What a message tells the user to install can be installed where this Flatout lies."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+
+from flatout import installing
+from flatout.installing import install
+
+ROOT = Path(__file__).parent.parent
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As if installed from a wheel."""
+    there = tmp_path / "lib" / "python3" / "site-packages" / "flatout"
+    monkeypatch.setattr(installing, "__file__", str(there / "installing.py"))
+    return there
+
+
+def test_a_checkout_names_itself() -> None:
+    words = shlex.split(install("plot"))
+    assert words[-3:] == ["install", "-e", f"{ROOT}[plot]"]
+
+
+@pytest.mark.parametrize("text", ["", "[project]\nname = 'mine'", "no TOML", "project = 3"])
+def test_a_project_that_holds_a_copy_is_no_checkout(elsewhere: Path, text: str) -> None:
+    """`pip install --target` puts packages below other people's projects."""
+    folder = elsewhere.parents[1]
+    folder.mkdir(parents=True)
+    if text:
+        (folder / "pyproject.toml").write_text(text)
+    assert installing.checkout() is None
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_elsewhere_the_requirements_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        "jax>=0.10", 'matplotlib>=3.9; extra == "plot"', "pillow>=11; extra == 'video'",
+        'pygame>=2.6; extra == "video"',
+        'jax-envelope>=0.6; python_version >= "3.12" and extra == "envelope"',
+    ]  # fmt: skip
+    monkeypatch.setattr(installing, "requires", lambda name: lines)
+    named = {extra: shlex.split(install(extra)) for extra in ("plot", "video", "envelope")}
+    assert named["plot"][-2:] == ["install", "matplotlib>=3.9"]
+    assert named["video"][-3:] == ["install", "pillow>=11", "pygame>=2.6"]
+    assert named["envelope"][-1] == "jax-envelope>=0.6"
+
+    def unknown(name: str) -> list[str]:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(installing, "requires", unknown)
+    assert "the extra 'plot' of Flatout's pyproject.toml" in install("plot")
+
+
+@pytest.mark.parametrize(
+    ("on_path", "has_pip", "begins"),
+    [
+        (str(Path(sys.executable).parent / "pip"), True, ["pip", "install"]),
+        ("/usr/bin/pip", True, [sys.executable, "-m", "pip", "install"]),
+        (None, True, [sys.executable, "-m", "pip", "install"]),
+        (None, False, ["uv", "pip", "install", "--python", sys.executable]),
+    ],
+)
+def test_it_is_installed_into_the_python_that_runs(
+    on_path: str | None, has_pip: bool, begins: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installing.shutil, "which", lambda name: on_path)
+    monkeypatch.setattr(installing.importlib.util, "find_spec", lambda name: has_pip or None)
+    assert shlex.split(install("plot"))[: len(begins)] == begins
+
+
+def test_windows_quotes_with_double_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installing.os, "name", "nt")
+    assert installing._quoted(r"C:\my\flatout") == r"C:\my\flatout"
+    assert installing._quoted("matplotlib>=3.9") == '"matplotlib>=3.9"'
+
+
+def test_no_text_promises_what_no_index_has() -> None:
+    """Every extra that the code names is one; nothing says `pip install flatout`."""
+    code = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    asked = set(re.findall(r"\binstall\(['\"](\w+)['\"]\)", code))
+    assert asked
+    assert asked <= set(EXTRAS)
+    texts = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *(ROOT / "src").rglob("*.py")]
+    wrong = re.compile(r"pip install (-\S+ )*['\"]?flatout\b(?!/)")
+    assert [path.name for path in texts if wrong.search(path.read_text())] == []
