@@ -1,0 +1,189 @@
+"""Does what is built install and work in a fresh environment, away from this checkout?
+
+    python tools/smoke.py                       # with this Python
+    python tools/smoke.py --python python3.13   # with another one (make smoke PYTHON=python3.13)
+
+Builds the source archive, and the wheel from it; installs the wheel into a new virtual environment
+in a temporary folder; trains, predicts, explains and exports in an empty folder with an empty
+home; installs what a message there says; then the same once more from the source archive. Needs a
+package index. Everything is removed afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "src")
+"""What the archives need; a build must not find this checkout's other files, nor write into it."""
+
+AGENT = """
+import sys
+import flatout
+assert "PPO" in dir(flatout) and "jax" not in sys.modules
+from flatout import PPO
+import numpy as np
+agent = PPO("CartPole-v1", seed=1, envs=4, n_steps=64, batch_size=64).learn(512)
+action = agent.predict(np.zeros(4, np.float32), deterministic=True)
+agent.save("agent.safetensors")
+assert PPO.load("agent.safetensors").predict(np.zeros(4, np.float32), deterministic=True) == action
+print(flatout.__file__)
+"""
+EXPORTED = """
+import sys, numpy as np, policy
+assert not {"flatout", "jax"} & set(sys.modules)
+print(policy.predict(np.zeros(4, np.float32)))
+"""
+PROGRAM = """
+import time
+end, n = time.monotonic() + 4, 0
+while time.monotonic() < end:
+    n += sum(range(2000))
+"""
+
+
+class SmokeError(Exception):
+    """A step failed."""
+
+
+class Place:
+    """An empty folder, an empty home, and a Python of its own there."""
+
+    def __init__(self, folder: Path, python: str) -> None:
+        self.work = folder / "empty"
+        (folder / "home").mkdir()
+        gone = ("PYTHON", "XDG_", "JAX_", "XLA_", "VIRTUAL_ENV")
+        self.variables = {k: v for k, v in os.environ.items() if not k.startswith(gone)}
+        self.variables |= {"HOME": str(folder / "home"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        if cache := _pip_cache(python):
+            self.variables["PIP_CACHE_DIR"] = cache  # the packages are downloaded once
+        run([python, "-m", "venv", str(folder / "venv")], self.variables, folder)
+        self.python = folder / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
+
+    def fresh(self) -> None:
+        """Empty the folder."""
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir()
+
+    def run(self, *words: str | Path, code: int = 0) -> str:
+        """What a command of the environment prints on both streams."""
+        command = [str(self.python.parent / words[0]), *map(str, words[1:])]
+        return run(command, self.variables, self.work, code)
+
+
+def run(command: list[str], variables: dict[str, str], folder: Path, code: int = 0) -> str:
+    """What a command prints; `SmokeError` if it exits with another code."""
+    done = subprocess.run(
+        command, cwd=folder, env=variables, text=True, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900,
+    )  # fmt: skip
+    if done.returncode != code:
+        raise SmokeError(f"{' '.join(command)}\nexited with {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def expect(text: str, part: str) -> None:
+    """`SmokeError` unless a text has this part."""
+    if part not in text:
+        raise SmokeError(f"{part!r} is not in: {text[:2000]}")
+
+
+def _pip_cache(python: str) -> str:
+    done = subprocess.run([python, "-m", "pip", "cache", "dir"], capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def build(place: Place, folder: Path) -> tuple[Path, Path]:
+    """The source archive, and the wheel that is made from it."""
+    source = folder / "source"
+    source.mkdir()
+    for name in BUILT_FROM:
+        if (ROOT / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            shutil.copytree(ROOT / name, source / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, source)
+    place.run("python", "-m", "pip", "install", "--quiet", "build")
+    place.run("python", "-m", "build", "--outdir", folder / "dist", source)
+    place.run("python", "-m", "pip", "uninstall", "--quiet", "--yes", "build", "pyproject_hooks")
+    (archive,), (wheel,) = (folder / "dist").glob("*.tar.gz"), (folder / "dist").glob("*.whl")
+    there = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("flatout/")}
+    ours = {path.relative_to(source / "src").as_posix() for path in (source / "src").rglob("*.*")
+            if path.is_file() and "egg-info" not in str(path)}  # fmt: skip
+    if ours != there:
+        raise SmokeError(f"the wheel lacks {sorted(ours - there)}, has {sorted(there - ours)}")
+    return archive, wheel
+
+
+def check(place: Place) -> None:
+    """Use what is installed as a new user does."""
+    place.fresh()
+    for name, text in (("agent", AGENT), ("exported", EXPORTED), ("program", PROGRAM)):
+        (place.work / f"{name}.py").write_text(text)
+    expect(place.run("flatout", "--help"), "usage: flatout")
+    found = place.run("python", "-W", "error::DeprecationWarning:flatout", "agent.py")
+    expect(found, str(place.python.parent.parent))  # and not this checkout
+    place.run("flatout", "train", "ppo", "--preset", "cartpole-ppo", "--steps", "1024",
+              "--stop-at-return", "none", "--run-dir", "run", "--quiet")  # fmt: skip
+    place.run("flatout", "train", "ppo", "--env", "CartPole-v1", "--envs", "4", "--steps", "512",
+              "--n-steps", "64", "--placement", "sampler=processes workers=2x2",
+              "--run-dir", "processes", "--quiet")  # fmt: skip
+    place.run("flatout", "train", "classify", "--steps", "20", "--run-dir", "digits", "--quiet")
+    expect(place.run("flatout", "eval", "run", "--episodes", "2"), "return")
+    expect(place.run("flatout", "runs", "."), "CartPole-v1")
+    expect(place.run("flatout", "explain", "run", "--html", "run.html"), "VERDICT")
+    words = ("--seconds", "2", "--stop", "--html", "program.html", "--", place.python, "program.py")
+    expect(place.run("flatout", "explain", *words, code=143), "VERDICT")
+    expect((place.work / "program.html").read_text(), "program.py:")  # the probe was there
+    place.run("flatout", "export", "run", "--numpy", "policy.py")
+    place.run("python", "exported.py")
+
+
+def obey(place: Place) -> None:
+    """A message says what to install; a user who does that gets on."""
+    plot = ("flatout", "plot", "run", "--out", "curve.png")
+    said = place.run(*plot, code=2)
+    hint = re.search(r"needs a package: (.+?); or ", said)
+    if hint is None or "flatout" in hint[1].rpartition(" install ")[2]:
+        raise SmokeError(f"no hint that works here: {said}")
+    subprocess.run(hint[1] + " -q", shell=True, env=place.variables, cwd=place.work, check=True)
+    place.run(*plot)
+
+
+def main() -> None:
+    """Build, install, use; twice."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--python", default=sys.executable, help="the Python to try it with")
+    asked = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="flatout-smoke-") as name:
+        folder = Path(name).resolve()
+        place = Place(folder, shutil.which(asked.python) or asked.python)
+        place.fresh()
+        try:
+            archive, wheel = build(place, folder)
+            for built, flags in ((wheel, ()), (archive, ("--no-deps", "--force-reinstall"))):
+                place.run("python", "-m", "pip", "install", "--quiet", *flags, built)
+                check(place)
+                place.run("python", "-m", "pip", "check")
+                print(f"passed: {built.name}, after {time.monotonic() - began:.0f} s", flush=True)
+            obey(place)
+            versions = place.run("python", "-c", "import sys, jax, numpy, gymnasium as g; print(\
+                'Python', sys.version.split()[0], 'jax', jax.__version__, 'numpy',\
+                numpy.__version__, 'gymnasium', g.__version__)")  # fmt: skip
+            print("passed:", " ".join(versions.split()))
+        except (SmokeError, subprocess.SubprocessError) as error:
+            sys.exit(f"smoke: {error}")
+
+
+if __name__ == "__main__":
+    main()
