@@ -45,7 +45,7 @@ print(policy.predict(np.zeros(4, np.float32)))
 """
 PROGRAM = """
 import time
-end, n = time.monotonic() + 4, 0
+end, n = time.monotonic() + 60, 0
 while time.monotonic() < end:
     n += sum(range(2000))
 """
@@ -133,7 +133,7 @@ def check(place: Place) -> None:
     found = place.run("python", "-W", "error::DeprecationWarning:flatout", "agent.py")
     expect(found, str(place.python.parent.parent))  # and not this checkout
     place.run("flatout", "train", "ppo", "--preset", "cartpole-ppo", "--steps", "1024",
-              "--stop-at-return", "none", "--run-dir", "run", "--quiet")  # fmt: skip
+              "--run-dir", "run", "--quiet")  # fmt: skip
     place.run("flatout", "train", "ppo", "--env", "CartPole-v1", "--envs", "4", "--steps", "512",
               "--n-steps", "64", "--placement", "sampler=processes workers=2x2",
               "--run-dir", "processes", "--quiet")  # fmt: skip

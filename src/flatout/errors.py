@@ -50,7 +50,9 @@ class Interrupt(BaseException):
     swallow it.
     """
 
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signals = tuple(
+        getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+    )  # Windows has no SIGHUP
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)

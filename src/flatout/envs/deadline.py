@@ -22,12 +22,14 @@ def deadline(seconds: float) -> Iterator[None]:
     """A user's code that may block: it is interrupted in the main thread (others are not watched).
 
     Native code that does not come back for a signal ends the process after three times as long,
-    with a traceback, where faulthandler is on, as the command line turns it on.
+    with a traceback, where faulthandler is on, as the command line turns it on. Where no timer can
+    send a signal (Windows), nothing is watched.
 
     Raises:
         DeadlineExceeded: it took longer.
     """
-    if threading.current_thread() is not threading.main_thread():
+    timers = hasattr(signal, "setitimer")
+    if not timers or threading.current_thread() is not threading.main_thread():
         yield
         return
     armed = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -76,7 +75,7 @@ def _below(root: Path, name: str) -> Iterator[Row]:
     path = root / name
     depth = len(Path(name).parts)
     try:
-        with nofollow.folder(path, depth) as folder, os.scandir(folder) as found:
+        with nofollow.folder(path, depth) as folder, os.scandir(folder.listed) as found:
             kinds = {entry.name: entry.is_dir(follow_symlinks=False) for entry in found}
     except OSError as error:
         yield Row(name or ".", state=f"damaged: {error.strerror or error}")
@@ -151,7 +150,7 @@ def _locked(path: Path, depth: int) -> bool:
     """Whether a process holds the run's folder."""
     with nofollow.open_stream(path, nofollow.READ, depth) as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            nofollow.lock(file, shared=True)
         except OSError:
             return True
     return False

@@ -12,6 +12,8 @@ from types import FrameType
 
 from flatout.errors import Interrupt
 
+_HANGUP = getattr(signal, "SIGHUP", None)
+
 
 class Interrupts:
     """Turns signals into `Interrupt`, raised only inside `discardable` sections.
@@ -79,9 +81,9 @@ class Interrupts:
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         first = self.signum is None
-        if not first and signum == signal.SIGHUP:
+        if not first and signum == _HANGUP:
             return
-        if not first and self.signum != signal.SIGHUP:
+        if not first and self.signum != _HANGUP:
             self._leave()
             os._exit(128 + signum)
         self.signum = signum

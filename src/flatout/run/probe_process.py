@@ -17,6 +17,7 @@ from flatout.errors import FlatoutError, Interrupt, one_line
 from flatout.planning.answer import Answer, Question
 from flatout.samplers.processes import protocol
 from flatout.samplers.processes.pool import as_bytes
+from flatout.storage.kernel import PASSES_DESCRIPTORS
 from flatout.types import UserCode
 
 PROGRAM = "from flatout.run.probe_process import main; main()"
@@ -34,6 +35,8 @@ def call(function: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
         UsageError: what the user passed cannot travel to another process.
         FlatoutError: it failed there, or took longer than `limit_s`.
     """
+    if not PASSES_DESCRIPTORS:
+        raise FlatoutError("measuring in a process of its own needs Linux or macOS (or WSL 2)")
     job = protocol.long(as_bytes((function, arguments)))
     ours, theirs = socket.socketpair()
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)

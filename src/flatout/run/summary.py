@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import resource
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -32,6 +31,13 @@ def versions() -> dict[str, str]:
 
 def peak_rss_mb() -> float:
     """The process's largest resident set so far, in MiB."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        import psutil
+
+        used = psutil.Process().memory_info()
+        return getattr(used, "peak_wset", used.rss) / (1024 * 1024)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
 

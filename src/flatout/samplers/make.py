@@ -24,6 +24,7 @@ from flatout.samplers.processes.pool import Worker, WorkerPool
 from flatout.samplers.processes.protocol import INFO_BYTES, PARAMS, SHARED, SPENT, Job
 from flatout.samplers.processes.shared_memory import Arena, Fields
 from flatout.spans import Spans
+from flatout.storage.kernel import PASSES_DESCRIPTORS
 from flatout.types import NAMED, DiscreteSpec, UserCode
 
 if TYPE_CHECKING:
@@ -105,6 +106,11 @@ def start_workers(
     Raises:
         UsageError: the environment cannot be made in another process.
     """
+    if not PASSES_DESCRIPTORS:
+        raise UsageError(
+            "actor processes share memory and sockets with the run, which needs Linux or macOS; on "
+            "Windows use sampler=inline, or WSL 2."
+        )
     if task.single:
         raise UsageError(
             "one environment object cannot step in several processes; pass a function that makes "

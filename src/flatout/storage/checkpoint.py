@@ -115,15 +115,15 @@ def save(
             _remove(temporary, parent)
             try:
                 with suppress(FileExistsError):  # it holds files of other programs
-                    os.mkdir(temporary, dir_fd=parent)
+                    parent.mkdir(temporary)
                 with nofollow.folder(folder / temporary, 2) as inside:
                     nofollow.write_file(ARRAYS, tensors, inside)
                     nofollow.write_file(DATA, text.encode(), inside)
-                    os.fsync(inside)
+                    inside.sync()
                 with suppress(FileNotFoundError):  # the same step again, after a resume
-                    _rename(name, old, parent)  # `recover` handles both names
-                _rename(temporary, name, parent)
-                os.fsync(parent)
+                    parent.rename(name, old)  # `recover` handles both names
+                parent.rename(temporary, name)
+                parent.sync()
                 _remove(old, parent)
             except OSError:
                 _remove(temporary, parent)
@@ -138,18 +138,14 @@ def save(
         for surplus in checkpoints(folder)[:-keep]:  # rename first: no partial checkpoint is seen
             doomed = f".{surplus.name}.tmp"
             with suppress(OSError):
-                _rename(surplus.name, doomed, parent)
+                parent.rename(surplus.name, doomed)
             _remove(doomed, parent)
     if snapshot.rows is not None and store is not None:
         remove_unused(folder, store)
     return final
 
 
-def _rename(name: str, other: str, parent: int) -> None:
-    os.rename(name, other, src_dir_fd=parent, dst_dir_fd=parent)
-
-
-def _remove(name: str, parent: int) -> None:
+def _remove(name: str, parent: nofollow.Folder) -> None:
     """Remove a checkpoint, but no files of other programs."""
     nofollow.remove_folder(name, (ARRAYS, DATA), parent)
 
@@ -177,14 +173,14 @@ def recover(folder: Path) -> None:
     """Clean up after a kill: restore a replaced checkpoint, remove unfinished ones."""
     unfinished = 0
     with suppress(FileNotFoundError), nofollow.folder(folder) as parent:
-        for name in sorted(os.listdir(parent)):
+        for name in sorted(os.listdir(parent.listed)):
             match = _UNFINISHED.fullmatch(name)
             if match is None:
                 continue
             if match[2] == "tmp":
                 unfinished += 1
-            elif match[1] not in os.listdir(parent):
-                _rename(name, match[1], parent)
+            elif match[1] not in os.listdir(parent.listed):
+                parent.rename(name, match[1])
                 continue
             _remove(name, parent)
     if unfinished and not checkpoints(folder):  # killed within its very first save
@@ -211,7 +207,7 @@ def reading(path: Path) -> Iterator[None]:
 def checkpoints(folder: Path) -> list[Path]:
     """The complete checkpoints, oldest first."""
     try:
-        with nofollow.folder(folder) as parent, os.scandir(parent) as entries:
+        with nofollow.folder(folder) as parent, os.scandir(parent.listed) as entries:
             named = [entry for entry in entries if _STEP.fullmatch(entry.name)]
             # Links are listed, so that reading them is an error instead of skipping them.
             names = [entry.name for entry in named if entry.is_symlink() or entry.is_dir()]

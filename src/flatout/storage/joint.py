@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -115,8 +114,8 @@ class Joint:
         with writing(folder), ExitStack() as undo:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = undo.enter_context(nofollow.open_stream(folder / ".lock", nofollow.CHANGE))
-            try:  # the kernel releases it when the process ends
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                nofollow.lock(self._lock)
             except OSError:
                 raise FlatoutError(f"{folder} is in use by another process.") from None
             checkpoint.recover(self._folder)

@@ -1,6 +1,11 @@
-"""Small files that the kernel makes: /proc and /sys."""
+"""What the operating system gives: small files in /proc and /sys, open files for children."""
 
 from __future__ import annotations
+
+import os
+
+PASSES_DESCRIPTORS = os.name == "posix"
+"""Whether a child process can be given sockets and memory that are open here (not on Windows)."""
 
 
 def kernel_text(path: str) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from flatout.errors import writing
 from flatout.output import printable
 from flatout.storage import nofollow
-from flatout.storage.kernel import kernel_text
+from flatout.storage.kernel import PASSES_DESCRIPTORS, kernel_text
 
 RUNNING, FAULT = ".running", "fault.log"
 LONGEST = 1 << 16
@@ -89,12 +89,14 @@ def _tee(file: Path) -> subprocess.Popen[bytes] | None:
     """Let `faulthandler` write to stderr and into a file; it supports only one descriptor."""
     descriptor = nofollow.open_file(file, nofollow.NEW)
     try:
+        if not PASSES_DESCRIPTORS:
+            raise OSError("no descriptor can be passed")
         tee = subprocess.Popen(
             ["tee", f"/dev/fd/{descriptor}"], stdin=subprocess.PIPE, stdout=2,
             stderr=subprocess.DEVNULL, pass_fds=[descriptor], start_new_session=True,
             restore_signals=False,
         )  # fmt: skip
-    except OSError:  # there is no `tee`: write only into the file
+    except OSError:  # or there is no `tee`: write only into the file
         faulthandler.enable(descriptor, all_threads=False)
         return None
     os.close(descriptor)

@@ -2,7 +2,8 @@
 
 A run folder may be untrusted: any name in it may be a symbolic link, a pipe or a device. Each
 folder is opened relative to its parent and never through a link, so swapping names has no effect;
-an opened file must be an ordinary one.
+an opened file must be an ordinary one. Where a system opens no folders (Windows), paths are looked
+at before they are opened, and a link that is put there in between is not noticed.
 
 `depth` is the number of a path's last names that lie within the run folder. The names before them
 are the user's, and may be links.
@@ -11,10 +12,12 @@ are the user's, and may be links.
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -28,9 +31,21 @@ APPEND, NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT, os.O_WRONLY | os.O_CREAT |
 TEMPORARY = ".{}.tmp"
 """A file's name until it is complete."""
 
-_SAFELY = os.O_NONBLOCK | os.O_CLOEXEC
+HELD = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
+"""Whether this system opens folders, and files relative to them."""
+
+
+def _flags(*names: str) -> int:
+    """Those of these flags that the system has."""
+    return sum(getattr(os, name, 0) for name in names)
+
+
+_SAFELY = _flags("O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
 """Added to every mode: a pipe must not block."""
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY
+_NOT_THROUGH = _flags("O_NOFOLLOW")
+_FOLDER = os.O_RDONLY | _flags("O_DIRECTORY")
+_JUNCTION = 0xA0000003
+"""Windows' mark of a folder that leads elsewhere."""
 _NO_LINK = "it is a symbolic link, which is not followed in a run folder"
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
           stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}  # fmt: skip
@@ -40,9 +55,58 @@ class NotOrdinaryError(OSError):
     """A path of a run is not an ordinary file or folder."""
 
 
+@dataclass(frozen=True)
+class Folder:
+    """An open folder.
+
+    Attributes:
+        path: its path.
+        descriptor: its descriptor, or None if not `HELD`.
+    """
+
+    path: Path
+    descriptor: int | None
+
+    @property
+    def listed(self) -> int | Path:
+        """What `os.listdir` and `os.scandir` take."""
+        return self.path if self.descriptor is None else self.descriptor
+
+    def at(self, name: str) -> str:
+        """A name in it, as functions with ``dir_fd=folder.descriptor`` take it."""
+        return name if self.descriptor is not None else str(self.path / name)
+
+    def mkdir(self, name: str) -> None:
+        """Make a folder in it."""
+        os.mkdir(self.at(name), dir_fd=self.descriptor)
+
+    def unlink(self, name: str) -> None:
+        """Remove a file from it."""
+        os.unlink(self.at(name), dir_fd=self.descriptor)
+
+    def rename(self, name: str, other: str) -> None:
+        """Rename a file or folder in it; a file replaces another."""
+        held = self.descriptor
+        os.replace(self.at(name), self.at(other), src_dir_fd=held, dst_dir_fd=held)
+
+    def stat(self, name: str) -> os.stat_result:
+        """What a name in it is, links not followed."""
+        return os.stat(self.at(name), dir_fd=self.descriptor, follow_symlinks=False)
+
+    def sync(self) -> None:
+        """Wait until its names are on disk."""
+        if self.descriptor is not None:
+            os.fsync(self.descriptor)
+
+    def close(self) -> None:
+        """Let it go."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+
+
 @contextmanager
-def folder(path: Path, depth: int = 1, make: bool = False) -> Iterator[int]:
-    """A descriptor of a folder; `NotOrdinaryError` if a link leads to it.
+def folder(path: Path, depth: int = 1, make: bool = False) -> Iterator[Folder]:
+    """A folder, opened; `NotOrdinaryError` if a link leads to it.
 
     The module says what `depth` is; `make` makes the folder and its missing parents.
     """
@@ -50,18 +114,21 @@ def folder(path: Path, depth: int = 1, make: bool = False) -> Iterator[int]:
     root, names = Path(*path.parts[:within]), path.parts[within:]
     if make:
         root.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(root, _FOLDER | _SAFELY)
+    if not HELD and not root.is_dir():
+        number = errno.ENOTDIR if root.exists() else errno.ENOENT
+        raise OSError(number, os.strerror(number), str(root))
+    current = Folder(root, os.open(root, _FOLDER | _SAFELY) if HELD else None)
     try:
         for name in names:
             if make:
                 with suppress(FileExistsError):
-                    os.mkdir(name, dir_fd=descriptor)
-            below = _open_below(name, _FOLDER, descriptor)
-            os.close(descriptor)
-            descriptor = below
-        yield descriptor
+                    current.mkdir(name)
+            below = _enter(name, current)
+            current.close()
+            current = below
+        yield current
     finally:
-        os.close(descriptor)
+        current.close()
 
 
 def open_file(path: Path, how: int = READ, depth: int = 1) -> int:
@@ -105,10 +172,25 @@ def read(path: Path, depth: int = 1, limit: int | None = None) -> bytes:
         return file.read(size + 1)  # the file may grow while it is read
 
 
-def write_file(name: str, content: bytes, parent: int) -> None:
+def lock(file: IO[bytes], shared: bool = False) -> None:
+    """Lock an open file; the system releases it when the file is closed or the process ends.
+
+    Raises:
+        OSError: another process holds it (with `shared`: for itself alone).
+    """
+    try:
+        fcntl = importlib.import_module("fcntl")
+    except ImportError:  # Windows: a byte of it, and never shared
+        msvcrt = importlib.import_module("msvcrt")
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        return
+    fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+
+
+def write_file(name: str, content: bytes, parent: Folder) -> None:
     """Write and sync a file in an open folder; replace an old one, and follow no link."""
     with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=parent)
+        parent.unlink(name)
     with os.fdopen(_checked(_open_below(name, NEW, parent), NEW), "wb") as file:
         file.write(content)
         file.flush()
@@ -124,39 +206,62 @@ def replace(path: Path, content: bytes, depth: int = 1) -> None:
     with folder(path.parent, depth - 1) as parent:
         try:
             write_file(temporary, content, parent)
-            os.replace(temporary, path.name, src_dir_fd=parent, dst_dir_fd=parent)
-            os.fsync(parent)
+            parent.rename(temporary, path.name)
+            parent.sync()
         except OSError:
             with suppress(OSError):
-                os.unlink(temporary, dir_fd=parent)
+                parent.unlink(temporary)
             raise
 
 
-def remove_folder(name: str, files: Iterable[str], parent: int) -> None:
+def remove_folder(name: str, files: Iterable[str], parent: Folder) -> None:
     """Remove these files from a folder, then the folder if it is empty."""
     with suppress(OSError):
-        descriptor = _open_below(name, _FOLDER, parent)
+        doomed = _enter(name, parent)
         try:
             for file in files:
                 with suppress(OSError):
-                    os.unlink(file, dir_fd=descriptor)
+                    doomed.unlink(file)
         finally:
-            os.close(descriptor)
-        os.rmdir(name, dir_fd=parent)
+            doomed.close()
+        os.rmdir(parent.at(name), dir_fd=parent.descriptor)
 
 
-def _open_below(name: str, flags: int, parent: int) -> int:
+def _enter(name: str, parent: Folder) -> Folder:
+    path = parent.path / name
+    if parent.descriptor is not None:
+        return Folder(path, _open_below(name, _FOLDER, parent))
+    status = parent.stat(name)
+    if _is_link(status) or not stat.S_ISDIR(status.st_mode):
+        raise _not_ordinary(errno.ENOTDIR, name, status)
+    return Folder(path, None)
+
+
+def _open_below(name: str, flags: int, parent: Folder) -> int:
+    if parent.descriptor is None:
+        with suppress(FileNotFoundError):
+            status = parent.stat(name)
+            if _is_link(status) or not stat.S_ISREG(status.st_mode):
+                raise _not_ordinary(errno.ELOOP, name, status)
     try:
-        return os.open(name, flags | _SAFELY | os.O_NOFOLLOW, 0o666, dir_fd=parent)
+        held = parent.descriptor
+        return os.open(parent.at(name), flags | _SAFELY | _NOT_THROUGH, 0o666, dir_fd=held)
     except OSError as error:
         # The error for a link depends on the system and the flags.
         if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK, errno.ENXIO):
             raise
-        mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
-        if stat.S_ISLNK(mode):
-            raise NotOrdinaryError(error.errno, _NO_LINK, name) from error
-        kind = _KINDS.get(stat.S_IFMT(mode), "a file")
-        raise NotOrdinaryError(error.errno, f"it is {kind}", name) from error
+        raise _not_ordinary(error.errno, name, parent.stat(name)) from error
+
+
+def _is_link(status: os.stat_result) -> bool:
+    return stat.S_ISLNK(status.st_mode) or getattr(status, "st_reparse_tag", 0) == _JUNCTION
+
+
+def _not_ordinary(number: int, name: str, status: os.stat_result) -> NotOrdinaryError:
+    if _is_link(status):
+        return NotOrdinaryError(number, _NO_LINK, name)
+    kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a file")
+    return NotOrdinaryError(number, f"it is {kind}", name)
 
 
 def _checked(descriptor: int, how: int) -> int:
@@ -165,7 +270,7 @@ def _checked(descriptor: int, how: int) -> int:
         if not stat.S_ISREG(status.st_mode):
             kind = _KINDS.get(stat.S_IFMT(status.st_mode), "no ordinary file")
             raise NotOrdinaryError(errno.EINVAL, f"it is {kind}, not an ordinary file")
-        if how & os.O_ACCMODE != os.O_RDONLY and status.st_nlink > 1:
+        if how & (os.O_WRONLY | os.O_RDWR) and status.st_nlink > 1:
             raise NotOrdinaryError(
                 errno.EMLINK, "it is the same file as another one (a hard link): copy it first"
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -68,8 +67,8 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             lock = nofollow.open_stream(path / ".lock", nofollow.CHANGE)
             self._lock = undo.enter_context(lock)
-            try:  # the kernel releases the lock when the process ends
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                nofollow.lock(lock)
             except OSError:
                 raise FlatoutError(f"the run folder {path} is in use by another process.") from None
             recover(self.checkpoints)
@@ -150,8 +149,8 @@ class RunFolder:
         """Release the folder; remove it if no run has begun in it."""
         self._words.close()
         if not (self.path / "config.json").exists():
-            (self.path / ".lock").unlink(missing_ok=True)
-            with suppress(OSError):  # it is not empty
+            with suppress(OSError):  # it is not empty; Windows removes no open file
+                (self.path / ".lock").unlink(missing_ok=True)
                 self.path.rmdir()
         self._lock.close()
 

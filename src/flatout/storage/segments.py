@@ -71,7 +71,7 @@ class SegmentStore:
         except OSError:
             with suppress(OSError), nofollow.folder(self._folder) as parent:
                 for ref in written:  # no checkpoint refers to them, and the disk is full
-                    os.unlink(ref["file"], dir_fd=parent)
+                    parent.unlink(ref["file"])
             raise
         kept += written
         self._newest = kept
@@ -86,10 +86,10 @@ class SegmentStore:
         """Remove all other segments."""
         kept = {ref["file"] for ref in references}
         with suppress(OSError), nofollow.folder(self._folder) as parent:
-            for name in os.listdir(parent):
+            for name in os.listdir(parent.listed):
                 if name not in kept and _SEGMENT_FILE.fullmatch(name):
                     with suppress(OSError):
-                        os.unlink(name, dir_fd=parent)
+                        parent.unlink(name)
 
     def _write(self, arrays: dict[str, np.ndarray], first: int, end: int) -> Reference:
         content = dump_tensors({n: np.asarray(a, order="C") for n, a in arrays.items()})

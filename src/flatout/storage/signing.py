@@ -59,7 +59,7 @@ def _key(make: bool) -> bytes | None:
             return key
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         new = path.with_name(f".key.{secrets.token_hex(8)}")
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(new, nofollow.NEW, 0o600)  # through no link
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(secrets.token_bytes(_SIZE))
@@ -81,7 +81,8 @@ def _read(path: Path) -> bytes | None:
         return None
     with file:
         status = os.fstat(file.fileno())
-        if status.st_mode & 0o077 or status.st_uid != os.geteuid():
+        # Windows has neither: there the user's own folder is closed to others.
+        if hasattr(os, "geteuid") and (status.st_mode & 0o077 or status.st_uid != os.geteuid()):
             return None
         content = file.read(_SIZE + 1)
     return content if len(content) == _SIZE else None

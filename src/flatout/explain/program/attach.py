@@ -35,10 +35,11 @@ LONGEST = 4  # observation is extended up to this factor to see two whole cycles
 
 STOP_S = 5.0
 
-FORWARDED = (
-    signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGCONT,
-    signal.SIGWINCH, signal.SIGINT,
-)  # fmt: skip
+FORWARDED = [
+    getattr(signal, f"SIG{name}")
+    for name in ("TERM", "HUP", "USR1", "USR2", "QUIT", "CONT", "WINCH", "INT")
+    if hasattr(signal, f"SIG{name}")  # Windows has two of them
+]
 
 
 def record(
@@ -111,7 +112,7 @@ def _shares_terminal() -> bool:
     """Whether a Ctrl-C comes from a terminal, which sends it to the program, too."""
     try:
         return os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
-    except OSError:
+    except (OSError, AttributeError):  # AttributeError: Windows has no such groups
         return False
 
 
