@@ -4,7 +4,7 @@ BIN := .venv/bin
 SHELL := /bin/bash
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/xla
 
-.PHONY: install train test test-slow faults lint docs
+.PHONY: install train test test-slow faults lint docs smoke
 
 install: .venv/.installed
 
@@ -61,3 +61,6 @@ lint: install .venv/.developing
 # Into site/. A link or an anchor that leads nowhere, or a page that no menu names, is an error.
 docs: install .venv/.documenting
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+# Build, install into a new environment elsewhere, and use it: make smoke PYTHON=python3.13
+smoke:
+	@$(PYTHON) tools/smoke.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError
@@ -93,3 +94,13 @@ def test_no_text_promises_what_no_index_has() -> None:
     texts = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *(ROOT / "src").rglob("*.py")]
     wrong = re.compile(r"pip install (-\S+ )*['\"]?flatout\b(?!/)")
     assert [path.name for path in texts if wrong.search(path.read_text())] == []
+
+
+@pytest.mark.slow
+def test_what_is_built_works_in_a_fresh_environment() -> None:
+    """Wheel and source archive, with this Python; `make smoke PYTHON=...` tries others."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "smoke.py"], capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == ["passed"] * 3

@@ -14,8 +14,7 @@ from flatout.errors import FlatoutError, UsageError, writing
 from flatout.fleet.members import FOLDER
 from flatout.fleet.runs import alike
 from flatout.installing import install
-from flatout.run.curve import AXES, VALUES, Curve, points, sampled, svg
-from flatout.run.display import BLOCKS
+from flatout.run.curve import AXES, BLOCKS, VALUES, Curve, points, sampled, svg
 from flatout.storage.run_folder import load_config
 
 POINTS, RESAMPLED = 200, 1000

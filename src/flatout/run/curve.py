@@ -31,6 +31,8 @@ WHOLE, ROWS, LONGEST = 4 << 20, 1000, 1 << 16
 of at most so many bytes."""
 
 COLOURS = ("#1f77b4", "#d95f02", "#2a9d5c", "#c02a7a", "#7570b3", "#a6761d", "#444444", "#17a2b8")
+BLOCKS = "▁▂▃▄▅▆▇█"
+"""A curve in characters."""
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 680, 400, 70, 20, 34, 48
 
 Points = tuple[np.ndarray, np.ndarray, np.ndarray]

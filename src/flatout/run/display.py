@@ -27,13 +27,13 @@ from flatout.explain.causes import HEALTHY
 from flatout.explain.diagnosis import Finding
 from flatout.explain.report import gain_words, setting_words
 from flatout.output import printable, trouble
+from flatout.run.curve import BLOCKS
 from flatout.run.progress import Display, Progress
 from flatout.run.summary import PHASE_WORDS, flow_words, next_step
 
 REDRAW_S = 0.25
 PLAIN_S = 5.0
 
-BLOCKS = "▁▂▃▄▅▆▇█"
 SHOWN = (
     "policy_loss", "value_loss", "loss", "accuracy", "q_max", "actor_loss", "critic_loss",
     "epsilon", "ent_coef", "replay_fill",
