@@ -21,13 +21,13 @@ def install(extra: str) -> str:
     """
     folder = checkout()
     if folder is not None:
-        return _pip("-e", f"{folder}[{extra}]")
+        return pip("-e", f"{folder}[{extra}]")
     try:
         marked = re.compile(rf"\bextra == ['\"]{re.escape(extra)}['\"]")
         lines = [line for line in requires("flatout") or () if marked.search(line)]
     except PackageNotFoundError:  # a copy of the folder: pip knows nothing of it
         return f"install what the extra {extra!r} of Flatout's pyproject.toml lists"
-    return _pip(*(line.partition(";")[0].strip() for line in lines))
+    return pip(*(line.partition(";")[0].strip() for line in lines))
 
 
 def checkout() -> Path | None:
@@ -43,16 +43,16 @@ def checkout() -> Path | None:
         return None
 
 
-def _pip(*words: str) -> str:
-    """``pip install`` into the Python that is running, whichever a shell would find first."""
+def pip(*words: str) -> str:
+    """The command that installs these into the Python that runs, whichever a shell finds first."""
     scripts = Path(sys.executable).parent
     if importlib.util.find_spec("pip") is None:  # made by uv
-        pip = ["uv", "pip", "install", "--python", sys.executable]
+        command = ["uv", "pip", "install", "--python", sys.executable]
     elif Path(shutil.which("pip") or "").parent == scripts:
-        pip = ["pip", "install"]
+        command = ["pip", "install"]
     else:
-        pip = [sys.executable, "-m", "pip", "install"]
-    return " ".join(map(_quoted, [*pip, *words]))
+        command = [sys.executable, "-m", "pip", "install"]
+    return " ".join(map(_quoted, [*command, *words]))
 
 
 def _quoted(word: str) -> str:

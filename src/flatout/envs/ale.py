@@ -11,6 +11,7 @@ import numpy as np
 from flatout.config.schema import EnvConfig
 from flatout.config.values import check
 from flatout.errors import UsageError, nearest
+from flatout.installing import pip
 from flatout.types import DiscreteSpec, ObservationSpec
 
 PREFIX = "ALE/"
@@ -62,7 +63,7 @@ def load() -> Any:
         import ale_py.roms
         import ale_py.vector_env
     except ImportError:
-        raise UsageError("ALE environments need ale-py: pip install ale-py.") from None
+        raise UsageError(f"ALE environments need ale-py: {pip('ale-py')}.") from None
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     return ale_py
 
