@@ -32,8 +32,11 @@ def corridor(length: int = 5, limit: int | None = 20, patience: int = 1000) -> D
     def render(state: Any) -> str:
         return "." * int(state["cell"]) + "@" + "." * (length - 1 - int(state["cell"]))
 
+    def info(state: Any) -> dict[str, Any]:
+        return {"is_success": state["cell"] == length - 1, "walked": state["walked"]}
+
     spec = ObservationSpec((2,), "float32")
-    return DeviceEnv("corridor", spec, DiscreteSpec(2), limit, reset, step, render)
+    return DeviceEnv("corridor", spec, DiscreteSpec(2), limit, reset, step, render, info=info)
 
 
 def pushed(limit: int = 10) -> DeviceEnv:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -28,6 +30,7 @@ from flatout import (
 from flatout.config.settings import resolve
 from flatout.run.progress import Progress
 from flatout.storage import checkpoint
+from tests.device_envs import corridor
 
 ITERATION = 64
 SETTINGS: dict[str, Any] = {
@@ -125,6 +128,33 @@ def test_episodes_have_the_scalars_of_their_final_info(placement: str, tmp_path:
     assert rows(tmp_path / "run")[-1]["rollout/success_rate"] == pytest.approx(np.mean(reached))
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {}, {"env_backend": "host", "placement": "cpu"},
+        pytest.param({"placement": "sampler=device"}, marks=pytest.mark.slow),
+        pytest.param({"shards": 2}, marks=pytest.mark.slow),
+        pytest.param(
+            {"env_backend": "host", "placement": "sampler=processes workers=2x1"},
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_device_environments_say_what_they_declare(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    seen = Recorder()
+    agent = PPO(corridor, **SETTINGS | {"placement": "auto", "env_backend": "device"} | settings)
+    agent.learn(512, callback=seen, run_dir=tmp_path / "run")
+    assert len(seen.episodes) == agent.summary["episodes"] > 10
+    for one in seen.episodes:
+        assert one.info == {"is_success": one.episode_return, "walked": one.length}
+    reached = [one.info["is_success"] for one in seen.episodes][-100:]
+    assert set(reached) == {0.0, 1.0}
+    assert rows(tmp_path / "run")[-1]["rollout/success_rate"] == pytest.approx(np.mean(reached))
+
+
 def test_the_agent_acts_with_what_it_has_learned_until_now() -> None:
     outputs: list[np.ndarray] = []
     agent = PPO("CartPole-v1", **SETTINGS | {"learning_rate": 0.01, "n_epochs": 10})
@@ -177,7 +207,16 @@ def test_looking_at_a_compiled_loop_changes_nothing(tmp_path: Path) -> None:
     assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
-def test_what_is_logged_is_in_the_rows_as_means(tmp_path: Path) -> None:
+def test_what_is_logged_is_in_the_rows_as_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    online: list[tuple[int, dict[str, float]]] = []
+    there = SimpleNamespace(
+        log=lambda row, step: online.append((step, row)), finish=lambda: online.append((0, {}))
+    )
+    wandb = SimpleNamespace(init=lambda project, **_: there if project == "mine" else None)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+
     class Logs(Callback):
         def on_iteration(self, run: Run) -> None:
             run.log("my/steps", run.progress.steps)
@@ -186,7 +225,7 @@ def test_what_is_logged_is_in_the_rows_as_means(tmp_path: Path) -> None:
             run.log("my/last", np.float32(0.5))
 
     run = tmp_path / "run"
-    settings = SETTINGS | {"tensorboard": True, "log_every": 128}
+    settings = SETTINGS | {"tensorboard": True, "log_every": 128, "wandb": "mine"}
     PPO("CartPole-v1", **settings).learn(256, callback=Logs(), run_dir=run)
     found = rows(run)
     assert [row.get("my/steps") for row in found] == [64, 128, 224, None]
@@ -194,6 +233,9 @@ def test_what_is_logged_is_in_the_rows_as_means(tmp_path: Path) -> None:
     events = next(run.glob("events.out.tfevents*")).read_bytes()
     assert b"my/steps" in events
     assert b"my/last" in events
+    assert [step for step, _ in online] == [row["step"] for row in found] + [0]
+    for (_, row), kept in zip(online, found, strict=False):
+        assert row.items() >= {n: v for n, v in kept.items() if n.startswith("my/")}.items()
 
 
 class Raises(Callback):

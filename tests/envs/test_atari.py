@@ -369,9 +369,11 @@ def test_lost_lives_and_signs_reach_the_learner_and_raw_returns_the_log() -> Non
 
         flow.learner.update = look
         flow.start()
-        returns = [total for m in flow.advance(4) for total in m.episodes.episode_return]
+        told = list(flow.advance(4))
     finally:
         parts.close()
+    returns = [total for one in told for total in one.episodes.episode_return]
+    assert [info for one in told for info in one.infos] == [{"lives": 0.0}] * len(returns)
     terminated = np.concatenate([one.terminated for one in seen])
     ended = np.concatenate([one.ended for one in seen])
     rewards = np.concatenate([one.rewards for one in seen])

@@ -24,6 +24,7 @@ HEAD, FRUIT, BODY = 1, 2, 3
 MOVES = [(-1, 0), (1, 0), (0, 1), (0, -1)]
 OPPOSITE = [1, 0, 3, 2]
 
+NOTHING = {"score": 0, "is_success": False}
 Result = tuple[Any, ...]  # what `reset` or `step` returned
 seeds = st.integers(0, 2**32 - 1)
 # Deadlines measure the machine, not the game.
@@ -73,7 +74,9 @@ class ReferenceSnake:
             self.cells = [ahead, *self.cells[:-1]]
             self.hungry += 1
         truncated = not terminated and self.hungry == self.patience
-        return self.board(), reward, terminated, truncated, {"score": len(self.cells) - 1}
+        won = self.fruit is None
+        info = {"score": len(self.cells) - 1, "is_success": won}
+        return self.board(), reward, terminated, truncated, info
 
     def board(self) -> np.ndarray:
         board = np.zeros((self.size, self.size, 1), np.uint8)
@@ -107,7 +110,7 @@ def start(size: int, seed: int, **arguments: Any) -> tuple[Snake, ReferenceSnake
     """Both games after a reset with the same seed."""
     env = Snake(size=size, **arguments)
     reference = ReferenceSnake(size, arguments.get("patience", 100))
-    assert_same(env.reset(seed=seed), (reference.reset(seed), {"score": 0}))
+    assert_same(env.reset(seed=seed), (reference.reset(seed), NOTHING))
     return env, reference
 
 
@@ -154,7 +157,7 @@ def test_random_episodes_follow_the_rules(
             hungry = 0 if reward else hungry + 1
             assert truncated == (hungry == patience and not terminated)
         # Not seeded again: the new episode continues the stream.
-        assert_same(env.reset(), (reference.reset(), {"score": 0}))
+        assert_same(env.reset(), (reference.reset(), NOTHING))
 
 
 def test_such_episodes_reach_every_ending() -> None:
@@ -223,7 +226,7 @@ def test_a_hamiltonian_cycle_wins_with_a_full_board(size: int, seed: int) -> Non
         action = MOVES.index((to_row - row, to_column - column))
         board, reward, terminated, truncated, info = env.step(action)
         total += reward
-        assert (truncated, info) == (False, {"score": total})
+        assert (truncated, info) == (False, {"score": total, "is_success": terminated})
     assert total == size * size - 1
     assert sorted(board.ravel()) == [HEAD] + [BODY] * (size * size - 1)
     assert isinstance(env.render(), np.ndarray)  # without a fruit to draw
@@ -240,7 +243,7 @@ def test_turning_back_kills_a_snake_of_two_cells_but_not_of_one(size: int, seed:
     env, reference = start(size, seed)
     action, result = next(step for step in episode(env, reference) if step[1][1])
     after, *rest = env.step(OPPOSITE[action])
-    assert rest == [0.0, True, False, {"score": 1}]
+    assert rest == [0.0, True, False, {"score": 1, "is_success": False}]
     np.testing.assert_array_equal(after, result[0])
 
 

@@ -13,6 +13,7 @@ from flatout.envs.ale import atari_specs, load, vector_settings, write_frames
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.cropped import cropped as cropped
 from flatout.errors import EnvironmentFailure, one_line
+from flatout.types import Episode
 
 NO_OP = 0
 KEEP_RANDOMNESS = -1
@@ -109,6 +110,9 @@ class AtariEnvs(Envs):
             ended(env, bool(terminated[env]), bool(truncated[env]), out[env])
         if over:
             self._follow(over, out)
+
+    def finished(self, env: int) -> Episode:
+        return super().finished(env)._replace(info={"lives": float(self._lives[env])})
 
     def replay_all(
         self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: np.ndarray

@@ -70,7 +70,8 @@ class Snake(gymnasium.Env[Board, SupportsIndex]):
         Every observation is a new array.
 
     Info:
-        `{"score": int}`, the number of fruits eaten so far in this episode.
+        `{"score": int, "is_success": bool}`, the number of fruits eaten so far in this episode,
+        and whether the snake fills the board.
 
     Randomness:
         Only the start cell and the fruit cells are random. Each is one draw
@@ -132,7 +133,7 @@ class Snake(gymnasium.Env[Board, SupportsIndex]):
         self._steps_since_fruit = 0
         self._needs_reset = False
         self._place_fruit()
-        return self._observation(), {"score": 0}
+        return self._observation(), self._info(False)
 
     def step(self, action: SupportsIndex) -> tuple[Board, float, bool, bool, dict[str, Any]]:
         """Move the head one cell: 0 up, 1 down, 2 right or 3 left, of any integer type.
@@ -161,7 +162,7 @@ class Snake(gymnasium.Env[Board, SupportsIndex]):
             # The board stays as it was, so the last observation is a valid board. The tail still
             # counts as body here: entering the cell that it would leave is fatal by the rules.
             self._needs_reset = True
-            return self._observation(), 0.0, True, False, {"score": self._score}
+            return self._observation(), 0.0, True, False, self._info(False)
 
         ate = bool(board[target] == FRUIT)
         board[head] = BODY
@@ -180,7 +181,7 @@ class Snake(gymnasium.Env[Board, SupportsIndex]):
             self._steps_since_fruit += 1
             truncated = self._steps_since_fruit >= self.patience
         self._needs_reset = won or truncated
-        return self._observation(), float(ate), won, truncated, {"score": self._score}
+        return self._observation(), float(ate), won, truncated, self._info(won)
 
     def render(self) -> str | npt.NDArray[np.uint8] | None:
         """Show the board in the chosen render mode; without one, warn and return None.
@@ -197,6 +198,9 @@ class Snake(gymnasium.Env[Board, SupportsIndex]):
         if not self._snake:
             raise ResetNeeded("Call reset() before render(): there is no board yet.")
         return self._render_ansi() if self.render_mode == "ansi" else self._render_picture()
+
+    def _info(self, won: bool) -> dict[str, Any]:
+        return {"score": self._score, "is_success": won}
 
     def _observation(self) -> Board:
         """A copy of the board as an image, uint8 (size, size, 1)."""

@@ -109,7 +109,9 @@ class DeviceSampler(Sampler):
         if self._shards:
             trajectory, ends = beside(trajectory), side_by_side(ends)
         episodes = ended(ends)
-        self.episodes = [Episode(*one) for one in zip(*episodes, strict=True)]
+        found = infos(ends) or [None] * len(episodes.env)
+        rows = zip(*episodes, found, strict=True)
+        self.episodes = [Episode(*one) for one in rows]
         valid = trajectory.valid
         self._steps = int(trajectory.rewards.size if valid is None else valid.sum())
         order = np.argsort(trajectory.final_index, kind="stable")  # as they were truncated
@@ -161,7 +163,9 @@ def side_by_side(ends: Ends) -> Ends:
         moved = np.moveaxis(leaf, 0, -2)
         return moved.reshape(*moved.shape[:-2], -1)
 
-    return Ends(joined(ends.length), joined(ends.total), joined(ends.q_max), ends.finite.all(0))
+    told = {name: joined(values) for name, values in ends.info.items()}
+    length, total, q_max = map(joined, ends[:3])
+    return Ends(length, total, q_max, ends.finite.all(0), told)
 
 
 def beside(parts: Trajectory) -> Trajectory:
@@ -188,3 +192,10 @@ def ended(ends: Ends) -> Episodes:
     valued = ends.q_max.shape == ends.total.shape
     mean = ends.q_max[at].astype(float) if valued else np.full(len(total), np.nan)
     return Episodes(at[-1], total, ends.length[at], mean)
+
+
+def infos(ends: Ends) -> list[dict[str, float] | None]:
+    """The scalars of the final `info` of each episode of `ended`; empty where there are none."""
+    at = np.nonzero(ends.length)
+    columns = (values[at].tolist() for values in ends.info.values())
+    return [dict(zip(ends.info, row, strict=True)) for row in zip(*columns, strict=True)]

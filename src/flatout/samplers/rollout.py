@@ -163,6 +163,7 @@ class Rollout:
         record = {"action": action, **extras, "code": code, "reward": reward, "total": total}
         if values is not None:
             record["q_mean"] = _mean(values)
+        record |= self._told(env)
         rows = self._written(rows, t, obs, after, truncated, record)
         kept = active & ~done
         pool = state.pool
@@ -181,6 +182,11 @@ class Rollout:
             values=None if values is None else jnp.where(done[:, None], 0.0, values),
         )  # fmt: skip
         return _Carry(state, rows, None if left is None else left - done)
+
+    def _told(self, env: Any) -> dict[str, jax.Array]:
+        """What the environments would say if their episodes ended here, float32 ``[N]`` each."""
+        told = {} if self.env.info is None else jax.vmap(self.env.info)(env)
+        return {INFO + name: jnp.asarray(value, jnp.float32) for name, value in told.items()}
 
     def _noise(self, key: Array, state: RolloutState) -> Callable[[Any], Any]:
         """What acting draws in step t of the trajectory."""
@@ -237,7 +243,8 @@ class Rollout:
         obs = {"obs": state.obs} if _in_words(state.obs) else {}
         counts, totals = state.length, state.total
         mean = {"q_mean": totals} if "q_max" in extras else {}
-        record = {"code": counts, "reward": totals, "total": totals, **mean, **obs}
+        told = jax.eval_shape(self._told, state.env)
+        record = {"code": counts, "reward": totals, "total": totals, **mean, **told, **obs}
         return OutputLayout({"action": action, **extras} | record)
 
     def _written(
@@ -279,6 +286,7 @@ class Rollout:
         code, rewards, total = (read.pop(name) for name in ("code", "reward", "total"))
         obs = read.pop("obs") if rows.small is None else rows.small
         mean = read.pop("q_mean", jnp.full((1, 1), jnp.nan))
+        told = {n.removeprefix(INFO): read.pop(n) for n in list(read) if n.startswith(INFO)}
         terminated, truncated = (code & TERMINATED) > 0, (code & TRUNCATED) > 0
         ended, valid = terminated | truncated, (code & VALID) > 0
         finite = jnp.isfinite(jnp.where(valid, rewards, 0.0)).all()
@@ -294,12 +302,15 @@ class Rollout:
             valid=valid if self.spec.episodes else None,
             ended=ended if self.spec.replayed else None,
         )  # fmt: skip
-        ends = Ends(jnp.where(ended, code // COUNTED, 0), total, mean, finite)
+        ends = Ends(jnp.where(ended, code // COUNTED, 0), total, mean, finite, told)
         return trajectory, ends
 
 
 TERMINATED, TRUNCATED, VALID, COUNTED = 1, 2, 4, 8
 """Flags of a step, and the unit in which its episode's length is counted beside them."""
+
+INFO = "info/"
+"""Before the names of what environments say, beside what `act` returns."""
 
 
 def _in_words(obs: Any) -> bool:

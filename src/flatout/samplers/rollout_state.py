@@ -50,13 +50,14 @@ class RolloutState(NamedTuple):
 
 class Ends(NamedTuple):
     """Where episodes ended, ``[T, N]``: their lengths (int32, 0 where none ended), raw returns and
-    mean largest action values (float32; ``[1, 1]`` where there are none); and whether all that was
-    seen is finite."""
+    mean largest action values (float32; ``[1, 1]`` where there are none); whether all that was seen
+    is finite; and the scalars of `DeviceEnv.info` by name, float32 ``[T, N]``."""
 
     length: Array
     total: Array
     q_max: Array
     finite: Array
+    info: dict[str, Array]
 
 
 @functools.lru_cache(64)

@@ -51,6 +51,7 @@ class Chunk:
         taken: how many of them count so far.
         told: of each of them.
         episodes: that ended in them, with `places`, where the k-th iteration's begin.
+        infos: of these episodes.
     """
 
     before: Carry | Part
@@ -58,6 +59,7 @@ class Chunk:
     told: Told
     episodes: Episodes
     places: np.ndarray
+    infos: list[dict[str, float] | None]
     taken: int = 0
 
 

@@ -18,7 +18,7 @@ from flatout.errors import CheckpointError
 from flatout.hardware.backend import product_precision
 from flatout.learner.memory import size_mb
 from flatout.learner.programs import Programs
-from flatout.samplers.device import DeviceSampler, ended, side_by_side
+from flatout.samplers.device import DeviceSampler, ended, infos, side_by_side
 from flatout.schedules.base import Schedule
 from flatout.schedules.chunks import TOLD, Ahead, Carry, Chunk, Iteration, Told
 from flatout.schedules.together import Part
@@ -240,7 +240,7 @@ class FusedSchedule(Schedule):
         ends = told.ends
         iterations = np.nonzero(ends.length)[0]
         places = np.searchsorted(iterations, np.arange(count + 1))
-        self._chunk = Chunk(before, count, told, ended(ends), places)
+        self._chunk = Chunk(before, count, told, ended(ends), places, infos(ends))
         return self._chunk
 
     def begun(self) -> Carry:
@@ -280,7 +280,7 @@ class FusedSchedule(Schedule):
             values = {name: values[name] for name in values if name in self._always}
         mine = slice(chunk.places[number], chunk.places[number + 1])
         episodes = Episodes(*(array[mine] for array in chunk.episodes))
-        return Metrics(int(told.steps[number]), updates, episodes, values)
+        return Metrics(int(told.steps[number]), updates, episodes, values, chunk.infos[mine])
 
     def _settle(self) -> None:
         """Take over the state after the last iteration that was taken."""

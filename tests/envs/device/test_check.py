@@ -62,6 +62,11 @@ SHAPES = {
     "step returns reward as float32[1]": after(lambda s, o, r, *flags: (s, o, r[None], *flags)),
     "step returns reward as int32[]": after(lambda s, o, r, *f: (s, o, r.astype(jnp.int32), *f)),
     "step returns terminated as float32[]": after(lambda s, o, r, d, t: (s, o, r, d * 1.0, t)),
+    "info cannot be compiled: KeyError": replace(good, info=lambda s: {"cell": s["cells"]}),
+    "info must return a dict of scalars by name": replace(good, info=lambda s: s["cell"]),
+    "info returns cell as int32[1]; it must be a scalar": replace(
+        good, info=lambda s: {"cell": s["cell"][None]}
+    ),
     "step cannot be compiled: TracerBoolConversionError": after(
         lambda s, o, r, d, t: (s, o, r, d and t, t)
     ),

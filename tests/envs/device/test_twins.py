@@ -202,6 +202,8 @@ class Pair:
         kwargs = ("size", size), ("patience", patience)
         self.env, reset, self._step = device("flatout/Snake-v0", *kwargs)
         self.host, self.seed, self.t = Snake(size, patience), seed, 0
+        assert self.env.info is not None
+        self._info = jax.jit(self.env.info)
         self.state, obs = reset(reset_key(np.uint32(seed)))
         self.draws = Draws(self.host)
         self.draws.start, self.draws.fruit = int(self.state.head), int(self.state.fruit)
@@ -218,6 +220,8 @@ class Pair:
         assert np.array_equal(obs, theirs[0])
         ours = float(rest[0]), bool(rest[1]), bool(rest[2])
         assert ours == theirs[1:4]
+        told = {name: value.item() for name, value in self._info(self.state).items()}
+        assert told == theirs[4]
         return ours
 
     def safe(self) -> list[int]:

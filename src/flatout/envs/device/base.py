@@ -38,6 +38,8 @@ class DeviceEnv:
         patience: steps before which the rules truncate no episode, if they may; None where `step`
             tells (a `truncated` that is always False), or nothing is known. The last observations
             of truncated episodes are kept: this bounds how many there can be.
+        info: ``(state) -> {name: scalar}`` of the state with which an episode ended: what a host's
+            environment tells in its final `info`. Numbers and flags, as float32; or None.
     """
 
     name: str
@@ -48,6 +50,7 @@ class DeviceEnv:
     step: Callable[[EnvState, Array, Key], tuple[EnvState, Array, Array, Array, Array]]
     render: Callable[[EnvState], Any] | None = None
     patience: int | None = None
+    info: Callable[[EnvState], dict[str, Array]] | None = None
 
 
 def reset_key(seed: Array) -> Key:

@@ -83,10 +83,24 @@ def shape_problems(env: DeviceEnv) -> Iterator[str]:
     yield from _unlike(f"{name}: step returns reward", reward, (), "float32", must)
     for flag, value in zip(("terminated", "truncated"), flags, strict=True):
         yield from _unlike(f"{name}: step returns {flag}", value, (), "bool", must)
+    yield from _no_scalars(env, state)
     many = jax.tree.map(_eight, (state, given, key))
     _, why = _called(jax.eval_shape, jax.vmap(env.step), *many)
     if why:
         yield f"{name}: step cannot be mapped over many environments (jax.vmap): {why}"
+
+
+def _no_scalars(env: DeviceEnv, state: Any) -> Iterator[str]:
+    """What is wrong with what `info` returns."""
+    told, why = ({}, "") if env.info is None else _called(jax.eval_shape, env.info, state)
+    if why:
+        yield f"{env.name}: info cannot be compiled: {why}"
+    elif not isinstance(told, dict) or not all(isinstance(name, str) for name in told):
+        yield f"{env.name}: info must return a dict of scalars by name."
+    else:
+        for name, leaf in told.items():
+            if getattr(leaf, "shape", None) != () or np.dtype(leaf.dtype).kind not in "biuf":
+                yield f"{env.name}: info returns {name} as {_words(leaf)}; it must be a scalar."
 
 
 def action_shape(env: DeviceEnv) -> jax.ShapeDtypeStruct:

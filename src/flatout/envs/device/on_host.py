@@ -16,7 +16,7 @@ import numpy as np
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.device.base import DeviceEnv, reset_key, step_key
 from flatout.errors import EnvironmentFailure, FlatoutError, one_line
-from flatout.types import DiscreteSpec
+from flatout.types import DiscreteSpec, Episode
 
 TOGETHER = 8
 """Environments that one call resets; a call with fewer repeats one of them."""
@@ -75,8 +75,8 @@ class Programs:
 
     @cached_property
     def step(self) -> Any:
-        """``(states, actions, seeds, times, active)``, all of N rows, to what `DeviceEnv.step`
-        returns. Those that are not active keep their state."""
+        """``(states, actions, seeds, times, active)``, all of N rows, to what `DeviceEnv.step` and
+        `info` return. Those that are not active keep their state."""
         from flatout.envs.device.check import action_shape, select
 
         env, vmap, N = self._env, self._jax.vmap, self._count
@@ -86,8 +86,9 @@ class Programs:
             after, obs, reward, terminated, truncated = vmap(env.step)(states, actions, keys)
             if env.limit is not None:
                 truncated |= times + 1 >= env.limit
+            told = {} if env.info is None else vmap(env.info)(after)
             after = self._jax.tree.map(lambda new, old: select(active, new, old), after, states)
-            return after, obs, reward, terminated, truncated
+            return after, obs, reward, terminated, truncated, told
 
         action = action_shape(env)
         actions = self._rows(action.dtype, N, *action.shape)
@@ -114,6 +115,7 @@ class DeviceEnvs(Envs):
         self._dtype: Any = np.int32 if isinstance(spec, DiscreteSpec) else np.float32
         self._shape = (count,) if isinstance(spec, DiscreteSpec) else (count, spec.size)
         self._states: Any = None
+        self._told: dict[str, Any] = {}  # by the last step, [N] each
         self._seeds = np.zeros(count, np.uint32)
         self._times = np.zeros(count, np.int32)
         self._all = list(range(count))
@@ -161,6 +163,10 @@ class DeviceEnvs(Envs):
         if over:
             self._begin(over, [self.episode[env] + 1 for env in over], out)
 
+    def finished(self, env: int) -> Episode:
+        told = {name: float(np.asarray(values)[env]) for name, values in self._told.items()}
+        return super().finished(env)._replace(info=told or None)
+
     def replay_all(
         self, episodes: Sequence[int], actions: Sequence[np.ndarray | None], out: np.ndarray
     ) -> list[bool]:
@@ -186,7 +192,7 @@ class DeviceEnvs(Envs):
 
     def _advance(self, taken: np.ndarray, playing: np.ndarray) -> list[np.ndarray]:
         given = self._states, taken, self._seeds, self._times, playing
-        self._states, *seen = self._programs.step(*given)
+        self._states, *seen, self._told = self._programs.step(*given)
         return [np.asarray(array) for array in seen]
 
     def _begin(self, envs: list[int], numbers: list[int], out: np.ndarray) -> None:
@@ -278,10 +284,11 @@ class OneDevice(gym.Env[np.ndarray, Any]):
         else:
             taken = np.reshape(np.asarray(action, np.float32), (1, spec.size))
         given = self._state, taken, self._seed, np.full(1, self._time, np.int32), np.ones(1, bool)
-        self._state, *seen = self._programs.step(*given)
+        self._state, *seen, told = self._programs.step(*given)
         self._time += 1
         obs, reward, terminated, truncated = (np.asarray(array)[0] for array in seen)
-        return np.array(obs), float(reward), bool(terminated), bool(truncated), {}
+        info = {name: np.asarray(values)[0].item() for name, values in told.items()}
+        return np.array(obs), float(reward), bool(terminated), bool(truncated), info
 
     def render(self) -> Any:
         """What the environment's `render` makes of its state."""

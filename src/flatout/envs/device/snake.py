@@ -104,8 +104,12 @@ def snake(size: int = 10, patience: int = 100, limit: int | None = None) -> Devi
         board = np.asarray(observe(game))[:, :, 0].tolist()
         return "\n".join(" ".join(SYMBOLS[cell] for cell in row) for row in board)
 
+    def info(game: Snake) -> dict[str, Array]:
+        return {"score": game.length - 1, "is_success": game.length == cells}
+
     obs_spec = ObservationSpec((size, size, 1), "uint8", BODY)
-    return DeviceEnv("Snake", obs_spec, DiscreteSpec(4), limit, reset, step, render, patience)
+    action_spec = DiscreteSpec(4)
+    return DeviceEnv("Snake", obs_spec, action_spec, limit, reset, step, render, patience, info)
 
 
 def below(bits: Array, n: Array | int) -> Array:
