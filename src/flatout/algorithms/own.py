@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -26,8 +27,9 @@ from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.algorithms.parallel.shards import UNSHARDED
 from flatout.config.hyper import HYPER
 from flatout.config.modules import import_module
+from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError, nearest, short
-from flatout.types import Batch, ContinuousSpec
+from flatout.types import Batch, ContinuousSpec, DiscreteSpec, ObservationSpec
 
 MakeAlgorithm = Callable[[BuildSpec], Algorithm]
 
@@ -51,6 +53,23 @@ def own_algorithm(
     alone = replace(spec, shards=UNSHARDED)
     check(name, algorithm if spec.shards.count == 1 else _made(name, make, values, alone), alone)
     return algorithm
+
+
+def hyper_parameters(name: str) -> str:
+    """``NAME=VALUE ...`` of the hyper-parameters of ``module:function``, with their defaults, as
+    made for small spaces; nothing where it needs others.
+
+    Raises:
+        UsageError: it cannot be imported.
+    """
+    make, values = imported(name), dict[str, Any]()
+    for actions in (DiscreteSpec(2), ContinuousSpec((1,), (-1.0,), (1.0,))):
+        with suppress(UsageError):
+            small = ObservationSpec((4,), "float32")
+            made = _made(name, make, {}, BuildSpec(NetworkConfig(), small, actions, 1, 1))
+            values = values or _named(made.hp)
+    texts = {key: np.array2string(value, separator=",") for key, value in values.items()}
+    return " ".join(f"{key}={text}" for key, text in texts.items())
 
 
 def _made(name: str, make: MakeAlgorithm, values: dict[str, Any], spec: BuildSpec) -> Algorithm:
@@ -82,9 +101,13 @@ def imported(name: str) -> MakeAlgorithm:
     return make
 
 
+def _named(hp: Any) -> dict[str, Any]:
+    return hp._asdict() if hasattr(hp, "_asdict") else hp if isinstance(hp, dict) else {}
+
+
 def _with(name: str, hp: Any, values: dict[str, Any]) -> Any:
     """The hyper-parameters with some changed."""
-    named = hp._asdict() if hasattr(hp, "_asdict") else hp if isinstance(hp, dict) else {}
+    named = _named(hp)
     changes: dict[str, np.ndarray] = {}
     for key, value in values.items():
         if key not in named:

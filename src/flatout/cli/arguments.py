@@ -252,6 +252,11 @@ def _with_flags(
     }  # fmt: skip
     names = [spec.name for spec in fields(cls)]
     default = cls(**{name: parts[name] for name in names})
+    if isinstance(base.hyper, OwnConfig) and {"-h", "--help"} & set(argv):
+        from flatout.algorithms.own import hyper_parameters
+
+        if defaults := hyper_parameters(base.algorithm):
+            cls.__doc__ = f"{cls.__doc__}Their defaults: {defaults}\n"
     parsed = parse(default, f"flatout train {base.algorithm}", argv)
     parts |= {name: getattr(parsed, name) for name in names}
     if pairs and not base.hyper.acts:
