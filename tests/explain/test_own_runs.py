@@ -113,7 +113,9 @@ def test_the_gain_of_a_twin_is_the_measured_one(there: float) -> None:
     assert assumed.kind == "assumed"
     assert "--measure" in assumed.remedy
     found = first(replace(given, plan=measured_here(30_000.0, there)))
-    assert found.kind == "modelled"
+    assert found.kind == "measured"
+    derived = first(replace(given, plan=measured_here(30_000.0, there, measured=False)))
+    assert derived.kind == "modelled"
     assert found.gain == pytest.approx(gain_of(0.9, 30_000.0 / there)), "evaluation stays"
     assert found.low < found.gain < found.high
     assert found.setting[-1] == "act=cpu sampler=device schedule=fused"
@@ -546,6 +548,15 @@ def test_what_planning_kept_of_a_run_is_used(
     evidence = Evidence.from_json(json.loads(saved.read_text()))
     assert evidence.plan == answer, "what is saved carries it to another machine"
     assert isinstance(diagnose_evidence(evidence), Diagnosis)
+    plans: list[Any] = []
+
+    def closing(evidence: Evidence) -> Diagnosis:
+        plans.append(evidence.plan)
+        return diagnose_evidence(evidence)
+
+    monkeypatch.setattr("flatout.run.observe.diagnose_evidence", closing)
+    train(flatout, tmp_path / "again", *TINY[:-1], "--placement", "cpu")
+    assert plans == [answer], "and by the verdict at a run's end"
 
 
 def test_what_measure_needs_is_said(flatout: Cli, tmp_path: Path) -> None:

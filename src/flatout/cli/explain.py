@@ -111,7 +111,6 @@ def _plan(path: Path, asked: ExplainArguments) -> Answer | None:
     from flatout.run import auto
     from flatout.storage.run_folder import load_config
     from flatout.storage.trust import Consent, add_here
-    from flatout.types import NAMED
 
     consent = Consent(trust=asked.trust)
     if asked.measure:
@@ -123,9 +122,7 @@ def _plan(path: Path, asked: ExplainArguments) -> Answer | None:
         asks, *_ = auto.asked_about(config)
         return auto.measured(asks, config.run.placement, inventory(), MEASURE_S)
     with suppress(FlatoutError):  # of others' code not even the file's time is looked at
-        for asks in auto.asked_about(load_config(path, consent)):
-            if (found := auto.recall(asks, inventory(), NAMED)[0]) is not None:
-                return found
+        return auto.recalled(load_config(path, consent), inventory())
     return None
 
 

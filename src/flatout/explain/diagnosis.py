@@ -26,7 +26,7 @@ class Finding:
     low: float = 1.0  # the interval that the prediction is believed to hold
     high: float = 1.0
     setting: tuple[str, ...] = ()  # flags of Flatout that apply the remedy, where it is one
-    kind: str = MODELLED  # of the gain, `MODELLED` or `ASSUMED`
+    kind: str = MODELLED  # of the gain, `MEASURED`, `MODELLED` or `ASSUMED`
 
 
 @dataclass(frozen=True)

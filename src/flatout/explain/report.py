@@ -22,7 +22,7 @@ from rich.text import Text
 from flatout.explain.causes import HEALTHY
 from flatout.explain.diagnosis import Diagnosis, Finding
 from flatout.output import plain, printable
-from flatout.planning.gains import ASSUMED
+from flatout.planning.gains import MODELLED
 from flatout.spans import PHASES
 
 WORTHWHILE = 1.1
@@ -111,7 +111,7 @@ def gain_words(finding: Finding) -> str:
 
 def gain_word(kind: str) -> str:
     """What a gain of this kind is called."""
-    return "assumed" if kind == ASSUMED else "predicted"
+    return "predicted" if kind == MODELLED else kind
 
 
 def percent(share: float) -> str:

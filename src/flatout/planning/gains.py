@@ -15,8 +15,9 @@ from flatout.planning.machine import Machine
 from flatout.planning.predict import EXTRAPOLATED, MESSAGE, Prediction, fitted, predict
 from flatout.planning.stages import Stages, learning
 
-MODELLED, ASSUMED = "modelled", "assumed"
-"""The basis of a gain: measured figures, or an assumed remaining share."""
+MEASURED, MODELLED, ASSUMED = "measured", "modelled", "assumed"
+"""The basis of a gain: both speeds were measured, a formula of measured figures, or an assumed
+remaining share."""
 
 BEST, USUAL, WORST = range(3)
 
@@ -33,7 +34,7 @@ class Gain:
     """A predicted speed ratio and its interval: 1 <= low <= gain <= high.
 
     Attributes:
-        kind: `MODELLED` or `ASSUMED`, as a finding's.
+        kind: `MEASURED`, `MODELLED` or `ASSUMED`, as a finding's.
     """
 
     gain: float = 1.0
@@ -195,7 +196,8 @@ def on_device_gain(facts: RunFacts) -> tuple[Gain, Prediction] | None:
     then, now = max(there, key=lambda p: p.best_known), here[0]
     share = 1.0 - sum(facts.phases[name] for name in ("input", "io", "eval", "compile"))
     remains = (now.low / then.high, now.best_known / then.best_known, now.high / then.low)
-    return remaining(share, *remains, kind=MODELLED), then
+    run = now.measured is not None and then.measured is not None
+    return remaining(share, *remains, kind=MEASURED if run else MODELLED), then
 
 
 def longer_turns(facts: RunFacts, times: int) -> tuple[float, Gain]:

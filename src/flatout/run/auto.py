@@ -124,6 +124,12 @@ def recall(config: TrainConfig, hardware: Hardware, code: UserCode) -> tuple[Ans
     return found, f"placement auto, measured here before: {found.words()}"
 
 
+def recalled(config: TrainConfig, hardware: Hardware) -> Answer | None:
+    """What planning has measured here of a begun run, if anything."""
+    found = (recall(asked, hardware, NAMED)[0] for asked in asked_about(config))
+    return next(filter(None, found), None)
+
+
 def remember(config: TrainConfig, hardware: Hardware, code: UserCode, answer: Answer) -> None:
     """Keep a plan for the same run; a folder that cannot be written is no reason to fail."""
     if code != NAMED or not answer.complete:

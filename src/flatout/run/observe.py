@@ -12,13 +12,16 @@ from flatout.explain.own.recording import RunRecording
 from flatout.explain.own.rules import bottleneck
 from flatout.explain.own.runs import Evidence, closing, diagnose_evidence, recent_phases
 from flatout.explain.report import percent
+from flatout.hardware.inventory import Hardware
 from flatout.hardware.monitor import MonitorSample
 from flatout.planning.facts import shows_images
 from flatout.planning.kept import this_machine
+from flatout.run.auto import recalled
 from flatout.run.components import Components
 from flatout.run.progress import Progress
 from flatout.spans import RunClock, Spans
 from flatout.storage.span_records import MAIN, Begin
+from flatout.types import NAMED, UserCode
 
 
 def start_recording(
@@ -74,12 +77,15 @@ def load_words(sample: MonitorSample | None, cores: int, cause: str, share: floa
 
 
 def closing_verdict(
-    recording: RunRecording, config: TrainConfig, folder: Path | None
-) -> dict[str, Any]:
-    """What the run waited for, as the summary says it."""
+    recording: RunRecording, config: TrainConfig, folder: Path | None, hardware: Hardware,
+    code: UserCode,
+) -> dict[str, Any]:  # fmt: skip
+    """What the run waited for, as the summary says it, with gains as planning measured them here
+    if it did."""
     evidence = Evidence(
         "this run" if folder is None else str(folder), config, recording.lines(),
         recording.samples(), ended=True, machine=this_machine(),
+        plan=recalled(config, hardware) if code == NAMED else None,
     )  # fmt: skip
     try:
         return closing(diagnose_evidence(evidence))

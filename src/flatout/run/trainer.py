@@ -411,7 +411,9 @@ class Trainer:
             run_dir=None if self._path is None else str(self._path),
             ended="signal" if self.interrupted is not None else self._done(),
             evaluated=self._evaluated,
-            verdict=closing_verdict(recording, self.config, self._path),
+            verdict=closing_verdict(
+                recording, self.resolved, self._path, components.hardware, self.code
+            ),
             parent=self._parent,
         )  # fmt: skip
         if self.folder is not None:
