@@ -1,0 +1,8 @@
+"""Weights & Biases without a network: `wandb sync` sends the run later."""
+
+import os
+
+from flatout import PPO
+
+os.environ["WANDB_MODE"] = "offline"
+PPO("CartPole-v1", n_steps=256, wandb="quick-start").learn(1_024)

@@ -1,0 +1,6 @@
+"""Four environments at once, in processes of their own."""
+
+from flatout import PPO
+
+if __name__ == "__main__":
+    PPO("CartPole-v1", n_steps=64, placement="sampler=processes workers=4x1").learn(1_024)
