@@ -147,6 +147,8 @@ def test_device_environments_say_what_they_declare(
     seen = Recorder()
     agent = PPO(corridor, **SETTINGS | {"placement": "auto", "env_backend": "device"} | settings)
     agent.learn(512, callback=seen, run_dir=tmp_path / "run")
+    played = agent.evaluate(8)
+    assert played.success_rate == played.return_mean, "each reward is that of reaching the end"
     assert len(seen.episodes) == agent.summary["episodes"] > 10
     for one in seen.episodes:
         assert one.info == {"is_success": one.episode_return, "walked": one.length}
@@ -278,10 +280,18 @@ def test_a_callback_that_fails_is_named_and_the_run_is_saved(
     assert agent.learn(64).summary["steps"] == step + 64
 
 
+class Misnamed(Callback):
+    """As in Stable-Baselines3."""
+
+    def _on_step(self) -> bool:
+        return True
+
+
 @pytest.mark.parametrize(
     ("callback", "words"),
     [
         (3, "not 3"), (StopOnTime, "not the class StopOnTime"), ([StopOnTime(1), "x"], "not 'x'"),
+        (Misnamed(), r"Misnamed\._on_step would never be called.*on_start, on_iteration"),
         (StopOnReward(1, evaluation=True), "StopOnReward looks at evaluations.*eval_every"),
         (StopOnNoImprovement(1), "eval_every"), (SaveEvery(64), "needs a folder"),
     ],

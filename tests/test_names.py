@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from tools import write_agents
 
 import flatout
-from flatout import A2C, DQN, PPO, SAC, UsageError, evaluate_policy
+from flatout import A2C, DQN, PPO, SAC, FlatoutError, RecordEvery, UsageError, evaluate_policy
 from flatout.config.aliases import REFUSED, RENAMED, meant
 from flatout.config.hyper import HYPER
 from flatout.config.settings import settings_of
@@ -73,6 +75,7 @@ def test_names_that_mean_the_same(made: Any, settings: dict[str, Any]) -> None:
         ({"tensorboard_log": "logs"}, "run_dir keeps TensorBoard"),
         ({"device": "tpu"}, "'tpu' is none of auto, cpu, cuda"),
         ({"policy": "LstmPolicy"}, "LstmPolicy.*network="),
+        ({"learning_rate": lambda left: left}, "learning_rate is a function.*lin_0.0003"),
         ({"policy_kwargs": 3}, "policy_kwargs = 3 is not a dict"),
         ({"policy_kwargs": {"net_arch": {"pi": [8], "vf": [4]}}}, "equal widths.*hidden="),
         ({"policy_kwargs": {"features_extractor_class": 1}}, "network takes any Equinox"),
@@ -84,6 +87,63 @@ def test_names_that_do_not(settings: dict[str, Any], words: str) -> None:
         PPO("CartPole-v1", **settings)
     with pytest.raises(UsageError, match="one argument too many"):
         PPO("CartPole-v1", "Acrobot-v1")
+    with pytest.raises(UsageError, match=r"policy 'MlpPolicyy' is none of.*Did you mean 'MlpPol"):
+        PPO("MlpPolicyy", "CartPole-v1")
+
+
+def test_what_an_agent_has_not_says_where_to_look() -> None:
+    agent: Any = PPO("CartPole-v1", gamma=0.9, lr=0.1)
+    assert (agent.gamma, agent.lr, agent.env) == (0.9, 0.1, "CartPole-v1")
+    with pytest.raises(AttributeError, match=r"'num_timesteps'\. Instead: agent\.summary"):
+        _ = agent.num_timesteps
+    with pytest.raises(AttributeError, match=r"'learning_rat'\. Did you mean 'learning_rate'\?"):
+        _ = agent.learning_rat
+    assert not hasattr(agent, "_repr_svg_")
+    assert repr(agent) == "<PPO on CartPole-v1: nothing learned here>"
+    for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="save"):
+            copied(agent)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"log_interval": 4}, r"learn takes no log_interval\. Instead: log_every"),
+        ({"tb_log_name": "x"}, "run_dir names the run"),
+        ({"callbck": 1}, "'callback'"),
+        ({"total_timesteps": "9"}, "steps = '9' is not a whole number"),
+        ({"total_timesteps": -9}, "total_timesteps = -9 is impossible"),
+    ],
+)
+def test_learn_answers_other_names(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        PPO("CartPole-v1", **SMALL).learn(**given)
+
+
+def test_learn_and_evaluate_as_elsewhere() -> None:
+    agent = PPO("CartPole-v1", **SMALL).learn(64)
+    first = agent.learn(64, reset_num_timesteps=False).summary["steps"]
+    assert (first, agent.learn(64, reset_num_timesteps=True).summary["steps"]) == (128, 64)
+    returns, lengths = evaluate_policy(
+        agent, gym.make("CartPole-v1"), 3, deterministic=True, return_episode_rewards=True
+    )
+    assert returns == lengths
+    assert len(returns) == 3
+    with pytest.raises(UsageError, match="greedily"):
+        evaluate_policy(agent, deterministic=False)
+    with pytest.raises(UsageError, match="no state"):
+        agent.predict(OBS, state=None)
+
+
+def test_an_environment_object_is_recorded_as_it_renders(tmp_path: Path) -> None:
+    one = SMALL | {"envs": 1, "batch_size": 32}
+    agent = PPO(gym.make("CartPole-v1", render_mode="rgb_array"), **one).learn(64)
+    agent.record(tmp_path / "a.gif")
+    assert (tmp_path / "a.gif").read_bytes()[:3] == b"GIF"
+    with pytest.raises(UsageError, match=r"made without render_mode='rgb_array'"):
+        PPO(gym.make("CartPole-v1"), **one).learn(64).record(tmp_path / "b.gif")
+    with pytest.raises(FlatoutError, match="is training"):
+        agent.learn(64, RecordEvery(1, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -99,6 +159,12 @@ def test_the_nearest_meaningful_name_everywhere(name: str, right: str, flatout: 
     done = flatout("train", "ppo", "--env", "CartPole-v1", flags[0], 1)
     assert done.code == 2
     assert f"Did you mean {flags[1]!r}?" in done.err
+
+
+def test_an_environment_without_its_flag_and_cleanrls_track(flatout: Any) -> None:
+    done = flatout("train", "ppo", "CartPole-v1")
+    assert (done.code, "--env CartPole-v1" in done.err) == (2, True)
+    assert "wandb names" in flatout("train", "ppo", "--env", "CartPole-v1", "--track").err
 
 
 def test_every_other_name_leads_to_a_setting() -> None:

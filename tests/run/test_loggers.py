@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import struct
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-defined]
 
+from flatout import PPO, UsageError
 from flatout.run.loggers import TensorBoard
 
 
@@ -55,3 +59,19 @@ def test_rows_are_events_and_a_resumed_run_says_from_where_it_goes_on(tmp_path: 
     assert (version.step, version.file_version) == (11, "brain.Event:2")
     assert (start.step, start.session_log.status) == (11, SessionLog.START)
     assert (row.step, row.summary.value[0].simple_value) == (20, 3.5)
+
+
+def test_what_keeps_weights_and_biases_from_starting_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def init(**settings: Any) -> None:
+        raise RuntimeError("No API key configured.\nUse `wandb login` to log in.")
+
+    for module, words in (
+        (SimpleNamespace(init=init), r"--wandb mine: No API key.*WANDB_MODE=offline"),
+        (None, r"pip install 'flatout\[wandb\]'"),
+    ):
+        monkeypatch.setitem(sys.modules, "wandb", module)
+        with pytest.raises(UsageError, match=words) as raised:
+            PPO("CartPole-v1", n_steps=32, envs=2, batch_size=64, wandb="mine").learn(64)
+        assert "\n" not in str(raised.value)

@@ -8,18 +8,18 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
 from flatout.algorithms.own import MakeAlgorithm
-from flatout.api.aliases import translated
+from flatout.api.aliases import attribute, begins_anew, translated
 from flatout.api.describe import Documentation, Signature
 from flatout.api.names import algorithm_name, consent, environment_name
 from flatout.config.aliases import meant
-from flatout.config.schema import EPISODES, RESUMABLE, SEEDS, TrainConfig
+from flatout.config.schema import EPISODES, RESUMABLE, SEEDS, RunConfig, TrainConfig
 from flatout.config.settings import load_preset, resolve, settings_of, with_run
-from flatout.config.values import need
+from flatout.config.values import convert, need
 from flatout.envs.host import to_environment
 from flatout.envs.task import Task
 from flatout.errors import CheckpointError, UsageError, short, writing
@@ -129,6 +129,19 @@ class Agent:
             raise UsageError(f"agent.{name} = {short(value)} would change nothing: {why}")
         super().__setattr__(name, value)
 
+    if not TYPE_CHECKING:  # a checker knows what there is
+
+        def __getattr__(self, name: str) -> Any:
+            config = None if name.startswith("_") else vars(self).get("config")
+            return attribute(name, type(self).__name__, config.flat() if config else {})
+
+    def __repr__(self) -> str:
+        steps = f"{self.summary['steps']:,} steps" if self.summary else "nothing learned here"
+        return f"<{self._title}: {steps}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an agent is neither pickled nor copied: save(path) writes it, load(path)")
+
     def learn(
         self,
         total_timesteps: int | None = None,
@@ -137,6 +150,7 @@ class Agent:
         progress_bar: bool | None = None,
         run_dir: str | Path | None = None,
         reset: bool = False,
+        **others: Any,
     ) -> Self:
         """Train for this many environment steps.
 
@@ -154,6 +168,7 @@ class Agent:
             run_dir: keep a run folder; nothing is written without one.
             reset: begin a new run with the parameters and the optimiser: counters, schedules,
                 replay and warm-up anew.
+            others: `reset_num_timesteps`, which is `reset`; whatever else is refused.
 
         Returns:
             This agent; `summary` holds the figures. In a notebook and at Python's prompt Ctrl-C
@@ -168,6 +183,7 @@ class Agent:
                 "training started while a spawned process was importing this script: put the calls "
                 'under if __name__ == "__main__":'
             )
+        reset = begins_anew(others, reset)
         given = self.config.run.run_dir if run_dir is None else run_dir
         path = None if given is None else Path(given)
         config, start, resume = self._next_run(total_timesteps, path, reset)
@@ -225,7 +241,9 @@ class Agent:
             config = with_run(config, seed=continued_seed(run.seed, self._learned))
         if total is None:
             total = run.steps - done if run.steps > done else run.steps
-        changes = {"steps": done + total, "run_dir": None if path is None else str(path)}
+        more: int = convert(RunConfig, "steps", total)
+        need(more >= 1, "total_timesteps", more, "it must be at least 1")
+        changes = {"steps": done + more, "run_dir": None if path is None else str(path)}
         return resolve(self.algorithm, config.flat(), changes), start, resume
 
     def _of_folder(self, path: Path) -> TrainConfig:
@@ -243,7 +261,7 @@ class Agent:
         given = {name: value for name, value in self.config.flat().items() if name in self._given}
         return resolve(config.algorithm, config.flat(), given)
 
-    def predict(self, observation: Any, deterministic: bool = True) -> Any:
+    def predict(self, observation: Any, deterministic: bool = True, **others: Any) -> Any:
         """The action for one observation ``[...]`` or a batch ``[B, ...]``.
 
         There is no state beside it as in Stable-Baselines3: no policy is recurrent, and what is
@@ -254,10 +272,16 @@ class Agent:
             observation: raw, as the environment returns it.
             deterministic: the distribution's mode (Stable-Baselines3's default is a draw); else a
                 draw.
+            others: refused.
 
         Raises:
             UsageError: nothing was learned or loaded yet, or a wrong shape.
         """
+        if others or not isinstance(deterministic, bool | np.bool_):
+            raise UsageError(
+                "predict takes an observation and deterministic=, and returns the action alone: no "
+                "policy is recurrent, so there is no state."
+            )
         task = self.task
         shape = task.obs_spec.shape
         try:
@@ -293,7 +317,7 @@ class Agent:
         """Write greedy episodes, several in a grid, as .gif or .mp4; returns their mean return."""
         need(1 <= episodes <= MOST, "episodes", episodes, f"a grid has 1 to {MOST}")
         seed = self.config.run.seed if seed is None else seed
-        return record(self.policy, self.task, seed, Path(path), episodes)
+        return record(self.policy, self._acting.played(), seed, Path(path), episodes)
 
     def export(self, path: str | Path) -> Path:
         """Write the agent as one Python file that needs NumPy alone; ``predict`` in it acts

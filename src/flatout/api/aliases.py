@@ -12,6 +12,50 @@ from flatout.errors import UsageError, nearest, short
 POLICIES = {"MlpPolicy": "mlp", "CnnPolicy": "nature"}
 """The network that a policy's name stands for."""
 
+ATTRIBUTES: dict[str, str] = {
+    "num_timesteps": "agent.summary['steps'], or run.progress.steps in a callback",
+    "ep_info_buffer": "run.progress.returns in a callback",
+    "logger": "run.log(name, number) in a callback",
+    "set_logger": "learn(run_dir=...)",
+    "observation_space": "agent.task.obs_spec",
+    "action_space": "agent.task.action_spec",
+    "get_env": "agent.env is its name; evaluate(env=...) plays in another",
+    "set_env": "save, and load(path, env=...)",
+    "set_random_seed": "seed=... when it is made",
+    "get_parameters": "save(path) writes them, as safetensors",
+    "set_parameters": "load(path)",
+    "save_replay_buffer": "learn(run_dir=...) keeps replay in the run folder",
+    "load_replay_buffer": "load(RUN_DIR) takes the run folder's replay",
+    "device": "agent.placement",
+}
+"""Attributes of Stable-Baselines3's agents, and what there is instead."""
+
+LEARN = ("total_timesteps", "callback", "progress_bar", "run_dir", "reset")
+
+
+def begins_anew(others: dict[str, Any], reset: bool) -> bool:
+    """`reset` of `learn`, or what Stable-Baselines3 calls it.
+
+    Raises:
+        UsageError: another argument, with what to do instead.
+    """
+    for name in others.keys() - {"reset_num_timesteps"}:
+        raise UsageError(f"learn takes no {name}.{meant(name, LEARN)}")
+    return bool(others.get("reset_num_timesteps", reset))
+
+
+def attribute(name: str, kind: str, settings: Mapping[str, Any]) -> Any:
+    """What an agent answers where it has no such attribute: a setting's value.
+
+    Raises:
+        AttributeError: it is none; with what there is instead.
+    """
+    setting = RENAMED.get(name, name)
+    if setting in settings:
+        return settings[setting]
+    there = f" Instead: {ATTRIBUTES[name]}." if name in ATTRIBUTES else ""
+    raise AttributeError(f"{kind} has no attribute {name!r}.{there or meant(name, [*settings])}")
+
 
 def translated(
     first: Sequence[Any], env: Any, given: Mapping[str, Any], names: Sequence[str]
@@ -37,7 +81,7 @@ def translated(
     verbose = others.pop("verbose", 0)
     policy = others.pop("policy", None)
     rest = list(first)
-    if policy is None and rest and isinstance(rest[0], str) and rest[0].endswith("Policy"):
+    if policy is None and rest and re.search("Policy", str(rest[0])):
         policy = rest.pop(0)
     if rest and env is None:
         env = rest.pop(0)

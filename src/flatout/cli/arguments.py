@@ -86,10 +86,10 @@ def parse(default: T, prog: str, argv: list[str]) -> T:
         ) from None
     if unknown:
         names = [f"--{name.replace('_', '-')}" for name in _names(default)]
-        raise UsageError(
-            f"{prog} does not know {unknown[0]!r}."
-            f"{meant(unknown[0].partition('=')[0], names, flag=True)}"
-        )
+        hint = meant(unknown[0].partition("=")[0], names, flag=True)
+        if "--env" in names and not unknown[0].startswith("-"):
+            hint = f" An environment is given as --env {unknown[0]}."
+        raise UsageError(f"{prog} does not know {unknown[0]!r}.{hint}")
     return parsed
 
 

@@ -38,6 +38,7 @@ REFUSED: dict[str, str] = {
     "rollout_buffer_kwargs": "n_steps says what a rollout is",
     "num_minibatches": "batch_size is the transitions of a minibatch: n_steps x envs / minibatches",
     "anneal_lr": "learning_rate lin_0.0003 falls to 0 over the run",
+    "track": "wandb names the Weights & Biases project to log to",
     "clip_vloss": "clip_range_vf 0.2 clips the value's change",
     "log_interval": "log_every counts environment steps",
     "capture_video": "flatout.RecordEvery, or flatout eval RUN_DIR --video",
@@ -47,6 +48,9 @@ REFUSED: dict[str, str] = {
     "optimizer_kwargs": "adam_eps and optimizer, where the algorithm has a choice",
     "ortho_init": "layers of ppo and a2c always begin orthogonal; leave it out",
     "n_critics": "td3 and sac have two critics, ddpg one; leave it out",
+    "tb_log_name": "run_dir names the run",
+    "custom_objects": "settings are given by their names: load(path, learning_rate=1e-4)",
+    "print_system_info": "flatout devices says what this machine has; leave it out",
 }
 """What has no counterpart of the same meaning, and what to do instead."""
 

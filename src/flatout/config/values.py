@@ -94,6 +94,11 @@ def convert(part: type, name: str, value: Any) -> Any:
             f"{name} = {value!r}: recurrent policies are not available in this version; stack "
             "observations with frame_stack instead."
         )
+    if callable(value) and str in kinds:
+        raise UsageError(
+            f"{name} is a function, and a schedule is text: lin_0.0003 falls linearly to 0 over "
+            "the run, lin_0.0003_0.0001 to 0.0001."
+        )
     words, hint = _WORDS.get(kinds[0]), ""
     if words is None:
         choices = get_args(kinds[0])

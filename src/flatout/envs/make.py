@@ -76,7 +76,7 @@ def factory(config: EnvConfig, source: Any = None) -> Factory:
     else:
         raise UsageError(
             "an environment is an id, module:factory, a gymnasium.Env, a flatout.DeviceEnv or a "
-            f"function that makes one, not {type(source).__name__}."
+            f"function that makes one, not {type(source).__name__}; envs=8 makes eight of it."
         )
     return lambda **kwargs: prepare(_call(base, config.env, kwargs), config)
 

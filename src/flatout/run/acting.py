@@ -120,13 +120,7 @@ class Acting:
         if env is not None:
             config = replace(config, env=replace(config.env, env=env))
             code = replace(code, env=source)
-        elif self._schedule is not None and self.task.single:
-            raise UsageError(
-                "the environment object is training: to evaluate meanwhile, pass a function that "
-                "makes environments."
-            )
-        # Anew: a user's object was opened for its spaces, and cannot be again.
-        task = open_environment(config, code)
+        task = open_environment(config, code) if env is not None else self.played(anew=True)
         if task.spaces[:2] != self.task.spaces[:2]:
             task.close()
             raise UsageError(f"{task.name} has other spaces than {self.task.name}.")
@@ -136,6 +130,21 @@ class Acting:
         ) as evaluator:
             evaluator.policy.compile()
             return evaluator.run(self.packed(), 0)
+
+    def played(self, anew: bool = False) -> Task:
+        """The task, to play in: anew where a user's object was opened for its spaces, and cannot be
+        again.
+
+        Raises:
+            UsageError: that object is training.
+        """
+        if self.task.single and self._schedule is not None:
+            raise UsageError(
+                "the environment object is training: to evaluate or record meanwhile, pass a "
+                "function that makes environments."
+            )
+        anew = anew or self.task.single
+        return open_environment(self._config, self._code) if anew else self.task
 
     @cached_property
     def _algorithm(self) -> Algorithm:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -237,6 +238,13 @@ class Callbacks:
 
 def _callback(given: Any) -> Callback:
     if isinstance(given, Callback):
+        events = [name for name in vars(Callback) if name.startswith("on_")]
+        for name in dir(type(given)):
+            if re.match("_?on_", name) and name not in events:
+                raise UsageError(
+                    f"{type(given).__name__}.{name} would never be called: a callback's events "
+                    f"are {', '.join(events)}."
+                )
         return given
     if callable(given) and not isinstance(given, type):
         return _Function(given)

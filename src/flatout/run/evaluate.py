@@ -26,10 +26,12 @@ MAX_EPISODE_STEPS = 108_000
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Raw returns and lengths of evaluation episodes, in the order of their numbers."""
+    """Raw returns and lengths of evaluation episodes, in the order of their numbers; and the mean
+    of `is_success` over those whose final `info` has it."""
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
+    success_rate: float | None = None
 
     @property
     def return_mean(self) -> float:
@@ -53,9 +55,10 @@ class Evaluation:
 
     def row(self) -> dict[str, float]:
         """As a row of metrics has it."""
+        success = {} if self.success_rate is None else {"eval/success_rate": self.success_rate}
         return {
             "eval/return_mean": self.return_mean, "eval/return_std": self.return_std,
-            "eval/length_mean": self.length_mean,
+            "eval/length_mean": self.length_mean, **success,
         }  # fmt: skip
 
 
@@ -113,7 +116,10 @@ class Evaluator:
         returns = tuple(episode.episode_return for episode in episodes)
         if not np.isfinite(returns).all():
             raise EnvironmentFailure("an evaluation episode's return is NaN or infinite.")
-        return Evaluation(returns, tuple(episode.length for episode in episodes))
+        infos = [episode.info or {} for episode in episodes]
+        successes = [info["is_success"] for info in infos if "is_success" in info]
+        success_rate = float(np.mean(successes)) if successes else None
+        return Evaluation(returns, tuple(episode.length for episode in episodes), success_rate)
 
     def close(self) -> None:
         self._envs.close()
@@ -192,6 +198,14 @@ def greedy_episode(
 
 
 def _rendering(task: Task, modes: Sequence[str]) -> gym.Env[Any, Any]:
+    if task.single and task.first is not None:  # a user's object, which renders as it was made to
+        env, task.first = task.first, None
+        if env.render_mode in modes:
+            return env
+        raise UsageError(
+            f"the environment object {task.name} was made without render_mode={modes[0]!r}: make "
+            "it with that, or pass its id or a function."
+        )
     for mode in modes:
         try:
             env = task.make(render_mode=mode)

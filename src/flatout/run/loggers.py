@@ -15,6 +15,7 @@ from typing import Any
 from flatout.config.schema import TrainConfig
 from flatout.errors import UsageError, writing
 from flatout.installing import install
+from flatout.errors import UsageError, one_line, writing
 from flatout.run.curve import Track
 from flatout.run.metric_names import renamed
 from flatout.run.progress import Progress
@@ -109,6 +110,14 @@ def _wandb(project: str, name: str, config: TrainConfig) -> Any:
     except ImportError:
         raise UsageError(f"--wandb needs its package: {install('wandb')}.") from None
     return wandb.init(project=project, name=name, config=config.flat(), resume="allow")
+        raise UsageError("--wandb needs its package: pip install 'flatout[wandb]'.") from None
+    try:
+        return wandb.init(project=project, name=name, config=config.flat(), resume="allow")
+    except Exception as error:  # no account, no network, ...
+        raise UsageError(
+            f"--wandb {project}: {one_line(error).rstrip('.')}. With WANDB_MODE=offline it needs "
+            "neither an account nor a network."
+        ) from error
 
 
 class RunLogs:
