@@ -291,3 +291,17 @@ def test_packed_outputs_read_back_bit_by_bit() -> None:
         np.testing.assert_array_equal(read[name], value)
         assert read[name].dtype == value.dtype
     np.testing.assert_array_equal(layout.action(rows[2]), outputs["action"][2])
+
+
+def test_outputs_may_be_named_in_any_order() -> None:
+    """As `act` of an own algorithm does; what JAX tells of its shapes is sorted."""
+
+    def act() -> dict[str, jax.Array]:
+        return {"value": jnp.ones(2), "action": jnp.zeros(2, jnp.int32), "bonus": 3 * jnp.ones(2)}
+
+    layout = OutputLayout(jax.eval_shape(act))
+    row = np.asarray(jax.jit(lambda: OutputLayout.pack(act()))())
+    read = layout.read(row[None])
+    assert {name: values.tolist() for name, values in read.items()} == {
+        "action": [[0, 0]], "bonus": [[3.0, 3.0]], "value": [[1.0, 1.0]],
+    }  # fmt: skip

@@ -121,7 +121,7 @@ class Chooser:
         action = np.array([chosen(one, step) for one in obs], np.int32)
         outputs = [action, obs.sum(-1).astype(np.float32)]
         if self.valued:
-            outputs.append(np.full(len(obs), step, np.float32))
+            outputs.insert(1, np.full(len(obs), step, np.float32))  # in the order of their names
         return np.concatenate([part.view(np.uint32) for part in outputs])
 
 

@@ -52,6 +52,8 @@ class Packing:
 class OutputLayout:
     """How `act`'s outputs lie in one row of 32-bit words, so that a step is one transfer.
 
+    In the order of their names: JAX sorts a dictionary that it returns, and none within a program.
+
     Args:
         outputs: name -> shape and dtype of ``[N, ...]``, all of 32 bits.
     """
@@ -59,7 +61,7 @@ class OutputLayout:
     def __init__(self, outputs: dict[str, jax.ShapeDtypeStruct]) -> None:
         self.fields: dict[str, tuple[int, int, tuple[int, ...], np.dtype[Any]]] = {}
         start = 0
-        for name, spec in outputs.items():
+        for name, spec in sorted(outputs.items()):
             stop = start + math.prod(spec.shape)
             self.fields[name] = (start, stop, spec.shape, np.dtype(spec.dtype))
             start = stop
@@ -70,7 +72,7 @@ class OutputLayout:
         """Inside the compiled program: all outputs as one ``[words]`` uint32 vector."""
         words = [
             jax.lax.bitcast_convert_type(value, jnp.uint32).reshape(-1)
-            for value in outputs.values()
+            for _, value in sorted(outputs.items())
         ]
         return jnp.concatenate(words)
 
