@@ -8,12 +8,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, Unpack
 
 import numpy as np
 
 from flatout.algorithms.own import MakeAlgorithm
-from flatout.api.aliases import attribute, begins_anew, translated
+from flatout.api.aliases import Elsewhere, attribute, begins_anew, translated
 from flatout.api.describe import Documentation, Signature
 from flatout.api.names import algorithm_name, consent, environment_name
 from flatout.config.aliases import meant
@@ -150,7 +150,7 @@ class Agent:
         progress_bar: bool | None = None,
         run_dir: str | Path | None = None,
         reset: bool = False,
-        **others: Any,
+        **others: Unpack[Elsewhere],
     ) -> Self:
         """Train for this many environment steps.
 
@@ -261,7 +261,7 @@ class Agent:
         given = {name: value for name, value in self.config.flat().items() if name in self._given}
         return resolve(config.algorithm, config.flat(), given)
 
-    def predict(self, observation: Any, deterministic: bool = True, **others: Any) -> Any:
+    def predict(self, observation: Any, deterministic: bool = True, **others: Never) -> Any:
         """The action for one observation ``[...]`` or a batch ``[B, ...]``.
 
         There is no state beside it as in Stable-Baselines3: no policy is recurrent, and what is

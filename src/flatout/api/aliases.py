@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from flatout.config.aliases import REFUSED, RENAMED, meant
 from flatout.errors import UsageError, nearest, short
@@ -33,7 +33,13 @@ ATTRIBUTES: dict[str, str] = {
 LEARN = ("total_timesteps", "callback", "progress_bar", "run_dir", "reset")
 
 
-def begins_anew(others: dict[str, Any], reset: bool) -> bool:
+class Elsewhere(TypedDict, total=False):
+    """What `learn` takes under another library's name."""
+
+    reset_num_timesteps: bool
+
+
+def begins_anew(others: Mapping[str, Any], reset: bool) -> bool:
     """`reset` of `learn`, or what Stable-Baselines3 calls it.
 
     Raises:
