@@ -131,7 +131,8 @@ def test_episodes_have_the_scalars_of_their_final_info(placement: str, tmp_path:
 @pytest.mark.parametrize(
     "settings",
     [
-        {}, {"env_backend": "host", "placement": "cpu"},
+        {},
+        pytest.param({"env_backend": "host", "placement": "cpu"}, marks=pytest.mark.slow),
         pytest.param({"placement": "sampler=device"}, marks=pytest.mark.slow),
         pytest.param({"shards": 2}, marks=pytest.mark.slow),
         pytest.param(
