@@ -246,7 +246,8 @@ class Trainer:
                 progress.next_eval = _next(progress.steps, run.eval_every or run.steps)
                 if self._callbacks is not None:
                     self._callbacks.evaluation(progress.last_eval or {})
-            if progress.pending_count and (progress.steps >= progress.next_log or self._done()):
+            row_due = progress.steps >= progress.next_log or progress.last_eval is not None
+            if progress.pending_count and (row_due or self._done()):
                 self._log()
                 progress.next_log = _next(progress.steps, run.log_every)
             elif self._done():  # killed after its last row, a run evaluates again, for its summary
