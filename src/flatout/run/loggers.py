@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from flatout.config.schema import TrainConfig
-from flatout.errors import UsageError, writing
-from flatout.installing import install
 from flatout.errors import UsageError, one_line, writing
+from flatout.installing import install
 from flatout.run.curve import Track
 from flatout.run.metric_names import renamed
 from flatout.run.progress import Progress
@@ -109,8 +108,6 @@ def _wandb(project: str, name: str, config: TrainConfig) -> Any:
         import wandb  # type: ignore[import-not-found]
     except ImportError:
         raise UsageError(f"--wandb needs its package: {install('wandb')}.") from None
-    return wandb.init(project=project, name=name, config=config.flat(), resume="allow")
-        raise UsageError("--wandb needs its package: pip install 'flatout[wandb]'.") from None
     try:
         return wandb.init(project=project, name=name, config=config.flat(), resume="allow")
     except Exception as error:  # no account, no network, ...
