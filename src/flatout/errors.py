@@ -27,6 +27,10 @@ class UsageError(FlatoutError):
     exit_code = 2
 
 
+class NoRoomError(FlatoutError):
+    """The run does not fit into what memory is available now."""
+
+
 class EnvironmentFailure(FlatoutError):  # noqa: N818 - the run's failure, not a class of bug
     """A user's environment raised, or returned an invalid observation or reward."""
 

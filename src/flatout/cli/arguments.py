@@ -147,8 +147,13 @@ def take(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
     return values[-1] if values else None, rest
 
 
-def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
+def train_config(
+    argv: list[str], common: tuple[str, dict[str, Any]] | None = None
+) -> tuple[TrainConfig, bool]:
     """Read `train`'s arguments: the settings, and whether a run is resumed.
+
+    Args:
+        common: a file's name and the settings that it holds, instead of ``--config``.
 
     Raises:
         UsageError: what is wrong with them.
@@ -174,7 +179,9 @@ def train_config(argv: list[str]) -> tuple[TrainConfig, bool]:
     if resumed is None:
         layers = [] if source is None else [_settings_before(source, Consent(typed, trust))]
         layers += [] if preset is None else [load_preset(preset)]
-        layers += [] if file is None else [_file_settings(file, typed, trust)]
+        if file is not None:
+            common = f"--config {file}", load_file(file)
+        layers += [] if common is None else [_file_settings(*common, typed, trust)]
         algorithm = _algorithm(named, layers, argv)
     else:
         for flag, value in (("--preset", preset), ("--config", file)):
@@ -204,14 +211,15 @@ def import_here(config: TrainConfig) -> None:
         look_here()
 
 
-def _file_settings(file: str, typed: dict[str, Any], trust: bool) -> dict[str, Any]:
-    """The settings of a ``--config`` file; code that it names runs only where that was typed."""
-    settings = load_file(file)
+def _file_settings(
+    file: str, settings: dict[str, Any], typed: dict[str, Any], trust: bool
+) -> dict[str, Any]:
+    """The settings of a file; code that it names runs only where that was typed."""
     for name, flag in (("env", "--env "), ("algorithm", "train ")):
         value = settings.get(name)
         if isinstance(value, str) and names_code(value) and not trust and name not in typed:
             raise UsageError(
-                f"--config {file} names the {'environment' if name == 'env' else name} "
+                f"{file} names the {'environment' if name == 'env' else name} "
                 f"{value[:200]}, whose code is not run because a file says so; say "
                 f"{flag}{value[:200]} as well, or --trust."
             )

@@ -16,7 +16,6 @@ from flatout.cli.arguments import take, take_all, train_config
 from flatout.config.schema import ALGORITHMS
 from flatout.config.settings import presets, with_run
 from flatout.errors import FlatoutError, UsageError, nearest
-from flatout.storage import nofollow
 
 HELP = """\
 usage: flatout COMMAND ...
@@ -31,6 +30,9 @@ commands:
                         (--population gamma=0.98,0.99 --strategy auto|together|spread)
                       flatout train --resume RUN_DIR
                       flatout train --from RUN_DIR --learning-rate 1e-4
+  fleet SWEEP.toml  many configurations, each a group of seeds, filling what the machine has
+                      flatout fleet ppo --env CartPole-v1 --grid gamma=0.98,0.99 --seeds 5
+                      flatout fleet --resume DIR
   eval RUN_DIR      play greedy episodes with a trained agent (--episodes 20, --video out.gif)
   watch RUN_DIR     see the agent play in the terminal, also while it learns (--gif out.gif)
   explain RUN_DIR   why the hardware is idle, what to change, and what that gains (--try)
@@ -72,6 +74,7 @@ def dispatch(argv: list[str]) -> int:
         "compare": _command("runs", "compare"),
         "report": _command("runs", "report"),
         "scale": _command("scale", "scale"),
+        "fleet": _command("fleet", "fleet"),
         "devices": _command("devices", "devices"),
     }
     if not argv or argv[0] in ("-h", "--help", "help"):
@@ -137,7 +140,7 @@ def _train(argv: list[str]) -> int:
             )  # fmt: skip
             summary = trainer.run()
         except FlatoutError as error:
-            _keep_traceback(path, error)
+            folder.keep_traceback(error)
             raise
         finally:
             display.close()
@@ -156,20 +159,6 @@ def _train(argv: list[str]) -> int:
         state = f"saved; go on with: flatout train --resume {path}"
     say(f"interrupted, {state}")
     return 128 + trainer.interrupted
-
-
-def _keep_traceback(path: Path, error: FlatoutError) -> None:
-    """Keep the traceback of what a user's code raised, where its author can read it."""
-    if error.__cause__ is None:
-        return
-    import traceback
-
-    try:
-        text = "".join(traceback.format_exception(error.__cause__))
-        nofollow.replace(path / "error.log", text.encode(errors="replace"))
-    except OSError:
-        return
-    error.args = (f"{error} The traceback is in {path / 'error.log'}.",)
 
 
 def _process_age() -> float:

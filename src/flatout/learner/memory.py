@@ -11,7 +11,7 @@ import jax
 
 from flatout.algorithms.base import State
 from flatout.config.placement import DeviceName, Placement
-from flatout.errors import FlatoutError
+from flatout.errors import NoRoomError
 from flatout.hardware.inventory import Hardware, MiB
 
 CUDA_CONTEXT_MB = 600
@@ -115,7 +115,7 @@ class Expectation:
         for device, expected in self.by_device(placement).items():
             available, capped = available_mb(device, placement, hardware)
             if expected > available:
-                raise FlatoutError(
+                raise NoRoomError(
                     f"this run would take about {expected:,.0f} MiB on {device} (trajectory "
                     f"{self.trajectory:,.0f}, replay {sum(self.replay):,.0f}, learning state "
                     f"{2 * self.state:,.0f}, workspace {self.workspace:,.0f}), but only "

@@ -8,6 +8,7 @@ import re
 import shutil
 import stat
 import time
+import traceback
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,15 @@ class RunFolder:
                     shutil.rmtree(self.path / name)
             for name in AGENT_FILES:
                 (self.path / name).unlink(missing_ok=True)
+
+    def keep_traceback(self, error: FlatoutError) -> None:
+        """Keep the traceback of what a user's code raised, where its author can read it."""
+        if error.__cause__ is None:
+            return
+        text = "".join(traceback.format_exception(error.__cause__))
+        with suppress(OSError):
+            nofollow.replace(self.path / "error.log", text.encode(errors="replace"))
+            error.args = (f"{error} The traceback is in {self.path / 'error.log'}.",)
 
     @property
     def parent(self) -> str | None:

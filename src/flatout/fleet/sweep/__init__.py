@@ -1,0 +1,1 @@
+"""Sweeps: many configurations, each a group of seeds, over what the machine has."""

@@ -1,0 +1,236 @@
+"""What runs a sweep's jobs: the engine's contract, and the engine of this machine's processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from flatout.fleet.sweep.plan import Trial
+from flatout.storage.last_words import out_of_memory_kills
+from flatout.storage.trust import child_variables
+
+STOP_S = 60.0
+"""How long a run that is asked to stop may take to save its last boundary."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Trials that one process trains: one alone, or a population. Plain data.
+
+    Attributes:
+        folder: the run folder, or the population's.
+        population: whether it is a population.
+        strategy: of a population.
+        cap_mb: memory that the process may take, in MiB, or None.
+    """
+
+    name: str
+    trials: tuple[Trial, ...]
+    folder: str
+    population: bool = False
+    strategy: str = "auto"
+    cap_mb: float | None = None
+
+    @property
+    def devices(self) -> tuple[Any, ...]:
+        """What a process has opened for good: jobs that differ in it need processes apart."""
+        settings = self.trials[0].settings
+        return tuple(settings[name] for name in ("placement", "devices", "virtual_devices"))
+
+
+class Engine(Protocol):
+    """Starts jobs and tells what becomes of them.
+
+    Events are mappings: ``trial`` with ``steps``, ``updates``, ``mean``, ``busy``, ``peak_mb``;
+    or with ``ended``; or with ``error`` and ``kind``; and ``done``, a job's name, after its last.
+    """
+
+    def start(self, job: Job) -> None: ...
+
+    def poll(self, timeout_s: float) -> list[Mapping[str, Any]]:
+        """What has happened; waits so long for something to."""
+        ...
+
+    def stop(self, job: str) -> None:
+        """Let a job save what it has, and end."""
+        ...
+
+    def close(self) -> None:
+        """End everything at once."""
+        ...
+
+
+class Worker:
+    """A child process (`flatout.fleet.sweep.worker`) and its job."""
+
+    def __init__(self, variables: Mapping[str, str], keeps: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "flatout.fleet.sweep.worker"], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=[keeps],
+            env=child_variables() | dict(variables), start_new_session=True,
+        )  # fmt: skip
+        self.job: Job | None = None
+        self.left = set[str]()
+        self.devices: tuple[Any, ...] | None = None
+        self.failed = False
+        self.torn = b""
+        self.kills = out_of_memory_kills()
+
+    def give(self, job: Job) -> None:
+        self.job, self.devices = job, job.devices
+        self.left = {trial.name for trial in job.trials}
+        values = asdict(job) | {"trials": [asdict(trial) for trial in job.trials]}
+        assert self.process.stdin is not None
+        with suppress(OSError):  # it has died, which its stdout tells
+            self.process.stdin.write(json.dumps(values, default=str).encode() + b"\n")
+            self.process.stdin.flush()
+
+    def end(self, patience_s: float = 0.0) -> int:
+        """End it; returns its exit code."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(patience_s)
+        self.process.kill()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            with suppress(OSError):
+                stream.close()
+        return self.process.wait()
+
+    def why(self, code: int) -> str:
+        """Why it died, as a sentence."""
+        if code >= 0:
+            return f"its process ended by itself (exit code {code}): its code called os._exit."
+        name = signal.Signals(-code).name
+        if code == -signal.SIGKILL and out_of_memory_kills() > self.kills:
+            return "its process was killed, probably by the kernel because memory ran out."
+        return f"its process was killed ({name})."
+
+
+class Local:
+    """This machine's processes, each of which trains one job after another.
+
+    Args:
+        keeps: a descriptor that all of them hold open: the fleet's lock.
+        cards: for each process in turn, the environment variables that give it its card.
+    """
+
+    def __init__(self, keeps: int, cards: list[dict[str, str]]) -> None:
+        self._keeps, self._cards = keeps, cards or [{}]
+        self._workers = dict[int, Worker]()
+        self._selector = selectors.DefaultSelector()
+
+    def warm(self, count: int) -> None:
+        """Have so many processes, which import while there is nothing to do yet."""
+        for place in range(count):
+            if place not in self._workers:
+                made = Worker(self._cards[place % len(self._cards)], self._keeps)
+                self._workers[place] = made
+                self._selector.register(made.process.stdout, selectors.EVENT_READ, place)  # type: ignore[arg-type]
+
+    def start(self, job: Job) -> None:
+        for place in range(len(self._workers) + 1):
+            worker = self._workers.get(place)
+            if worker is not None and worker.job is not None:
+                continue
+            if worker is not None and worker.devices not in (None, job.devices):
+                self._remove(place)
+            if place not in self._workers:
+                self.warm(place + 1)
+            self._workers[place].give(job)
+            return
+
+    def poll(self, timeout_s: float) -> list[Mapping[str, Any]]:
+        events = list[Mapping[str, Any]]()
+        for key, _ in self._selector.select(timeout_s):
+            worker = self._workers[key.data]
+            text = os.read(key.fd, 1 << 16)
+            if text:
+                *lines, worker.torn = (worker.torn + text).split(b"\n")
+                for line in lines:
+                    self._heard(worker, json.loads(line), events)
+            if (not text and worker.job is None) or (worker.failed and worker.job is None):
+                self._remove(key.data)  # a process in which something failed is not used again
+            elif not text:
+                events += self._died(key.data)
+        return events
+
+    def _heard(
+        self, worker: Worker, event: dict[str, Any], events: list[Mapping[str, Any]]
+    ) -> None:
+        if "ended" in event or "error" in event:
+            worker.left.discard(event["trial"])
+            worker.failed = worker.failed or "error" in event
+        if "done" in event:
+            worker.job = None
+        if "ready" not in event:
+            events.append(event)
+
+    def _died(self, place: int) -> list[Mapping[str, Any]]:
+        worker = self._workers[place]
+        assert worker.job is not None
+        name, left = worker.job.name, worker.left
+        code = self._remove(place, 5.0)
+        lost: list[Mapping[str, Any]] = [
+            {"trial": one, "ended": "signal", "steps": 0} if code == 0 else
+            {"trial": one, "error": worker.why(code), "kind": "died"} for one in sorted(left)
+        ]  # fmt: skip
+        return [*lost, {"done": name}]
+
+    def _remove(self, place: int, patience_s: float = 0.0) -> int:
+        worker = self._workers.pop(place)
+        assert worker.process.stdout is not None
+        self._selector.unregister(worker.process.stdout)
+        return worker.end(patience_s)
+
+    def stop(self, job: str) -> None:
+        for worker in self._workers.values():
+            if worker.job is not None and worker.job.name == job:
+                worker.process.terminate()
+
+    def close(self) -> None:
+        for place in list(self._workers):
+            self._remove(place)
+        self._selector.close()
+
+
+def cards(hardware: Any, per: int, share: float = 0.9) -> list[dict[str, str]]:
+    """For each card, what a process's environment says of it: which, and how much of its memory.
+
+    Args:
+        hardware: `flatout.hardware.inventory.Hardware`.
+        per: processes that share a card.
+    """
+    made = list[dict[str, str]]()
+    for gpu in hardware.usable_gpus:
+        part = share * gpu.memory_free_mb / gpu.memory_total_mb / per
+        made.append({"CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+                     "CUDA_VISIBLE_DEVICES": str(gpu.physical_index),
+                     "XLA_CLIENT_MEM_FRACTION": f"{part:.3f}"})  # fmt: skip
+    return made
+
+
+def mps_runs() -> bool:
+    """Whether NVIDIA's MPS serves this machine's cards: its control pipe is there."""
+    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    return (Path(folder) / "control").exists()
+
+
+def wait_until(engine: Engine, jobs: set[str]) -> list[Mapping[str, Any]]:
+    """Wait for jobs that were asked to stop; what they said meanwhile."""
+    heard = list[Mapping[str, Any]]()
+    until = time.monotonic() + STOP_S
+    while jobs and time.monotonic() < until:
+        events = engine.poll(0.2)
+        jobs -= {str(event["done"]) for event in events if "done" in event}
+        heard += events
+    return heard

@@ -1,0 +1,373 @@
+"""A fleet: a sweep's trials, from the first to the last, with what becomes of each."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flatout.config.schema import TrainConfig
+from flatout.errors import CheckpointError, FlatoutError, UsageError, writing
+from flatout.fleet.members import FOLDER
+from flatout.fleet.sweep.engine import Engine, Job
+from flatout.fleet.sweep.plan import Group, Study, Trial, trials
+from flatout.fleet.sweep.slots import Slots
+from flatout.storage import nofollow, signing
+from flatout.storage.checkpoint import FORMAT
+from flatout.storage.run_folder import load_config
+from flatout.storage.trust import Consent, refuse_foreign
+
+PLAN, LOCK = "fleet.json", ".fleet"
+MOST_PLAN = 1 << 26
+"""Maximum bytes of a `PLAN`."""
+
+TAIL = 1 << 14
+"""Bytes at the end of metrics.jsonl in which the last evaluation is looked for."""
+
+WAIT_S = 5.0
+"""Processes of a fleet that was killed end within this time."""
+
+LOOK_S = 0.25
+
+WAITING, RUNNING, DONE, FAILED, PRUNED = "waiting", "running", "done", "failed", "pruned"
+
+
+@dataclass
+class State:
+    """What is known of one trial.
+
+    Attributes:
+        path: its run folder.
+        state: one of the five words above.
+        mean: return of its last episodes.
+        rate: steps per second, of late.
+        busy: what takes most of its time.
+        score: of its last evaluation, or of its last episodes without one; a classifier's accuracy.
+        error: the sentence, if it failed.
+    """
+
+    trial: Trial
+    path: Path
+    state: str = WAITING
+    steps: int = 0
+    mean: float | None = None
+    rate: float = 0.0
+    busy: str = ""
+    score: float | None = None
+    seconds: float = 0.0
+    error: str = ""
+    failures: int = 0
+    alone: bool = False
+    steady: bool = False
+    _last: tuple[float, int] | None = None
+    _began: float = 0.0
+
+    def begin(self, now: float) -> None:
+        self.state, self._last, self._began, self.steady = RUNNING, None, now, False
+
+    def hear(self, event: Mapping[str, Any], now: float) -> None:
+        """A report of its progress."""
+        self.steps, self.mean = int(event["steps"]), event["mean"]
+        self.busy = str(event["busy"])
+        self.steady = bool(event["updates"]) or now - self._began > 2 * WAIT_S
+        if self._last is not None and now > self._last[0]:
+            self.rate = (self.steps - self._last[1]) / (now - self._last[0])
+        if self._last is None or now - self._last[0] > 2.0:
+            self._last = (now, self.steps)
+
+    def finish(self) -> bool:
+        """Read what its folder tells; returns whether it has ended for good."""
+        try:
+            summary = json.loads(nofollow.read(self.path / "summary.json", 1, 1 << 20))
+            if summary["ended"] == "signal":
+                return False
+            self.steps, self.seconds = int(summary["steps"]), float(summary["wall_s"])
+            self.mean = summary.get("return_mean_last")
+            self.score = _evaluated(self.path / "metrics.jsonl")
+            self.score = next(
+                (
+                    float(v)
+                    for v in (self.score, summary.get("test_accuracy"), self.mean)
+                    if v is not None
+                ),
+                None,
+            )
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return False
+        self.state, self.error = DONE, ""
+        return True
+
+
+def _evaluated(path: Path) -> float | None:
+    """The mean return of the run's last evaluation, if it was at its end."""
+    with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError), (
+        nofollow.open_stream(path)
+    ) as file:  # fmt: skip
+        file.seek(max(os.fstat(file.fileno()).st_size - TAIL, 0))
+        value = json.loads(file.read(TAIL).splitlines()[-1]).get("eval/return_mean")
+        return None if value is None else float(value)
+    return None
+
+
+class Folder:
+    """A fleet's folder: its plan, and a lock that its processes hold, too.
+
+    Raises:
+        UsageError, FlatoutError: it holds a fleet or a run, holds none to resume, or is in use.
+    """
+
+    def __init__(self, path: Path, resume: bool) -> None:
+        self.path = path
+        there = (path / PLAN).exists()
+        if resume and not there:
+            raise UsageError(f"{path} holds no fleet to resume (there is no {PLAN} in it).")
+        if not resume and (there or (path / "config.json").exists()):
+            what = f"a fleet; go on with: flatout fleet --resume {path}" if there else "a run"
+            raise UsageError(f"{path} already holds {what}; or choose another --run-dir.")
+        with writing(f"the fleet's folder {path}"):
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = nofollow.open_stream(path / LOCK, nofollow.CHANGE)
+        until = time.monotonic() + (WAIT_S if resume else 0.0)
+        while True:  # the kernel releases it when the last of a killed fleet's processes has ended
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > until:
+                    self._lock.close()
+                    raise FlatoutError(
+                        f"the fleet's folder {path} is in use by another fleet; wait for it, or "
+                        "choose another --run-dir."
+                    ) from None
+                time.sleep(0.05)
+
+    @property
+    def descriptor(self) -> int:
+        return self._lock.fileno()
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def save(
+        self, base: TrainConfig, seeds: Sequence[int], groups: Sequence[Group],
+        populations: Mapping[str, Sequence[str]], strategy: str,
+    ) -> None:  # fmt: skip
+        """Write the plan, signed with this user's key.
+
+        Raises:
+            FlatoutError: it cannot be written.
+        """
+        values = {
+            "format": FORMAT, "algorithm": base.algorithm, "settings": base.flat(),
+            "seeds": list(seeds), "groups": {group.name: dict(group.row) for group in groups},
+            "populations": {name: list(some) for name, some in populations.items()},
+            "strategy": strategy,
+        }  # fmt: skip
+        with writing(self.path):
+            text = json.dumps(signing.signed(signing.RUN, values), default=str)
+            nofollow.replace(self.path / PLAN, text.encode())
+
+    def load(
+        self, consent: Consent
+    ) -> tuple[TrainConfig, list[int], list[Group], dict[str, list[str]], str]:
+        """What `save` wrote.
+
+        Raises:
+            CheckpointError: it is damaged, or names code without consent.
+        """
+        path = self.path / PLAN
+        base = load_config(self.path, consent, PLAN)
+        try:
+            values = json.loads(nofollow.read(path, 1, MOST_PLAN))
+            found = [Group(str(name), dict(row)) for name, row in values["groups"].items()]
+            seeds = [int(seed) for seed in values["seeds"]]
+            shared = {
+                str(n): [str(one) for one in some] for n, some in values["populations"].items()
+            }
+            for name in (*shared, *(trial.name for g in found for trial in trials(base, g, seeds))):
+                if "/" in name or name.startswith("."):
+                    raise ValueError(f"{name[:100]!r} is no folder's name")
+            own = signing.is_own(signing.RUN, values)
+            for group in found:
+                refuse_foreign(trials(base, group, seeds[:1])[0].config(), path, own, consent)
+            return base, seeds, found, shared, str(values["strategy"])
+        except CheckpointError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+            raise CheckpointError(f"{path} is corrupt: {error}") from error
+
+
+@dataclass
+class Fleet:
+    """Trains what a study proposes, on an engine.
+
+    Args:
+        base: what trials have in common.
+        seeds: of each group.
+        populations: trials that one process trains together, by the folder.
+        objective: of a group's scores.
+        retries: how often a trial that failed is tried again.
+    """
+
+    path: Path
+    base: TrainConfig
+    seeds: Sequence[int]
+    study: Study
+    engine: Engine
+    slots: Slots
+    objective: Callable[[Sequence[float]], float]
+    populations: Mapping[str, Sequence[str]] = field(default_factory=dict[str, list[str]])
+    strategy: str = "auto"
+    retries: int = 1
+    states: dict[str, State] = field(default_factory=dict[str, State])
+    groups: dict[str, list[State]] = field(default_factory=dict[str, list[State]])
+    notes: list[str] = field(default_factory=list[str])
+    _jobs: dict[str, Job] = field(default_factory=dict[str, Job])
+    _waiting: list[Job] = field(default_factory=list[Job])
+    _told: set[str] = field(default_factory=set[str])
+
+    def run(self, show: Callable[[], None]) -> None:
+        """Train all of it; trials that fail end by themselves.
+
+        Args:
+            show: called a few times a second.
+        """
+        self._ask()
+        while self._jobs or self._waiting:
+            self._fill()
+            for event in self.engine.poll(LOOK_S):
+                self._take(event)
+            running = [s for s in self.states.values() if s.state == RUNNING]
+            steady = all(state.steady for state in running)
+            total = sum(state.steps for state in self.states.values())
+            self.slots.look(time.monotonic(), len(self._jobs), steady, total)
+            self._ask()
+            show()
+
+    def stop(self, wait: Callable[[Engine, set[str]], list[Mapping[str, Any]]]) -> None:
+        """Let all that runs save its last boundary."""
+        self._waiting.clear()
+        for name in self._jobs:
+            self.engine.stop(name)
+        for event in wait(self.engine, set(self._jobs)):
+            self._take(event)
+
+    def add(self, group: Group) -> list[State]:
+        """A group's trials, with what their folders tell."""
+        where = {trial: name for name, some in self.populations.items() for trial in some}
+        found = list[State]()
+        for trial in trials(self.base, group, self.seeds):
+            path = self.path / trial.name
+            if trial.name in where:
+                path = self.path / where[trial.name] / FOLDER / trial.name
+            found.append(State(trial, path))
+            found[-1].finish()
+        self.states |= {state.trial.name: state for state in found}
+        self.groups[group.name] = found
+        return found
+
+    def _ask(self) -> None:
+        """New groups, where there is room for more."""
+        room = self.slots.limit - len(self._jobs) - len(self._waiting)
+        asked = self.study.ask(100_000) if room > 0 else []
+        for group in asked:
+            alone = [state for state in self.add(group) if state.state == WAITING]
+            member = {name for some in self.populations.values() for name in some}
+            for state in alone:
+                if state.trial.name not in member:
+                    self._waiting.append(self._job(state))
+            self._tell(group.name)
+        if asked:
+            self._waiting += self._shared()
+
+    def _shared(self) -> list[Job]:
+        """The populations of which some have not ended."""
+        jobs = list[Job]()
+        for name, some in self.populations.items():
+            found = [self.states[one] for one in some if one in self.states]
+            if any(state.state == WAITING for state in found) and name not in self._jobs:
+                some_ = tuple(state.trial for state in found)
+                jobs.append(Job(name, some_, str(self.path / name), True, self.strategy))
+        return jobs
+
+    def _job(self, state: State) -> Job:
+        return Job(state.trial.name, (state.trial,), str(state.path))
+
+    def _fill(self) -> None:
+        """Start what there is room for."""
+        now = time.monotonic()
+        while self._waiting and len(self._jobs) < self.slots.limit:
+            job = self._waiting[0]
+            state = self.states[job.trials[0].name]
+            if (state.alone and self._jobs) or any(
+                self.states[other.trials[0].name].alone for other in self._jobs.values()
+            ):
+                return  # it needs the memory of all
+            self._waiting.pop(0)
+            cap = self.slots.free_mb if state.alone else self.slots.cap_mb
+            job = Job(job.name, job.trials, job.folder, job.population, job.strategy, cap)
+            self._jobs[job.name] = job
+            for trial in job.trials:
+                if self.states[trial.name].state == WAITING:
+                    self.states[trial.name].begin(now)
+            self.engine.start(job)
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        """One of the engine's events."""
+        now = time.monotonic()
+        if "done" in event:
+            job = self._jobs.pop(str(event["done"]), None)
+            self.slots.ended(now)
+            for trial in () if job is None else job.trials:
+                if self.states[trial.name].state == RUNNING:
+                    self.states[trial.name].state = WAITING
+            return
+        state = self.states[str(event["trial"])]
+        if state.state != RUNNING:
+            return
+        if "error" in event:
+            self._failed(state, str(event["error"]), str(event["kind"]))
+        elif "ended" in event:
+            if event["ended"] == "signal" or not state.finish():
+                state.state = WAITING
+            self._tell(state.trial.group)
+        else:
+            state.hear(event, now)
+            self.slots.each_mb = max(self.slots.each_mb, float(event["peak_mb"]))
+
+    def _failed(self, state: State, error: str, kind: str) -> None:
+        state.failures += 1
+        state.error = error
+        name = state.trial.name
+        again = kind != "usage" and state.failures <= self.retries
+        if again:
+            state.state, state.alone = WAITING, kind == "room"
+            self.notes.append(f"{name}: {error} It is tried once more.")
+            shared = next((n for n, some in self.populations.items() if name in some), None)
+            if shared is None:
+                self._waiting.append(self._job(state))
+            elif all(job.name != shared for job in self._waiting):
+                self._waiting += [job for job in self._shared_of(shared)]
+            return
+        state.state = FAILED
+        self.notes.append(f"{name}: {error}")
+        self._tell(state.trial.group)
+
+    def _shared_of(self, name: str) -> list[Job]:
+        some = tuple(self.states[one].trial for one in self.populations[name])
+        return [Job(name, some, str(self.path / name), True, self.strategy)]
+
+    def _tell(self, group: str) -> None:
+        """Tell the study of a group all of whose trials have ended."""
+        found = self.groups[group]
+        if group in self._told or any(s.state in (WAITING, RUNNING) for s in found):
+            return
+        self._told.add(group)
+        scores = [state.score for state in found if state.score is not None]
+        self.study.tell(group, self.objective(scores) if scores else None)

@@ -1,0 +1,112 @@
+"""How many jobs run at the same time: one more while the sum of their rates grows. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+LOOK_S = 1.0
+"""Seconds in which the sum of all rates is measured."""
+
+PATIENCE_S = 6.0
+"""A job that trains only after so long is not waited for."""
+
+GROWTH = 1.1
+"""One more has to give so much more; less is what rates vary by."""
+
+FULL = 0.9
+"""Share of the free memory that jobs may take."""
+
+
+@dataclass
+class Slots:
+    """The number of jobs at a time, measured while they run.
+
+    Args:
+        most: never more than these.
+        cores: up to here one more is begun unmeasured where jobs are too short to be measured.
+        free_mb: memory for all.
+        known: what was measured here before, or 0.
+
+    Attributes:
+        limit: jobs at a time now.
+        settled: whether `limit` is final.
+        rates: measured sums, steps per second by the number of jobs.
+        each_mb: the most memory that a process has taken.
+    """
+
+    most: int
+    cores: int
+    free_mb: float
+    known: int = 0
+    limit: int = 1
+    settled: bool = False
+    short_of: str = ""
+    rates: dict[int, float] = field(default_factory=dict[int, float])
+    each_mb: float = 0.0
+    _began: tuple[float, int, int] | None = None
+    _since: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.known:
+            self.limit, self.settled = max(min(self.known, self.most), 1), True
+        self.settled = self.settled or self.most == 1
+
+    def look(self, now: float, running: int, steady: bool, steps: int) -> None:
+        """Note what runs at this moment.
+
+        Args:
+            now: seconds.
+            running: jobs that run.
+            steady: whether all of them train.
+            steps: of all jobs together, since the fleet began.
+        """
+        if self.settled or running < self.limit:
+            self._began, self._since = None, now
+            return
+        if not steady:
+            self._began = None
+            if now - self._since > PATIENCE_S and self.limit < self.cores:
+                self._more(now)
+            return
+        if self._began is None or self._began[2] != running:
+            self._began = (now, steps, running)
+            return
+        began, before, _ = self._began
+        if now - began < LOOK_S:
+            return
+        rate = (steps - before) / (now - began)
+        self.rates[self.limit] = rate
+        fewer = self.rates.get(self.limit - 1)
+        if fewer is not None and rate < GROWTH * fewer:
+            self.limit, self.settled = self.limit - 1, True
+        else:
+            self._more(now)
+
+    def ended(self, now: float) -> None:
+        """A job has ended: those are short, and cores are not left idle to measure."""
+        if not self.settled and self.limit < self.cores:
+            self._more(now)
+
+    def _more(self, now: float) -> None:
+        self._began, self._since = None, now
+        if self.each_mb and (self.limit + 1) * self.each_mb > FULL * self.free_mb:
+            self.settled, self.short_of = True, "memory"
+        elif self.limit >= self.most:
+            self.settled = True
+        else:
+            self.limit += 1
+
+    @property
+    def cap_mb(self) -> float:
+        """Memory that one of the jobs may take."""
+        return FULL * self.free_mb / max(self.limit, min(self.cores, self.most))
+
+    def words(self) -> str:
+        """What was decided and why, in a line."""
+        why = ", ".join(f"{count}: {rate:,.0f}" for count, rate in sorted(self.rates.items()))
+        measured = f"steps/s measured together by number: {why}" if why else (
+            "measured here before" if self.known else "too short to measure"
+        )  # fmt: skip
+        short = f"; more do not fit into {self.short_of}" if self.short_of else ""
+        memory = f"; about {self.each_mb:,.0f} MiB each of {self.free_mb:,.0f} MiB"
+        return f"{self.limit} at a time ({measured}{short}{memory if self.each_mb else ''})"
