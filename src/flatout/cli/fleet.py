@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import os
-import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout.cli.arguments import take, take_all, train_config
-from flatout.cli.fleet_screen import Screen, result
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import with_run
 from flatout.errors import Interrupt, UsageError
-from flatout.fleet.sweep import engine
-from flatout.fleet.sweep.fleet import FAILED, Fleet, Folder
-from flatout.fleet.sweep.plan import (
-    SECTIONS,
-    Fixed,
-    Group,
-    grid_of,
-    groups,
-    populations,
-    read,
-    seeds_of,
-    trials,
-)
-from flatout.fleet.sweep.slots import Slots
-from flatout.output import printable, say
-from flatout.storage.run_folder import default_folder
-from flatout.storage.trust import Consent, keep_out
+from flatout.fleet.sweep import plan
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from flatout.fleet.sweep.slots import Slots
+    from flatout.hardware.inventory import Hardware
 
 HELP = """\
 usage: flatout fleet SWEEP.toml [--run-dir DIR] [settings of train]
@@ -40,16 +26,17 @@ usage: flatout fleet SWEEP.toml [--run-dir DIR] [settings of train]
        flatout fleet --resume DIR
 
 Trains every configuration with every seed, as many at a time as gain anything, and ranks the
-configurations by the interquartile mean of their seeds' last evaluations. Each trial is an ordinary
-run folder, DIR/TRIAL, and the run that `flatout train` would make with its settings.
+configurations by the interquartile mean (IQM) of their seeds' last evaluations. Each trial is an
+ordinary run folder: what `flatout train` makes with its settings.
 
   --grid KEY=V1,V2 ...   every combination of these values
   --seeds N              so many seeds for each configuration, from --seed on
   --resume DIR           go on with a fleet that was stopped or killed; failed trials once more
+  --dry-run              say what would be trained, how long that takes, and its memory
   --at-once N            so many trials at a time, instead of measuring how many gain anything
-  --strategy NAME        of trials that one program can train (--env-backend device):
-                         auto, together, spread; apart: each in a process like all others
-  --quiet                the table alone
+  --strategy NAME        of trials that one program can train (--env-backend device): auto,
+                         together, spread; or apart, each in a process of its own
+  --quiet                no display while it runs
   --json                 the result as one JSON object, alone on stdout
 
   flatout fleet ppo --env CartPole-v1 --grid learning-rate=1e-4,3e-4 --seeds 5
@@ -57,6 +44,26 @@ run folder, DIR/TRIAL, and the run that `flatout train` would make with its sett
 """
 
 STRATEGIES = ("auto", "together", "spread", "apart")
+FLAGS = ("--json", "--quiet", "--dry-run")
+
+PER_CARD = 4
+"""Most trials that share a GPU."""
+
+
+@dataclass
+class Sweep:
+    """A fleet's plan, new or from its folder."""
+
+    base: TrainConfig
+    seeds: Sequence[int]
+    groups: list[plan.Group]
+    path: Path
+    strategy: str = "auto"
+    populations: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    @property
+    def trials(self) -> list[plan.Trial]:
+        return [one for group in self.groups for one in plan.trials(self.base, group, self.seeds)]
 
 
 def fleet(argv: list[str]) -> int:
@@ -67,106 +74,126 @@ def fleet(argv: list[str]) -> int:
     at_once, argv = take(argv, "--at-once")
     strategy, argv = take(argv, "--strategy")
     resumed, argv = take(argv, "--resume")
-    as_json, quiet = "--json" in argv, "--quiet" in argv
-    argv = [word for word in argv if word not in ("--json", "--quiet")]
+    as_json, quiet, dry = (flag in argv for flag in FLAGS)
+    argv = [word for word in argv if word not in FLAGS]
     if at_once is not None and not (at_once.isdecimal() and 1 <= int(at_once) <= 1024):
         raise UsageError(f"--at-once {at_once}: a number of trials from 1 to 1024.")
-    if strategy is not None and strategy not in STRATEGIES:
+    if strategy not in (None, *STRATEGIES):
         raise UsageError(f"--strategy {strategy[:100]} is none of {', '.join(STRATEGIES)}.")
-    if resumed is None:
-        base, seeds, found, path = _new(argv)
-        shared = {}
-        if strategy != "apart":
-            several = [trial for group in found for trial in trials(base, group, seeds)]
-            shared = populations(several, _parts())
-        folder = Folder(path, False)
-    else:
-        trust = "--trust" in argv
-        if [word for word in argv if word != "--trust"] or strategy is not None:
-            raise UsageError(
-                "--resume goes on with the sweep that there is; leave out "
-                f"{' '.join([*argv, *(['--strategy'] if strategy else [])])}."
-            )
-        path = Path(resumed)
-        keep_out(path)
-        folder = Folder(path, True)
-    with closing(folder):
-        if resumed is None:
-            folder.save(base, seeds, found, shared, strategy or "auto")
-        else:
-            base, seeds, found, shared, strategy = folder.load(Consent(trust=trust))
-        return _run(folder, base, seeds, found, shared, strategy or "auto", at_once, quiet, as_json)
+    if resumed is not None and (strategy or [word for word in argv if word != "--trust"]):
+        words = [*argv, *(["--strategy"] if strategy else [])]
+        raise UsageError(
+            f"--resume goes on with the sweep that there is; leave out {' '.join(words)[:200]}."
+        )
+    from rich.console import Console
 
-
-def _parts() -> int:
+    from flatout.fleet.sweep.fleet import Folder
     from flatout.hardware.inventory import inventory
+    from flatout.storage.trust import Consent, keep_out
 
-    hardware = inventory()
-    return len(hardware.usable_gpus) or hardware.cores
+    console, hardware = Console(stderr=as_json), inventory()
+    sweep = None
+    if resumed is None:
+        sweep = _new(argv)
+        sweep.strategy = strategy or "auto"
+        parts = len(hardware.usable_gpus) or hardware.cores
+        sweep.populations = {} if strategy == "apart" else plan.populations(sweep.trials, parts)
+        if dry:
+            return _dry(sweep, hardware, at_once, console)
+    else:
+        keep_out(Path(resumed))
+    folder = Folder(Path(resumed) if sweep is None else sweep.path, sweep is None)
+    with closing(folder):
+        if sweep is None:
+            sweep = Sweep(*folder.load(Consent(trust="--trust" in argv)))
+        else:
+            folder.save(sweep.base, sweep.seeds, sweep.groups, sweep.strategy, sweep.populations)
+        if dry:
+            return _dry(sweep, hardware, at_once, console)
+        return _run(sweep, folder.descriptor, hardware, at_once, console, quiet, as_json)
 
 
-def _new(argv: list[str]) -> tuple[TrainConfig, tuple[int, ...], list[Group], Path]:
-    """What the words of a new fleet mean: common settings, seeds, configurations, folder."""
+def _new(argv: list[str]) -> Sweep:
+    """What the words of a new fleet mean."""
     words, argv = take_all(argv, "--grid")
     count, argv = take(argv, "--seeds")
     sections, where, common = dict[str, Any](), "--grid", None
     if argv and argv[0].endswith(".toml"):
         where = argv.pop(0)
-        values = read(Path(where))
-        sections = {name: values.pop(name) for name in SECTIONS if name in values}
-        common = where, values
-        algorithm = values.get("algorithm")
-        if not isinstance(algorithm, str) and "preset" not in values:
-            raise UsageError(f'{where} names no algorithm; write algorithm = "ppo", say.')
+        values = plan.read(Path(where))
+        sections = {name: values.pop(name) for name in plan.SECTIONS if name in values}
         if "preset" in values:
             argv = ["--preset", str(values.pop("preset")), *argv]
+        elif not isinstance(values.get("algorithm"), str):
+            raise UsageError(f'{where} names no algorithm; write algorithm = "ppo", for example.')
+        common = where, values
     if words:
-        sections["grid"] = grid_of(words)
-        where = "--grid" if common is None else where
-    given = {word.partition("=")[0] for word in argv} | set(() if common is None else common[1])
+        sections["grid"] = plan.grid_of(words)
     try:
         base, resumed = train_config(argv, common)
     except UsageError as error:
         raise UsageError(str(error) if common is None else f"{where}: {error}") from None
-    assert not resumed
-    if base.hyper.acts and not base.env.env:
+    if resumed or (base.hyper.acts and not base.env.env):
         raise UsageError("no environment: pass --env ID, or write env = ... in the sweep's file.")
+    given = {word.partition("=")[0] for word in argv} | {*(common or ("", ()))[1]}
     if not given & {"--eval-every", "eval_every"} and base.run.eval_every == 0:
         base = with_run(base, eval_every=base.run.steps)  # each trial is evaluated at its end
-    path = base.run.run_dir
-    if path is None:
-        path = str(default_folder(base)).replace("runs/", "runs/fleet-", 1)
-    base = with_run(base, run_dir=None, quiet=False, json=False)
     if count is not None:
         sections["seeds"] = int(count) if count.isdecimal() else count
-    seeds = seeds_of(sections.pop("seeds", 1), base.run.seed)
-    return base, seeds, groups(base, sections, where), Path(path)
+    seeds = plan.seeds_of(sections.pop("seeds", 1), base.run.seed)
+    path = base.run.run_dir
+    if path is None:
+        from flatout.storage.run_folder import default_folder
+
+        path = str(default_folder(base)).replace("runs/", "runs/fleet-", 1)
+    base = with_run(base, run_dir=None, quiet=False, json=False)
+    return Sweep(base, seeds, plan.groups(base, sections, where), Path(path))
+
+
+def _slots(sweep: Sweep, hardware: Hardware, at_once: str | None) -> Slots:
+    """How many at a time: as asked, as measured here before, or to be measured."""
+    from flatout.fleet.sweep.measured import known
+    from flatout.fleet.sweep.slots import Slots
+
+    member = {name for some in sweep.populations.values() for name in some}
+    jobs = len(sweep.trials) - len(member) + len(sweep.populations)
+    cards = len(hardware.usable_gpus) if _on_gpu(sweep.base) else 0
+    most, fewest = (PER_CARD * cards, cards) if cards else (2 * hardware.cores, hardware.cores)
+    before = 0 if sweep.populations else known(sweep.base, hardware).at_once
+    if at_once is not None:
+        most = before = int(at_once)
+    return Slots(min(most, jobs), fewest, hardware.memory_available_mb, before)
+
+
+def _on_gpu(base: TrainConfig) -> bool:
+    """Whether trials learn on GPUs, as far as their settings tell."""
+    images = base.env.env.startswith("ALE/") or not base.hyper.acts
+    return "gpu" in base.run.placement or (base.run.placement.strip() == "auto" and images)
 
 
 def _run(
-    folder: Folder, base: TrainConfig, seeds: Sequence[int], found: list[Group],
-    shared: dict[str, list[str]], strategy: str, at_once: str | None, quiet: bool, as_json: bool,
+    sweep: Sweep, lock: int, hardware: Hardware, at_once: str | None, console: Console,
+    quiet: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    from rich.console import Console
-
+    """Train all of it, and show it."""
+    from flatout.cli.fleet_screen import Screen, result
+    from flatout.fleet.sweep import engine
+    from flatout.fleet.sweep.fleet import Fleet
+    from flatout.fleet.sweep.measured import keep
     from flatout.fleet.sweep.objective import iqm
-    from flatout.hardware.inventory import inventory
 
-    console, hardware = Console(stderr=as_json), inventory()
-    jobs = len(found) * len(seeds)
-    per = 4
-    cards = engine.cards(hardware, per)
-    most = min(jobs, per * len(cards) if cards else 2 * hardware.cores)
-    cores = len(cards) or hardware.cores
-    slots = Slots(most, cores, hardware.memory_available_mb)
-    if at_once is not None:
-        slots = Slots(int(at_once), cores, hardware.memory_available_mb, int(at_once))
-    local = engine.Local(folder.descriptor, cards)
-    made = Fleet(folder.path, base, seeds, Fixed(found), local, slots, iqm, shared, strategy)
-    screen = Screen(made, console, quiet)
-    signum = None
+    slots = _slots(sweep, hardware, at_once)
+    per = max(-(-slots.most // max(len(hardware.usable_gpus), 1)), 1)
+    local = engine.Local(lock, engine.cards(hardware, per))
+    made = Fleet(
+        sweep.path, sweep.base, sweep.seeds, plan.Fixed(sweep.groups), local, slots, iqm,
+        sweep.populations, sweep.strategy,
+    )  # fmt: skip
+    screen, signum = Screen(made, console, quiet), None
+    if hardware.usable_gpus and _on_gpu(sweep.base):
+        screen.note(engine.mps_words())
     try:
-        local.warm(min(cores, most))
+        local.warm(min(slots.cores, slots.most))
         made.run(screen.look)
     except Interrupt as stop:
         signum = stop.signum
@@ -175,4 +202,40 @@ def _run(
     finally:
         local.close()
         screen.close()
-    return result(made, console, quiet, as_json, signum)
+    keep(made, hardware)
+    return result(made, console, as_json, signum)
+
+
+def _dry(sweep: Sweep, hardware: Hardware, at_once: str | None, console: Console) -> int:
+    """Say what would be trained, how long that takes, and its memory."""
+    from flatout.cli.fleet_screen import clock
+    from flatout.fleet.sweep import engine
+    from flatout.fleet.sweep.measured import known, tried
+
+    trials, slots, found = (
+        sweep.trials,
+        _slots(sweep, hardware, at_once),
+        known(sweep.base, hardware),
+    )
+    how = "measured here before"
+    if not found.rate:
+        how = "tried for a moment, alone"
+        with open(Path("/dev/null")) as nothing:
+            found = tried(trials[0], engine.Local(nothing.fileno(), []))
+
+    def say(label: str, text: str) -> None:
+        console.print(f"{label:<9}{text}", markup=False, highlight=False, soft_wrap=True)
+
+    say("TRIALS", f"{len(trials):,}: {len(sweep.groups):,} configurations x {len(sweep.seeds)} "
+        f"seeds, {sum(trial.steps for trial in trials):,} steps, in {sweep.path}")  # fmt: skip
+    for name, some in sweep.populations.items():
+        say("", f"{name}: {len(some)} of them in one process (--strategy {sweep.strategy})")
+    count = slots.limit if slots.settled else slots.cores
+    if found.rate:
+        rate = found.rate * (1 if found.at_once > 1 else min(count, len(trials)))
+        seconds = sum(trial.steps for trial in trials) / rate
+        say("TIME", f"about {clock(seconds)}, {count} at a time ({how}: {rate:,.0f} steps/s)")
+    else:
+        say("TIME", "too short to be foreseen")
+    say("MEMORY", f"about {found.each_mb:,.0f} MiB each of {slots.free_mb:,.0f} MiB ({how})")
+    return 0

@@ -25,8 +25,7 @@ class Screen:
         from rich.live import Live
 
         self._fleet, self._console, self._quiet = fleet, console, quiet
-        self._drawn, self._began, self._noted = 0.0, time.monotonic(), 0
-        self._told = self._limit = 0
+        self._drawn, self._noted, self._told = time.monotonic(), 0, False
         self._live = None
         if console.is_terminal and not quiet:
             self._live = Live(console=console, auto_refresh=False, transient=True)
@@ -44,7 +43,7 @@ class Screen:
             self.note(text)
         self._noted = len(fleet.notes)
         if fleet.slots.settled and not self._told and fleet.slots.each_mb:
-            self._told = 1
+            self._told = True
             self.note(fleet.slots.words())
         if self._quiet or now - self._drawn < (PLAIN_S if self._live is None else REDRAW_S):
             return
@@ -59,6 +58,8 @@ class Screen:
     def close(self) -> None:
         self._drawn = time.monotonic()
         self.look()
+        if not self._told and self._fleet.slots.each_mb:
+            self.note(self._fleet.slots.words())
         if self._live is not None:
             self._live.stop()
 
@@ -78,11 +79,11 @@ def _summary(fleet: Fleet) -> str:
         words.append(f"{failed} failed")
     words.append(f"{rate:,.0f} steps/s")
     if rate:
-        words.append(f"{_clock(left / rate)} left")
+        words.append(f"{clock(left / rate)} left")
     return "   ".join(words)
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     whole = int(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
@@ -100,7 +101,7 @@ def _running(fleet: Fleet) -> Table:
         left = max(state.trial.steps - state.steps, 0)
         made.add_row(
             printable(state.trial.name), f"{state.steps / state.trial.steps:.0%}", mean,
-            f"{state.rate:,.0f}", _clock(left / state.rate) if state.rate else "", state.busy,
+            f"{state.rate:,.0f}", clock(left / state.rate) if state.rate else "", state.busy,
         )  # fmt: skip
     if len(found) > SHOWN:
         made.add_row(f"... {len(found) - SHOWN} more")
@@ -116,12 +117,12 @@ def ranked(fleet: Fleet) -> list[tuple[str, float | None, list[State]]]:
     return sorted(rows, key=lambda row: float("inf") if row[1] is None else -row[1])
 
 
-def result(fleet: Fleet, console: Console, quiet: bool, as_json: bool, signum: int | None) -> int:
+def result(fleet: Fleet, console: Console, as_json: bool, signum: int | None) -> int:
     """Print what was found; returns the exit code."""
     rows = ranked(fleet)
     if as_json:
         print(json.dumps(_json(fleet, rows)), flush=True)
-    elif signum is None or not quiet:
+    else:
         console.print(_table(rows))
     failed = [state for state in fleet.states.values() if state.state == FAILED]
     for state in failed:

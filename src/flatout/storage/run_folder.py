@@ -100,11 +100,7 @@ class RunFolder:
     @property
     def ended(self) -> bool:
         """Whether the run ended without a signal."""
-        try:
-            summary = json.loads(nofollow.read(self.path / "summary.json"))
-            return summary["ended"] != "signal"
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return False
+        return final_summary(self.path) is not None
 
     def empty(self) -> None:
         """Remove what a run has saved that begins again; its logs are cut off when it opens them.
@@ -163,6 +159,15 @@ class RunFolder:
                 (self.path / ".lock").unlink(missing_ok=True)
                 self.path.rmdir()
         self._lock.close()
+
+
+def final_summary(path: Path) -> dict[str, Any] | None:
+    """The summary of a run that ended without a signal; None of any other."""
+    try:
+        summary = json.loads(nofollow.read(path / "summary.json"))
+        return None if summary["ended"] == "signal" else summary
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def default_folder(config: TrainConfig) -> Path:

@@ -74,15 +74,20 @@ class Worker:
     """A child process (`flatout.fleet.sweep.worker`) and its job."""
 
     def __init__(self, variables: Mapping[str, str], keeps: int) -> None:
+        if "XLA_CLIENT_MEM_FRACTION" in variables:  # the older name beside it is an error
+            dropped = {"XLA_PYTHON_CLIENT_MEM_FRACTION"}
+        else:
+            dropped = set[str]()
+        given = {k: v for k, v in child_variables().items() if k not in dropped}
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "flatout.fleet.sweep.worker"], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=[keeps],
-            env=child_variables() | dict(variables), start_new_session=True,
+            env=given | dict(variables), start_new_session=True,
         )  # fmt: skip
         self.job: Job | None = None
         self.left = set[str]()
         self.devices: tuple[Any, ...] | None = None
-        self.failed = False
+        self.failed = self.stopping = False
         self.torn = b""
         self.kills = out_of_memory_kills()
 
@@ -195,6 +200,7 @@ class Local:
     def stop(self, job: str) -> None:
         for worker in self._workers.values():
             if worker.job is not None and worker.job.name == job:
+                worker.stopping = True
                 worker.process.terminate()
 
     def close(self) -> None:
@@ -223,6 +229,16 @@ def mps_runs() -> bool:
     """Whether NVIDIA's MPS serves this machine's cards: its control pipe is there."""
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
     return (Path(folder) / "control").exists()
+
+
+def mps_words() -> str:
+    """How trials that share a card do so, and what would be better."""
+    if mps_runs():
+        return "NVIDIA MPS runs: trials that share a card compute side by side"
+    return (
+        "trials that share a card take turns; NVIDIA MPS would let small ones compute side by side "
+        "(nvidia-cuda-mps-control -d)"
+    )
 
 
 def wait_until(engine: Engine, jobs: set[str]) -> list[Mapping[str, Any]]:

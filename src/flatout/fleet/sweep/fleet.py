@@ -20,7 +20,7 @@ from flatout.fleet.sweep.plan import Group, Study, Trial, trials
 from flatout.fleet.sweep.slots import Slots
 from flatout.storage import nofollow, signing
 from flatout.storage.checkpoint import FORMAT
-from flatout.storage.run_folder import load_config
+from flatout.storage.run_folder import final_summary, load_config
 from flatout.storage.trust import Consent, refuse_foreign
 
 PLAN, LOCK = "fleet.json", ".fleet"
@@ -83,22 +83,16 @@ class State:
 
     def finish(self) -> bool:
         """Read what its folder tells; returns whether it has ended for good."""
+        summary = final_summary(self.path)
         try:
-            summary = json.loads(nofollow.read(self.path / "summary.json", 1, 1 << 20))
-            if summary["ended"] == "signal":
+            if summary is None:
                 return False
             self.steps, self.seconds = int(summary["steps"]), float(summary["wall_s"])
             self.mean = summary.get("return_mean_last")
-            self.score = _evaluated(self.path / "metrics.jsonl")
-            self.score = next(
-                (
-                    float(v)
-                    for v in (self.score, summary.get("test_accuracy"), self.mean)
-                    if v is not None
-                ),
-                None,
-            )
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            scores = (_evaluated(self.path / "metrics.jsonl"), summary.get("test_accuracy"),
+                      self.mean)  # fmt: skip
+            self.score = next((float(score) for score in scores if score is not None), None)
+        except (ValueError, KeyError, TypeError):
             return False
         self.state, self.error = DONE, ""
         return True
@@ -155,8 +149,8 @@ class Folder:
         self._lock.close()
 
     def save(
-        self, base: TrainConfig, seeds: Sequence[int], groups: Sequence[Group],
-        populations: Mapping[str, Sequence[str]], strategy: str,
+        self, base: TrainConfig, seeds: Sequence[int], groups: Sequence[Group], strategy: str,
+        populations: Mapping[str, Sequence[str]],
     ) -> None:  # fmt: skip
         """Write the plan, signed with this user's key.
 
@@ -166,8 +160,7 @@ class Folder:
         values = {
             "format": FORMAT, "algorithm": base.algorithm, "settings": base.flat(),
             "seeds": list(seeds), "groups": {group.name: dict(group.row) for group in groups},
-            "populations": {name: list(some) for name, some in populations.items()},
-            "strategy": strategy,
+            "strategy": strategy, "populations": dict(populations),
         }  # fmt: skip
         with writing(self.path):
             text = json.dumps(signing.signed(signing.RUN, values), default=str)
@@ -175,8 +168,8 @@ class Folder:
 
     def load(
         self, consent: Consent
-    ) -> tuple[TrainConfig, list[int], list[Group], dict[str, list[str]], str]:
-        """What `save` wrote.
+    ) -> tuple[TrainConfig, list[int], list[Group], Path, str, dict[str, list[str]]]:
+        """What `save` wrote, with the folder.
 
         Raises:
             CheckpointError: it is damaged, or names code without consent.
@@ -187,19 +180,23 @@ class Folder:
             values = json.loads(nofollow.read(path, 1, MOST_PLAN))
             found = [Group(str(name), dict(row)) for name, row in values["groups"].items()]
             seeds = [int(seed) for seed in values["seeds"]]
-            shared = {
-                str(n): [str(one) for one in some] for n, some in values["populations"].items()
-            }
-            for name in (*shared, *(trial.name for g in found for trial in trials(base, g, seeds))):
+            shared = {str(k): [str(one) for one in v] for k, v in values["populations"].items()}
+            known = [trials(base, group, seeds) for group in found]
+            names = {trial.name for some in known for trial in some}
+            if not {name for some in shared.values() for name in some} <= names:
+                raise ValueError("a population of unknown trials")
+            for name in names | shared.keys():
                 if "/" in name or name.startswith("."):
                     raise ValueError(f"{name[:100]!r} is no folder's name")
             own = signing.is_own(signing.RUN, values)
-            for group in found:
-                refuse_foreign(trials(base, group, seeds[:1])[0].config(), path, own, consent)
-            return base, seeds, found, shared, str(values["strategy"])
+            for some in known:  # a configuration may name another environment
+                refuse_foreign(some[0].config(), path, own, consent)
+            return base, seeds, found, self.path, str(values["strategy"]), shared
         except CheckpointError:
             raise
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+        except (
+            OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, UsageError,
+        ) as error:  # fmt: skip
             raise CheckpointError(f"{path} is corrupt: {error}") from error
 
 
@@ -231,6 +228,7 @@ class Fleet:
     _jobs: dict[str, Job] = field(default_factory=dict[str, Job])
     _waiting: list[Job] = field(default_factory=list[Job])
     _told: set[str] = field(default_factory=set[str])
+    _past: int = 0  # steps of jobs that are done
 
     def run(self, show: Callable[[], None]) -> None:
         """Train all of it; trials that fail end by themselves.
@@ -243,9 +241,9 @@ class Fleet:
             self._fill()
             for event in self.engine.poll(LOOK_S):
                 self._take(event)
-            running = [s for s in self.states.values() if s.state == RUNNING]
-            steady = all(state.steady for state in running)
-            total = sum(state.steps for state in self.states.values())
+            running = [self.states[t.name] for job in self._jobs.values() for t in job.trials]
+            steady = all(state.steady or state.state != RUNNING for state in running)
+            total = self._past + sum(state.steps for state in running)
             self.slots.look(time.monotonic(), len(self._jobs), steady, total)
             self._ask()
             show()
@@ -258,8 +256,8 @@ class Fleet:
         for event in wait(self.engine, set(self._jobs)):
             self._take(event)
 
-    def add(self, group: Group) -> list[State]:
-        """A group's trials, with what their folders tell."""
+    def add(self, group: Group) -> None:
+        """Know a group's trials, with what their folders tell."""
         where = {trial: name for name, some in self.populations.items() for trial in some}
         found = list[State]()
         for trial in trials(self.base, group, self.seeds):
@@ -270,31 +268,27 @@ class Fleet:
             found[-1].finish()
         self.states |= {state.trial.name: state for state in found}
         self.groups[group.name] = found
-        return found
 
     def _ask(self) -> None:
         """New groups, where there is room for more."""
         room = self.slots.limit - len(self._jobs) - len(self._waiting)
-        asked = self.study.ask(100_000) if room > 0 else []
+        asked = self.study.ask(room) if room > 0 else []
         for group in asked:
-            alone = [state for state in self.add(group) if state.state == WAITING]
-            member = {name for some in self.populations.values() for name in some}
-            for state in alone:
-                if state.trial.name not in member:
-                    self._waiting.append(self._job(state))
+            self.add(group)
             self._tell(group.name)
-        if asked:
-            self._waiting += self._shared()
+        where = {trial: name for name, some in self.populations.items() for trial in some}
+        jobs = dict[str, Job]()
+        for state in (state for group in asked for state in self.groups[group.name]):
+            name = where.get(state.trial.name)
+            if state.state == WAITING:
+                jobs[name or state.trial.name] = (
+                    self._job(state) if name is None else self._population(name)
+                )
+        self._waiting += jobs.values()
 
-    def _shared(self) -> list[Job]:
-        """The populations of which some have not ended."""
-        jobs = list[Job]()
-        for name, some in self.populations.items():
-            found = [self.states[one] for one in some if one in self.states]
-            if any(state.state == WAITING for state in found) and name not in self._jobs:
-                some_ = tuple(state.trial for state in found)
-                jobs.append(Job(name, some_, str(self.path / name), True, self.strategy))
-        return jobs
+    def _population(self, name: str) -> Job:
+        some = tuple(self.states[one].trial for one in self.populations[name])
+        return Job(name, some, str(self.path / name), True, self.strategy)
 
     def _job(self, state: State) -> Job:
         return Job(state.trial.name, (state.trial,), str(state.path))
@@ -303,13 +297,15 @@ class Fleet:
         """Start what there is room for."""
         now = time.monotonic()
         while self._waiting and len(self._jobs) < self.slots.limit:
-            job = self._waiting[0]
+            job = next((one for one in self._waiting if one.name not in self._jobs), None)
+            if job is None:
+                return  # what failed is tried again when its process has let go of it
             state = self.states[job.trials[0].name]
             if (state.alone and self._jobs) or any(
                 self.states[other.trials[0].name].alone for other in self._jobs.values()
             ):
                 return  # it needs the memory of all
-            self._waiting.pop(0)
+            self._waiting.remove(job)
             cap = self.slots.free_mb if state.alone else self.slots.cap_mb
             job = Job(job.name, job.trials, job.folder, job.population, job.strategy, cap)
             self._jobs[job.name] = job
@@ -325,6 +321,7 @@ class Fleet:
             job = self._jobs.pop(str(event["done"]), None)
             self.slots.ended(now)
             for trial in () if job is None else job.trials:
+                self._past += self.states[trial.name].steps
                 if self.states[trial.name].state == RUNNING:
                     self.states[trial.name].state = WAITING
             return
@@ -334,9 +331,12 @@ class Fleet:
         if "error" in event:
             self._failed(state, str(event["error"]), str(event["kind"]))
         elif "ended" in event:
-            if event["ended"] == "signal" or not state.finish():
+            if event["ended"] == "signal":
                 state.state = WAITING
-            self._tell(state.trial.group)
+            elif state.finish():
+                self._tell(state.trial.group)
+            else:
+                self._failed(state, f"{state.path / 'summary.json'} cannot be read.", "free")
         else:
             state.hear(event, now)
             self.slots.each_mb = max(self.slots.each_mb, float(event["peak_mb"]))
@@ -353,15 +353,11 @@ class Fleet:
             if shared is None:
                 self._waiting.append(self._job(state))
             elif all(job.name != shared for job in self._waiting):
-                self._waiting += [job for job in self._shared_of(shared)]
+                self._waiting.append(self._population(shared))
             return
         state.state = FAILED
         self.notes.append(f"{name}: {error}")
         self._tell(state.trial.group)
-
-    def _shared_of(self, name: str) -> list[Job]:
-        some = tuple(self.states[one].trial for one in self.populations[name])
-        return [Job(name, some, str(self.path / name), True, self.strategy)]
 
     def _tell(self, group: str) -> None:
         """Tell the study of a group all of whose trials have ended."""

@@ -66,7 +66,8 @@ class Study(Protocol):
     """Proposes groups, and learns from what they achieved."""
 
     def ask(self, most: int) -> list[Group]:
-        """Up to so many new groups; none where it has no more, or waits for those that run."""
+        """New groups for so many trials, or all at once that are known beforehand; none where there
+        are no more, or those that run are waited for."""
         ...
 
     def tell(self, group: str, objective: float | None) -> None:
@@ -85,7 +86,7 @@ class Fixed:
         self._left = list(groups)
 
     def ask(self, most: int) -> list[Group]:
-        asked, self._left = self._left[:most], self._left[most:]
+        asked, self._left = self._left, []
         return asked
 
     def tell(self, group: str, objective: float | None) -> None:

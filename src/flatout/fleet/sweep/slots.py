@@ -13,6 +13,9 @@ PATIENCE_S = 6.0
 GROWTH = 1.1
 """One more has to give so much more; less is what rates vary by."""
 
+LEAST_MB = 500.0
+"""What a process takes at least."""
+
 FULL = 0.9
 """Share of the free memory that jobs may take."""
 
@@ -47,6 +50,7 @@ class Slots:
     _since: float = 0.0
 
     def __post_init__(self) -> None:
+        self.most = min(self.most, max(int(FULL * self.free_mb / LEAST_MB), 1))
         if self.known:
             self.limit, self.settled = max(min(self.known, self.most), 1), True
         self.settled = self.settled or self.most == 1
@@ -99,7 +103,8 @@ class Slots:
     @property
     def cap_mb(self) -> float:
         """Memory that one of the jobs may take."""
-        return FULL * self.free_mb / max(self.limit, min(self.cores, self.most))
+        each = FULL * self.free_mb / max(self.limit, min(self.cores, self.most))
+        return max(each, LEAST_MB)
 
     def words(self) -> str:
         """What was decided and why, in a line."""

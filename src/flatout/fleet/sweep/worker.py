@@ -161,11 +161,11 @@ def _population(
     found: list[Trial], folder: Path, strategy: str, tell: Tell, interrupts: Interrupts
 ) -> None:
     """Train trials of one shape, or go on with them."""
-    from flatout.fleet.members import FOLDER, Member, load, save
+    from flatout.fleet.members import FOLDER, SPREAD, Member, load, save
     from flatout.fleet.population import Population
     from flatout.fleet.strategy import choose
     from flatout.learner.programs import Programs
-    from flatout.storage.run_folder import POPULATION
+    from flatout.storage.run_folder import POPULATION, final_summary
     from flatout.storage.trust import Consent
 
     made = [
@@ -180,6 +180,8 @@ def _population(
         chosen = choose([one.config for one in made], strategy, programs, before)
     if not resume:
         save(folder, made[0].config, made, chosen)
+    if before is not None and chosen.name == SPREAD:  # each by itself: who has ended is left alone
+        made = [one for one in made if final_summary(Path(str(one.config.run.run_dir))) is None]
     population = Population(made, chosen, resume, interrupts, programs)
     told, last = set[str](), [0.0]
 

@@ -1,0 +1,389 @@
+"""Fleets: every trial is the run that it would be alone, whatever happens to the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flatout.fleet.sweep import engine, plan
+from flatout.fleet.sweep.engine import Job
+from flatout.fleet.sweep.fleet import PLAN, Fleet
+from flatout.fleet.sweep.slots import Slots
+from flatout.hardware.inventory import Gpu, Hardware
+from tests.conftest import Result, furthest, last_saved
+from tests.kills import finish, spawn, wait_for
+
+Cli = Callable[..., Result]
+SMALL = ("ppo", "--env", "CartPole-v1", "--n-steps", 32, "--batch-size", 32, "--n-epochs", 1,
+         "--steps", 320, "--no-tensorboard", "--checkpoint-every", 64)  # fmt: skip
+GRID = ("--grid", "learning-rate=1e-4,1e-3")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def states(result: Result) -> dict[str, Any]:
+    told = json.loads(result.out)
+    return {name: one for group in told["groups"] for name, one in group["trials"].items()}
+
+
+def test_each_trial_is_the_run_that_it_would_be_alone(flatout: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "f"
+    result = flatout("fleet", *SMALL, *GRID, "--seeds", 2, "--run-dir", folder, "--json")
+    assert result.code == 0, result.err
+    found = states(result)
+    assert len(found) == 4
+    assert {one["steps"] for one in found.values()} == {320}
+    groups = json.loads(result.out)["groups"]
+    assert groups[0]["iqm"] >= groups[1]["iqm"]
+    own = ("--learning-rate", "1e-3", "--seed", 1, "--eval-every", 320, "--quiet")
+    assert flatout("train", *SMALL, *own, "--run-dir", tmp_path / "alone").code == 0
+    trial = folder / "learning_rate=0.001_seed=1"
+    assert furthest(last_saved(trial), last_saved(tmp_path / "alone")) == 0.0
+    rows = [json.loads(line) for line in (trial / "metrics.jsonl").read_text().splitlines()]
+    score = found["learning_rate=0.001_seed=1"]["score"]
+    assert score == rows[-1]["eval/return_mean"]
+    written = (trial / "summary.json").stat().st_mtime_ns
+    again = flatout("fleet", "--resume", folder, "--json")  # there is nothing left to do
+    assert states(again) == found
+    assert (trial / "summary.json").stat().st_mtime_ns == written
+
+
+def test_populations_are_trained_by_few_processes(flatout: Cli, tmp_path: Path) -> None:
+    words = ("--env-backend", "device", "--strategy", "spread", "--seeds", 2, "--json")
+    result = flatout("fleet", *SMALL, *GRID, *words, "--run-dir", tmp_path / "f")
+    assert result.code == 0, result.err
+    assert len(states(result)) == 4
+    found = sorted((tmp_path / "f").glob("population-*/members/*"))
+    assert len(found) == 4
+    own = ("--env-backend", "device", "--learning-rate", "1e-3", "--seed", 1, "--eval-every", 320)
+    assert flatout("train", *SMALL, *own, "--quiet", "--run-dir", tmp_path / "one").code == 0
+    trial = next(path for path in found if path.name == "learning_rate=0.001_seed=1")
+    assert furthest(last_saved(trial), last_saved(tmp_path / "one")) == 0.0
+
+
+@pytest.mark.fault
+def test_a_trial_that_fails_is_tried_once_more_and_hurts_no_other(
+    flatout: Cli, tmp_path: Path
+) -> None:
+    """One raises every time, one kills its process once."""
+    (tmp_path / "once").mkdir()
+    file = tmp_path / "sweep.toml"
+    file.write_text(f"""
+        algorithm = "ppo"
+        n_steps = 32
+        batch_size = 32
+        steps = 128
+        tensorboard = false
+        eval_every = 0
+        [[list]]
+        env = "tests.fault_envs:failing"
+        [[list]]
+        env = "tests.fault_envs:faulty"
+        env_kwargs = {{ fault = "kill", at = 40, folder = "{tmp_path / "once"}" }}
+        [[list]]
+        env = "CartPole-v1"
+    """)
+    result = flatout("fleet", file, "--env", "CartPole-v1", "--run-dir", tmp_path / "f", "--json")
+    assert result.code == 1
+    found = {name.split("_seed")[0][:30]: one for name, one in states(result).items()}
+    assert [one["state"] for one in found.values()].count("done") == 2, found
+    (failed,) = [one for one in found.values() if one["state"] == "failed"]
+    assert "the physics exploded" in failed["error"]
+    assert "its process was killed (SIGKILL). It is tried once more." in result.err
+    assert result.err.count("the physics exploded") == 3  # twice while it ran, and at the end
+
+
+@pytest.mark.fault
+def test_a_fleet_that_is_killed_goes_on_where_it_was(flatout: Cli, tmp_path: Path) -> None:
+    words = [str(word) for word in (*SMALL, *GRID)]
+    words += ["--steps", "6400", "--at-once", "2", "--run-dir"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    process = spawn("fleet", *words, str(killed))
+    wait_for(lambda: any(killed.glob("*/checkpoints/*")), 60)
+    second = flatout("fleet", "--resume", killed)
+    assert "is in use by another fleet" in second.message
+    process.kill()
+    finish(process)
+    ended = {path: path.stat().st_mtime_ns for path in killed.glob("*/summary.json")}
+    assert len(ended) < 2, "it ended before it could be killed"
+    result = flatout("fleet", "--resume", killed, "--json")
+    assert result.code == 0, result.err
+    assert {one["state"] for one in states(result).values()} == {"done"}
+    for path, written in ended.items():
+        assert path.stat().st_mtime_ns == written
+    assert flatout("fleet", *words, whole, "--quiet").code == 0
+    for trial in states(result):
+        assert furthest(last_saved(killed / trial), last_saved(whole / trial)) == 0.0
+
+
+@pytest.mark.fault
+def test_ctrl_c_saves_every_trial(tmp_path: Path) -> None:
+    words = [str(word) for word in (*SMALL, "--steps", 10**6, "--checkpoint-every", 0)]
+    process = spawn("fleet", *words, "--run-dir", str(tmp_path / "f"))
+    wait_for(lambda: any((tmp_path / "f").glob("*/metrics.jsonl")), 60)
+    process.send_signal(signal.SIGINT)
+    result = finish(process)
+    assert result.code == 130
+    assert "go on with: flatout fleet --resume" in result.err
+    assert any((tmp_path / "f").glob("*/checkpoints/step_*"))
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+def test_a_full_disk_ends_one_trial(flatout: Cli, tmp_path: Path) -> None:
+    """One trial's folder is a real file system of 100 KiB."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    small = tmp_path / "f" / "learning_rate=0.001_seed=0"
+    small.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", str(small)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this container may not mount a small file system")
+    try:
+        result = flatout("fleet", *SMALL, *GRID, "--run-dir", tmp_path / "f", "--json")
+        assert result.code == 1
+        found = states(result)
+        assert found["learning_rate=0.0001_seed=0"]["state"] == "done"
+        assert "No space left on device" in found["learning_rate=0.001_seed=0"]["error"]
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=False)
+
+
+def test_a_trial_that_fits_nowhere_is_one_sentence(flatout: Cli, tmp_path: Path) -> None:
+    words = ("dqn", "--env", "CartPole-v1", "--steps", 64, "--seeds", 1, "--no-tensorboard",
+             "--grid", "buffer-size=100,1000000000000", "--learning-starts", 32)  # fmt: skip
+    result = flatout("fleet", *words, "--run-dir", tmp_path / "f", "--json")
+    assert result.code == 1
+    found = {name: one["state"] for name, one in states(result).items()}
+    assert sorted(found.values()) == ["done", "failed"]
+    assert "MiB are available" in result.err
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--grid", "learning-rte=1e-3"], "--grid: unknown setting 'learning_rte'"),
+        (["--grid", "gamma=0.9", "gamma=0.8"], "names gamma twice"),
+        (["--grid", "gamma"], "not KEY=VALUE"),
+        (["--grid", "gamma=3"], "gamma = 3"),
+        (["--grid", "seed=1,2"], "seeds says which there are"),
+        (["--seeds", "none"], "a number of seeds"),
+        (["--strategy", "best"], "none of auto, together, spread, apart"),
+        (["--at-once", "0"], "a number of trials"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    words: list[str], said: str, flatout: Cli, tmp_path: Path
+) -> None:
+    result = flatout("fleet", *SMALL, *words, "--run-dir", tmp_path / "f")
+    assert result.code == 2
+    assert said in result.message
+    assert not (tmp_path / "f").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("algorithm = 'ppo'\nlearning_rte = 1", "unknown setting 'learning_rte'"),
+        ("env = 'CartPole-v1'", "names no algorithm"),
+        ("algorithm = ", "is no TOML"),
+        ("algorithm = 'ppo'\nenv = 'CartPole-v1'\n[grid]\ngamma = 0.9", "a list of its values"),
+        ("algorithm = 'ppo'\nenv = 'CartPole-v1'\n[random]\ngamma = [0.9]", "needs count"),
+        ("algorithm = 'ppo'\nenv = 'CartPole-v1'\n[random]\ncount = 2\ngamma = {low = 1}", "low"),
+        ("algorithm = 'ppo'\nenv = 'os:system'", "whose code is not run because a file says so"),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused(
+    text: str, said: str, flatout: Cli, tmp_path: Path
+) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(text)
+    result = flatout("fleet", file, "--run-dir", tmp_path / "f")
+    assert result.code == 2
+    assert str(file) in result.message
+    assert said in result.message
+
+
+def test_folders_are_taken_once(flatout: Cli, tmp_path: Path) -> None:
+    assert "holds no fleet" in flatout("fleet", "--resume", tmp_path).message
+    (tmp_path / PLAN).write_text("{}")
+    assert "already holds a fleet" in flatout("fleet", *SMALL, "--run-dir", tmp_path).message
+    assert "is corrupt" in flatout("fleet", "--resume", tmp_path).message
+    assert "leave out --steps" in flatout("fleet", "--resume", tmp_path, "--steps", 9).message
+
+
+def test_a_strangers_plan_runs_no_code(flatout: Cli, tmp_path: Path) -> None:
+    """Neither its settings' nor a configuration's."""
+    from flatout.cli.fleet import _new
+    from flatout.fleet.sweep.fleet import Folder
+
+    sweep = _new([*map(str, SMALL), "--run-dir", str(tmp_path / "f")])
+    folder = Folder(sweep.path, False)
+    evil = plan.Group("evil", {"env": "os:system", "env_kwargs": {"command": "touch gone"}})
+    folder.save(sweep.base, [0], [evil], "auto", {})
+    folder.close()
+    values = json.loads((sweep.path / PLAN).read_text())
+    del values["signature"]
+    (sweep.path / PLAN).write_text(json.dumps(values))
+    assert "os:system" in flatout("fleet", "--resume", sweep.path).message
+    values["groups"] = {"../up": {}}
+    (sweep.path / PLAN).write_text(json.dumps(values))
+    assert "no folder's name" in flatout("fleet", "--resume", sweep.path).message
+
+
+def test_a_dry_run_says_time_and_memory_and_writes_nothing(flatout: Cli, tmp_path: Path) -> None:
+    words = ("--steps", 10**6, "--run-dir", tmp_path / "f", "--dry-run")
+    result = flatout("fleet", *SMALL, *GRID, "--seeds", 3, *words)
+    assert result.code == 0, result.err
+    assert "6: 2 configurations x 3 seeds, 6,000,000 steps" in result.out
+    assert "TIME     about" in result.out
+    assert "MiB each of" in result.out
+    assert not (tmp_path / "f").exists()
+
+
+# --- Plans -------------------------------------------------------------------------------------
+
+
+def base(*more: Any) -> Any:
+    from flatout.cli.arguments import train_config
+
+    return train_config([str(word) for word in (*SMALL, *more)])[0]
+
+
+def test_grid_list_and_random_are_added_up() -> None:
+    sections = {
+        "grid": {"gamma": [0.9, 0.99], "hidden": [[64, 64], [128]]},
+        "list": [{"ent_coef": 0.01}, {"gamma": 0.9, "hidden": [64, 64]}],  # the latter again
+        "random": {"count": 5, "seed": 1, "n_epochs": {"low": 1, "high": 3},
+                   "learning_rate": {"low": 1e-5, "high": 1e-3, "log": True}},
+    }  # fmt: skip
+    found = plan.groups(base(), sections, "x")
+    assert len(found) == 4 + 1 + 5
+    assert found[0].name == "gamma=0.9_hidden=64-64"
+    assert len({group.name for group in found}) == len(found)
+    for group in found[5:]:
+        assert 1e-5 <= group.row["learning_rate"] <= 1e-3
+        assert group.row["n_epochs"] in (1, 2, 3)
+    assert plan.groups(base(), sections, "x") == found  # drawn by its seed
+
+
+def test_populations_are_of_one_shape() -> None:
+    config = base("--env-backend", "device")
+    grid = {"grid": {"gamma": [0.9, 0.99], "n_steps": [32, 64]}}
+    found = [t for g in plan.groups(config, grid, "x") for t in plan.trials(config, g, [0, 1])]
+    shared = plan.populations(found, 2)
+    assert [len(names) for names in shared.values()] == [2, 2, 2, 2]
+    by_name = {trial.name: trial for trial in found}
+    for names in shared.values():
+        assert len({by_name[name].settings["n_steps"] for name in names}) == 1
+    assert sorted(name for names in shared.values() for name in names) == sorted(by_name)
+    assert (
+        plan.populations(
+            [t for g in [plan.Group("", {})] for t in plan.trials(base(), g, [0, 1])], 2
+        )
+        == {}
+    )
+
+
+# --- How many at a time -----------------------------------------------------------------------
+
+
+def limit(slots: Slots, rate: Callable[[int], float], seconds: float = 60.0) -> int:
+    """What is settled on where so many jobs together make `rate` steps per second."""
+    steps = 0.0
+    for tick in range(int(seconds * 4)):
+        steps += rate(slots.limit) / 4
+        slots.look(tick / 4, slots.limit, True, int(steps))
+    return slots.limit
+
+
+@pytest.mark.parametrize(
+    ("rate", "expected"),
+    [(lambda n: 1000 * min(n, 3), 3), (lambda n: 1000, 1), (lambda n: 1000 * n, 8)],
+)
+def test_one_more_is_begun_while_the_sum_grows(rate: Callable[[int], float], expected: int) -> None:
+    slots = Slots(8, 2, 1e6)
+    assert limit(slots, rate) == expected
+    assert slots.settled
+    assert f"{expected} at a time" in slots.words()
+
+
+def test_memory_limits_how_many_run() -> None:
+    slots = Slots(8, 2, 10_000.0)
+    slots.each_mb = 4000.0
+    assert limit(slots, lambda n: 1000.0 * n) == 2
+    assert "do not fit into memory" in slots.words()
+    assert Slots(8, 8, 1200.0).most == 2
+
+
+def test_short_jobs_leave_no_core_idle() -> None:
+    slots = Slots(8, 2, 1e6)
+    slots.ended(1.0)
+    assert slots.limit == 2
+    slots.ended(2.0)
+    assert slots.limit == 2
+
+
+# --- Engines ----------------------------------------------------------------------------------
+
+
+class Acting:
+    """An engine whose jobs do what a function says."""
+
+    def __init__(self, act: Callable[[Job], list[dict[str, Any]]]) -> None:
+        self._act, self._events = act, list[Mapping[str, Any]]()
+        self.started = list[Job]()
+
+    def start(self, job: Job) -> None:
+        self.started.append(job)
+        self._events += [*self._act(job), {"done": job.name}]
+
+    def poll(self, timeout_s: float) -> list[Mapping[str, Any]]:
+        events, self._events = self._events, []
+        return events
+
+    def stop(self, job: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_trial_without_room_is_tried_again_alone_with_all_memory(tmp_path: Path) -> None:
+    def act(job: Job) -> list[dict[str, Any]]:
+        return [{"trial": job.trials[0].name, "error": "no room.", "kind": "room"}]
+
+    acting = Acting(act)
+    made = Fleet(
+        tmp_path, base(), [0, 1], plan.Fixed([plan.Group("", {})]), acting,
+        Slots(2, 2, 8000.0, 2), max,
+    )  # fmt: skip
+    made.run(lambda: None)
+    caps = [(job.name, job.cap_mb) for job in acting.started]
+    assert caps[:2] == [("seed=0", 3600.0), ("seed=1", 3600.0)]
+    assert caps[2:] == [("seed=0", 8000.0), ("seed=1", 8000.0)]
+    assert {state.state for state in made.states.values()} == {"failed"}
+
+
+def test_cards_are_given_in_turn_with_their_share(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gpus = (Gpu(0, "A", 10_000, 8_000, 2), Gpu(1, "B", 10_000, 10_000, 5))
+    hardware = Hardware("cpu", 8, 1000, 1000, gpus=gpus, cuda_plugin=True)
+    found = engine.cards(hardware, 4)
+    assert [card["CUDA_VISIBLE_DEVICES"] for card in found] == ["2", "5"]
+    assert [card["XLA_CLIENT_MEM_FRACTION"] for card in found] == ["0.180", "0.225"]
+    assert engine.cards(Hardware("cpu", 8, 1000, 1000, gpus=gpus), 4) == []  # no CUDA plugin
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    assert "would let" in engine.mps_words()
+    (tmp_path / "control").touch()
+    assert "MPS runs" in engine.mps_words()
