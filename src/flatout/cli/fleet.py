@@ -36,6 +36,7 @@ ordinary run folder: what `flatout train` makes with its settings.
   --at-once N            so many trials at a time, instead of measuring how many gain anything
   --strategy NAME        of trials that one program can train (--env-backend device): auto,
                          together, spread; or apart, each in a process of its own
+  --html FILE.html       one page with the table, curves and verdicts, at the end
   --quiet                no display while it runs
   --json                 the result as one JSON object, alone on stdout
 
@@ -73,11 +74,18 @@ def fleet(argv: list[str]) -> int:
         return 0 if argv else 2
     at_once, argv = take(argv, "--at-once")
     strategy, argv = take(argv, "--strategy")
+    html, argv = take(argv, "--html")
     resumed, argv = take(argv, "--resume")
     as_json, quiet, dry = (flag in argv for flag in FLAGS)
     argv = [word for word in argv if word not in FLAGS]
     if at_once is not None and not (at_once.isdecimal() and 1 <= int(at_once) <= 1024):
         raise UsageError(f"--at-once {at_once}: a number of trials from 1 to 1024.")
+    if html is not None:
+        from flatout.fleet.ranking_files import writable
+
+        if not html.endswith(".html"):
+            raise UsageError(f"--html {html}: name a .html file.")
+        writable(Path(html))
     if strategy not in (None, *STRATEGIES):
         raise UsageError(f"--strategy {strategy[:100]} is none of {', '.join(STRATEGIES)}.")
     if resumed is not None and (strategy or [word for word in argv if word != "--trust"]):
@@ -100,9 +108,10 @@ def fleet(argv: list[str]) -> int:
         sweep.populations = {} if strategy == "apart" else plan.populations(sweep.trials, parts)
         if dry:
             return _dry(sweep, hardware, at_once, console)
+        folder = Folder(sweep.path, False)
     else:
         keep_out(Path(resumed))
-    folder = Folder(Path(resumed) if sweep is None else sweep.path, sweep is None)
+        folder = Folder(Path(resumed), True)
     with closing(folder):
         if sweep is None:
             sweep = Sweep(*folder.load(Consent(trust="--trust" in argv)))
@@ -110,7 +119,7 @@ def fleet(argv: list[str]) -> int:
             folder.save(sweep.base, sweep.seeds, sweep.groups, sweep.strategy, sweep.populations)
         if dry:
             return _dry(sweep, hardware, at_once, console)
-        return _run(sweep, folder.descriptor, hardware, at_once, console, quiet, as_json)
+        return _run(sweep, folder.descriptor, hardware, at_once, console, quiet, as_json, html)
 
 
 def _new(argv: list[str]) -> Sweep:
@@ -173,20 +182,19 @@ def _on_gpu(base: TrainConfig) -> bool:
 
 def _run(
     sweep: Sweep, lock: int, hardware: Hardware, at_once: str | None, console: Console,
-    quiet: bool, as_json: bool,
+    quiet: bool, as_json: bool, html: str | None,
 ) -> int:  # fmt: skip
     """Train all of it, and show it."""
     from flatout.cli.fleet_screen import Screen, result
     from flatout.fleet.sweep import engine
     from flatout.fleet.sweep.fleet import Fleet
     from flatout.fleet.sweep.measured import keep
-    from flatout.fleet.sweep.objective import iqm
 
     slots = _slots(sweep, hardware, at_once)
     per = max(-(-slots.most // max(len(hardware.usable_gpus), 1)), 1)
     local = engine.Local(lock, engine.cards(hardware, per))
     made = Fleet(
-        sweep.path, sweep.base, sweep.seeds, plan.Fixed(sweep.groups), local, slots, iqm,
+        sweep.path, sweep.base, sweep.seeds, plan.Fixed(sweep.groups), local, slots,
         sweep.populations, sweep.strategy,
     )  # fmt: skip
     screen, signum = Screen(made, console, quiet), None
@@ -203,7 +211,7 @@ def _run(
         local.close()
         screen.close()
     keep(made, hardware)
-    return result(made, console, as_json, signum)
+    return result(made, console, as_json, html, signum)
 
 
 def _dry(sweep: Sweep, hardware: Hardware, at_once: str | None, console: Console) -> int:

@@ -6,12 +6,15 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from flatout.fleet.sweep.fleet import DONE, FAILED, RUNNING, Fleet, State
+from flatout.errors import UsageError
+from flatout.fleet.sweep.fleet import DONE, FAILED, RUNNING, Fleet
 from flatout.output import printable, say
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+    from flatout.fleet.ranking import Report
 
 REDRAW_S, PLAIN_S = 1.0, 10.0
 SHOWN = 24
@@ -108,22 +111,17 @@ def _running(fleet: Fleet) -> Table:
     return made
 
 
-def ranked(fleet: Fleet) -> list[tuple[str, float | None, list[State]]]:
-    """Groups by their objective, the best first."""
-    rows: list[tuple[str, float | None, list[State]]] = []
-    for name, states in fleet.groups.items():
-        scores = [state.score for state in states if state.score is not None]
-        rows.append((name, fleet.objective(scores) if scores else None, states))
-    return sorted(rows, key=lambda row: float("inf") if row[1] is None else -row[1])
-
-
-def result(fleet: Fleet, console: Console, as_json: bool, signum: int | None) -> int:
-    """Print what was found; returns the exit code."""
-    rows = ranked(fleet)
+def result(
+    fleet: Fleet, console: Console, as_json: bool, html: str | None, signum: int | None
+) -> int:
+    """Print what was found, and write its page; returns the exit code."""
+    report = _report(fleet)
     if as_json:
-        print(json.dumps(_json(fleet, rows)), flush=True)
-    else:
-        console.print(_table(rows))
+        print(json.dumps(_json(fleet, report)), flush=True)
+    elif report is not None:
+        console.print(report.as_text(), markup=False, highlight=False, soft_wrap=True)
+    if html is not None and report is not None:
+        report.save(html)
     failed = [state for state in fleet.states.values() if state.state == FAILED]
     for state in failed:
         say(f"{state.trial.name}: {state.error}")
@@ -133,32 +131,32 @@ def result(fleet: Fleet, console: Console, as_json: bool, signum: int | None) ->
     return 1 if failed else 0
 
 
-def _table(rows: list[tuple[str, float | None, list[State]]]) -> Table:
-    from rich.table import Table
+def _report(fleet: Fleet) -> Report | None:
+    """The groups, ranked; None where no trial is done."""
+    from flatout.fleet.ranking import Asked, of_groups
 
-    made = Table("", "configuration", box=None, padding=(0, 2), pad_edge=False)
-    for heading in ("IQM", "trials", "failed", "s"):
-        made.add_column(heading, justify="right")
-    for rank, (name, objective, states) in enumerate(rows, 1):
-        done = [state for state in states if state.state == DONE]
-        failed = sum(state.state == FAILED for state in states)
-        made.add_row(
-            str(rank), printable(name or "as given"),
-            "" if objective is None else f"{objective:,.1f}", f"{len(done)} of {len(states)}",
-            str(failed or ""), f"{sum(state.seconds for state in done):,.1f}",
-        )  # fmt: skip
-    return made
+    done = {
+        name or "as given": [state.path for state in states if state.state == DONE]
+        for name, states in fleet.groups.items()
+    }
+    score = "eval" if fleet.base.run.eval_every else "return"
+    try:
+        return of_groups(
+            {name: paths for name, paths in done.items() if paths}, Asked("end", score)
+        )
+    except UsageError:
+        return None
 
 
-def _json(fleet: Fleet, rows: list[tuple[str, float | None, list[State]]]) -> dict[str, Any]:
+def _json(fleet: Fleet, report: Report | None) -> dict[str, Any]:
+    """What ``--json`` prints."""
     return {
-        "run_dir": str(fleet.path), "at_once": fleet.slots.limit,
-        "rates": fleet.slots.rates, "each_mb": fleet.slots.each_mb,
-        "groups": [
-            {"name": name, "iqm": objective, "trials": {
-                state.trial.name: {"state": state.state, "score": state.score,
-                                   "steps": state.steps, "error": state.error}
-                for state in states}}
-            for name, objective, states in rows
-        ],
+        "run_dir": str(fleet.path), "at_once": fleet.slots.limit, "rates": fleet.slots.rates,
+        "each_mb": fleet.slots.each_mb,
+        "trials": {
+            name: {"group": state.trial.group, "state": state.state, "score": state.score,
+                   "steps": state.steps, "error": state.error}
+            for name, state in fleet.states.items()
+        },
+        **({} if report is None else report.as_json()),
     }  # fmt: skip

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError, FlatoutError, UsageError, writing
 from flatout.fleet.members import FOLDER
+from flatout.fleet.ranking import value_at
+from flatout.fleet.statistics import iqm
 from flatout.fleet.sweep.engine import Engine, Job
 from flatout.fleet.sweep.plan import Group, Study, Trial, trials
 from flatout.fleet.sweep.slots import Slots
@@ -26,9 +28,6 @@ from flatout.storage.trust import Consent, refuse_foreign
 PLAN, LOCK = "fleet.json", ".fleet"
 MOST_PLAN = 1 << 26
 """Maximum bytes of a `PLAN`."""
-
-TAIL = 1 << 14
-"""Bytes at the end of metrics.jsonl in which the last evaluation is looked for."""
 
 WAIT_S = 5.0
 """Processes of a fleet that was killed end within this time."""
@@ -89,24 +88,13 @@ class State:
                 return False
             self.steps, self.seconds = int(summary["steps"]), float(summary["wall_s"])
             self.mean = summary.get("return_mean_last")
-            scores = (_evaluated(self.path / "metrics.jsonl"), summary.get("test_accuracy"),
-                      self.mean)  # fmt: skip
+            evaluated = value_at(self.path / "metrics.jsonl", None, "eval/return_mean")
+            scores = (evaluated, summary.get("test_accuracy"), self.mean)
             self.score = next((float(score) for score in scores if score is not None), None)
-        except (ValueError, KeyError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return False
         self.state, self.error = DONE, ""
         return True
-
-
-def _evaluated(path: Path) -> float | None:
-    """The mean return of the run's last evaluation, if it was at its end."""
-    with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError), (
-        nofollow.open_stream(path)
-    ) as file:  # fmt: skip
-        file.seek(max(os.fstat(file.fileno()).st_size - TAIL, 0))
-        value = json.loads(file.read(TAIL).splitlines()[-1]).get("eval/return_mean")
-        return None if value is None else float(value)
-    return None
 
 
 class Folder:
@@ -208,7 +196,6 @@ class Fleet:
         base: what trials have in common.
         seeds: of each group.
         populations: trials that one process trains together, by the folder.
-        objective: of a group's scores.
         retries: how often a trial that failed is tried again.
     """
 
@@ -218,7 +205,6 @@ class Fleet:
     study: Study
     engine: Engine
     slots: Slots
-    objective: Callable[[Sequence[float]], float]
     populations: Mapping[str, Sequence[str]] = field(default_factory=dict[str, list[str]])
     strategy: str = "auto"
     retries: int = 1
@@ -366,4 +352,4 @@ class Fleet:
             return
         self._told.add(group)
         scores = [state.score for state in found if state.score is not None]
-        self.study.tell(group, self.objective(scores) if scores else None)
+        self.study.tell(group, float(iqm([np.array(scores)])) if scores else None)
