@@ -60,6 +60,7 @@ def test_each_trial_is_the_run_that_it_would_be_alone(flatout: Cli, tmp_path: Pa
     assert (trial / "summary.json").stat().st_mtime_ns == written
 
 
+@pytest.mark.slow
 def test_populations_are_trained_by_few_processes(flatout: Cli, tmp_path: Path) -> None:
     words = ("--env-backend", "device", "--strategy", "spread", "--seeds", 2, "--json")
     result = flatout("fleet", *SMALL, *GRID, *words, "--run-dir", tmp_path / "f")
@@ -74,6 +75,7 @@ def test_populations_are_trained_by_few_processes(flatout: Cli, tmp_path: Path) 
 
 
 @pytest.mark.fault
+@pytest.mark.slow
 def test_a_trial_that_fails_is_tried_once_more_and_hurts_no_other(
     flatout: Cli, tmp_path: Path
 ) -> None:
@@ -106,10 +108,11 @@ def test_a_trial_that_fails_is_tried_once_more_and_hurts_no_other(
 
 
 @pytest.mark.fault
+@pytest.mark.slow
 def test_a_fleet_that_is_killed_goes_on_where_it_was(flatout: Cli, tmp_path: Path) -> None:
     words = [str(word) for word in (*SMALL, *GRID)]
-    words += ["--env", "tests.fault_envs:sleepy", "--env-kwargs", "seconds=0.01", "--at-once", "1"]
-    words += ["--run-dir"]
+    words += ["--env", "tests.fault_envs:sleepy", "--env-kwargs", "seconds=0.005", "--at-once", "1"]
+    words += ["--eval-every", "0", "--run-dir"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     process = spawn("fleet", *words, str(killed))
     wait_for(lambda: any(killed.glob("*seed=0/checkpoints/step_*")), 60)
@@ -130,6 +133,7 @@ def test_a_fleet_that_is_killed_goes_on_where_it_was(flatout: Cli, tmp_path: Pat
 
 
 @pytest.mark.fault
+@pytest.mark.slow
 def test_ctrl_c_saves_every_trial(tmp_path: Path) -> None:
     words = [str(word) for word in (*SMALL, "--steps", 10**6, "--checkpoint-every", 0)]
     process = spawn("fleet", *words, "--run-dir", str(tmp_path / "f"))
@@ -162,6 +166,7 @@ def test_a_full_disk_ends_one_trial(flatout: Cli, tmp_path: Path) -> None:
         subprocess.run(["umount", "-l", str(small)], check=False)
 
 
+@pytest.mark.slow
 def test_a_trial_that_fits_nowhere_is_one_sentence(flatout: Cli, tmp_path: Path) -> None:
     words = ("dqn", "--env", "CartPole-v1", "--steps", 64, "--seeds", 1, "--no-tensorboard",
              "--grid", "buffer-size=100,2000000000", "--learning-starts", 32)  # fmt: skip
@@ -245,6 +250,7 @@ def test_a_strangers_plan_runs_no_code(flatout: Cli, tmp_path: Path) -> None:
     assert "no folder's name" in flatout("fleet", "--resume", sweep.path).message
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_time_and_memory_and_writes_nothing(flatout: Cli, tmp_path: Path) -> None:
     words = ("--steps", 10**6, "--run-dir", tmp_path / "f", "--dry-run")
     result = flatout("fleet", *SMALL, *GRID, "--seeds", 3, *words)

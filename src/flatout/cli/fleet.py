@@ -97,20 +97,23 @@ def fleet(argv: list[str]) -> int:
 
     from flatout.fleet.sweep.fleet import Folder
     from flatout.hardware.inventory import inventory
-    from flatout.storage.trust import Consent, keep_out
+    from flatout.storage.trust import Consent, add_here, keep_out
 
     console, hardware = Console(stderr=as_json), inventory()
     sweep = None
     if resumed is None:
         sweep = _new(argv)
+        add_here(sweep.path)  # trials import what this process would
         sweep.strategy = strategy or "auto"
-        parts = len(hardware.usable_gpus) or hardware.cores
+        parts = len(hardware.usable_gpus) if _on_gpu(sweep.base) else 0
+        parts = parts or hardware.cores
         sweep.populations = {} if strategy == "apart" else plan.populations(sweep.trials, parts)
         if dry:
             return _dry(sweep, hardware, at_once, console)
         folder = Folder(sweep.path, False)
     else:
         keep_out(Path(resumed))
+        add_here(Path(resumed))
         folder = Folder(Path(resumed), True)
     with closing(folder):
         if sweep is None:
@@ -216,9 +219,12 @@ def _run(
 
 def _dry(sweep: Sweep, hardware: Hardware, at_once: str | None, console: Console) -> int:
     """Say what would be trained, how long that takes, and its memory."""
+    from rich.text import Text
+
     from flatout.cli.fleet_screen import clock
     from flatout.fleet.sweep import engine
     from flatout.fleet.sweep.measured import known, tried
+    from flatout.output import printable
 
     trials, slots, found = (
         sweep.trials,
@@ -232,7 +238,7 @@ def _dry(sweep: Sweep, hardware: Hardware, at_once: str | None, console: Console
             found = tried(trials[0], engine.Local(nothing.fileno(), []))
 
     def say(label: str, text: str) -> None:
-        console.print(f"{label:<9}{text}", markup=False, highlight=False, soft_wrap=True)
+        console.print(Text(f"{label:<9}{printable(text)}"), soft_wrap=True)
 
     say("TRIALS", f"{len(trials):,}: {len(sweep.groups):,} configurations x {len(sweep.seeds)} "
         f"seeds, {sum(trial.steps for trial in trials):,} steps, in {sweep.path}")  # fmt: skip

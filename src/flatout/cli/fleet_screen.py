@@ -6,6 +6,8 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
+from rich.text import Text
+
 from flatout.errors import UsageError
 from flatout.fleet.sweep.fleet import DONE, FAILED, RUNNING, Fleet
 from flatout.output import printable, say
@@ -36,8 +38,8 @@ class Screen:
 
     def note(self, text: str) -> None:
         if not self._quiet:
-            self._console.print(f"· {printable(text)}", style="dim", highlight=False,
-                                markup=False, soft_wrap=True)  # fmt: skip
+            line = Text(f"· {printable(text)}", style="dim")
+            self._console.print(line, soft_wrap=not self._console.is_terminal)
 
     def look(self) -> None:
         """Called often; draws seldom."""
@@ -119,7 +121,7 @@ def result(
     if as_json:
         print(json.dumps(_json(fleet, report)), flush=True)
     elif report is not None:
-        console.print(report.as_text(), markup=False, highlight=False, soft_wrap=True)
+        console.print(Text(report.as_text()), soft_wrap=True)
     if html is not None and report is not None:
         report.save(html)
     failed = [state for state in fleet.states.values() if state.state == FAILED]
