@@ -1,0 +1,126 @@
+"""How much sooner are many trials done as a fleet than in a shell loop over `flatout train`?
+
+Rounds in turns: the loop, then the fleet, with the same settings, seeds, and compiled programs in a
+cache that both share. Environments step on the host (`--backend host`: a process for each trial) or
+on the device (`--backend device`: trials of one shape as populations). Every trial of a fleet of
+processes is compared with the loop's: the same parameters to the last bit, or there is no result.
+With `--overhead` the fleet alone runs, one trial at a time: what lies between its trials.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import harness
+import report
+from harness import HERE, BenchmarkError, Command, Row
+
+COMMON = ("ppo", "--env", "CartPole-v1", "--envs", "8", "--n-steps", "256", "--no-tensorboard",
+          "--checkpoint-every", "0")  # fmt: skip
+CACHE = HERE / "runs" / "fleet" / "cache"
+ENV = {"JAX_COMPILATION_CACHE_DIR": str(CACHE / "xla"), "XDG_CACHE_HOME": str(CACHE)}
+
+
+def settings(args: argparse.Namespace) -> list[str]:
+    """What both sides train."""
+    steps = str(args.steps)
+    words = [*COMMON, "--steps", steps, "--eval-every", steps]
+    return [*words, "--env-backend", "device"] if args.backend == "device" else words
+
+
+def loop(args: argparse.Namespace, number: int) -> Command:
+    """One `flatout train` after another."""
+    folder = HERE / "runs" / "fleet" / f"loop-{args.backend}-{number}"
+    train = shlex.join([harness.flatout(args), "train", *settings(args), "--quiet"])
+    text = (
+        f"for seed in $(seq 0 {args.trials - 1}); do {train} --seed $seed "
+        f"--run-dir {shlex.quote(str(folder))}/seed=$seed || exit 1; done; echo '{{}}'"
+    )
+    return Command(["bash", "-c", text], ENV, folder)
+
+
+def fleet(args: argparse.Namespace, number: int, *more: str) -> Command:
+    """The same trials as a fleet."""
+    folder = HERE / "runs" / "fleet" / f"fleet-{args.backend}-{number}"
+    argv = [harness.flatout(args), "fleet", *settings(args), "--seeds", str(args.trials),
+            "--run-dir", str(folder), "--json", *more]  # fmt: skip
+    return Command(argv, ENV, folder, done(args))
+
+
+def done(args: argparse.Namespace) -> Any:
+    """Refuses a fleet that did other work than the loop."""
+
+    def check(command: Command, row: Row) -> Row:
+        assert command.run_dir is not None
+        paths = [path.parent for path in command.run_dir.rglob("summary.json")]
+        summaries = [json.loads((path / "summary.json").read_text()) for path in paths]
+        if len(paths) != args.trials or any(one["steps"] < args.steps for one in summaries):
+            raise BenchmarkError(f"{len(paths)} of {args.trials} trials are whole.")
+        other = Path(str(command.run_dir).replace("fleet-", "loop-"))
+        if args.backend == "host" and other.is_dir() and not args.overhead:
+            for path in paths:
+                if parameters(path) != parameters(other / path.name):
+                    raise BenchmarkError(f"{path.name} learned something else than alone.")
+        kept = {name: row[name] for name in ("at_once", "rates", "each_mb")}
+        return kept | {"trials_s": sum(one["wall_s"] for one in summaries)}
+
+    return check
+
+
+def parameters(path: Path) -> dict[str, bytes]:
+    from safetensors.numpy import load_file
+
+    return {name: a.tobytes() for name, a in load_file(path / "params.safetensors").items()}
+
+
+def warm_up(args: argparse.Namespace) -> None:
+    """Fill the cache of compiled programs."""
+    for make in (loop, fleet):
+        few = argparse.Namespace(**{**vars(args), "trials": 1 if make is loop else 2})
+        few.overhead = True
+        made = make(few, 99)
+        harness.json_of(harness.run_child(made.argv, made.env), "warming up")
+
+
+def benchmark(args: argparse.Namespace) -> None:
+    """Run the rounds and write the section."""
+    used = {"trials": args.trials, "steps": args.steps, "backend": args.backend}
+    name = f"fleet_{args.backend}" + ("_overhead" if args.overhead else "")
+    store = harness.Store(name, used, args)
+    warm_up(args)
+    if args.overhead:
+        rows = store.alternate({"fleet": lambda n: fleet(args, n, "--at-once", "1", "--strategy",
+                                                         "apart")}, range(args.seeds))  # fmt: skip
+        shares = [1.0 - row["result"]["trials_s"] / row["wall_s"] for row in rows["fleet"]]
+        body = (
+            f"## Fleet: what lies between {args.trials} trials\n\n"
+            f"{report.spread([100 * share for share in shares])} % of the time, one at a time, the "
+            "start of the fleet and of its process included.\n"
+        )
+    else:
+        rows = store.alternate({"loop": lambda n: loop(args, n), "fleet": lambda n: fleet(args, n)},
+                               range(args.seeds))  # fmt: skip
+        seconds = {side: [row["wall_s"] for row in some] for side, some in rows.items()}
+        ratios = report.per_round(seconds["loop"], seconds["fleet"])
+        counts = sorted({row["result"]["at_once"] for row in rows["fleet"]})
+        body = f"## Fleet: {args.trials} trials, environments on the {args.backend}\n\n" + (
+            report.table(
+                ["side", "seconds", "times as fast"],
+                [["shell loop over `flatout train`", report.spread(seconds["loop"], 1), "1"],
+                 ["`flatout fleet`", report.spread(seconds["fleet"], 1), report.spread(ratios)]],
+            ) + f"\n\nAt a time, as measured: {', '.join(map(str, counts))}.\n"
+        )  # fmt: skip
+    report.write_section(args, name, f"{body}\n{report.provenance(args, rows)}")
+
+
+if __name__ == "__main__":
+    made = harness.parser(__doc__, seeds=3)
+    made.add_argument("--trials", type=int, default=32)
+    made.add_argument("--steps", type=int, default=400_000, help="of each trial: about 20 s")
+    made.add_argument("--backend", choices=("host", "device"), default="host")
+    made.add_argument("--overhead", action="store_true", help="what lies between trials")
+    harness.main(benchmark, made.parse_args())
