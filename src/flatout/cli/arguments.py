@@ -153,7 +153,7 @@ def train_config(
     """Read `train`'s arguments: the settings, and whether a run is resumed.
 
     Args:
-        common: a file's name and the settings that it holds, instead of ``--config``.
+        common: another file's name and the settings that it holds, over ``--config``.
 
     Raises:
         UsageError: what is wrong with them.
@@ -179,9 +179,9 @@ def train_config(
     if resumed is None:
         layers = [] if source is None else [_settings_before(source, Consent(typed, trust))]
         layers += [] if preset is None else [load_preset(preset)]
-        if file is not None:
-            common = f"--config {file}", load_file(file)
-        layers += [] if common is None else [_file_settings(*common, typed, trust)]
+        files = [] if file is None else [(f"--config {file}", load_file(file))]
+        files += [] if common is None else [common]
+        layers += [_file_settings(*one, typed, trust) for one in files]
         algorithm = _algorithm(named, layers, argv)
     else:
         for flag, value in (("--preset", preset), ("--config", file)):

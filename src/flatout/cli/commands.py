@@ -74,7 +74,7 @@ def dispatch(argv: list[str]) -> int:
         "compare": _command("runs", "compare"),
         "report": _command("runs", "report"),
         "scale": _command("scale", "scale"),
-        "fleet": _command("fleet", "fleet"),
+        "fleet": _command("fleet", "fleet", stops=True),
         "devices": _command("devices", "devices"),
     }
     if not argv or argv[0] in ("-h", "--help", "help"):
@@ -182,9 +182,9 @@ def _process_age() -> float:
         return 0.0
 
 
-def _command(module: str, name: str) -> Callable[[list[str]], int]:
+def _command(module: str, name: str, stops: bool = False) -> Callable[[list[str]], int]:
     """A command whose module is imported on use, and which a signal ends at once, what it has
-    opened being closed first."""
+    opened being closed first; one that `stops` is given the signals instead."""
 
     def run(argv: list[str]) -> int:
         from flatout.output import leave
@@ -192,7 +192,12 @@ def _command(module: str, name: str) -> Callable[[list[str]], int]:
 
         if not faulthandler.is_enabled():  # what crashes, or blocks for ever, says where
             faulthandler.enable(file=2, all_threads=False)
-        with Interrupts(leave) as interrupts, interrupts.discardable():
-            return getattr(importlib.import_module(f"flatout.cli.{module}"), name)(argv)
+        with Interrupts(leave) as interrupts:
+            if stops:
+                return getattr(importlib.import_module(f"flatout.cli.{module}"), name)(
+                    argv, interrupts
+                )
+            with interrupts.discardable():
+                return getattr(importlib.import_module(f"flatout.cli.{module}"), name)(argv)
 
     return run

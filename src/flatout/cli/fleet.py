@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flatout.cli.arguments import take, take_all, train_config
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import with_run
-from flatout.errors import Interrupt, UsageError
+from flatout.errors import UsageError
 from flatout.fleet.sweep import plan
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from flatout.fleet.sweep.slots import Slots
     from flatout.hardware.inventory import Hardware
+    from flatout.run.interrupts import Interrupts
 
 HELP = """\
 usage: flatout fleet SWEEP.toml [--run-dir DIR] [settings of train]
@@ -67,8 +68,12 @@ class Sweep:
         return [one for group in self.groups for one in plan.trials(self.base, group, self.seeds)]
 
 
-def fleet(argv: list[str]) -> int:
-    """Run the command; returns the exit code."""
+def fleet(argv: list[str], interrupts: Interrupts) -> int:
+    """Run the command; returns the exit code.
+
+    Args:
+        interrupts: a signal lets every trial save what it has.
+    """
     if not argv or any(word in argv for word in ("-h", "--help")):
         print(HELP, end="")
         return 0 if argv else 2
@@ -102,14 +107,16 @@ def fleet(argv: list[str]) -> int:
     console, hardware = Console(stderr=as_json), inventory()
     sweep = None
     if resumed is None:
-        sweep = _new(argv)
+        with interrupts.discardable():
+            sweep = _new(argv)
         add_here(sweep.path)  # trials import what this process would
         sweep.strategy = strategy or "auto"
         parts = len(hardware.usable_gpus) if _on_gpu(sweep.base) else 0
         parts = parts or hardware.cores
         sweep.populations = {} if strategy == "apart" else plan.populations(sweep.trials, parts)
         if dry:
-            return _dry(sweep, hardware, at_once, console)
+            with interrupts.discardable():
+                return _dry(sweep, hardware, at_once, console)
         folder = Folder(sweep.path, False)
     else:
         keep_out(Path(resumed))
@@ -121,12 +128,17 @@ def fleet(argv: list[str]) -> int:
         else:
             folder.save(sweep.base, sweep.seeds, sweep.groups, sweep.strategy, sweep.populations)
         if dry:
-            return _dry(sweep, hardware, at_once, console)
-        return _run(sweep, folder.descriptor, hardware, at_once, console, quiet, as_json, html)
+            with interrupts.discardable():
+                return _dry(sweep, hardware, at_once, console)
+        return _run(
+            sweep, folder.descriptor, hardware, at_once, console, quiet, as_json, html, interrupts
+        )
 
 
 def _new(argv: list[str]) -> Sweep:
     """What the words of a new fleet mean."""
+    if any(word.partition("=")[0] == "--from" for word in argv):
+        raise UsageError("--from starts one run; leave it out of a sweep.")
     words, argv = take_all(argv, "--grid")
     count, argv = take(argv, "--seeds")
     sections, where, common = dict[str, Any](), "--grid", None
@@ -185,7 +197,7 @@ def _on_gpu(base: TrainConfig) -> bool:
 
 def _run(
     sweep: Sweep, lock: int, hardware: Hardware, at_once: str | None, console: Console,
-    quiet: bool, as_json: bool, html: str | None,
+    quiet: bool, as_json: bool, html: str | None, interrupts: Interrupts,
 ) -> int:  # fmt: skip
     """Train all of it, and show it."""
     from flatout.cli.fleet_screen import Screen, result
@@ -200,21 +212,20 @@ def _run(
         sweep.path, sweep.base, sweep.seeds, plan.Fixed(sweep.groups), local, slots,
         sweep.populations, sweep.strategy,
     )  # fmt: skip
-    screen, signum = Screen(made, console, quiet), None
+    screen = Screen(made, console, quiet)
     if hardware.usable_gpus and _on_gpu(sweep.base):
         screen.note(engine.mps_words())
     try:
         local.warm(min(slots.cores, slots.most))
-        made.run(screen.look)
-    except Interrupt as stop:
-        signum = stop.signum
-        screen.note("stopping: every trial saves its last iteration's boundary")
-        made.stop(engine.wait_until)
+        made.run(screen.look, lambda: interrupts.signum is not None)
+        if interrupts.signum is not None:
+            screen.note("stopping: every trial saves its last iteration's boundary")
+            made.stop()
     finally:
         local.close()
         screen.close()
     keep(made, hardware)
-    return result(made, console, as_json, html, signum)
+    return result(made, console, as_json, html, interrupts.signum)
 
 
 def _dry(sweep: Sweep, hardware: Hardware, at_once: str | None, console: Console) -> int:

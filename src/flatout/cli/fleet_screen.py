@@ -105,7 +105,7 @@ def _running(fleet: Fleet) -> Table:
         mean = "" if state.mean is None else f"{state.mean:,.1f}"
         left = max(state.trial.steps - state.steps, 0)
         made.add_row(
-            printable(state.trial.name), f"{state.steps / state.trial.steps:.0%}", mean,
+            printable(state.trial.name), f"{min(state.steps / state.trial.steps, 1.0):.0%}", mean,
             f"{state.rate:,.0f}", clock(left / state.rate) if state.rate else "", state.busy,
         )  # fmt: skip
     if len(found) > SHOWN:

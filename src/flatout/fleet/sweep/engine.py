@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import selectors
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -18,9 +18,6 @@ from typing import Any, Protocol
 from flatout.fleet.sweep.plan import Trial
 from flatout.storage.last_words import out_of_memory_kills
 from flatout.storage.trust import child_variables
-
-STOP_S = 60.0
-"""How long a run that is asked to stop may take to save its last boundary."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +71,9 @@ class Worker:
     """A child process (`flatout.fleet.sweep.worker`) and its job."""
 
     def __init__(self, variables: Mapping[str, str], keeps: int) -> None:
+        given = child_variables()
         if "XLA_CLIENT_MEM_FRACTION" in variables:  # the older name beside it is an error
-            dropped = {"XLA_PYTHON_CLIENT_MEM_FRACTION"}
-        else:
-            dropped = set[str]()
-        given = {k: v for k, v in child_variables().items() if k not in dropped}
+            given.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "flatout.fleet.sweep.worker"], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=[keeps],
@@ -137,22 +132,23 @@ class Local:
     def warm(self, count: int) -> None:
         """Have so many processes, which import while there is nothing to do yet."""
         for place in range(count):
-            if place not in self._workers:
-                made = Worker(self._cards[place % len(self._cards)], self._keeps)
-                self._workers[place] = made
-                self._selector.register(made.process.stdout, selectors.EVENT_READ, place)  # type: ignore[arg-type]
+            self._open(place)
+
+    def _open(self, place: int) -> Worker:
+        if place not in self._workers:
+            made = Worker(self._cards[place % len(self._cards)], self._keeps)
+            assert made.process.stdout is not None
+            self._selector.register(made.process.stdout, selectors.EVENT_READ, place)
+            self._workers[place] = made
+        return self._workers[place]
 
     def start(self, job: Job) -> None:
-        for place in range(len(self._workers) + 1):
-            worker = self._workers.get(place)
-            if worker is not None and worker.job is not None:
-                continue
-            if worker is not None and worker.devices not in (None, job.devices):
-                self._remove(place)
-            if place not in self._workers:
-                self.warm(place + 1)
-            self._workers[place].give(job)
-            return
+        idle = [place for place, worker in self._workers.items() if worker.job is None]
+        fit = [p for p in idle if self._workers[p].devices in (None, job.devices)]
+        if idle and not fit:
+            self._remove(idle[0])
+        place = fit[0] if fit else next(n for n in itertools.count() if n not in self._workers)
+        self._open(place).give(job)
 
     def poll(self, timeout_s: float) -> list[Mapping[str, Any]]:
         events = list[Mapping[str, Any]]()
@@ -239,14 +235,3 @@ def mps_words() -> str:
         "trials that share a card take turns; NVIDIA MPS would let small ones compute side by side "
         "(nvidia-cuda-mps-control -d)"
     )
-
-
-def wait_until(engine: Engine, jobs: set[str]) -> list[Mapping[str, Any]]:
-    """Wait for jobs that were asked to stop; what they said meanwhile."""
-    heard = list[Mapping[str, Any]]()
-    until = time.monotonic() + STOP_S
-    while jobs and time.monotonic() < until:
-        events = engine.poll(0.2)
-        jobs -= {str(event["done"]) for event in events if "done" in event}
-        heard += events
-    return heard

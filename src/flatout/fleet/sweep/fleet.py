@@ -32,9 +32,12 @@ MOST_PLAN = 1 << 26
 WAIT_S = 5.0
 """Processes of a fleet that was killed end within this time."""
 
+STOP_S = 60.0
+"""A run that is asked to stop may take so long to save its last boundary."""
+
 LOOK_S = 0.25
 
-WAITING, RUNNING, DONE, FAILED, PRUNED = "waiting", "running", "done", "failed", "pruned"
+WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
 
 
 @dataclass
@@ -43,7 +46,7 @@ class State:
 
     Attributes:
         path: its run folder.
-        state: one of the five words above.
+        state: one of the four words above.
         mean: return of its last episodes.
         rate: steps per second, of late.
         busy: what takes most of its time.
@@ -216,14 +219,15 @@ class Fleet:
     _told: set[str] = field(default_factory=set[str])
     _past: int = 0  # steps of jobs that are done
 
-    def run(self, show: Callable[[], None]) -> None:
+    def run(self, show: Callable[[], None], stopped: Callable[[], bool] = lambda: False) -> None:
         """Train all of it; trials that fail end by themselves.
 
         Args:
             show: called a few times a second.
+            stopped: whether to return early, before `stop`.
         """
         self._ask()
-        while self._jobs or self._waiting:
+        while (self._jobs or self._waiting) and not stopped():
             self._fill()
             for event in self.engine.poll(LOOK_S):
                 self._take(event)
@@ -234,13 +238,15 @@ class Fleet:
             self._ask()
             show()
 
-    def stop(self, wait: Callable[[Engine, set[str]], list[Mapping[str, Any]]]) -> None:
+    def stop(self) -> None:
         """Let all that runs save its last boundary."""
         self._waiting.clear()
         for name in self._jobs:
             self.engine.stop(name)
-        for event in wait(self.engine, set(self._jobs)):
-            self._take(event)
+        until = time.monotonic() + STOP_S
+        while self._jobs and time.monotonic() < until:
+            for event in self.engine.poll(LOOK_S):
+                self._take(event)
 
     def add(self, group: Group) -> None:
         """Know a group's trials, with what their folders tell."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +60,10 @@ def tried(trial: Trial, engine: Engine) -> Known:
     Raises:
         FlatoutError: it fails, with its sentence.
     """
-    with tempfile.TemporaryDirectory(prefix="flatout-fleet-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="flatout-fleet-") as folder,
+        closing(engine),  # before the folder goes
+    ):
         state, each, until = State(trial, Path(folder)), 0.0, time.monotonic() + TRY_S
         began: tuple[float, int] | None = None
         state.begin(time.monotonic())
@@ -77,7 +81,6 @@ def tried(trial: Trial, engine: Engine) -> Known:
                         began = now, state.steps
             if began is not None and now - began[0] > 2 * LOOK_S:
                 until = 0.0
-        engine.close()
         if began is None or state.steps == began[1]:
             return Known(each_mb=each)
         return Known(1, (state.steps - began[1]) / (time.monotonic() - began[0]), each)

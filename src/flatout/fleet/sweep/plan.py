@@ -74,10 +74,6 @@ class Study(Protocol):
         """A group has ended; None: none of its trials did."""
         ...
 
-    def prune(self, group: str, step: int, objective: float) -> bool:
-        """Whether a group that has come so far is to be given up."""
-        ...
-
 
 class Fixed:
     """The study of configurations that are known beforehand."""
@@ -91,9 +87,6 @@ class Fixed:
 
     def tell(self, group: str, objective: float | None) -> None:
         pass
-
-    def prune(self, group: str, step: int, objective: float) -> bool:
-        return False
 
 
 def read(file: Path) -> dict[str, Any]:

@@ -23,6 +23,9 @@ from flatout.fleet.sweep.plan import Trial
 from flatout.run.interrupts import Interrupts
 from flatout.run.progress import Display, Progress
 
+RESERVED_MB, PER_CORE_MB = 1024, 32
+"""Memory that libraries and threads ask for and do not use: it counts against no cap."""
+
 TELL_S = 0.5
 """Seconds between two reports of a trial's progress."""
 
@@ -95,25 +98,27 @@ def _do(
 ) -> None:
     """Train a job's trials."""
     found = [Trial(**values) for values in job["trials"]]
-    cap = job["cap_mb"]
-    most = resource.RLIM_INFINITY if cap is None else int(cap) << 20
+    cap, most = job["cap_mb"], resource.RLIM_INFINITY
+    if cap is not None:
+        most = int(cap + RESERVED_MB + PER_CORE_MB * (os.cpu_count() or 1)) << 20
     resource.setrlimit(resource.RLIMIT_DATA, (most, resource.RLIM_INFINITY))
     try:
         if job["population"]:
             _population(found, Path(job["folder"]), job["strategy"], tell, interrupts)
         else:
             _lone(found[0], Path(job["folder"]), tell, interrupts, programs)
-    except (FlatoutError, MemoryError, RuntimeError) as error:
-        kind, text = _kind(error), str(error)
-        if not isinstance(error, FlatoutError):
-            text = (
-                "out of memory; lower --envs, --buffer-size or the network's size, or raise "
-                "memory=."
-                if kind == ROOM
-                else f"{type(error).__name__}: {one_line(error)}"
-            )
-        for trial in found:
-            tell(trial=trial.name, error=text, kind=kind)
+    except FlatoutError as error:
+        _failed(found, str(error), _kind(error), tell)
+    except Exception as error:  # a full memory, or a defect, which is the trial's end alone
+        text = f"{type(error).__name__}: {one_line(error)}"
+        if (kind := _kind(error)) == ROOM:
+            text = "out of memory; lower --envs, --buffer-size or the network's size."
+        _failed(found, text, kind, tell)
+
+
+def _failed(found: list[Trial], text: str, kind: str, tell: Tell) -> None:
+    for trial in found:
+        tell(trial=trial.name, error=text, kind=kind)
 
 
 def _kind(error: Exception) -> str:
