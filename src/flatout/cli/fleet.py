@@ -186,7 +186,8 @@ def _slots(sweep: Sweep, hardware: Hardware, at_once: str | None) -> Slots:
     before = 0 if sweep.populations else known(sweep.base, hardware).at_once
     if at_once is not None:
         most = before = int(at_once)
-    return Slots(min(most, jobs), fewest, hardware.memory_available_mb, before)
+    free = hardware.memory_available_mb
+    return Slots(min(most, jobs), fewest, free, before, asked=at_once is not None)
 
 
 def _on_gpu(base: TrainConfig) -> bool:

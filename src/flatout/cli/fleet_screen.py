@@ -141,12 +141,12 @@ def _report(fleet: Fleet) -> Report | None:
         name or "as given": [state.path for state in states if state.state == DONE]
         for name, states in fleet.groups.items()
     }
-    score = "eval" if fleet.base.run.eval_every else "return"
+    score = "eval" if fleet.base.run.eval_every and fleet.base.hyper.acts else "return"
+    done = {name: paths for name, paths in done.items() if paths}
     try:
-        return of_groups(
-            {name: paths for name, paths in done.items() if paths}, Asked("end", score)
-        )
-    except UsageError:
+        return of_groups(done, Asked("end", score)) if done else None
+    except UsageError as error:  # no episode has ended, for example
+        say(error)
         return None
 
 

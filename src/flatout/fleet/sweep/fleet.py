@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,19 +119,36 @@ class Folder:
         with writing(f"the fleet's folder {path}"):
             path.mkdir(parents=True, exist_ok=True)
             self._lock = nofollow.open_stream(path / LOCK, nofollow.CHANGE)
-        until = time.monotonic() + (WAIT_S if resume else 0.0)
+        began = time.monotonic()
         while True:  # the kernel releases it when the last of a killed fleet's processes has ended
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError:
-                if time.monotonic() > until:
+                # One that was just killed may not be buried yet.
+                if time.monotonic() - began > (1.0 if self._holder_lives() else WAIT_S):
                     self._lock.close()
                     raise FlatoutError(
                         f"the fleet's folder {path} is in use by another fleet; wait for it, or "
                         "choose another --run-dir."
                     ) from None
                 time.sleep(0.05)
+        with writing(path / LOCK):
+            self._lock.seek(0)
+            self._lock.truncate()
+            self._lock.write(str(os.getpid()).encode())
+            self._lock.flush()
+
+    def _holder_lives(self) -> bool:
+        """Whether the fleet that took the lock still runs, not only what it has started."""
+        self._lock.seek(0)
+        try:
+            os.kill(int(self._lock.read(20)), 0)
+        except (ValueError, ProcessLookupError):
+            return False
+        except OSError:  # another user's
+            return True
+        return True
 
     @property
     def descriptor(self) -> int:

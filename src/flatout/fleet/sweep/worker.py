@@ -133,6 +133,7 @@ def _lone(
     """Train one trial, or go on with it."""
     from flatout.learner.programs import Programs
     from flatout.run.trainer import Trainer
+    from flatout.storage.checkpoint import checkpoints
     from flatout.storage.run_folder import RunFolder, load_config
     from flatout.storage.trust import Consent
 
@@ -150,6 +151,8 @@ def _lone(
         programs.clear()
         programs[shape] = Programs(several=True)
     with closing(RunFolder(path, resume)) as folder:
+        if resume and not checkpoints(folder.checkpoints):  # its disk was full, say: begin again
+            folder.empty()
         try:
             trainer = Trainer(
                 config, folder=folder, resume=resume, display=Telling(trial.name, tell),
