@@ -144,7 +144,7 @@ class Folder:
         self._lock.seek(0)
         try:
             os.kill(int(self._lock.read(20)), 0)
-        except (ValueError, ProcessLookupError):
+        except (ValueError, OverflowError, ProcessLookupError):
             return False
         except OSError:  # another user's
             return True
