@@ -96,7 +96,7 @@ class Learner:
             )  # fmt: skip
             with product_precision(self.device, self.precision):
                 lowered = program.lower(self._leaf_shapes, device_state, inputs, self.key, self.hp)
-                self._programs[signature] = lowered.compile()
+                self._programs[signature] = backend.compiled(lowered, self.device)
         return self._programs[signature]
 
     def start(self) -> None:

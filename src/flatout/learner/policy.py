@@ -10,7 +10,7 @@ import numpy as np
 
 from flatout.algorithms.base import Algorithm, wrap_key
 from flatout.algorithms.parallel.packing import Bundle, OutputLayout
-from flatout.hardware.backend import product_precision
+from flatout.hardware.backend import compiled, product_precision
 from flatout.spans import Spans
 from flatout.types import Device, ObservationSpec
 
@@ -71,10 +71,11 @@ class Policy:
         with product_precision(self.device, self._precision):
             if self._key is None:
                 program = jax.jit(self._greedy, in_shardings=on, out_shardings=on)
-                self._act = program.lower(params, obs).compile()
+                self._act = compiled(program.lower(params, obs), self.device)
                 return
             program = jax.jit(self._explore, in_shardings=on, out_shardings=on)
-            self._act = program.lower(params, obs, draws, np.int32(0)).compile()
+            lowered = program.lower(params, obs, draws, np.int32(0))
+            self._act = compiled(lowered, self.device)
             drawing = jax.jit(self._draw, in_shardings=on, out_shardings=on)
             self._draws = drawing.lower(self._key, np.int32(0), np.int32(0)).compile()
         # On the device in advance: passing a number at each step costs time.

@@ -12,7 +12,7 @@ import numpy as np
 from flatout.algorithms.parallel.packing import Bundle
 from flatout.buffers.arrays import FINALS, arrays_of, with_arrays
 from flatout.errors import CheckpointError, EnvironmentFailure
-from flatout.hardware.backend import product_precision
+from flatout.hardware.backend import compiled, product_precision
 from flatout.samplers.base import ENVIRONMENTS, Sampler
 from flatout.samplers.rollout import Rollout
 from flatout.samplers.rollout_state import Ends, RolloutState
@@ -70,7 +70,7 @@ class DeviceSampler(Sampler):
         with product_precision(self._device, self._precision):
             program = jax.jit(self._collect, in_shardings=on, out_shardings=on)
             lowered = program.lower(self._bundle.shapes, self.all_shapes, self.act_key)
-            self._program = lowered.compile()
+            self._program = compiled(lowered, self._device)
 
     @property
     def all_shapes(self) -> RolloutState:

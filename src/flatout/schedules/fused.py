@@ -15,7 +15,7 @@ import numpy as np
 
 from flatout.algorithms.base import shapes_of
 from flatout.errors import CheckpointError
-from flatout.hardware.backend import product_precision
+from flatout.hardware.backend import compiled, product_precision
 from flatout.learner.memory import size_mb
 from flatout.learner.programs import Programs
 from flatout.samplers.device import DeviceSampler, ended, infos, side_by_side
@@ -113,7 +113,8 @@ class FusedSchedule(Schedule):
             (carried, TOLD, None, None, 0, None, None), (carried, TOLD), donate=(1,),
         )  # fmt: skip
         with product_precision(learner.device, learner.precision):
-            return program.lower(carry, self.empty(), np.int32(0), *self.keys).compile()
+            lowered = program.lower(carry, self.empty(), np.int32(0), *self.keys)
+            return compiled(lowered, learner.device)
 
     # --- The program --------------------------------------------------------------------------
 

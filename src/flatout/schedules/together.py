@@ -19,7 +19,7 @@ import numpy as np
 
 from flatout.algorithms.base import shapes_of
 from flatout.errors import CheckpointError, Interrupt
-from flatout.hardware.backend import product_precision
+from flatout.hardware.backend import compiled, product_precision
 from flatout.storage import checkpoint
 from flatout.storage.joint import Joint, Saved
 from flatout.types import Snapshot
@@ -285,4 +285,4 @@ class Together:
         with product_precision(learner.device, learner.precision):
             jitted = jax.jit(program, in_shardings=on, out_shardings=on, donate_argnums=(1,))
             shapes = shapes_of(whole), shapes_of(self._room(schedule, len(keys[0])))
-            return jitted.lower(*shapes, np.int32(0), *keys).compile()
+            return compiled(jitted.lower(*shapes, np.int32(0), *keys), learner.device)
