@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -18,10 +19,10 @@ import numpy as np
 
 from flatout.algorithms.base import Algorithm, RolloutSpec, wrap_key
 from flatout.algorithms.common.randomness import hashes
-from flatout.algorithms.parallel.packing import OutputLayout
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.check import select
-from flatout.samplers.rollout_state import Ends, Pool, RolloutState, least_truncation
+from flatout.samplers.rollout_rows import Rows, Writer, coded
+from flatout.samplers.rollout_state import Ends, Pool, RolloutState
 from flatout.types import Array, Trajectory
 
 FEW = 64
@@ -56,6 +57,10 @@ class Rollout:
     num_envs: int
     sign: bool = False
     shared: Callable[[jax.Array], jax.Array] = lambda flag: flag
+
+    @cached_property
+    def _writer(self) -> Writer:
+        return Writer(self.env, self.algorithm, self.spec, self.num_envs, self.sign)
 
     @property
     def size(self) -> int:
@@ -116,7 +121,7 @@ class Rollout:
             state = self._begun(state)
         noise = self._noise(key, state)
         left = jnp.full(self.num_envs, whole) if whole else None
-        carry = _Carry(state, self._rows(state, params, noise(0)), left)
+        carry = _Carry(state, self._writer.empty(state, params, noise(0)), left)
 
         def going(loop: tuple[jax.Array, _Carry]) -> jax.Array:
             t, carry = loop
@@ -138,8 +143,8 @@ class Rollout:
         # Drawing is not within the inner loop, whose steps only read the pool.
         _, carry = jax.lax.while_loop(going, play, (jnp.zeros((), jnp.int32), carry))
         state = carry.state._replace(step=state.step + horizon)
-        layout = self._layout(state, params, noise(0))
-        return *self._read(carry.rows, layout, state), state
+        layout = self._writer.layout(state, params, noise(0))
+        return *self._writer.read(carry.rows, layout, state), state
 
     # --- One step -----------------------------------------------------------------------------
 
@@ -159,12 +164,12 @@ class Rollout:
         values: Any = state.values
         if values is not None:
             values = _valued(values, extras["q_max"], active)
-        code = terminated * TERMINATED + truncated * TRUNCATED + active * VALID + length * COUNTED
+        code = coded(terminated, truncated, active, length)
         record = {"action": action, **extras, "code": code, "reward": reward, "total": total}
         if values is not None:
             record["q_mean"] = _mean(values)
-        record |= self._told(env)
-        rows = self._written(rows, t, obs, after, truncated, record)
+        record |= self._writer.told(env)
+        rows = self._writer.written(rows, t, obs, after, truncated, record)
         kept = active & ~done
         pool = state.pool
         place = pool.taken - pool.base + _before(done)
@@ -182,11 +187,6 @@ class Rollout:
             values=None if values is None else jnp.where(done[:, None], 0.0, values),
         )  # fmt: skip
         return _Carry(state, rows, None if left is None else left - done)
-
-    def _told(self, env: Any) -> dict[str, jax.Array]:
-        """What the environments would say if their episodes ended here, float32 ``[N]`` each."""
-        told = {} if self.env.info is None else jax.vmap(self.env.info)(env)
-        return {INFO + name: jnp.asarray(value, jnp.float32) for name, value in told.items()}
 
     def _noise(self, key: Array, state: RolloutState) -> Callable[[Any], Any]:
         """What acting draws in step t of the trajectory."""
@@ -223,118 +223,12 @@ class Rollout:
             pool=pool._replace(taken=pool.taken + begun.sum(dtype=jnp.int32)),
         )  # fmt: skip
 
-    # --- What is written down -----------------------------------------------------------------
-
-    def _rows(self, state: RolloutState, params: Any, draw: Any) -> _Rows:
-        """Empty arrays for T steps."""
-        steps, n, chunks = self.spec.horizon, self.num_envs, self.spec.chunks
-        words = self._layout(state, params, draw).words
-        small = (
-            None if _in_words(state.obs) else jnp.zeros((steps, *state.obs.shape), state.obs.dtype)
-        )
-        finals = jnp.zeros((chunks, *state.obs.shape), state.obs.dtype)
-        places = jnp.full((chunks, n), steps * n, jnp.int32)
-        cut = jnp.zeros(n, jnp.int32) if chunks > 1 else None
-        return _Rows(jnp.zeros((steps, words), jnp.uint32), small, finals, places, cut)
-
-    def _layout(self, state: RolloutState, params: Any, draw: Any) -> OutputLayout:
-        """How one step's record reads."""
-        action, _, extras = jax.eval_shape(self.algorithm.act, params, state.obs, (), draw)
-        obs = {"obs": state.obs} if _in_words(state.obs) else {}
-        counts, totals = state.length, state.total
-        mean = {"q_mean": totals} if "q_max" in extras else {}
-        told = jax.eval_shape(self._told, state.env)
-        record = {"code": counts, "reward": totals, "total": totals, **mean, **told, **obs}
-        return OutputLayout({"action": action, **extras} | record)
-
-    def _written(
-        self, rows: _Rows, t: jax.Array, obs: jax.Array, after: jax.Array, truncated: jax.Array,
-        record: dict[str, jax.Array],
-    ) -> _Rows:  # fmt: skip
-        """The rows with step t's: one array, for each write costs as much as some arithmetic."""
-
-        def put(array: jax.Array, row: jax.Array) -> jax.Array:
-            return jax.lax.dynamic_update_index_in_dim(array, row, t, 0)
-
-        small = None if rows.small is None else put(rows.small, obs)
-        if rows.small is None:
-            record = record | {"obs": obs}
-        rows = rows._replace(words=put(rows.words, OutputLayout.pack(record)), small=small)
-        if not least_truncation(self.env):
-            return rows
-        finals, places, cut = rows.finals, rows.places, rows.cut
-        envs = jnp.arange(self.num_envs)
-        at = t * self.num_envs + envs
-        if len(finals) > 2:  # most are not written
-            assert cut is not None
-            slot = jnp.where(truncated, cut, len(finals))
-            finals = finals.at[slot, envs].set(after, mode="drop")
-            places = places.at[slot, envs].set(at, mode="drop")
-        else:
-            chosen: Any = truncated[None]
-            if cut is not None:
-                chosen &= cut == jnp.arange(len(finals))[:, None]
-            finals, places = select(chosen, after[None], finals), jnp.where(chosen, at, places)
-        cut = None if cut is None else cut + truncated
-        return rows._replace(finals=finals, places=places, cut=cut)
-
-    def _read(
-        self, rows: _Rows, layout: OutputLayout, state: RolloutState
-    ) -> tuple[Trajectory, Ends]:
-        """What was written."""
-        read = layout.unpack(rows.words)
-        code, rewards, total = (read.pop(name) for name in ("code", "reward", "total"))
-        obs = read.pop("obs") if rows.small is None else rows.small
-        mean = read.pop("q_mean", jnp.full((1, 1), jnp.nan))
-        told = {n.removeprefix(INFO): read.pop(n) for n in list(read) if n.startswith(INFO)}
-        terminated, truncated = (code & TERMINATED) > 0, (code & TRUNCATED) > 0
-        ended, valid = terminated | truncated, (code & VALID) > 0
-        finite = jnp.isfinite(jnp.where(valid, rewards, 0.0)).all()
-        for seen in (obs, state.obs, rows.finals):
-            if jnp.issubdtype(seen.dtype, jnp.floating):
-                finite &= jnp.isfinite(seen).all()
-        trajectory = Trajectory(
-            obs=obs, actions=read.pop("action"),
-            rewards=jnp.sign(rewards) if self.sign else rewards,
-            terminated=terminated, truncated=truncated, last_obs=state.obs,
-            final_obs=rows.finals.reshape(-1, *rows.finals.shape[2:]),
-            final_index=rows.places.reshape(-1), extras=read,
-            valid=valid if self.spec.episodes else None,
-            ended=ended if self.spec.replayed else None,
-        )  # fmt: skip
-        ends = Ends(jnp.where(ended, code // COUNTED, 0), total, mean, finite, told)
-        return trajectory, ends
-
-
-TERMINATED, TRUNCATED, VALID, COUNTED = 1, 2, 4, 8
-"""Flags of a step, and the unit in which its episode's length is counted beside them."""
-
-INFO = "info/"
-"""Before the names of what environments say, beside what `act` returns."""
-
-
-def _in_words(obs: Any) -> bool:
-    """Whether observations are of 32 bits."""
-    return obs.dtype.itemsize == 4
-
-
-class _Rows(NamedTuple):
-    """A trajectory being written: one packed record a step ``[T, W]``, observations ``[T, N, ...]``
-    that are not of 32 bits, and final observations ``[C, N, ...]`` with their places; `cut` counts
-    those of each environment, where there may be several."""
-
-    words: Array
-    small: Array | None
-    finals: Array
-    places: Array
-    cut: Array | None
-
 
 class _Carry(NamedTuple):
     """What a step hands to the next; `left` are whole episodes still to play ``[N]``, or None."""
 
     state: RolloutState
-    rows: _Rows
+    rows: Rows
     left: Array | None
 
 

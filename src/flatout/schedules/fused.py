@@ -5,22 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import cached_property, partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.base import shapes_of
 from flatout.errors import CheckpointError
-from flatout.hardware.backend import compiled, product_precision
 from flatout.learner.memory import size_mb
 from flatout.learner.programs import Programs
 from flatout.samplers.device import DeviceSampler, ended, infos, side_by_side
 from flatout.schedules.base import Schedule
-from flatout.schedules.chunks import TOLD, Ahead, Carry, Chunk, Iteration, Told
+from flatout.schedules.chunks import Ahead, Carry, Chunk, Told
+from flatout.schedules.loop import Loop
 from flatout.schedules.together import Part
 from flatout.types import Episodes, Metrics, Snapshot
 
@@ -33,12 +29,6 @@ less: there are three of it then."""
 
 GROWTH = 8
 """A chunk is at most so many times as long as the one before: the first tell how long they take."""
-
-MOST_KEPT = 1 << 20
-"""Environment steps of one chunk, whose ends of episodes are kept until the host reads them."""
-
-MOST = 512
-"""Iterations of one chunk."""
 
 
 class FusedSchedule(Schedule):
@@ -60,121 +50,26 @@ class FusedSchedule(Schedule):
     def __init__(self, *flow: Any, programs: Programs) -> None:
         super().__init__(*flow)
         self._programs, self._together = programs, programs.together
-        # Runs of one shape trace their environments once.
-        self._sampler.shapes = programs.get("rolling", lambda: self._sampler.shapes)
+        self.loop = Loop(self.learner, self._sampler, programs)
         self._program: Any = None
         self._room: Any = None  # for what the next chunk tells
         self._ahead: Ahead | None = None
         self._asked = 1  # iterations, by the last `advance`
         self._thread = ThreadPoolExecutor(1, "chunks")
         self._runs_ahead = size_mb(self.learner.buffer.device_state()) < MOST_AHEAD_MB
-        rollout = self._sampler.rollout
-        kept = rollout.spec.horizon * rollout.num_envs * self.learner.mesh.shards
-        self._most = min(max(MOST_KEPT // kept, 1), MOST)
-        self._rows = rollout.spec.horizon
+        self._rows = self._sampler.rollout.spec.horizon
         self._carry: Carry | Part | None = None  # after the newest chunk, once there was one
         self._chunk: Chunk | None = None
         self._each_s = CHUNK_S  # seconds of an iteration
         self._last = 0  # iterations of the newest chunk
         self._looks = self._unseen = 0  # iterations between two looks at the state, and since one
 
-    @property
-    def keys(self) -> tuple[Any, ...]:
-        """What `made` takes beside the carry and the count: a run's own, which no program holds."""
-        learner = self.learner
-        return learner.key, learner.buffer.key, self._sampler.act_key, learner.hp
-
-    @property
-    def member_axes(self) -> Any:
-        """Which of what is carried each member of a population has for itself."""
-        return Carry(0, 0, self.learner.buffer.member_counts, 0)  # type: ignore[arg-type]
-
     def compile(self) -> Any:
         """Compile the program, or take the one that another run of the same shape has compiled;
         one for several members is compiled when they are there."""
         if self._together is None:
-            self._program = self._programs.get("fused", lambda: self.compiled(self.iteration))
+            self._program = self._programs.get("fused", self.loop.compiled)
         return self._program
-
-    def compiled(self, iteration: Iteration, rolling: Any = None) -> Any:
-        """Compile a loop over an iteration, or over a part of one: `made` with that.
-
-        Args:
-            rolling: shapes of what such a part carries instead of the environments.
-        """
-        learner, sampler = self.learner, self._sampler
-        store, counts = learner.buffer.device_state(), learner.buffer.counts()
-        leaves = jax.tree.leaves(learner.shapes)
-        rolling = sampler.all_shapes if rolling is None else rolling
-        carry = Carry(leaves, shapes_of(store), shapes_of(counts), rolling)
-        carried = Carry(None, 0, learner.buffer.shard_counts, 0)  # type: ignore[arg-type]
-        program = learner.mesh.program(
-            partial(self.made, iteration=iteration),
-            (carried, TOLD, None, None, 0, None, None), (carried, TOLD), donate=(1,),
-        )  # fmt: skip
-        with product_precision(learner.device, learner.precision):
-            lowered = program.lower(carry, self.empty(), np.int32(0), *self.keys)
-            return compiled(lowered, learner.device)
-
-    # --- The program --------------------------------------------------------------------------
-
-    @cached_property
-    def told(self) -> Told:
-        """Room for what a chunk's iterations tell of one shard: shapes."""
-        return self._programs.get("told", self._told_shapes)
-
-    def _told_shapes(self) -> Told:
-        sampler, most = self._sampler, self._most
-        actor = sampler.rollout.algorithm.actor_shapes
-        alone = replace(sampler.rollout, shared=lambda flag: flag)  # no axis of members here
-        _, ends, _ = jax.eval_shape(alone, actor, sampler.shapes, sampler.act_key)
-        scalars = jax.ShapeDtypeStruct((len(self.learner.buffer.metrics) + 1,), np.float32)
-        one = Told(scalars, jax.ShapeDtypeStruct((), np.int32), ends)
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((most, *leaf.shape), leaf.dtype), one)
-
-    def empty(self) -> Told:
-        """That room, of all shards."""
-        mesh, room = self.learner.mesh, self.told
-        shards = () if mesh.shards == 1 else (mesh.shards,)
-        ends = jax.tree.map(lambda leaf: np.zeros((*shards, *leaf.shape), leaf.dtype), room.ends)
-        scalars, steps = (np.zeros(leaf.shape, leaf.dtype) for leaf in room[:2])
-        return mesh.put(Told(scalars, steps, ends), TOLD)
-
-    def made(
-        self, carry: Carry, told: Told, count: jax.Array, *keys: Any,
-        iteration: Iteration | None = None,
-    ) -> tuple[Carry, Told]:  # fmt: skip
-        """`count` iterations, which write over what `told` held; `keys` as there. Pure."""
-        once = iteration or self.iteration
-
-        def body(number: jax.Array, loop: tuple[Carry, Told]) -> tuple[Carry, Told]:
-            carry, told = loop
-            carry, one = once(carry, *keys)
-
-            def put(all_: jax.Array, new: jax.Array) -> jax.Array:
-                return jax.lax.dynamic_update_index_in_dim(all_, new, number, 0)
-
-            return carry, jax.tree.map(put, told, one)
-
-        return jax.lax.fori_loop(0, count, body, (carry, told))
-
-    def iteration(
-        self, carry: Carry, key: jax.Array, buffer_key: Any, act_key: jax.Array, hp: jax.Array
-    ) -> tuple[Carry, Told]:
-        """One trajectory, and the updates that it pays for."""
-        learner, rollout = self.learner, self._sampler.rollout
-        params = learner.acting(carry.leaves, hp)
-        trajectory, ends, rolling = rollout(params, carry.rolling, act_key)
-        inputs, counts = learner.buffer.fed(trajectory, carry.counts, buffer_key)
-        leaves, store, *published = learner.learn(carry.leaves, carry.store, inputs, key, hp)
-        scalars = published[-2]
-        shards = rollout.algorithm.shards
-        steps = jnp.int32(trajectory.rewards.size * shards.count)
-        if trajectory.valid is not None:
-            steps = shards.sum(trajectory.valid.sum(dtype=jnp.int32))
-        return Carry(leaves, store, counts, rolling), Told(scalars, steps, ends)
-
-    # --- The host -----------------------------------------------------------------------------
 
     def advance(self, n: int) -> Iterator[Metrics]:
         self._asked, chunk = n, self._chunk
@@ -212,23 +107,25 @@ class FusedSchedule(Schedule):
         """Iterations of the next chunk."""
         fit = int(CHUNK_S / max(self._each_s, 1e-9))
         # A callback that looked will look again: what is made beyond that is made twice.
-        free = self._most if not self._looks else (
+        free = self.loop.most if not self._looks else (
             self._looks - self._unseen if self._unseen < self._looks else self._unseen
         )  # fmt: skip
-        return max(min(fit, GROWTH * self._last, self._most, free), 1)
+        return max(min(fit, GROWTH * self._last, self.loop.most, free), 1)
 
     def _dispatched(self, count: int) -> Chunk:
         """Make a chunk; an interrupt discards it."""
         learner = self.learner
         if self._carry is None:
-            self._carry = self.begun()
+            self._carry = self.loop.begun()
         before = self._carry
         if isinstance(before, Carry):
             learner.carry(before.leaves, before.store)
         with self._discardable(), self._spans.span("fused"):
             begin = time.perf_counter()
             if self._together is not None:
-                after, told, count = self._together.run(self._programs.member, self, before, count)
+                after, told, count = self._together.run(
+                    self._programs.member, self.loop, before, count
+                )
             elif (ahead := self._taken(before, count)) is not None:
                 (after, told), count = ahead.made.result(), ahead.length
             else:
@@ -243,15 +140,6 @@ class FusedSchedule(Schedule):
         places = np.searchsorted(iterations, np.arange(count + 1))
         self._chunk = Chunk(before, count, told, ended(ends), places, infos(ends))
         return self._chunk
-
-    def begun(self) -> Carry:
-        """What the first iteration begins with."""
-        learner, rolling = self.learner, self._sampler.rolling
-        assert rolling is not None
-        leaves, store = learner.carried
-        buffer = learner.buffer
-        counts, rolling = learner.mesh.put((buffer.counts(), rolling), (buffer.shard_counts, 0))
-        return Carry(leaves, store, counts, rolling)
 
     def _begin_ahead(self, carry: Carry) -> None:
         """Begin the chunk that will probably be asked for."""
@@ -302,14 +190,14 @@ class FusedSchedule(Schedule):
     def _first(self, chunk: Chunk) -> Carry:
         """What its first iterations, those that were taken, lead to."""
         if isinstance(chunk.before, Part):
-            return self._together.again(self, chunk.before, chunk.taken)
+            return self._together.again(self.loop, chunk.before, chunk.taken)
         return self._called(chunk.before, chunk.taken)[0]
 
     def _called(self, carry: Any, count: int) -> tuple[Carry, Told]:
         """Run the program; what it told is on the host then."""
         room, self._room = self._room, None  # it is written over
-        room = self.empty() if room is None else room
-        after, self._room = self._program(carry, room, np.int32(count), *self.keys)
+        room = self.loop.empty() if room is None else room
+        after, self._room = self._program(carry, room, np.int32(count), *self.loop.keys)
         # Copies: the memory is the next chunk's.
         scalars, steps = (np.array(np.asarray(leaf)[:count]) for leaf in self._room[:2])
         axis = int(self.learner.mesh.shards > 1)

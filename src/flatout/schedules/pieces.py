@@ -34,17 +34,17 @@ def loop(schedule: FusedSchedule, part: Iteration, rolling: Any = None) -> Calla
     Returns:
         What makes so many of them, from where the last call ended, and waits.
     """
-    carry, room = schedule.begun(), schedule.empty()
+    carry, room = schedule.loop.begun(), schedule.loop.empty()
     if rolling is not None:
         mesh = schedule.learner.mesh
         if mesh.shards > 1:
             rolling = jax.tree.map(lambda leaf: np.stack([leaf] * mesh.shards), rolling)
         carry = carry._replace(rolling=mesh.put(rolling, 0))
-    program = schedule.compiled(part, shapes_of(carry.rolling))
+    program = schedule.loop.compiled(part, shapes_of(carry.rolling))
 
     def run(count: int) -> None:
         nonlocal carry, room
-        carry, room = program(carry, room, np.int32(count), *schedule.keys)
+        carry, room = program(carry, room, np.int32(count), *schedule.loop.keys)
         jax.block_until_ready((carry, room))
 
     return run
@@ -61,7 +61,7 @@ def rollout(schedule: FusedSchedule, acts: bool = True) -> Iteration:
         trajectory, ends, rolling = plays(params, carry.rolling, act_key)
         # Nobody learns from it: what is not used would not be computed.
         used = sum(jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves(trajectory))
-        scalars = jnp.zeros(schedule.told.scalars.shape[1:])
+        scalars = jnp.zeros(schedule.loop.told.scalars.shape[1:])
         told = Told(scalars, jnp.asarray(used > 0, jnp.int32), ends)
         return carry._replace(rolling=rolling), told
 
@@ -78,7 +78,8 @@ def learning(schedule: FusedSchedule) -> Iteration:
         data = data._replace(rewards=data.rewards + TINY * parameter)
         inputs, counts = learner.buffer.fed(data, carry.counts, buffer_key)
         leaves, store, *published = learner.learn(carry.leaves, carry.store, inputs, key, hp)
-        ends = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), schedule.told.ends)
+        room = schedule.loop.told
+        ends = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), room.ends)
         told = Told(published[-2], jnp.int32(0), ends)
         return Carry(leaves, store, counts, carry.rolling), told
 

@@ -25,7 +25,7 @@ from flatout.storage.joint import Joint, Saved
 from flatout.types import Snapshot
 
 if TYPE_CHECKING:
-    from flatout.schedules.fused import FusedSchedule
+    from flatout.schedules.loop import Loop
 
 MEMBERS = "members"
 """The axis."""
@@ -89,7 +89,7 @@ class Group:
 class Request:
     """What a member asks for: so many iterations from where it is."""
 
-    schedule: FusedSchedule
+    loop: Loop
     carry: Any
     count: int
 
@@ -130,12 +130,12 @@ class Together:
                 places = {name: number for number, name in enumerate(group.names)}
                 self._slots = {places[name]: slot for name, slot in saved.slots.items()}
 
-    def run(self, member: int, schedule: FusedSchedule, carry: Any, count: int) -> Any:
+    def run(self, member: int, loop: Loop, carry: Any, count: int) -> Any:
         """One member's `carry` after a chunk, what it told, and its iterations, at most `count`.
 
         Waits until all others have asked, too.
         """
-        return self._answer(member, Request(schedule, carry, count))
+        return self._answer(member, Request(loop, carry, count))
 
     def save(self, member: int, step: int, snapshot: Snapshot) -> None:
         """Write the checkpoint of all once every member has come with its state.
@@ -164,10 +164,10 @@ class Together:
             raise answer
         return answer
 
-    def again(self, schedule: FusedSchedule, part: Part, count: int) -> Any:
+    def again(self, loop: Loop, part: Part, count: int) -> Any:
         """A member's carry after the first `count` iterations of a chunk, made once more."""
         with self._turn:
-            whole, _ = self._called(schedule, part.whole, part.keys, count)
+            whole, _ = self._called(loop, part.whole, part.keys, count)
         return replace(part, whole=whole).taken()
 
     def leave(self, member: int, error: str = "", lost: bool = False) -> None:
@@ -221,9 +221,9 @@ class Together:
     def _dispatched(self, asked: dict[int, Request]) -> dict[int, Any]:
         if (signum := self._stop()) is not None:
             return {member: Interrupt(signum) for member in asked}
-        schedule = next(iter(asked.values())).schedule
+        loop = next(iter(asked.values())).loop
         count = min(request.count for request in asked.values())
-        axes = schedule.member_axes
+        axes = loop.member_axes
         going = all(
             isinstance(r.carry, Part) and r.carry.whole is self._whole for r in asked.values()
         )
@@ -231,7 +231,7 @@ class Together:
             if self.group is None:
                 self._place(asked)
             self._gather(asked, axes)
-        whole, told = self._called(schedule, self._whole, self._keys, count)
+        whole, told = self._called(loop, self._whole, self._keys, count)
         told = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], told)
         self._whole = whole
         answers: dict[int, Any] = {}
@@ -245,7 +245,7 @@ class Together:
         """Bring the members that ask side by side; any of them fills the slots of others."""
         found = {
             self._slots[member]: (r.carry.taken() if isinstance(r.carry, Part) else r.carry,
-                                  r.schedule.keys)
+                                  r.loop.keys)
             for member, r in asked.items()
         }  # fmt: skip
         fill = next(iter(found.values()))
@@ -265,24 +265,22 @@ class Together:
         self._whole = jax.tree.map(beside, axes, *carries, is_leaf=lambda axis: axis is None)
         self._keys = jax.tree.map(lambda *each: np.stack(each), *keys)
 
-    def _called(
-        self, schedule: FusedSchedule, whole: Any, keys: tuple[Any, ...], count: int
-    ) -> Any:
+    def _called(self, loop: Loop, whole: Any, keys: tuple[Any, ...], count: int) -> Any:
         size = len(keys[0])
         if size not in self._programs:
             with self._compiling(size):
-                self._programs[size] = self._compiled(schedule, whole, keys)
-        return self._programs[size](whole, self._room(schedule, size), np.int32(count), *keys)
+                self._programs[size] = self._compiled(loop, whole, keys)
+        return self._programs[size](whole, self._room(loop, size), np.int32(count), *keys)
 
-    def _room(self, schedule: FusedSchedule, size: int) -> Any:
-        return jax.tree.map(lambda leaf: np.zeros((size, *leaf.shape), leaf.dtype), schedule.told)
+    def _room(self, loop: Loop, size: int) -> Any:
+        return jax.tree.map(lambda leaf: np.zeros((size, *leaf.shape), leaf.dtype), loop.told)
 
-    def _compiled(self, schedule: FusedSchedule, whole: Any, keys: tuple[Any, ...]) -> Any:
-        axes = schedule.member_axes
-        program = jax.vmap(schedule.made, (axes, 0, None, 0, 0, 0, 0), (axes, 0), axis_name=MEMBERS)
-        learner = schedule.learner
+    def _compiled(self, loop: Loop, whole: Any, keys: tuple[Any, ...]) -> Any:
+        axes = loop.member_axes
+        program = jax.vmap(loop.made, (axes, 0, None, 0, 0, 0, 0), (axes, 0), axis_name=MEMBERS)
+        learner = loop.learner
         on = jax.sharding.SingleDeviceSharding(learner.device)
         with product_precision(learner.device, learner.precision):
             jitted = jax.jit(program, in_shardings=on, out_shardings=on, donate_argnums=(1,))
-            shapes = shapes_of(whole), shapes_of(self._room(schedule, len(keys[0])))
+            shapes = shapes_of(whole), shapes_of(self._room(loop, len(keys[0])))
             return compiled(jitted.lower(*shapes, np.int32(0), *keys), learner.device)

@@ -1,0 +1,142 @@
+"""A trajectory as a compiled loop writes it down: one packed record a step. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from flatout.algorithms.base import Algorithm, RolloutSpec
+from flatout.algorithms.parallel.packing import OutputLayout
+from flatout.envs.device.base import DeviceEnv
+from flatout.envs.device.check import select
+from flatout.samplers.rollout_state import Ends, RolloutState, least_truncation
+from flatout.types import Array, Trajectory
+
+TERMINATED, TRUNCATED, VALID, COUNTED = 1, 2, 4, 8
+"""Flags of a step, and the unit in which its episode's length is counted beside them."""
+
+INFO = "info/"
+"""Before the names of what environments say, beside what `act` returns."""
+
+
+class Rows(NamedTuple):
+    """A trajectory being written: one packed record a step ``[T, W]``, observations ``[T, N, ...]``
+    that are not of 32 bits, and final observations ``[C, N, ...]`` with their places; `cut` counts
+    those of each environment, where there may be several."""
+
+    words: Array
+    small: Array | None
+    finals: Array
+    places: Array
+    cut: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class Writer:
+    """Writes T steps of N environments, and reads them; its arguments are as of `Rollout`."""
+
+    env: DeviceEnv
+    algorithm: Algorithm
+    spec: RolloutSpec
+    num_envs: int
+    sign: bool
+
+    def empty(self, state: RolloutState, params: Any, draw: Any) -> Rows:
+        """Empty arrays for T steps."""
+        steps, n, chunks = self.spec.horizon, self.num_envs, self.spec.chunks
+        words = self.layout(state, params, draw).words
+        small = (
+            None if _in_words(state.obs) else jnp.zeros((steps, *state.obs.shape), state.obs.dtype)
+        )
+        finals = jnp.zeros((chunks, *state.obs.shape), state.obs.dtype)
+        places = jnp.full((chunks, n), steps * n, jnp.int32)
+        cut = jnp.zeros(n, jnp.int32) if chunks > 1 else None
+        return Rows(jnp.zeros((steps, words), jnp.uint32), small, finals, places, cut)
+
+    def layout(self, state: RolloutState, params: Any, draw: Any) -> OutputLayout:
+        """How one step's record reads."""
+        action, _, extras = jax.eval_shape(self.algorithm.act, params, state.obs, (), draw)
+        obs = {"obs": state.obs} if _in_words(state.obs) else {}
+        counts, totals = state.length, state.total
+        mean = {"q_mean": totals} if "q_max" in extras else {}
+        told = jax.eval_shape(self.told, state.env)
+        record = {"code": counts, "reward": totals, "total": totals, **mean, **told, **obs}
+        return OutputLayout({"action": action, **extras} | record)
+
+    def written(
+        self, rows: Rows, t: jax.Array, obs: jax.Array, after: jax.Array, truncated: jax.Array,
+        record: dict[str, jax.Array],
+    ) -> Rows:  # fmt: skip
+        """The rows with step t's: one array, for each write costs as much as some arithmetic."""
+
+        def put(array: jax.Array, row: jax.Array) -> jax.Array:
+            return jax.lax.dynamic_update_index_in_dim(array, row, t, 0)
+
+        small = None if rows.small is None else put(rows.small, obs)
+        if rows.small is None:
+            record = record | {"obs": obs}
+        rows = rows._replace(words=put(rows.words, OutputLayout.pack(record)), small=small)
+        if not least_truncation(self.env):
+            return rows
+        finals, places, cut = rows.finals, rows.places, rows.cut
+        envs = jnp.arange(self.num_envs)
+        at = t * self.num_envs + envs
+        if len(finals) > 2:  # most are not written
+            assert cut is not None
+            slot = jnp.where(truncated, cut, len(finals))
+            finals = finals.at[slot, envs].set(after, mode="drop")
+            places = places.at[slot, envs].set(at, mode="drop")
+        else:
+            chosen: Any = truncated[None]
+            if cut is not None:
+                chosen &= cut == jnp.arange(len(finals))[:, None]
+            finals, places = select(chosen, after[None], finals), jnp.where(chosen, at, places)
+        cut = None if cut is None else cut + truncated
+        return rows._replace(finals=finals, places=places, cut=cut)
+
+    def read(
+        self, rows: Rows, layout: OutputLayout, state: RolloutState
+    ) -> tuple[Trajectory, Ends]:
+        """What was written."""
+        read = layout.unpack(rows.words)
+        code, rewards, total = (read.pop(name) for name in ("code", "reward", "total"))
+        obs = read.pop("obs") if rows.small is None else rows.small
+        mean = read.pop("q_mean", jnp.full((1, 1), jnp.nan))
+        told = {n.removeprefix(INFO): read.pop(n) for n in list(read) if n.startswith(INFO)}
+        terminated, truncated = (code & TERMINATED) > 0, (code & TRUNCATED) > 0
+        ended, valid = terminated | truncated, (code & VALID) > 0
+        finite = jnp.isfinite(jnp.where(valid, rewards, 0.0)).all()
+        for seen in (obs, state.obs, rows.finals):
+            if jnp.issubdtype(seen.dtype, jnp.floating):
+                finite &= jnp.isfinite(seen).all()
+        trajectory = Trajectory(
+            obs=obs, actions=read.pop("action"),
+            rewards=jnp.sign(rewards) if self.sign else rewards,
+            terminated=terminated, truncated=truncated, last_obs=state.obs,
+            final_obs=rows.finals.reshape(-1, *rows.finals.shape[2:]),
+            final_index=rows.places.reshape(-1), extras=read,
+            valid=valid if self.spec.episodes else None,
+            ended=ended if self.spec.replayed else None,
+        )  # fmt: skip
+        ends = Ends(jnp.where(ended, code // COUNTED, 0), total, mean, finite, told)
+        return trajectory, ends
+
+    def told(self, env: Any) -> dict[str, jax.Array]:
+        """What the environments would say if their episodes ended here, float32 ``[N]`` each."""
+        told = {} if self.env.info is None else jax.vmap(self.env.info)(env)
+        return {INFO + name: jnp.asarray(value, jnp.float32) for name, value in told.items()}
+
+
+def coded(
+    terminated: jax.Array, truncated: jax.Array, active: jax.Array, length: jax.Array
+) -> jax.Array:
+    """A step's flags and its episode's length in one number ``[N]``."""
+    return terminated * TERMINATED + truncated * TRUNCATED + active * VALID + length * COUNTED
+
+
+def _in_words(obs: Any) -> bool:
+    """Whether observations are of 32 bits."""
+    return obs.dtype.itemsize == 4

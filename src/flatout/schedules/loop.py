@@ -1,0 +1,142 @@
+"""The loop of a fused run: iterations that act, step and learn, compiled as one program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flatout.algorithms.base import shapes_of
+from flatout.hardware.backend import compiled, product_precision
+from flatout.learner.learner import Learner
+from flatout.learner.programs import Programs
+from flatout.samplers.device import DeviceSampler
+from flatout.schedules.chunks import TOLD, Carry, Iteration, Told
+
+MOST_KEPT = 1 << 20
+"""Environment steps of one chunk, whose ends of episodes are kept until the host reads them."""
+
+MOST = 512
+"""Iterations of one chunk."""
+
+
+class Loop:
+    """One run's loop; its length is given at run time.
+
+    Args:
+        learner: learns in it.
+        sampler: plays in it.
+        programs: what other runs of this shape have traced.
+
+    Attributes:
+        most: iterations of one chunk.
+    """
+
+    def __init__(self, learner: Learner, sampler: DeviceSampler, programs: Programs) -> None:
+        self.learner, self._sampler, self._programs = learner, sampler, programs
+        # Runs of one shape trace their environments once.
+        sampler.shapes = programs.get("rolling", lambda: sampler.shapes)
+        rollout = sampler.rollout
+        kept = rollout.spec.horizon * rollout.num_envs * learner.mesh.shards
+        self.most = min(max(MOST_KEPT // kept, 1), MOST)
+
+    @property
+    def keys(self) -> tuple[Any, ...]:
+        """What `made` takes beside the carry and the count: a run's own, which no program holds."""
+        learner = self.learner
+        return learner.key, learner.buffer.key, self._sampler.act_key, learner.hp
+
+    @property
+    def member_axes(self) -> Any:
+        """Which of what is carried each member of a population has for itself."""
+        return Carry(0, 0, self.learner.buffer.member_counts, 0)  # type: ignore[arg-type]
+
+    def begun(self) -> Carry:
+        """What the first iteration begins with."""
+        learner, rolling = self.learner, self._sampler.rolling
+        assert rolling is not None
+        leaves, store = learner.carried
+        buffer = learner.buffer
+        counts, rolling = learner.mesh.put((buffer.counts(), rolling), (buffer.shard_counts, 0))
+        return Carry(leaves, store, counts, rolling)
+
+    def compiled(self, iteration: Iteration | None = None, rolling: Any = None) -> Any:
+        """Compile `made`.
+
+        Args:
+            iteration: a part of one, to be made instead of the whole.
+            rolling: shapes of what such a part carries instead of the environments.
+        """
+        learner, sampler = self.learner, self._sampler
+        store, counts = learner.buffer.device_state(), learner.buffer.counts()
+        leaves = jax.tree.leaves(learner.shapes)
+        rolling = sampler.all_shapes if rolling is None else rolling
+        carry = Carry(leaves, shapes_of(store), shapes_of(counts), rolling)
+        carried = Carry(None, 0, learner.buffer.shard_counts, 0)  # type: ignore[arg-type]
+        program = learner.mesh.program(
+            partial(self.made, iteration=iteration),
+            (carried, TOLD, None, None, 0, None, None), (carried, TOLD), donate=(1,),
+        )  # fmt: skip
+        with product_precision(learner.device, learner.precision):
+            lowered = program.lower(carry, self.empty(), np.int32(0), *self.keys)
+            return compiled(lowered, learner.device)
+
+    @cached_property
+    def told(self) -> Told:
+        """Room for what a chunk's iterations tell of one shard: shapes."""
+        return self._programs.get("told", self._told_shapes)
+
+    def _told_shapes(self) -> Told:
+        sampler, most = self._sampler, self.most
+        actor = sampler.rollout.algorithm.actor_shapes
+        alone = replace(sampler.rollout, shared=lambda flag: flag)  # no axis of members here
+        _, ends, _ = jax.eval_shape(alone, actor, sampler.shapes, sampler.act_key)
+        scalars = jax.ShapeDtypeStruct((len(self.learner.buffer.metrics) + 1,), np.float32)
+        one = Told(scalars, jax.ShapeDtypeStruct((), np.int32), ends)
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((most, *leaf.shape), leaf.dtype), one)
+
+    def empty(self) -> Told:
+        """That room, of all shards."""
+        mesh, room = self.learner.mesh, self.told
+        shards = () if mesh.shards == 1 else (mesh.shards,)
+        ends = jax.tree.map(lambda leaf: np.zeros((*shards, *leaf.shape), leaf.dtype), room.ends)
+        scalars, steps = (np.zeros(leaf.shape, leaf.dtype) for leaf in room[:2])
+        return mesh.put(Told(scalars, steps, ends), TOLD)
+
+    def made(
+        self, carry: Carry, told: Told, count: jax.Array, *keys: Any,
+        iteration: Iteration | None = None,
+    ) -> tuple[Carry, Told]:  # fmt: skip
+        """`count` iterations, which write over what `told` held; `keys` as there. Pure."""
+        once = iteration or self.iteration
+
+        def body(number: jax.Array, loop: tuple[Carry, Told]) -> tuple[Carry, Told]:
+            carry, told = loop
+            carry, one = once(carry, *keys)
+
+            def put(all_: jax.Array, new: jax.Array) -> jax.Array:
+                return jax.lax.dynamic_update_index_in_dim(all_, new, number, 0)
+
+            return carry, jax.tree.map(put, told, one)
+
+        return jax.lax.fori_loop(0, count, body, (carry, told))
+
+    def iteration(
+        self, carry: Carry, key: jax.Array, buffer_key: Any, act_key: jax.Array, hp: jax.Array
+    ) -> tuple[Carry, Told]:
+        """One trajectory, and the updates that it pays for."""
+        learner, rollout = self.learner, self._sampler.rollout
+        params = learner.acting(carry.leaves, hp)
+        trajectory, ends, rolling = rollout(params, carry.rolling, act_key)
+        inputs, counts = learner.buffer.fed(trajectory, carry.counts, buffer_key)
+        leaves, store, *published = learner.learn(carry.leaves, carry.store, inputs, key, hp)
+        scalars = published[-2]
+        shards = rollout.algorithm.shards
+        steps = jnp.int32(trajectory.rewards.size * shards.count)
+        if trajectory.valid is not None:
+            steps = shards.sum(trajectory.valid.sum(dtype=jnp.int32))
+        return Carry(leaves, store, counts, rolling), Told(scalars, steps, ends)
