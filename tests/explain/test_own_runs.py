@@ -444,7 +444,8 @@ def test_constant_evaluation_and_checkpoints_are_found(flatout: Cli, tmp_path: P
     diagnosis = diagnose_run(tmp_path / "a")
     assert diagnosis.phases["eval"] == max(diagnosis.phases.values())
     assert diagnosis.findings[0].setting[0] == "--eval-every"
-    train(flatout, tmp_path / "b", *TINY[:-1], "--checkpoint-every", 1, "--n-epochs", 1)
+    often = ("--n-steps", 4, "--batch-size", 8, "--checkpoint-every", 1, "--n-epochs", 1)
+    train(flatout, tmp_path / "b", *TINY[:-1], *often)
     diagnosis = diagnose_run(tmp_path / "b")
     assert diagnosis.verdict == "io-bound"
     assert diagnosis.findings[0].setting[0] == "--checkpoint-every"

@@ -17,6 +17,7 @@ import pytest
 
 from flatout.errors import UsageError
 from flatout.fleet.ranking import Asked, of_folders, of_groups
+from flatout.installing import install
 from tests.conftest import TINY, Result
 from tests.fleet.runs_made import folder
 
@@ -284,7 +285,7 @@ def test_without_matplotlib_the_text_is_there(
     result = flatout("report", runs, "--png", tmp_path / "r.png")
     assert result.code == 2
     assert "learning_rate=0.001" in result.out
-    assert "pip install matplotlib" in result.message
+    assert install("plot") in result.message
 
 
 def test_the_report_needs_no_jax(runs: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-defined]
 
 from flatout import PPO, UsageError
+from flatout.installing import install
 from flatout.run.loggers import TensorBoard
 
 
@@ -69,7 +71,7 @@ def test_what_keeps_weights_and_biases_from_starting_is_said(
 
     for module, words in (
         (SimpleNamespace(init=init), r"--wandb mine: No API key.*WANDB_MODE=offline"),
-        (None, r"pip install 'flatout\[wandb\]'"),
+        (None, re.escape(install("wandb"))),
     ):
         monkeypatch.setitem(sys.modules, "wandb", module)
         with pytest.raises(UsageError, match=words) as raised:

@@ -66,7 +66,7 @@ folder or one that holds runs (by default runs). Intervals hold 95 %.
                            (random and human, say); by default the worst and the best run's here
   --csv FILE               every group of every table
   --html FILE              one page: tables, learning curves over steps and seconds, profiles
-  --png FILE               the curves and profiles (needs matplotlib: pip install 'flatout[plot]')
+  --png FILE               the curves and profiles (pip install matplotlib)
   --json                   print one object, alone on stdout
 
   flatout report runs/* --group learning_rate --html report.html

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -122,7 +121,8 @@ class Folder:
         began = time.monotonic()
         while True:  # the kernel releases it when the last of a killed fleet's processes has ended
             try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock.seek(0)  # Windows locks the byte that is next
+                nofollow.lock(self._lock)
                 break
             except OSError:
                 # One that was just killed may not be buried yet.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import resource
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ from flatout.errors import FlatoutError, Interrupt, NoRoomError, UsageError, one
 from flatout.fleet.sweep.plan import Trial
 from flatout.run.interrupts import Interrupts
 from flatout.run.progress import Display, Progress
+from flatout.run.summary import peak_rss_mb
 
 RESERVED_MB, PER_CORE_MB = 1024, 32
 """Memory that libraries and threads ask for and do not use: it counts against no cap."""
@@ -52,7 +52,7 @@ class Telling(Display):
             self._tell(
                 trial=self._name, steps=progress.steps, updates=progress.updates,
                 mean=sum(returns) / len(returns) if returns else None, busy=self._busy,
-                peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+                peak_mb=peak_rss_mb(),
             )  # fmt: skip
 
     def load(self, steps_per_s: float, machine: str) -> None:
@@ -98,10 +98,7 @@ def _do(
 ) -> None:
     """Train a job's trials."""
     found = [Trial(**values) for values in job["trials"]]
-    cap, most = job["cap_mb"], resource.RLIM_INFINITY
-    if cap is not None:
-        most = int(cap + RESERVED_MB + PER_CORE_MB * (os.cpu_count() or 1)) << 20
-    resource.setrlimit(resource.RLIMIT_DATA, (most, resource.RLIM_INFINITY))
+    _limit(job["cap_mb"])
     try:
         if job["population"]:
             _population(found, Path(job["folder"]), job["strategy"], tell, interrupts)
@@ -114,6 +111,18 @@ def _do(
         if (kind := _kind(error)) == ROOM:
             text = "out of memory; lower --envs, --buffer-size or the network's size."
         _failed(found, text, kind, tell)
+
+
+def _limit(cap_mb: float | None) -> None:
+    """Let this process allocate no more; Windows has no such limit."""
+    try:
+        import resource
+    except ImportError:
+        return
+    most = resource.RLIM_INFINITY
+    if cap_mb is not None:
+        most = int(cap_mb + RESERVED_MB + PER_CORE_MB * (os.cpu_count() or 1)) << 20
+    resource.setrlimit(resource.RLIMIT_DATA, (most, resource.RLIM_INFINITY))
 
 
 def _failed(found: list[Trial], text: str, kind: str, tell: Tell) -> None:
@@ -203,7 +212,7 @@ def _population(
             if name in told:
                 continue
             tell(trial=name, steps=state.steps, updates=1, mean=state.mean, busy=chosen.name,
-                 peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)  # fmt: skip
+                 peak_mb=peak_rss_mb())  # fmt: skip
             if state.error:
                 told.add(name)
                 tell(trial=name, error=state.error, kind=USAGE)
