@@ -261,8 +261,12 @@ def fails(run: Run) -> None:
         ("on_start", fails, r"Raises raised LookupError in on_start: mine and more \(.*:\d+\)"),
         ("on_iteration", fails, "Raises raised LookupError in on_iteration"),
         ("on_end", fails, "in on_end"),
+        ("on_end", lambda run: sys.exit("mine"), "raised SystemExit in on_end: mine"),
         ("on_iteration", lambda run: run.log("a", "b"), r"run\.log\('a', 'b'\).*one number"),
         ("on_iteration", lambda run: run.log("rollout/episodes", 1), "metric of Flatout's own"),
+        ("on_iteration", lambda run: run.log("step", 1), "'step'.*metric of Flatout's own"),
+        ("on_iteration", lambda run: run.log("phase/env", 1), "metric of Flatout's own"),
+        ("on_end", lambda run: run.log("time/wall_s", 1), "metric of Flatout's own"),
     ],
 )
 def test_a_callback_that_fails_is_named_and_the_run_is_saved(
@@ -279,6 +283,27 @@ def test_a_callback_that_fails_is_named_and_the_run_is_saved(
     assert saved.name == f"step_{step:012d}"
     agent.predict(OBS)  # it has what was learned until then
     assert agent.learn(64).summary["steps"] == step + 64
+
+
+class Forgets(Callback):
+    """Its state cannot be had any more after two iterations."""
+
+    def on_iteration(self, run: Run) -> None:
+        self.seen = run.progress.iterations
+
+    def state(self) -> dict[str, Any]:
+        return {} if getattr(self, "seen", 0) < 2 else fails  # type: ignore[return-value]
+
+
+def test_a_state_that_is_lost_loses_nothing_else(tmp_path: Path) -> None:
+    agent = PPO("CartPole-v1", **SETTINGS)
+    with pytest.raises(FlatoutError, match="callback Forgets raised TypeError in state"):
+        agent.learn(128, callback=Forgets(), run_dir=tmp_path / "run")
+    assert checkpoint.latest(tmp_path / "run").name == "step_000000000128"
+    agent.predict(OBS)
+    agent = PPO.load(tmp_path / "run").learn(64, [Counts()], run_dir=tmp_path / "run")
+    assert agent.summary["steps"] == 192
+    assert any("the callbacks begin anew" in note for note in agent.summary["notes"])
 
 
 class Misnamed(Callback):

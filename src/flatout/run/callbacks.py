@@ -162,6 +162,7 @@ class Callbacks:
         ]
         self._each = [one for one in self._all if type(one).on_episode is not Callback.on_episode]
         self.run: Run | None = None
+        self.failed = False  # the run ends by a failure
 
     def start(self, run: Run, saved: Any) -> list[str]:
         """Begin; `saved` is what `state` gave, if the run goes on. Returns notes."""
@@ -201,11 +202,11 @@ class Callbacks:
             try:
                 if getattr(callback, event)(run) is False:
                     run.stop()
-            except Exception as error:  # a user's callback may raise anything
+            except (Exception, SystemExit) as error:  # a user's callback may raise anything
                 raise _failure(callback, event, error) from error
 
     def state(self) -> list[list[Any]]:
-        """Names and states, as a checkpoint keeps them.
+        """Names and states, as a checkpoint keeps them; none of a failed run that cannot be had.
 
         Raises:
             CallbackFailure: a state is no plain data.
@@ -216,7 +217,9 @@ class Callbacks:
                 values = callback.state()
                 if json.loads(json.dumps(values)) != values:
                     raise TypeError("it is not the same after json.loads(json.dumps(...))")
-            except Exception as error:  # a user's callback may raise anything
+            except (Exception, SystemExit) as error:  # a user's callback may raise anything
+                if self.failed:
+                    return []
                 raise _failure(callback, "state", error) from error
             states.append([_name(callback), values])
         return states
@@ -231,7 +234,7 @@ class Callbacks:
         for callback, (_, values) in zip(self._all, saved, strict=True):
             try:
                 callback.restore(values)
-            except Exception as error:  # a user's callback may raise anything
+            except (Exception, SystemExit) as error:  # a user's callback may raise anything
                 raise _failure(callback, "restore", error) from error
         return []
 
@@ -256,7 +259,7 @@ def _name(callback: Callback) -> str:
     return callback.name if isinstance(callback, _Function) else type(callback).__qualname__
 
 
-def _failure(callback: Callback, event: str, error: Exception) -> CallbackFailure:
+def _failure(callback: Callback, event: str, error: BaseException) -> CallbackFailure:
     """The sentence for an exception out of a callback, with where it was raised."""
     where = "" if isinstance(callback, _Function) else f" in {event}"
     if isinstance(error, FlatoutError):  # a sentence already

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,8 +92,15 @@ class Progress:
         """Of each of the algorithm's scalars since the last row."""
         return {name: total / count for name, (total, count) in self.pending.items()}
 
-    def drain(self) -> dict[str, float]:
-        """What a row of metrics says of these counters; the next row begins."""
+    def drain(self, taken: Collection[str] = ()) -> dict[str, float]:
+        """What a row of metrics says of these counters; the next row begins.
+
+        Args:
+            taken: names of what else the row has.
+
+        Raises:
+            CallbackFailure: a callback logged under a name that is taken.
+        """
         row: dict[str, float] = {
             "time/iterations": self.iterations,
             "rollout/episodes": self.episodes,
@@ -110,7 +117,7 @@ class Progress:
         row |= self.last_eval or {}
         logged = {name: total / count for name, (total, count) in self.logged.items()}
         self.logged = {}
-        if clash := sorted(logged.keys() & row.keys()):
+        if clash := sorted(logged.keys() & {*row, *taken}):
             raise CallbackFailure(
                 f"a callback logged {clash[0]!r}, which is a metric of Flatout's own: choose "
                 "another name."

@@ -150,13 +150,15 @@ class Trainer:
                 self.display.note("stopping: saving the last iteration's boundary")
             if self._callbacks is not None:
                 self._callbacks.tell("on_end")
+            recording.end(self.progress.counts)
+            return self._finish(components, recording)
         except (EnvironmentFailure, CallbackFailure):  # what was learned before is whole
+            if self._callbacks is not None:
+                self._callbacks.failed = True
             with suppress(FlatoutError):
-                self._save(components, apart=True)
                 self._keep(components)
+                self._save(components, apart=True)
             raise
-        recording.end(self.progress.counts)
-        return self._finish(components, recording)
 
     def _take(self, change: Replanned) -> None:
         """Go on with another placement as a resume would, or begin again where it acts in other
@@ -338,9 +340,8 @@ class Trainer:
             if not self.config.hyper.acts:
                 row["time/examples_per_s"] = self._rate() * self.config.hyper.batch_size
             self._last_values = self.progress.means()
-            row |= self.progress.drain()
-            phases = self._clock.times().phases
-            row |= {f"phase/{name}": share for name, share in phases.items()}
+            phases = {f"phase/{name}": share for name, share in self._clock.times().phases.items()}
+            row |= self.progress.drain({"step", *row, *phases}) | phases
             self._logs.log(row, self.progress.steps)
 
     def _save(self, components: Components, apart: bool = False) -> None:
