@@ -39,8 +39,9 @@ def test_no_task_takes_more_lines_than_in_stable_baselines3() -> None:
 def test_the_page_lists_every_task_with_its_lines() -> None:
     page = (FOLDER.parent.parent / "docs" / "quick-start.md").read_text()
     for path in TASKS:
-        lines = f"{code_lines(path)} | {code_lines(FOLDER / 'sb3' / path.name)}"
-        assert f"(../examples/quick_start/{path.name}) | {lines} |" in page
+        here, theirs = f"(../examples/quick_start/{path.name})", FOLDER / "sb3" / path.name
+        other = f"[{code_lines(theirs)}](../examples/quick_start/sb3/{path.name})"
+        assert f"{here} | {code_lines(path)} | {other} |" in page
 
 
 def metric_rows(run: Path) -> list[dict[str, Any]]:

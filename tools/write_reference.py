@@ -41,7 +41,7 @@ BY_CLASS: dict[str, tuple[str, type]] = {
     "devices": ("flatout devices", DevicesArguments),
 }
 """Commands whose flags are a settings class, with their usage; the others' help is text."""
-BY_TEXT = ("plan", "bench", "scale", "runs", "compare", "plot")
+BY_TEXT = ("fleet", "plan", "bench", "scale", "runs", "compare", "plot", "report")
 
 WORDS: dict[Any, str] = {
     bool: "switch", int: "whole number", float: "number", tuple[int, ...]: "whole numbers",
@@ -187,16 +187,18 @@ def python() -> Iterator[str]:
 
 def examples() -> Iterator[str]:
     """Every example, with its first sentence."""
-    yield "# Examples\n\nComplete programs; the tests run each of them."
-    rows = [
-        (
-            f"[{path.name}](../../examples/{path.name})",
-            first(ast.get_docstring(ast.parse(path.read_text())))
-            if path.suffix == ".py"
-            else "A notebook.",
-        )
-        for path in sorted((ROOT / "examples").glob("*.*"))
-    ]
+    yield (
+        "# Examples\n\nComplete programs; the tests run each of them. "
+        "[Fifteen tasks](../quick-start.md) are shorter ones."
+    )
+    rows = list[tuple[str, str]]()
+    for path in sorted((ROOT / "examples").glob("*.*")):
+        text, words = path.read_text(), "A notebook."
+        if path.suffix == ".py":
+            words = first(ast.get_docstring(ast.parse(text)))
+        elif path.suffix == ".toml":
+            words = first(text.partition("\n")[0].lstrip("# "))
+        rows.append((f"[{path.name}](../../examples/{path.name})", words))
     yield table(("file", "what it shows"), rows)
 
 
