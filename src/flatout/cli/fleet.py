@@ -62,9 +62,16 @@ class Sweep:
     path: Path
     strategy: str = "auto"
     populations: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    optuna: dict[str, Any] | None = None
+    study: plan.Study | None = None
+
+    @property
+    def configurations(self) -> int:
+        return len(self.groups) if self.optuna is None else int(self.optuna["trials"])
 
     @property
     def trials(self) -> list[plan.Trial]:
+        """Those that are known beforehand."""
         return [one for group in self.groups for one in plan.trials(self.base, group, self.seeds)]
 
 
@@ -126,7 +133,9 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
         if sweep is None:
             sweep = Sweep(*folder.load(Consent(trust="--trust" in argv)))
         else:
-            folder.save(sweep.base, sweep.seeds, sweep.groups, sweep.strategy, sweep.populations)
+            sweep.study = _study(sweep)  # refused before there is a plan
+            folder.save(sweep.base, sweep.seeds, sweep.groups, sweep.strategy, sweep.populations,
+                        sweep.optuna)  # fmt: skip
         if dry:
             with interrupts.discardable():
                 return _dry(sweep, hardware, at_once, console)
@@ -171,7 +180,30 @@ def _new(argv: list[str]) -> Sweep:
 
         path = str(default_folder(base)).replace("runs/", "runs/fleet-", 1)
     base = with_run(base, run_dir=None, quiet=False, json=False)
+    if "optuna" in sections:
+        if more := sections.keys() - {"optuna"}:
+            raise UsageError(
+                f"{where}: [optuna] proposes all configurations; leave out [{min(more)}]."
+            )
+        from flatout.fleet.sweep.search import settings_of
+
+        optuna = settings_of(sections["optuna"], base, f"{where}: [optuna]")
+        return Sweep(base, seeds, [], Path(path), optuna=optuna)
     return Sweep(base, seeds, plan.groups(base, sections, where), Path(path))
+
+
+def _study(sweep: Sweep) -> plan.Study:
+    """What proposes configurations.
+
+    Raises:
+        FlatoutError: Optuna's storage cannot be used, or its study is another sweep's.
+    """
+    if sweep.optuna is None:
+        return plan.Fixed(sweep.groups)
+    from flatout.fleet.sweep.fleet import looks
+    from flatout.fleet.sweep.search import Search
+
+    return Search(sweep.optuna, sweep.base, looks(sweep.base)[0], sweep.path)
 
 
 def _slots(sweep: Sweep, hardware: Hardware, at_once: str | None) -> Slots:
@@ -180,7 +212,8 @@ def _slots(sweep: Sweep, hardware: Hardware, at_once: str | None) -> Slots:
     from flatout.fleet.sweep.slots import Slots
 
     member = {name for some in sweep.populations.values() for name in some}
-    jobs = len(sweep.trials) - len(member) + len(sweep.populations)
+    count = sweep.configurations * len(sweep.seeds)
+    jobs = count - len(member) + len(sweep.populations)
     cards = len(hardware.usable_gpus) if _on_gpu(sweep.base) else 0
     most, fewest = (PER_CARD * cards, cards) if cards else (2 * hardware.cores, hardware.cores)
     before = 0 if sweep.populations else known(sweep.base, hardware).at_once
@@ -210,7 +243,7 @@ def _run(
     per = max(-(-slots.most // max(len(hardware.usable_gpus), 1)), 1)
     local = engine.Local(lock, engine.cards(hardware, per))
     made = Fleet(
-        sweep.path, sweep.base, sweep.seeds, plan.Fixed(sweep.groups), local, slots,
+        sweep.path, sweep.base, sweep.seeds, sweep.study or _study(sweep), local, slots,
         sweep.populations, sweep.strategy,
     )  # fmt: skip
     screen = Screen(made, console, quiet)
@@ -239,10 +272,12 @@ def _dry(sweep: Sweep, hardware: Hardware, at_once: str | None, console: Console
     from flatout.output import printable
 
     trials, slots, found = (
-        sweep.trials,
+        sweep.trials or plan.trials(sweep.base, plan.Group("", {}), sweep.seeds),
         _slots(sweep, hardware, at_once),
         known(sweep.base, hardware),
     )
+    times = sweep.configurations // max(len(sweep.groups), 1)  # Optuna's are not known yet
+    count, steps = times * len(trials), times * sum(trial.steps for trial in trials)
     how = "measured here before"
     if not found.rate:
         how = "tried for a moment, alone"
@@ -252,15 +287,15 @@ def _dry(sweep: Sweep, hardware: Hardware, at_once: str | None, console: Console
     def say(label: str, text: str) -> None:
         console.print(Text(f"{label:<9}{printable(text)}"), soft_wrap=True)
 
-    say("TRIALS", f"{len(trials):,}: {len(sweep.groups):,} configurations x {len(sweep.seeds)} "
-        f"seeds, {sum(trial.steps for trial in trials):,} steps, in {sweep.path}")  # fmt: skip
+    say("TRIALS", f"{count:,}: {sweep.configurations:,} configurations x {len(sweep.seeds)} "
+        f"seeds, {steps:,} steps, in {sweep.path}")  # fmt: skip
     for name, some in sweep.populations.items():
         say("", f"{name}: {len(some)} of them in one process (--strategy {sweep.strategy})")
-    count = slots.limit if slots.settled else slots.cores
+    at_a_time = slots.limit if slots.settled else slots.cores
     if found.rate:
-        rate = found.rate * (1 if found.at_once > 1 else min(count, len(trials)))
-        seconds = sum(trial.steps for trial in trials) / rate
-        say("TIME", f"about {clock(seconds)}, {count} at a time ({how}: {rate:,.0f} steps/s)")
+        rate = found.rate * (1 if found.at_once > 1 else min(at_a_time, count))
+        seconds = steps / rate
+        say("TIME", f"about {clock(seconds)}, {at_a_time} at a time ({how}: {rate:,.0f} steps/s)")
     else:
         say("TIME", "too short to be foreseen")
     say("MEMORY", f"about {found.each_mb:,.0f} MiB each of {slots.free_mb:,.0f} MiB ({how})")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from flatout.errors import UsageError
-from flatout.fleet.sweep.fleet import DONE, FAILED, RUNNING, Fleet
+from flatout.fleet.sweep.fleet import DONE, FAILED, PRUNED, RUNNING, WAITING, Fleet
 from flatout.output import printable, say
 
 if TYPE_CHECKING:
@@ -77,11 +77,13 @@ def _summary(fleet: Fleet) -> str:
     """Where all of it stands, in a line."""
     states = list(fleet.states.values())
     rate = sum(state.rate for state in states if state.state == RUNNING)
-    left = sum(max(s.trial.steps - s.steps, 0) for s in states if s.state not in (DONE, FAILED))
+    left = sum(max(s.trial.steps - s.steps, 0) for s in states if s.state in (WAITING, RUNNING))
     words = [f"{_count(fleet, DONE)} of {len(states)} trials done"]
     words.append(f"{_count(fleet, RUNNING)} running")
     if failed := _count(fleet, FAILED):
         words.append(f"{failed} failed")
+    if pruned := _count(fleet, PRUNED):
+        words.append(f"{pruned} given up")
     words.append(f"{rate:,.0f} steps/s")
     if rate:
         words.append(f"{clock(left / rate)} left")

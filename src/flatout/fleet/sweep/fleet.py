@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from flatout.fleet.ranking import value_at
 from flatout.fleet.statistics import iqm
 from flatout.fleet.sweep.engine import Engine, Job
 from flatout.fleet.sweep.plan import Group, Study, Trial, trials
+from flatout.fleet.sweep.search import examples, settings_of
 from flatout.fleet.sweep.slots import Slots
+from flatout.run.curve import VALUES, sampled
 from flatout.storage import nofollow, signing
 from flatout.storage.checkpoint import FORMAT
 from flatout.storage.run_folder import final_summary, load_config
@@ -99,6 +102,14 @@ class State:
         self.state, self.error = DONE, ""
         return True
 
+    def reached(self, step: int, names: Sequence[str]) -> float | None:
+        """The first of these metrics that it has told of from a step on, or None."""
+        rows = list[dict[str, Any]]()
+        with suppress(OSError):
+            rows = sampled(self.path / "metrics.jsonl")
+        values = [row.get(name) for row in rows if row.get("step", 0) >= step for name in names]
+        return next((float(one) for one in values if isinstance(one, int | float)), None)
+
 
 class Folder:
     """A fleet's folder: its plan, and a lock that its processes hold, too.
@@ -159,7 +170,7 @@ class Folder:
 
     def save(
         self, base: TrainConfig, seeds: Sequence[int], groups: Sequence[Group], strategy: str,
-        populations: Mapping[str, Sequence[str]],
+        populations: Mapping[str, Sequence[str]], optuna: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """Write the plan, signed with this user's key.
 
@@ -169,7 +180,7 @@ class Folder:
         values = {
             "format": FORMAT, "algorithm": base.algorithm, "settings": base.flat(),
             "seeds": list(seeds), "groups": {group.name: dict(group.row) for group in groups},
-            "strategy": strategy, "populations": dict(populations),
+            "strategy": strategy, "populations": dict(populations), "optuna": optuna,
         }  # fmt: skip
         with writing(self.path):
             text = json.dumps(signing.signed(signing.RUN, values), default=str)
@@ -177,7 +188,9 @@ class Folder:
 
     def load(
         self, consent: Consent
-    ) -> tuple[TrainConfig, list[int], list[Group], Path, str, dict[str, list[str]]]:
+    ) -> tuple[
+        TrainConfig, list[int], list[Group], Path, str, dict[str, list[str]], dict[str, Any] | None
+    ]:
         """What `save` wrote, with the folder.
 
         Raises:
@@ -200,13 +213,32 @@ class Folder:
             own = signing.is_own(signing.RUN, values)
             for some in known:  # a configuration may name another environment
                 refuse_foreign(some[0].config(), path, own, consent)
-            return base, seeds, found, self.path, str(values["strategy"]), shared
+            strategy, optuna = str(values["strategy"]), values.get("optuna")
         except CheckpointError:
             raise
         except (
             OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, UsageError,
         ) as error:  # fmt: skip
             raise CheckpointError(f"{path} is corrupt: {error}") from error
+        if optuna is not None:
+            optuna = settings_of(optuna, base, f"{path}: [optuna]")
+            for row in examples(optuna["space"], "[optuna]"):
+                (trial,) = trials(base, Group("", row), seeds[:1])
+                refuse_foreign(trial.config(), path, own, consent)
+            if optuna["storage"] and not (own or consent.trust):
+                raise CheckpointError(
+                    f"{path} is not of this user's making and names a storage, which lies outside "
+                    "of it; to allow that, say --trust."
+                )
+        return base, seeds, found, self.path, strategy, shared, optuna
+
+
+def looks(base: TrainConfig) -> tuple[int, tuple[str, ...]]:
+    """Steps between two looks at a group, and what is looked at: its evaluations, or at each tenth
+    its last episodes."""
+    if 0 < base.run.eval_every < base.run.steps:
+        return base.run.eval_every, ("eval/return_mean", "eval/accuracy")
+    return max(base.run.steps // 10, 1), tuple(VALUES)
 
 
 @dataclass
@@ -235,6 +267,7 @@ class Fleet:
     _jobs: dict[str, Job] = field(default_factory=dict[str, Job])
     _waiting: list[Job] = field(default_factory=list[Job])
     _told: set[str] = field(default_factory=set[str])
+    _looked: dict[str, int] = field(default_factory=dict[str, int])
     _past: int = 0  # steps of jobs that are done
 
     def run(self, show: Callable[[], None], stopped: Callable[[], bool] = lambda: False) -> None:
@@ -275,17 +308,26 @@ class Fleet:
             if trial.name in where:
                 path = self.path / where[trial.name] / FOLDER / trial.name
             found.append(State(trial, path))
-            found[-1].finish()
+            if not found[-1].finish() and group.name in self.study.pruned:
+                found[-1].state = PRUNED
         self.states |= {state.trial.name: state for state in found}
         self.groups[group.name] = found
 
     def _ask(self) -> None:
         """New groups, where there is room for more."""
-        room = self.slots.limit - len(self._jobs) - len(self._waiting)
-        asked = self.study.ask(room) if room > 0 else []
-        for group in asked:
-            self.add(group)
-            self._tell(group.name)
+        while (room := self.slots.limit - len(self._jobs) - len(self._waiting)) > 0:
+            asked = self.study.ask(room)
+            self.notes += self.study.notes
+            self.study.notes.clear()
+            if not asked:
+                return
+            for group in asked:
+                self.add(group)
+                self._tell(group.name)
+            self._queue(asked)
+
+    def _queue(self, asked: Sequence[Group]) -> None:
+        """Have what is left of these groups wait."""
         where = {trial: name for name, some in self.populations.items() for trial in some}
         jobs = dict[str, Job]()
         for state in (state for group in asked for state in self.groups[group.name]):
@@ -350,6 +392,34 @@ class Fleet:
         else:
             state.hear(event, now)
             self.slots.each_mb = max(self.slots.each_mb, float(event["peak_mb"]))
+        if self.study.prunes:
+            self._prune(state.trial.group)
+
+    def _prune(self, name: str) -> None:
+        """Let the study give a group up, at each step that most of its trials have reached."""
+        found = [state for state in self.groups[name] if state.state != FAILED]
+        every, metrics = looks(self.base)
+        step = self._looked.get(name, 0) + every
+        while step < self.base.run.steps and name not in self.study.pruned:
+            begun = sum(state.state != WAITING for state in found)
+            values = [state.reached(step, metrics) for state in found if state.steps >= step]
+            known = [value for value in values if value is not None]
+            if len(known) < begun or 2 * len(known) < len(found) or not known:
+                return
+            if self.study.prune(name, step, float(iqm([np.array(known)]))):
+                self._give_up(found)
+            self._looked[name] = step
+            step += every
+
+    def _give_up(self, found: Sequence[State]) -> None:
+        """End what is left of a group."""
+        names = {state.trial.name for state in found}
+        self._waiting = [job for job in self._waiting if job.name not in names]
+        for job in names & self._jobs.keys():
+            self.engine.stop(job)
+        for state in found:
+            if state.state in (WAITING, RUNNING):
+                state.state = PRUNED
 
     def _failed(self, state: State, error: str, kind: str) -> None:
         state.failures += 1

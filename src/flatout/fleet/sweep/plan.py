@@ -25,7 +25,7 @@ from flatout.errors import UsageError
 MOST = 100_000
 """Trials of one sweep."""
 
-SECTIONS = ("seeds", "grid", "list", "random")
+SECTIONS = ("seeds", "grid", "list", "random", "optuna")
 """What a sweep's file has beside settings."""
 
 REFUSED = {
@@ -63,7 +63,17 @@ class Trial:
 
 
 class Study(Protocol):
-    """Proposes groups, and learns from what they achieved."""
+    """Proposes groups, and learns from what they achieved.
+
+    Attributes:
+        prunes: whether it may give groups up.
+        pruned: names of those that it has given up.
+        notes: sentences for the user.
+    """
+
+    prunes: bool
+    pruned: set[str]
+    notes: list[str]
 
     def ask(self, most: int) -> list[Group]:
         """New groups for so many trials, or all at once that are known beforehand; none where there
@@ -74,12 +84,19 @@ class Study(Protocol):
         """A group has ended; None: none of its trials did."""
         ...
 
+    def prune(self, group: str, step: int, objective: float) -> bool:
+        """Whether to give a group up, whose objective at a step is known."""
+        ...
+
 
 class Fixed:
     """The study of configurations that are known beforehand."""
 
+    prunes = False
+
     def __init__(self, groups: Sequence[Group]) -> None:
         self._left = list(groups)
+        self.pruned, self.notes = set[str](), list[str]()
 
     def ask(self, most: int) -> list[Group]:
         asked, self._left = self._left, []
@@ -87,6 +104,9 @@ class Fixed:
 
     def tell(self, group: str, objective: float | None) -> None:
         pass
+
+    def prune(self, group: str, step: int, objective: float) -> bool:
+        return False
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -158,13 +178,18 @@ def groups(base: TrainConfig, sections: Mapping[str, Any], where: str) -> list[G
             resolve(base.algorithm, base.flat(), row)
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from None
-        name = plain = "_".join(f"{key}={_text(value)}" for key, value in row.items())[:150]
+        name = plain = title(row)
         key, number = json.dumps(row, sort_keys=True, default=str), 2
         while name in taken and key not in found:  # long texts are cut, odd letters replaced
             name, number = f"{plain}-{number}", number + 1
         taken.add(name)
         found.setdefault(key, Group(name, row))
     return list(found.values())
+
+
+def title(row: Mapping[str, Any]) -> str:
+    """A configuration as a folder's name has it; long ones are cut."""
+    return "_".join(f"{key}={_text(value)}" for key, value in row.items())[:150]
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,345 @@
+"""The ``[optuna]`` table of a sweep: Optuna proposes configurations and gives bad ones up.
+
+One of Optuna's trials is a group here: all seeds of a configuration. Its value is the group's
+objective, which is maximised. Only what Optuna keeps as plain data is used: its samplers and
+storages that pickle (CMA-ES, Redis) are not offered.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import re
+import secrets
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flatout.config.schema import TrainConfig
+from flatout.config.settings import resolve
+from flatout.errors import CheckpointError, FlatoutError, UsageError, nearest, one_line
+from flatout.fleet.sweep.plan import MOST, REFUSED, Group, title
+from flatout.installing import install
+from flatout.storage import nofollow
+
+JOURNAL = "optuna.log"
+"""The study's journal in the fleet's folder, where no other storage is named."""
+
+DEFAULTS: dict[str, Any] = {
+    "trials": None, "space": None, "sampler": "tpe", "pruner": "none", "storage": "", "study": "",
+    "seed": 0, "identity": "",
+}  # fmt: skip
+"""What the table may have; the first two it must. `trials` counts configurations; `identity` is
+given to it."""
+
+SAMPLERS = {
+    "tpe": "TPESampler", "random": "RandomSampler", "gp": "GPSampler", "nsgaii": "NSGAIISampler",
+}  # fmt: skip
+PRUNERS = {
+    "none": "NopPruner", "median": "MedianPruner", "percentile": "PercentilePruner",
+    "halving": "SuccessiveHalvingPruner", "hyperband": "HyperbandPruner",
+}  # fmt: skip
+
+IDENTITY = "flatout"
+"""The study's attribute that says whose it is."""
+
+Space = Mapping[str, Any]
+"""By setting: a list to choose from, or ``{low, high}`` with or without ``log``."""
+
+
+def settings_of(table: Any, base: TrainConfig, where: str) -> dict[str, Any]:
+    """The table, checked and complete, with an identity of its own.
+
+    Args:
+        base: what trials have in common.
+        where: names the table in messages.
+
+    Raises:
+        UsageError: an unknown key, an impossible value, or no package.
+    """
+    given = dict(table) if isinstance(table, dict) else {}
+    for key in given.keys() - DEFAULTS.keys():
+        raise UsageError(f"{where} has no {key!r}.{nearest(key, DEFAULTS)}")
+    found = DEFAULTS | given
+    if type(found["trials"]) is not int or not 1 <= found["trials"] <= MOST:
+        raise UsageError(f"{where} needs trials = N, how many configurations are tried.")
+    for key, kind in (("storage", str), ("study", str), ("seed", int), ("identity", str)):
+        if type(found[key]) is not kind:
+            raise UsageError(f"{where} {key} = {str(found[key])[:100]} is no {kind.__name__}.")
+    if not isinstance(found["space"], dict) or not found["space"]:
+        raise UsageError(f"{where} needs a table [optuna.space] of settings.")
+    found["space"] = {key.replace("-", "_"): value for key, value in found["space"].items()}
+    rows = list(examples(found["space"], where))
+    for row in rows:
+        for key in row.keys() & REFUSED.keys():
+            raise UsageError(f"{where}: configurations cannot differ in {key}: {REFUSED[key]}.")
+        why = [_refusal(base, other | row) for other in ({}, *rows)]
+        if all(why):  # what fits with another setting's value may be asked
+            raise UsageError(f"{where}: {why[0]}")
+    _sampler(found, 0, where)
+    _pruner(found, 1, base.run.steps, where)
+    return found | {"identity": found["identity"] or secrets.token_hex(8)}
+
+
+def _refusal(base: TrainConfig, row: Mapping[str, Any]) -> str:
+    """Why there can be no such configuration; empty where there can."""
+    try:
+        resolve(base.algorithm, base.flat(), row)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def examples(space: Space, where: str) -> Iterator[dict[str, Any]]:
+    """Each setting alone, with each of its choices or its limits.
+
+    Raises:
+        UsageError: neither a list nor limits.
+    """
+    for key, values in space.items():
+        if isinstance(values, list) and values:
+            yield from ({key: value} for value in values)
+            continue
+        given = dict(values) if isinstance(values, dict) else {}
+        low, high, log = given.pop("low", None), given.pop("high", None), given.pop("log", False)
+        numbers = all(type(one) in (int, float) and math.isfinite(one) for one in (low, high))
+        if given or not numbers or not low < high or type(log) is not bool or (log and low <= 0):
+            raise UsageError(
+                f"{where} space {key} = {str(values)[:100]}: write a list to choose from, or "
+                "{ low = 1e-5, high = 1e-3, log = true }."
+            )
+        yield from ({key: low}, {key: high})
+
+
+def _optuna() -> Any:
+    try:
+        made = importlib.import_module("optuna")
+    except ImportError:
+        raise UsageError(f"[optuna] needs its package: {install('optuna')}.") from None
+    made.logging.set_verbosity(made.logging.ERROR)
+    return made
+
+
+def _sampler(settings: Mapping[str, Any], number: int, where: str) -> Any:
+    """The sampler for the trial of that number: what it draws depends on no earlier draw, so that
+    a resumed study goes on as an unbroken one would."""
+    seed = settings["seed"] + number
+    return _made("sampler", SAMPLERS, settings["sampler"], where, {"seed": seed})
+
+
+def _pruner(settings: Mapping[str, Any], first: int, last: int, where: str) -> Any:
+    """The pruner, which looks at steps from `first` to `last`."""
+    given = settings["pruner"]
+    name = given.get("name") if isinstance(given, dict) else given
+    halves = {"halving": {"min_resource": first},
+              "hyperband": {"min_resource": first, "max_resource": last}}  # fmt: skip
+    return _made("pruner", PRUNERS, given, where, halves.get(str(name), {}))
+
+
+def _made(
+    what: str, names: Mapping[str, str], given: Any, where: str, defaults: Mapping[str, Any]
+) -> Any:
+    """One of Optuna's objects, by its name, or by ``{ name = ..., option = ... }``."""
+    optuna = _optuna()
+    options = dict(given) if isinstance(given, dict) else {"name": given}
+    name = options.pop("name", None)
+    if name not in names:
+        raise UsageError(f"{where} {what} = {str(given)[:100]} is none of {', '.join(names)}.")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of experimental options
+            return getattr(getattr(optuna, f"{what}s"), names[name])(**{**defaults, **options})
+    except ImportError as error:
+        missing = error.name or "torch"
+        raise UsageError(f"{where} {what} {name} needs the package {missing}.") from None
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{where} {what} {name}: {one_line(error)[:300]}") from None
+
+
+class _Held:
+    """No lock of the journal's own: the fleet's lock is held while it is open."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
+class Search:
+    """The study that Optuna keeps, in its storage; see `flatout.fleet.sweep.plan.Study`.
+
+    Args:
+        settings: of `settings_of`.
+        base: what trials have in common.
+        every: steps between two looks at a group.
+        folder: the fleet's.
+
+    Attributes:
+        pruned: names of groups that were given up.
+        notes: sentences for the user.
+
+    Raises:
+        FlatoutError: the storage cannot be opened.
+        UsageError: the study there is another sweep's.
+        CheckpointError: it holds what this sweep cannot have asked.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, Any], base: TrainConfig, every: int, folder: Path
+    ) -> None:
+        self._optuna, self._settings, self._base = _optuna(), settings, base
+        self.prunes = settings["pruner"] != "none"
+        self.pruned, self.notes = set[str](), list[str]()
+        self._numbers = dict[str, list[int]]()  # of a group's trials: twins are trained once
+        self._names = dict[str, str]()  # of groups, by their rows
+        self._told = dict[str, float | None]()
+        self._trials = dict[str, Any]()  # Optuna's, of groups that may run
+        self._count = 0
+        self._study = self._open(folder)
+        self._study.pruner = _pruner(settings, every, base.run.steps, "[optuna]")
+        self._before = [
+            group for frozen in self._study.get_trials(deepcopy=False)
+            if (group := self._group(frozen)) is not None
+        ]  # fmt: skip
+
+    def _open(self, folder: Path) -> Any:
+        """The study, new or as it was left."""
+        optuna, url = self._optuna, self._settings["storage"]
+        identity = self._settings["identity"]
+        name = self._settings["study"] or (f"flatout-{identity}" if url else "flatout")
+        where = f"the storage {re.sub('://.*@', '://...@', url)[:200]}" if url else JOURNAL
+        try:
+            if url:
+                storage: Any = optuna.storages.RDBStorage(os.path.expandvars(url))
+            else:
+                _mend(folder / JOURNAL)
+                journal = optuna.storages.journal
+                backend = journal.JournalFileBackend(str(folder / JOURNAL), _Held())
+                storage = optuna.storages.JournalStorage(backend)
+            study = optuna.create_study(
+                storage=storage, study_name=name, direction="maximize", load_if_exists=True
+            )
+            owner = study.user_attrs.get(IDENTITY)
+            if owner is None and not study.get_trials(deepcopy=False):
+                study.set_user_attr(IDENTITY, owner := identity)
+        except Exception as error:  # of any driver
+            raise FlatoutError(f"[optuna] cannot open {where}: {one_line(error)[:300]}") from None
+        if owner != identity:
+            raise UsageError(
+                f"[optuna] the study {name!r} in {where} is of another sweep; choose another "
+                "study = NAME, or another storage."
+            )
+        return study
+
+    def ask(self, most: int) -> list[Group]:
+        asked, self._before = self._before, []
+        while not asked and self._count < self._settings["trials"]:
+            self._study.sampler = _sampler(self._settings, self._count, "[optuna]")
+            trial = self._study.ask()
+            group = self._group(self._study.get_trials(deepcopy=False)[trial.number], trial)
+            asked = [] if group is None else [group]
+        return asked
+
+    def _group(self, frozen: Any, trial: Any = None) -> Group | None:
+        """The group of one of Optuna's trials; None where an earlier one is the same, or where no
+        such configuration can be."""
+        states, space = self._optuna.trial.TrialState, self._settings["space"]
+        params = frozen.params
+        self._count += 1
+        if not frozen.state.is_finished():
+            if trial is None:
+                self._study.sampler = _sampler(self._settings, frozen.number, "[optuna]")
+                trial = self._optuna.trial.Trial(self._study, frozen._trial_id)
+            params = {key: _suggest(trial, key, values) for key, values in space.items()}
+        row = {key: _value(params.get(key), key, values) for key, values in space.items()}
+        key = json.dumps(row, sort_keys=True)
+        name = self._names.setdefault(key, f"{frozen.number:04}_{title(row)}")
+        numbers = self._numbers.setdefault(name, [])
+        numbers.append(frozen.number)
+        if len(numbers) > 1:
+            if name in self._told:
+                self._finish(frozen.number, name)
+            return None
+        self._trials[name] = trial
+        if frozen.state.is_finished():
+            self._told[name] = frozen.value if frozen.state == states.COMPLETE else None
+        if frozen.state == states.PRUNED:
+            self.pruned.add(name)
+        if why := _refusal(self._base, row):
+            self.notes.append(f"{name}: {why}")
+            self.tell(name, None)
+            return None
+        return Group(name, row)
+
+    def tell(self, group: str, objective: float | None) -> None:
+        if group in self._told:
+            return
+        good = objective is not None and math.isfinite(objective)
+        self._told[group] = objective if good else None
+        for number in self._numbers[group]:
+            self._finish(number, group)
+
+    def _finish(self, number: int, group: str) -> None:
+        states, value = self._optuna.trial.TrialState, self._told[group]
+        state = states.COMPLETE if value is not None else (
+            states.PRUNED if group in self.pruned else states.FAIL
+        )  # fmt: skip
+        self._study.tell(number, value, state, skip_if_finished=True)
+
+    def prune(self, group: str, step: int, objective: float) -> bool:
+        if group in self._told:
+            return group in self.pruned
+        trial, number = self._trials[group], self._numbers[group][0]
+        before = self._study.get_trials(deepcopy=False)[number].intermediate_values
+        if step in before or not math.isfinite(objective):  # before a kill, and it was not pruned
+            return False
+        trial.report(objective, step)
+        if trial.should_prune():
+            self.pruned.add(group)
+            self.tell(group, None)
+        return group in self.pruned
+
+
+def _choices(values: list[Any]) -> dict[Any, Any]:
+    """Choices by what Optuna knows them by: lists as their text."""
+    plain = (str, int, float, bool)
+    return {one if isinstance(one, plain) else json.dumps(one): one for one in values}
+
+
+def _suggest(trial: Any, key: str, values: Any) -> Any:
+    """What Optuna proposes for a setting, or has proposed."""
+    if isinstance(values, list):
+        return trial.suggest_categorical(key, list(_choices(values)))
+    whole = type(values["low"]) is int and type(values["high"]) is int
+    suggest = trial.suggest_int if whole else trial.suggest_float
+    return suggest(key, values["low"], values["high"], log=values.get("log", False))
+
+
+def _value(proposed: Any, key: str, values: Any) -> Any:
+    """The setting's value: real numbers have four digits, as their names in folders.
+
+    Raises:
+        CheckpointError: it is not of the space: the study was changed.
+    """
+    if isinstance(values, list):
+        choices = _choices(values)
+        if isinstance(proposed, str | int | float) and proposed in choices:
+            return choices[proposed]
+    elif type(proposed) in (int, float) and values["low"] <= proposed <= values["high"]:
+        short = proposed if type(proposed) is int else float(f"{proposed:.4g}")
+        return min(max(short, values["low"]), values["high"])
+    raise CheckpointError(
+        f"[optuna] the study holds {key} = {str(proposed)[:60]}, which this sweep cannot have "
+        "asked: it is damaged, or another's."
+    )
+
+
+def _mend(path: Path) -> None:
+    """Cut a line off that a kill left unfinished; the next one would continue it."""
+    with nofollow.open_stream(path, nofollow.CHANGE) as file:
+        text = file.read()
+        file.truncate(text.rfind(b"\n") + 1)

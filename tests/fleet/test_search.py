@@ -1,0 +1,278 @@
+"""Sweeps that Optuna proposes: groups are asked, told and given up, and a kill changes none of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flatout.config.settings import resolve
+from flatout.errors import CheckpointError, UsageError
+from flatout.fleet.sweep.engine import Job
+from flatout.fleet.sweep.fleet import Fleet
+from flatout.fleet.sweep.plan import Group, Trial
+from flatout.fleet.sweep.slots import Slots
+from flatout.installing import install
+from tests.conftest import Result
+from tests.kills import finish, spawn, wait_for
+
+Cli = Callable[..., Result]
+BASE = resolve("ppo", {"env": "CartPole-v1", "n_steps": 32, "batch_size": 32, "steps": 320})
+SPACE = {"learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}, "n_epochs": [1, 2]}
+TABLE = {"trials": 6, "space": SPACE}
+BAD = 1e-4
+"""Learning rates below it learn badly where a test says what is learned."""
+
+
+@pytest.fixture
+def optuna() -> Any:
+    return pytest.importorskip("optuna", reason="needs Optuna: pip install 'flatout[optuna]'")
+
+
+def made(folder: Path, table: dict[str, Any] | None = None, **more: Any) -> Any:
+    from flatout.fleet.sweep.search import Search, settings_of
+
+    table = settings_of({**TABLE, **more}, BASE, "[optuna]") if table is None else table
+    folder.mkdir(exist_ok=True)
+    return Search(table, BASE, 32, folder), table
+
+
+def value(group: Group) -> float:
+    """What a group achieves."""
+    return -abs(float(np.log(group.row["learning_rate"]) - np.log(1e-3)))
+
+
+def rest(study: Any, value: Callable[[Group], float] = value) -> list[tuple[str, dict[str, Any]]]:
+    """Ask and tell until there is no more."""
+    found = list[tuple[str, dict[str, Any]]]()
+    while asked := study.ask(1):
+        for group in asked:
+            found.append((group.name, dict(group.row)))
+            study.tell(group.name, value(group))
+    return found
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"op_code": 4, "worker_'])
+def test_a_killed_study_asks_what_an_unbroken_one_asks(
+    optuna: Any, tmp_path: Path, torn: bytes
+) -> None:
+    whole, table = made(tmp_path / "whole", trials=14)
+    every = rest(whole)
+    assert len(every) == 14
+    killed, _ = made(tmp_path / "killed", table)
+    for _ in range(11):
+        (group,) = killed.ask(1)
+        killed.tell(group.name, value(group))
+    (running,) = killed.ask(1)
+    with open(tmp_path / "killed" / "optuna.log", "ab") as file:
+        file.write(torn)
+    again, _ = made(tmp_path / "killed", table)
+    before = again.ask(1)
+    assert [(one.name, dict(one.row)) for one in before] == every[:12]
+    assert before[-1].name == running.name
+    again.tell(before[0].name, -5.0)  # it was told, and stays what it was
+    again.tell(running.name, value(running))
+    assert rest(again) == every[12:]
+    assert again._study.best_value == whole._study.best_value
+    assert not again.notes
+
+
+def test_twins_are_trained_once(optuna: Any, tmp_path: Path) -> None:
+    study, _ = made(tmp_path, space={"n_epochs": [1, 2]}, sampler="random", trials=8)
+    names = [name for name, _ in rest(study, lambda group: float(group.row["n_epochs"]))]
+    assert len(names) == 2
+    found = study._study.trials
+    assert len(found) == 8
+    assert all(one.value == one.params["n_epochs"] for one in found)
+
+
+def test_an_impossible_configuration_costs_itself_alone(optuna: Any, tmp_path: Path) -> None:
+    space = {"batch_size": [16, 32], "n_steps": [16, 32]}  # a batch of 32 of 16 steps
+    study, _ = made(tmp_path, space=space, sampler="random", trials=12)
+    rows = [row for _, row in rest(study, lambda group: 1.0)]
+    assert {"batch_size": 32, "n_steps": 16} not in rows
+    assert len(rows) == 3
+    assert len(study.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"trails": 3}, "Did you mean 'trials'"),
+        ({"trials": 0}, "trials = N"),
+        ({"space": {"learning_rat": [1e-3]}}, "learning_rat"),
+        ({"space": {"learning_rate": {"low": 1e-3}}}, "write a list"),
+        ({"space": {"learning_rate": [-1.0]}}, "learning_rate"),
+        ({"space": {"seed": [1]}}, "seeds says"),
+        ({"sampler": "cmaes"}, "none of tpe"),
+        ({"pruner": {"name": "median", "startup": 3}}, "pruner median: "),
+        ({"pruner": "percentile"}, "pruner percentile: "),
+        ({"storage": 3}, "is no str"),
+    ],
+)
+def test_a_wrong_table_is_refused(
+    optuna: Any, tmp_path: Path, more: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        made(tmp_path, **more)
+
+
+def test_another_sweeps_journal_is_refused(optuna: Any, tmp_path: Path) -> None:
+    study, _ = made(tmp_path / "a")
+    study.ask(1)
+    (tmp_path / "b").mkdir()
+    shutil.copy(tmp_path / "a" / "optuna.log", tmp_path / "b")
+    with pytest.raises(UsageError, match=r"'flatout' in optuna.log is of another sweep; choose"):
+        made(tmp_path / "b")
+
+
+@pytest.mark.slow
+def test_another_sweeps_study_is_refused(optuna: Any, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'studies.db'}"
+    study, table = made(tmp_path / "a", storage=url, study="mine")
+    asked = study.ask(1)
+    again, _ = made(tmp_path / "a", table)
+    assert again.ask(1) == asked
+    with pytest.raises(UsageError, match=r"'mine' in .* is of another sweep; choose another"):
+        made(tmp_path / "b", storage=url, study="mine")
+    other, _ = made(tmp_path / "c", storage=url)  # a study of its own there
+    assert other.ask(1)[0].name.startswith("0000_")
+    with pytest.raises(Exception, match=r"cannot open the storage postgresql://...@nowhere"):
+        made(tmp_path / "d", storage="postgresql://me:secret@nowhere/x")
+
+
+def test_a_changed_journal_is_refused(optuna: Any, tmp_path: Path) -> None:
+    study, table = made(tmp_path, space={"n_epochs": {"low": 1, "high": 2}}, trials=1)
+    rest(study, lambda group: 1.0)
+    path = tmp_path / "optuna.log"
+    text = path.read_text()
+    for number in (1, 2):
+        text = text.replace(f'"param_value_internal":{number}.0', '"param_value_internal":9.0')
+    text = text.replace('\\"high\\": 2', '\\"high\\": 10')
+    path.write_text(text)
+    with pytest.raises(CheckpointError, match="n_epochs = 9"):
+        made(tmp_path, table)
+
+
+def test_without_optuna_one_sentence_says_so(
+    flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    result = flatout("fleet", sweep(tmp_path), "--run-dir", tmp_path / "f")
+    assert result.code == 2
+    assert result.message == f"[optuna] needs its package: {install('optuna')}."
+    assert not (tmp_path / "f").exists()
+
+
+class Scripted:
+    """An engine whose trials learn what they are told to: badly below a learning rate."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.jobs = folder, dict[str, tuple[Trial, int]]()
+        self.began, self.stopped = list[str](), list[str]()
+
+    def start(self, job: Job) -> None:
+        (self.folder / job.name).mkdir()
+        self.jobs[job.name] = (job.trials[0], 0)
+        self.began.append(job.name)
+
+    def poll(self, timeout_s: float) -> list[Mapping[str, Any]]:
+        events: list[Mapping[str, Any]] = [{"done": name} for name in self.stopped]
+        self.stopped.clear()
+        for name, (trial, before) in list(self.jobs.items()):
+            steps, folder = before + 32, self.folder / name
+            self.jobs[name] = (trial, steps)
+            mean = steps * (0.1 if trial.settings["learning_rate"] < BAD else 1.0)
+            with open(folder / "metrics.jsonl", "a") as file:
+                row = {"step": steps, "time/wall_s": 1.0, "rollout/return_mean_100": mean}
+                file.write(json.dumps(row) + "\n")
+            events.append({"trial": name, "steps": steps, "updates": 1, "mean": mean, "busy": "",
+                           "peak_mb": 1})  # fmt: skip
+            if steps == BASE.run.steps:
+                summary = {"ended": "steps", "steps": steps, "wall_s": 1.0}
+                summary |= {"return_mean_last": mean}
+                (folder / "summary.json").write_text(json.dumps(summary))
+                del self.jobs[name]
+                events += [{"trial": name, "ended": "steps", "steps": steps}, {"done": name}]
+        return events
+
+    def stop(self, job: str) -> None:
+        if self.jobs.pop(job, None) is not None:  # of what was told in this poll it may have ended
+            self.stopped.append(job)
+
+    def close(self) -> None:
+        pass
+
+
+def test_bad_groups_are_given_up_as_groups(optuna: Any, tmp_path: Path) -> None:
+    """With three seeds, two at a time: at the first look two of three are there."""
+    study, table = made(
+        tmp_path, trials=10, sampler="random", pruner={"name": "median", "n_startup_trials": 2}
+    )
+
+    engine = Scripted(tmp_path)
+    fleet = Fleet(tmp_path, BASE, [0, 1, 2], study, engine, Slots(2, 2, 1e5, known=2))
+    fleet.run(lambda: None)
+    by = {name: [one.state for one in found] for name, found in fleet.groups.items()}
+    rates = {name: found[0].trial.settings["learning_rate"] for name, found in fleet.groups.items()}
+    assert study.pruned
+    assert all(rates[name] < BAD for name in study.pruned)
+    for name, found in by.items():
+        assert set(found) <= ({"pruned", "done"} if name in study.pruned else {"done"})
+    kinds = [one.state.name for one in study._study.trials]
+    assert kinds.count("PRUNED") == len(study.pruned)
+    assert kinds.count("COMPLETE") == 10 - len(study.pruned)
+    again, _ = made(tmp_path, table)  # what was given up stays so
+    engine = Scripted(tmp_path)
+    fleet = Fleet(tmp_path, BASE, [0, 1, 2], again, engine, Slots(2, 2, 1e5, known=2))
+    fleet.run(lambda: None)
+    assert engine.began == []
+    assert {name: [one.state for one in found] for name, found in fleet.groups.items()} == by
+
+
+def sweep(folder: Path, **more: Any) -> Path:
+    file = folder / "sweep.toml"
+    lines = [f"{key} = {json.dumps(value)}" for key, value in more.items()]
+    file.write_text("\n".join(lines) + """
+        algorithm = "ppo"
+        env = "CartPole-v1"
+        n_steps = 32
+        batch_size = 32
+        n_epochs = 1
+        steps = 320
+        tensorboard = false
+        seeds = 2
+        [optuna]
+        trials = 3
+        [optuna.space]
+        learning_rate = { low = 1e-5, high = 1e-2, log = true }
+    """)  # fmt: skip
+    return file
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+def test_a_fleet_of_optuna_that_is_killed_goes_on(
+    optuna: Any, flatout: Cli, tmp_path: Path
+) -> None:
+    file = sweep(tmp_path, checkpoint_every=64)
+    slow = ("--env", "tests.fault_envs:sleepy", "--env-kwargs", "seconds=0.01", "--at-once", "1")
+    killed = tmp_path / "killed"
+    process = spawn("fleet", str(file), *slow, "--run-dir", str(killed))
+    wait_for(lambda: len(list(killed.glob("*/summary.json"))) == 2, 90)
+    process.kill()
+    finish(process)
+    ended = {path: path.stat().st_mtime_ns for path in killed.glob("*/summary.json")}
+    assert len(ended) < 6
+    result = flatout("fleet", "--resume", killed, "--json")
+    assert result.code == 0, result.err
+    whole = flatout("fleet", file, *slow, "--run-dir", tmp_path / "whole", "--json")
+    assert json.loads(result.out)["trials"] == json.loads(whole.out)["trials"]
+    for path, written in ended.items():
+        assert path.stat().st_mtime_ns == written
