@@ -1,4 +1,4 @@
-"""Sweeps that Optuna proposes: groups are asked, told and given up, and a kill changes none of it."""
+"""Sweeps that Optuna proposes: groups are asked, told and given up; a kill changes nothing."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,8 @@ ordinary run folder: what `flatout train` makes with its settings.
   --resume DIR           go on with a fleet that was stopped or killed; failed trials once more
   --dry-run              say what would be trained, how long that takes, and its memory
   --at-once N            so many trials at a time, instead of measuring how many gain anything
+  --engine ray           on a Ray cluster: at --ray-address HOST:PORT (or auto), else one that is
+                         started here; run folders come back
   --strategy NAME        of trials that one program can train (--env-backend device): auto,
                          together, spread; or apart, each in a process of its own
   --html FILE.html       one page with the table, curves and verdicts, at the end
@@ -64,6 +66,7 @@ class Sweep:
     populations: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     optuna: dict[str, Any] | None = None
     study: plan.Study | None = None
+    ray: Any = None
 
     @property
     def configurations(self) -> int:
@@ -86,12 +89,20 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
         return 0 if argv else 2
     at_once, argv = take(argv, "--at-once")
     strategy, argv = take(argv, "--strategy")
+    named, argv = take(argv, "--engine")
+    address, argv = take(argv, "--ray-address")
     html, argv = take(argv, "--html")
     resumed, argv = take(argv, "--resume")
     as_json, quiet, dry = (flag in argv for flag in FLAGS)
     argv = [word for word in argv if word not in FLAGS]
     if at_once is not None and not (at_once.isdecimal() and 1 <= int(at_once) <= 1024):
         raise UsageError(f"--at-once {at_once}: a number of trials from 1 to 1024.")
+    if named not in (None, "local", "ray"):
+        raise UsageError(f"--engine {named[:100]} is neither local nor ray.")
+    if address is not None and named != "ray":
+        raise UsageError("--ray-address is of --engine ray: give both.")
+    if dry and named == "ray":
+        raise UsageError("--dry-run plans for this machine: leave out --engine ray.")
     if html is not None:
         from flatout.fleet.ranking_files import writable
 
@@ -118,8 +129,9 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
             sweep = _new(argv)
         add_here(sweep.path)  # trials import what this process would
         sweep.strategy = strategy or "auto"
-        parts = len(hardware.usable_gpus) if _on_gpu(sweep.base) else 0
-        parts = parts or hardware.cores
+        if named == "ray":
+            sweep.ray = _ray(address, at_once, interrupts)
+        parts = _cards(sweep, hardware) or _cores(sweep, hardware)
         sweep.populations = {} if strategy == "apart" else plan.populations(sweep.trials, parts)
         if dry:
             with interrupts.discardable():
@@ -139,9 +151,19 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
         if dry:
             with interrupts.discardable():
                 return _dry(sweep, hardware, at_once, console)
+        if named == "ray" and sweep.ray is None:
+            sweep.ray = _ray(address, at_once, interrupts)
         return _run(
             sweep, folder.descriptor, hardware, at_once, console, quiet, as_json, html, interrupts
         )
+
+
+def _ray(address: str | None, at_once: str | None, interrupts: Interrupts) -> Any:
+    """Ray, connected."""
+    from flatout.fleet.sweep.cluster import connect
+
+    with interrupts.discardable():
+        return connect(address, None if at_once is None else int(at_once))
 
 
 def _new(argv: list[str]) -> Sweep:
@@ -214,13 +236,35 @@ def _slots(sweep: Sweep, hardware: Hardware, at_once: str | None) -> Slots:
     member = {name for some in sweep.populations.values() for name in some}
     count = sweep.configurations * len(sweep.seeds)
     jobs = count - len(member) + len(sweep.populations)
-    cards = len(hardware.usable_gpus) if _on_gpu(sweep.base) else 0
-    most, fewest = (PER_CARD * cards, cards) if cards else (2 * hardware.cores, hardware.cores)
+    cards, cores = _cards(sweep, hardware), _cores(sweep, hardware)
+    most, fewest = (PER_CARD * cards, cards) if cards else (2 * cores, cores)
     before = 0 if sweep.populations else known(sweep.base, hardware).at_once
+    why = "measured here before"
+    if sweep.ray is not None:  # the cluster has so many places, and gives them to whom it will
+        most = fewest = before = min(most, cores)
+        why = "as many as the cluster has places for"
+        memory = sweep.ray.cluster_resources().get("memory", 0)
+        hardware = replace(hardware, memory_available_mb=int(memory) >> 20)
     if at_once is not None:
         most = before = int(at_once)
-    free = hardware.memory_available_mb
-    return Slots(min(most, jobs), fewest, free, before, asked=at_once is not None)
+        why = "as asked"
+    return Slots(min(most, jobs), fewest, hardware.memory_available_mb, before, why)
+
+
+def _cores(sweep: Sweep, hardware: Hardware) -> int:
+    """Of this machine, or of the cluster."""
+    if sweep.ray is None:
+        return hardware.cores
+    return max(int(sweep.ray.cluster_resources().get("CPU", 1)), 1)
+
+
+def _cards(sweep: Sweep, hardware: Hardware) -> int:
+    """GPUs for trials, of this machine or of the cluster."""
+    if not _on_gpu(sweep.base):
+        return 0
+    if sweep.ray is None:
+        return len(hardware.usable_gpus)
+    return int(sweep.ray.cluster_resources().get("GPU", 0))
 
 
 def _on_gpu(base: TrainConfig) -> bool:
@@ -241,22 +285,28 @@ def _run(
 
     slots = _slots(sweep, hardware, at_once)
     per = max(-(-slots.most // max(len(hardware.usable_gpus), 1)), 1)
-    local = engine.Local(lock, engine.cards(hardware, per))
+    if sweep.ray is None:
+        runner = engine.Local(lock, engine.cards(hardware, per))
+    else:
+        from flatout.fleet.sweep.cluster import Cluster
+
+        cards = _cards(sweep, hardware)
+        runner = Cluster(sweep.ray, sweep.path, -(-slots.most // cards) if cards else 0)
     made = Fleet(
-        sweep.path, sweep.base, sweep.seeds, sweep.study or _study(sweep), local, slots,
+        sweep.path, sweep.base, sweep.seeds, sweep.study or _study(sweep), runner, slots,
         sweep.populations, sweep.strategy,
     )  # fmt: skip
     screen = Screen(made, console, quiet)
-    if hardware.usable_gpus and _on_gpu(sweep.base):
+    if sweep.ray is None and hardware.usable_gpus and _on_gpu(sweep.base):
         screen.note(engine.mps_words())
     try:
-        local.warm(min(slots.cores, slots.most))
+        runner.warm(min(slots.cores, slots.most))
         made.run(screen.look, lambda: interrupts.signum is not None)
         if interrupts.signum is not None:
             screen.note("stopping: every trial saves its last iteration's boundary")
             made.stop()
     finally:
-        local.close()
+        runner.close()
         screen.close()
     keep(made, hardware)
     return result(made, console, as_json, html, interrupts.signum)

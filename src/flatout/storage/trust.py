@@ -61,7 +61,7 @@ def refuse_foreign(
     """
     if consent.trust:
         return
-    for name, key, value in _reaching(config):
+    for name, key, value in reaching(config):
         typed = consent.named.get(name)
         if typed is not None and (not key or (isinstance(typed, Mapping) and key in typed)):
             continue
@@ -103,7 +103,7 @@ def child_variables() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path}
 
 
-def _reaching(config: TrainConfig) -> Iterator[tuple[str, str, Any]]:
+def reaching(config: TrainConfig) -> Iterator[tuple[str, str, Any]]:
     """Settings that name code or files: name, key within it, value."""
     for name, value in (("env", config.env.env), ("algorithm", config.algorithm)):
         if names_code(value):

@@ -40,7 +40,7 @@ STOP_S = 60.0
 
 LOOK_S = 0.25
 
-WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
+WAITING, RUNNING, DONE, FAILED, PRUNED = "waiting", "running", "done", "failed", "pruned"
 
 
 @dataclass

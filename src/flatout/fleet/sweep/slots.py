@@ -29,6 +29,7 @@ class Slots:
         cores: up to here one more is begun unmeasured where jobs are too short to be measured.
         free_mb: memory for all.
         known: what was measured here before, or asked for, or 0.
+        why: where `known` comes from.
 
     Attributes:
         limit: jobs at a time now.
@@ -41,10 +42,10 @@ class Slots:
     cores: int
     free_mb: float
     known: int = 0
+    why: str = "measured here before"
     limit: int = 1
     settled: bool = False
     short_of: str = ""
-    asked: bool = False
     rates: dict[int, float] = field(default_factory=dict[int, float])
     each_mb: float = 0.0
     _began: tuple[float, int, int] | None = None
@@ -109,11 +110,10 @@ class Slots:
 
     def words(self) -> str:
         """What was decided and why, in a line."""
-        rates = ", ".join(f"{count}: {rate:,.0f}" for count, rate in sorted(self.rates.items()))
-        measured = f"steps/s measured together by number: {rates}"
-        if not rates:
-            before = "as asked" if self.asked else "measured here before"
-            measured = before if self.known else "too short to measure"
+        why = ", ".join(f"{count}: {rate:,.0f}" for count, rate in sorted(self.rates.items()))
+        measured = f"steps/s measured together by number: {why}" if why else (
+            self.why if self.known else "too short to measure"
+        )  # fmt: skip
         short = f"; more do not fit into {self.short_of}" if self.short_of else ""
         memory = f"; about {self.each_mb:,.0f} MiB each of {self.free_mb:,.0f} MiB"
         return f"{self.limit} at a time ({measured}{short}{memory if self.each_mb else ''})"

@@ -1,0 +1,123 @@
+"""Run folders that travel as bytes: nothing leads out of them; only what was asked is signed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flatout.config.settings import resolve
+from flatout.errors import FlatoutError
+from flatout.fleet.sweep.engine import Job
+from flatout.fleet.sweep.gathered import Leaving, newest, pieces, put, settle
+from flatout.fleet.sweep.plan import Group, trials
+from flatout.storage import signing
+
+BASE = resolve("ppo", {"env": "CartPole-v1", "steps": 320})
+(TRIAL,) = trials(BASE, Group("", {}), [3])
+OLD, NEW = (f"checkpoints/step_{step:012}/arrays" for step in (64, 128))
+
+
+def files(folder: Path, **more: str) -> Path:
+    """A run's folder, with two checkpoints and what a run that is killed leaves half written."""
+    texts = {
+        "metrics.jsonl": "{}\n", OLD: "old", "empty": "",
+        NEW: "new", "checkpoints/.step_000000000192.tmp/arrays": "",
+        ".lock": "", ".running": "",
+    } | more  # fmt: skip
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "link").symlink_to("/etc/passwd")
+    return folder
+
+
+def config(**more: Any) -> str:
+    values = {"format": 1, "algorithm": "ppo", "placement": "cpu", "parent": None,
+              "settings": dict(TRIAL.settings) | {"run_dir": "/there"} | more}  # fmt: skip
+    return json.dumps(values)
+
+
+def arrive(folder: Path, made: Leaving) -> bool:
+    while True:
+        some, last, whole = made.take()
+        for piece in some:
+            put(folder, piece)
+        if last:
+            return whole
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*")
+            if path.is_file()}  # fmt: skip
+
+
+def test_a_folder_arrives_as_it_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flatout.fleet.sweep.gathered.PIECE", 2)
+    folder = files(tmp_path / "there")
+    assert arrive(tmp_path / "done", Leaving(folder, True))
+    whole = {"metrics.jsonl": "{}\n", OLD: "old", "empty": "",
+             NEW: "new"}  # fmt: skip
+    assert content(tmp_path / "done") == whole
+    del whole[OLD]
+    running = Leaving(folder, False)
+    assert arrive(tmp_path / "running", running)
+    assert content(tmp_path / "running") == whole
+    assert running.metrics == {"metrics.jsonl": 3}
+
+
+def test_a_checkpoint_that_is_removed_while_it_leaves_counts_not(tmp_path: Path) -> None:
+    folder = files(tmp_path / "there")
+    made = Leaving(folder, False)
+    (path,) = newest(folder)
+    (path / "arrays").unlink()
+    path.rmdir()
+    assert not arrive(tmp_path / "here", made)
+
+
+@pytest.mark.parametrize(
+    "name", ["../up", "/etc/x", "a/../../up", "", ".", "a//../b", "x" * 300, "a\0b", "out/x"]
+)
+def test_no_piece_leads_out(tmp_path: Path, name: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "out").symlink_to(tmp_path)
+    with pytest.raises(FlatoutError):
+        put(tmp_path / "run", (name, 0, b"evil"))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_what_was_asked_is_signed_anew_with_its_own_path(tmp_path: Path) -> None:
+    folder = tmp_path / "f" / TRIAL.name
+    arrived = files(tmp_path / "arriving", **{"config.json": config()})
+    (arrived / "link").unlink()
+    files(folder)
+    settle(arrived, Job(TRIAL.name, (TRIAL,), str(folder)))
+    values = json.loads((folder / "config.json").read_text())
+    assert signing.is_own(signing.RUN, values)
+    assert values["settings"]["run_dir"] == str(folder)
+    assert not (folder / "link").is_symlink()  # what was there is gone as a whole
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"env": "os:system"}, {"env": "CartPole-v1", "env_kwargs": {"path": "/etc/passwd"}},
+     {"wandb": "theirs"}],
+)  # fmt: skip
+def test_what_reaches_further_than_was_asked_is_not_signed(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    folder = tmp_path / "f" / TRIAL.name
+    arrived = files(tmp_path / "arriving", **{"config.json": config(**more)})
+    settle(arrived, Job(TRIAL.name, (TRIAL,), str(folder)))
+    assert not signing.is_own(signing.RUN, json.loads((folder / "config.json").read_text()))
+
+
+def test_nothing_is_read_through_a_link(tmp_path: Path) -> None:
+    folder = files(tmp_path / "there")
+    (folder / "away").symlink_to("/etc")
+    assert {name for name, _, _ in pieces(folder)} == {
+        "metrics.jsonl", OLD, NEW, "empty",
+    }  # fmt: skip
