@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -26,6 +27,9 @@ from tests.kills import finish, spawn, wait_for
 Cli = Callable[..., Result]
 ON_RAY = ("--engine", "ray")
 SLOW = ("--env", "tests.fault_envs:sleepy", "--env-kwargs", "seconds=0.005", "--eval-every", "0")
+
+TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": 64 * "0"}
+"""Without one Ray writes its own into the home."""
 
 STARTED = """
 import ray, sys, warnings
@@ -140,8 +144,14 @@ def there() -> Iterator[tuple[str, subprocess.Popen[str]]]:
 def started() -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", STARTED], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
+        stderr=subprocess.PIPE, text=True, start_new_session=True, env=os.environ | TOKEN,
     )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _token(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in TOKEN.items():
+        monkeypatch.setenv(name, value)
 
 
 def address(process: subprocess.Popen[str]) -> str:

@@ -60,13 +60,20 @@ def connect(address: str | None, cpus: int | None) -> Any:
         except ImportError:
             raise UsageError(f"--engine ray needs its package: {install('ray')}.") from None
         started = {"num_cpus": cpus, "object_store_memory": STORE, "include_dashboard": False}
+        errors = os.dup(2)
         try:
+            with open(os.devnull, "w") as nothing:  # what Ray says before it gives up
+                os.dup2(nothing.fileno(), 2)
             ray.init(address=address or "local", logging_level="ERROR", log_to_driver=False,
                      **({} if address else started))  # fmt: skip
         except Exception as error:  # of any of its parts
             what = f"--ray-address {address}" if address else "Ray does not start"
-            raise FlatoutError(f"{what}: {one_line(error)[:300]}") from None
+            token = "; if it asks for a token, set RAY_AUTH_MODE=token" if address else ""
+            why = one_line(error)[:300].rstrip(".")
+            raise FlatoutError(f"{what}: {why}{token}.") from None
         finally:
+            os.dup2(errors, 2)
+            os.close(errors)
             with suppress(ValueError):  # not in the main thread
                 signal.signal(signal.SIGTERM, before)
     return ray
