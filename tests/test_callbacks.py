@@ -262,6 +262,13 @@ def fails(run: Run) -> None:
         ("on_iteration", fails, "Raises raised LookupError in on_iteration"),
         ("on_end", fails, "in on_end"),
         ("on_end", lambda run: sys.exit("mine"), "raised SystemExit in on_end: mine"),
+        (
+            "on_iteration",
+            lambda run: json.loads("{"),
+            r"JSONDecodeError.*test_callbacks\.py:\d+\)",
+        ),
+        ("on_iteration", lambda run: run.log("a\ud800", 1), r"run\.log\('a.*under a name"),
+        ("on_iteration", lambda run: run.agent.learn(64), "this agent is training"),
         ("on_iteration", lambda run: run.log("a", "b"), r"run\.log\('a', 'b'\).*one number"),
         ("on_iteration", lambda run: run.log("rollout/episodes", 1), "metric of Flatout's own"),
         ("on_iteration", lambda run: run.log("step", 1), "'step'.*metric of Flatout's own"),
@@ -325,8 +332,9 @@ class Misnamed(Callback):
 def test_what_is_no_callback_here(callback: Any, words: str) -> None:
     with pytest.raises(FlatoutError, match=words):
         PPO("CartPole-v1", **SETTINGS).learn(64, callback=callback)
-    with pytest.raises(UsageError, match="every = 0"):
-        SaveEvery(0)
+    for every in (0, "1000"):
+        with pytest.raises(UsageError, match=f"every = {every!r} is no number"):
+            SaveEvery(every)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [np.zeros(2), None, "1", [1], {}])

@@ -73,6 +73,7 @@ def test_names_that_mean_the_same(made: Any, settings: dict[str, Any]) -> None:
         ({"lr": 1, "learning_rate": 1}, "one setting"),
         ({"use_sde": True}, "use_sde.*not available"),
         ({"tensorboard_log": "logs"}, "run_dir keeps TensorBoard"),
+        ({"tensorboard_logdir": "logs"}, "run_dir keeps TensorBoard"),
         ({"device": "tpu"}, "'tpu' is none of auto, cpu, cuda"),
         ({"policy": "LstmPolicy"}, "LstmPolicy.*network="),
         ({"learning_rate": lambda left: left}, "learning_rate is a function.*lin_0.0003"),
@@ -151,6 +152,7 @@ def test_an_environment_object_is_recorded_as_it_renders(tmp_path: Path) -> None
     [
         ("lr", "learning_rate"), ("learning_rte", "learning_rate"), ("n_envs", "envs"),
         ("num_envs", "envs"), ("total_timesteps", "steps"), ("clip_coef", "clip_range"),
+        ("n_env", "envs"),
     ],
 )  # fmt: skip
 def test_the_nearest_meaningful_name_everywhere(name: str, right: str, flatout: Any) -> None:

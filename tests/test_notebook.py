@@ -87,7 +87,9 @@ def test_curves_of_agents_and_folders_together(agent: PPO, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: flatout.plot(), "at least one"),
+        (lambda: flatout.plot(), "takes run folders"),
+        (lambda: flatout.plot(["a", "b"]), r"run folders and agents.*not \['a', 'b'\]"),  # type: ignore[arg-type]
+        (lambda: flatout.plot("x", smooth="much"), "smooth = 'much'"),  # type: ignore[arg-type]
         (lambda: PPO("CartPole-v1").plot(), "learned nothing here"),
         (lambda: flatout.plot(PPO("CartPole-v1")), "nothing to plot"),
         (lambda: flatout.plot("no-such-run"), "no-such-run"),

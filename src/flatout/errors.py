@@ -80,6 +80,20 @@ def one_line(error: BaseException) -> str:
         return "no message"
 
 
+def raised_at(error: BaseException) -> str:
+    """``file:line`` of what a user's code raised: its own newest line, not that of a library which
+    it called."""
+    import sysconfig
+    import traceback
+
+    libraries = [sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib")]
+    others = (*libraries, __file__.removesuffix("errors.py"))
+    frames = traceback.extract_tb(error.__traceback__)
+    own = (one for one in reversed(frames) if not one.filename.startswith(others))
+    frame = next(own, frames[-1])
+    return f"{frame.filename}:{frame.lineno}"
+
+
 def short(value: object) -> str:
     """Any value for a message: one line of at most 60 characters."""
     try:

@@ -183,6 +183,8 @@ class Agent:
                 "training started while a spawned process was importing this script: put the calls "
                 'under if __name__ == "__main__":'
             )
+        if self._acting.training:
+            raise UsageError("this agent is training: its callbacks may use it, not train it.")
         reset = begins_anew(others, reset)
         given = self.config.run.run_dir if run_dir is None else run_dir
         path = None if given is None else Path(given)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flatout.errors import UsageError
+from flatout.errors import UsageError, short
 from flatout.run.callbacks import Callback, Run
 
 
@@ -80,8 +80,10 @@ class _Every(Callback):
     """Something every so many environment steps, at the first iteration's end at or after each."""
 
     def __init__(self, every: int) -> None:
-        if every < 1:
-            raise UsageError(f"{type(self).__name__}: every = {every} is no number of steps.")
+        if not isinstance(every, int | float) or not every >= 1:
+            raise UsageError(
+                f"{type(self).__name__}: every = {short(every)} is no number of steps."
+            )
         self._every, self._next = every, every
 
     def on_iteration(self, run: Run) -> None:

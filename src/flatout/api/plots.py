@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flatout.api import Agent
-from flatout.errors import UsageError
+from flatout.errors import UsageError, short
 from flatout.fleet.curves import Picture, Run, View, picture, readable
 from flatout.fleet.ranking import Asked, Report, of_folders, of_groups
 
@@ -31,8 +31,12 @@ def plot(
     Raises:
         UsageError: there is nothing to plot, or an impossible value.
     """
-    if not runs:
-        raise UsageError("plot needs at least one run folder or agent: flatout.plot(RUN_DIR).")
+    wrong = [run for run in runs if not isinstance(run, str | Path | Agent)]
+    if wrong or not runs:
+        raise UsageError(
+            "plot takes run folders and agents: flatout.plot(RUN_DIR, RUN_DIR)"
+            + (f", not {short(wrong[0])}." if wrong else ".")
+        )
     view = View(by, smooth, (group,) if isinstance(group, str) else tuple(group))
     found: list[Run] = []
     for run in runs:

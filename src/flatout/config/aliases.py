@@ -62,10 +62,12 @@ def meant(name: str, names: Collection[str], flag: bool = False) -> str:
         flag: names are flags: ``--learning-rate``.
     """
     plain = name.removeprefix("--").replace("-", "_")
-    other = RENAMED.get(plain, "")
-    other = "--" + other.replace("_", "-") if flag else other
-    if other in names:
-        return f" Did you mean {other!r}?"
-    if plain in REFUSED:
-        return f" Instead: {REFUSED[plain]}."
+    right = {n: f"--{it.replace('_', '-')}" if flag else it for n, it in RENAMED.items()}
+    others = [*(other for other, it in right.items() if it in names), *REFUSED]
+    close = [plain] if plain in others else []
+    if not close and not difflib.get_close_matches(name, list(names), cutoff=0.85):
+        close = difflib.get_close_matches(plain, others, n=1, cutoff=0.85)
+    for other in close:
+        there = other in right
+        return f" Did you mean {right[other]!r}?" if there else f" Instead: {REFUSED[other]}."
     return nearest(name, difflib.get_close_matches(name, list(names), n=1, cutoff=0.6))

@@ -19,7 +19,7 @@ import numpy as np
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
 from flatout.envs.masks import MASKS, masks_refused
-from flatout.errors import EnvironmentFailure, FlatoutError, Interrupt, one_line, short
+from flatout.errors import EnvironmentFailure, FlatoutError, Interrupt, one_line, raised_at, short
 from flatout.output import say
 from flatout.types import ActionSpec, DiscreteSpec, Episode, ObservationSpec
 
@@ -163,10 +163,9 @@ class HostEnvs(Envs):
             return EnvironmentFailure(
                 f"{self._which(env)} returned from {call} what is not {what}: {one_line(error)}."
             )
-        frame = traceback.extract_tb(error.__traceback__)[-1]
         return EnvironmentFailure(
             f"{self._which(env)} raised {type(error).__name__} in {call}: "
-            f"{one_line(error)} ({frame.filename}:{frame.lineno})."
+            f"{one_line(error)} ({raised_at(error)})."
         )
 
     def _check(self, env: int, obs: Any, call: str) -> None:

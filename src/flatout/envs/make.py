@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -162,6 +163,8 @@ def _by_name(config: EnvConfig) -> Base:
         spec = copy.deepcopy(gym.spec(name))
     except gym.error.Error as error:
         hint = nearest(name, gym.registry)
+        if atari := re.match(r"(\w+?)(NoFrameskip|Deterministic)-v\d", name):
+            hint = f"Did you mean 'ALE/{atari[1]}-v5'?"
         detail = hint.strip() if hint else f"{one_line(error).rstrip('.')}."
         raise UsageError(f"unknown environment {name!r}: {detail}") from None
     # Gymnasium's checking wrappers cost time; resets always come first and we check spaces.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flatout.errors import FlatoutError, UsageError, writing
+from flatout.errors import FlatoutError, UsageError, short, writing
 from flatout.fleet.members import FOLDER
 from flatout.fleet.runs import alike
 from flatout.installing import install
@@ -77,10 +77,10 @@ class View:
         """Raises `UsageError` for impossible values."""
         if self.by not in AXES:
             raise UsageError(f"by = {self.by!r} is neither {' nor '.join(AXES)}.")
-        if not 0 <= self.smooth <= 1:
+        if not isinstance(self.smooth, int | float) or not 0 <= self.smooth <= 1:
             raise UsageError(
-                f"smooth = {self.smooth:g} is impossible: it is a share of a curve's length, from "
-                "0 to 1, such as 0.05."
+                f"smooth = {short(self.smooth)} is impossible: it is a share of a curve's length, "
+                "from 0 to 1, such as 0.05."
             )
 
 

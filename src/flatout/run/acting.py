@@ -53,6 +53,11 @@ class Acting:
         return task
 
     @property
+    def training(self) -> bool:
+        """Whether it follows a run."""
+        return self._schedule is not None
+
+    @property
     def arrays(self) -> dict[str, np.ndarray] | None:
         """The learning state by name."""
         return self._arrays if self._schedule is None else self._schedule.learned()
@@ -138,7 +143,7 @@ class Acting:
         Raises:
             UsageError: that object is training.
         """
-        if self.task.single and self._schedule is not None:
+        if self.task.single and self.training:
             raise UsageError(
                 "the environment object is training: to evaluate or record meanwhile, pass a "
                 "function that makes environments."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flatout.config.schema import TrainConfig
-from flatout.errors import CallbackFailure, FlatoutError, UsageError, one_line, short
+from flatout.errors import CallbackFailure, FlatoutError, UsageError, one_line, raised_at, short
 from flatout.run.progress import Progress, metric
 from flatout.types import Episode, Metrics
 
@@ -81,14 +80,16 @@ class Run:
             name: such as ``"my/metric"``.
 
         Raises:
-            UsageError: no number.
+            UsageError: no number, or a name that cannot be shown.
         """
         try:
             number = float(value) if np.ndim(value) == 0 and not isinstance(value, str) else None
         except (TypeError, ValueError):
             number = None
-        if number is None or not isinstance(name, str) or not name:
-            raise UsageError(f"run.log({short(name)}, {short(value)}): a metric is one number.")
+        if number is None or not isinstance(name, str) or not (name and name.isprintable()):
+            raise UsageError(
+                f"run.log({short(name)}, {short(value)}): a metric is one number under a name."
+            )
         total, count = self.progress.logged.get(name, (0.0, 0.0))
         self.progress.logged[name] = [total + number, count + 1.0]
 
@@ -264,8 +265,7 @@ def _failure(callback: Callback, event: str, error: BaseException) -> CallbackFa
     where = "" if isinstance(callback, _Function) else f" in {event}"
     if isinstance(error, FlatoutError):  # a sentence already
         return CallbackFailure(f"the callback {_name(callback)} failed{where}: {error}")
-    frame = traceback.extract_tb(error.__traceback__)[-1]
     return CallbackFailure(
         f"the callback {_name(callback)} raised {type(error).__name__}{where}: {one_line(error)} "
-        f"({frame.filename}:{frame.lineno})."
+        f"({raised_at(error)})."
     )
