@@ -6,6 +6,7 @@ import copy
 import inspect
 import json
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from tools import write_agents
 
 import flatout
 from flatout import A2C, DQN, PPO, SAC, FlatoutError, RecordEvery, UsageError, evaluate_policy
-from flatout.config.aliases import REFUSED, RENAMED, meant
+from flatout.config.aliases import IMPORTED, REFUSED, RENAMED, meant
 from flatout.config.hyper import HYPER
 from flatout.config.settings import settings_of
 from flatout.run.metric_names import NAMES, renamed
@@ -294,3 +295,13 @@ def test_pyright_knows_every_setting(tmp_path: Path) -> None:
     found = json.loads(done.stdout)["generalDiagnostics"]
     errors = {one["range"]["start"]["line"] - 2 for one in found if one["severity"] == "error"}
     assert errors == {number for number, wrong in enumerate(lines.values()) if wrong}, found
+
+
+def test_what_is_imported_from_stable_baselines3_is_answered() -> None:
+    with pytest.raises(ImportError, match=r"no VecNormalize. Instead: PPO\(env, normalize_obs"):
+        from flatout import VecNormalize  # type: ignore[attr-defined] # noqa: F401
+    for name, instead in IMPORTED.items():
+        assert name not in flatout.__all__
+        for word in re.findall(r"flatout\.(\w+)|(\w+)=", instead):
+            assert (word[0] or word[1]) in {*flatout.__all__, *settings_of("ppo"), "sampler"}
+    assert not hasattr(flatout, "no_such_name")

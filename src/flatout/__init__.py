@@ -72,4 +72,9 @@ def __getattr__(name: str) -> Any:
 
         if hasattr(module := import_module(f"flatout.{room}"), name):
             return getattr(module, name)
+    if not name.startswith("_"):
+        from flatout.config.aliases import IMPORTED
+
+        if name in IMPORTED:  # of an AttributeError `from flatout import` would show nothing
+            raise ImportError(f"flatout has no {name}. Instead: {IMPORTED[name]}.")
     raise AttributeError(f"module 'flatout' has no attribute {name!r}")

@@ -27,6 +27,10 @@ ATTRIBUTES: dict[str, str] = {
     "save_replay_buffer": "learn(run_dir=...) keeps replay in the run folder",
     "load_replay_buffer": "load(RUN_DIR) takes the run folder's replay",
     "device": "agent.placement",
+    "policy_kwargs": "agent.network, agent.hidden, agent.activation",
+    "replay_buffer": "learn(run_dir=...) keeps replay in the run folder",
+    "rollout_buffer": "run.episodes and run.metrics in a callback",
+    "train": "learn(steps)",
 }
 """Attributes of Stable-Baselines3's agents, and what there is instead."""
 

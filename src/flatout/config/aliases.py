@@ -54,6 +54,22 @@ REFUSED: dict[str, str] = {
 }
 """What has no counterpart of the same meaning, and what to do instead."""
 
+IMPORTED: dict[str, str] = {
+    "BaseCallback": "flatout.Callback",
+    "EvalCallback": "PPO(env, eval_every=10_000); the run folder keeps the best agent",
+    "CheckpointCallback": "flatout.SaveEvery",
+    "StopTrainingOnRewardThreshold": "flatout.StopOnReward",
+    "StopTrainingOnNoModelImprovement": "flatout.StopOnNoImprovement",
+    "make_vec_env": "PPO(env, envs=8)",
+    "DummyVecEnv": "PPO(env, envs=8)",
+    "SubprocVecEnv": 'PPO(env, envs=8, placement="sampler=processes")',
+    "VecNormalize": "PPO(env, normalize_observation=True, normalize_reward=True)",
+    "VecFrameStack": "PPO(env, frame_stack=4)",
+    "VecVideoRecorder": "flatout.RecordEvery, or agent.record(path)",
+    "Monitor": "returns and lengths of episodes are kept without it",
+}
+"""What Stable-Baselines3's users import, and what there is instead."""
+
 
 def meant(name: str, names: Collection[str], flag: bool = False) -> str:
     """`flatout.errors.nearest` for a setting, which may have another library's name.
