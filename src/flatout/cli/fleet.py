@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatout.cli.arguments import take, take_all, train_config
-from flatout.config.schema import TrainConfig
+from flatout.cli.fleet_plan import Sweep, cards_of, cores_of, dry_run, on_gpu, slots_of, study_of
 from flatout.config.settings import with_run
 from flatout.errors import UsageError
 from flatout.fleet.sweep import plan
@@ -17,7 +15,6 @@ from flatout.fleet.sweep import plan
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from flatout.fleet.sweep.slots import Slots
     from flatout.hardware.inventory import Hardware
     from flatout.run.interrupts import Interrupts
 
@@ -49,33 +46,6 @@ ordinary run folder: what `flatout train` makes with its settings.
 
 STRATEGIES = ("auto", "together", "spread", "apart")
 FLAGS = ("--json", "--quiet", "--dry-run")
-
-PER_CARD = 4
-"""Most trials that share a GPU."""
-
-
-@dataclass
-class Sweep:
-    """A fleet's plan, new or from its folder."""
-
-    base: TrainConfig
-    seeds: Sequence[int]
-    groups: list[plan.Group]
-    path: Path
-    strategy: str = "auto"
-    populations: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    optuna: dict[str, Any] | None = None
-    study: plan.Study | None = None
-    ray: Any = None
-
-    @property
-    def configurations(self) -> int:
-        return len(self.groups) if self.optuna is None else int(self.optuna["trials"])
-
-    @property
-    def trials(self) -> list[plan.Trial]:
-        """Those that are known beforehand."""
-        return [one for group in self.groups for one in plan.trials(self.base, group, self.seeds)]
 
 
 def fleet(argv: list[str], interrupts: Interrupts) -> int:
@@ -131,11 +101,11 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
         sweep.strategy = strategy or "auto"
         if named == "ray":
             sweep.ray = _ray(address, at_once, interrupts)
-        parts = _cards(sweep, hardware) or _cores(sweep, hardware)
+        parts = cards_of(sweep, hardware) or cores_of(sweep, hardware)
         sweep.populations = {} if strategy == "apart" else plan.populations(sweep.trials, parts)
         if dry:
             with interrupts.discardable():
-                return _dry(sweep, hardware, at_once, console)
+                return dry_run(sweep, hardware, at_once, console)
         folder = Folder(sweep.path, False)
     else:
         keep_out(Path(resumed))
@@ -145,12 +115,12 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
         if sweep is None:
             sweep = Sweep(*folder.load(Consent(trust="--trust" in argv)))
         else:
-            sweep.study = _study(sweep)  # refused before there is a plan
+            sweep.study = study_of(sweep)  # refused before there is a plan
             folder.save(sweep.base, sweep.seeds, sweep.groups, sweep.strategy, sweep.populations,
                         sweep.optuna)  # fmt: skip
         if dry:
             with interrupts.discardable():
-                return _dry(sweep, hardware, at_once, console)
+                return dry_run(sweep, hardware, at_once, console)
         if named == "ray" and sweep.ray is None:
             sweep.ray = _ray(address, at_once, interrupts)
         return _run(
@@ -214,65 +184,6 @@ def _new(argv: list[str]) -> Sweep:
     return Sweep(base, seeds, plan.groups(base, sections, where), Path(path))
 
 
-def _study(sweep: Sweep) -> plan.Study:
-    """What proposes configurations.
-
-    Raises:
-        FlatoutError: Optuna's storage cannot be used, or its study is another sweep's.
-    """
-    if sweep.optuna is None:
-        return plan.Fixed(sweep.groups)
-    from flatout.fleet.sweep.fleet import looks
-    from flatout.fleet.sweep.search import Search
-
-    return Search(sweep.optuna, sweep.base, looks(sweep.base)[0], sweep.path)
-
-
-def _slots(sweep: Sweep, hardware: Hardware, at_once: str | None) -> Slots:
-    """How many at a time: as asked, as measured here before, or to be measured."""
-    from flatout.fleet.sweep.measured import known
-    from flatout.fleet.sweep.slots import Slots
-
-    member = {name for some in sweep.populations.values() for name in some}
-    count = sweep.configurations * len(sweep.seeds)
-    jobs = count - len(member) + len(sweep.populations)
-    cards, cores = _cards(sweep, hardware), _cores(sweep, hardware)
-    most, fewest = (PER_CARD * cards, cards) if cards else (2 * cores, cores)
-    before = 0 if sweep.populations else known(sweep.base, hardware).at_once
-    why = "measured here before"
-    if sweep.ray is not None:  # the cluster has so many places, and gives them to whom it will
-        most = fewest = before = min(most, cores)
-        why = "as many as the cluster has places for"
-        memory = sweep.ray.cluster_resources().get("memory", 0)
-        hardware = replace(hardware, memory_available_mb=int(memory) >> 20)
-    if at_once is not None:
-        most = before = int(at_once)
-        why = "as asked"
-    return Slots(min(most, jobs), fewest, hardware.memory_available_mb, before, why)
-
-
-def _cores(sweep: Sweep, hardware: Hardware) -> int:
-    """Of this machine, or of the cluster."""
-    if sweep.ray is None:
-        return hardware.cores
-    return max(int(sweep.ray.cluster_resources().get("CPU", 1)), 1)
-
-
-def _cards(sweep: Sweep, hardware: Hardware) -> int:
-    """GPUs for trials, of this machine or of the cluster."""
-    if not _on_gpu(sweep.base):
-        return 0
-    if sweep.ray is None:
-        return len(hardware.usable_gpus)
-    return int(sweep.ray.cluster_resources().get("GPU", 0))
-
-
-def _on_gpu(base: TrainConfig) -> bool:
-    """Whether trials learn on GPUs, as far as their settings tell."""
-    images = base.env.env.startswith("ALE/") or not base.hyper.acts
-    return "gpu" in base.run.placement or (base.run.placement.strip() == "auto" and images)
-
-
 def _run(
     sweep: Sweep, lock: int, hardware: Hardware, at_once: str | None, console: Console,
     quiet: bool, as_json: bool, html: str | None, interrupts: Interrupts,
@@ -283,21 +194,21 @@ def _run(
     from flatout.fleet.sweep.fleet import Fleet
     from flatout.fleet.sweep.measured import keep
 
-    slots = _slots(sweep, hardware, at_once)
+    slots = slots_of(sweep, hardware, at_once)
     per = max(-(-slots.most // max(len(hardware.usable_gpus), 1)), 1)
     if sweep.ray is None:
         runner = engine.Local(lock, engine.cards(hardware, per))
     else:
         from flatout.fleet.sweep.cluster import Cluster
 
-        cards = _cards(sweep, hardware)
+        cards = cards_of(sweep, hardware)
         runner = Cluster(sweep.ray, sweep.path, -(-slots.most // cards) if cards else 0)
     made = Fleet(
-        sweep.path, sweep.base, sweep.seeds, sweep.study or _study(sweep), runner, slots,
+        sweep.path, sweep.base, sweep.seeds, sweep.study or study_of(sweep), runner, slots,
         sweep.populations, sweep.strategy,
     )  # fmt: skip
     screen = Screen(made, console, quiet)
-    if sweep.ray is None and hardware.usable_gpus and _on_gpu(sweep.base):
+    if sweep.ray is None and hardware.usable_gpus and on_gpu(sweep.base):
         screen.note(engine.mps_words())
     try:
         runner.warm(min(slots.cores, slots.most))
@@ -310,43 +221,3 @@ def _run(
         screen.close()
     keep(made, hardware)
     return result(made, console, as_json, html, interrupts.signum)
-
-
-def _dry(sweep: Sweep, hardware: Hardware, at_once: str | None, console: Console) -> int:
-    """Say what would be trained, how long that takes, and its memory."""
-    from rich.text import Text
-
-    from flatout.cli.fleet_screen import clock
-    from flatout.fleet.sweep import engine
-    from flatout.fleet.sweep.measured import known, tried
-    from flatout.output import printable
-
-    trials, slots, found = (
-        sweep.trials or plan.trials(sweep.base, plan.Group("", {}), sweep.seeds),
-        _slots(sweep, hardware, at_once),
-        known(sweep.base, hardware),
-    )
-    times = sweep.configurations // max(len(sweep.groups), 1)  # Optuna's are not known yet
-    count, steps = times * len(trials), times * sum(trial.steps for trial in trials)
-    how = "measured here before"
-    if not found.rate:
-        how = "tried for a moment, alone"
-        with open(Path("/dev/null")) as nothing:
-            found = tried(trials[0], engine.Local(nothing.fileno(), []))
-
-    def say(label: str, text: str) -> None:
-        console.print(Text(f"{label:<9}{printable(text)}"), soft_wrap=True)
-
-    say("TRIALS", f"{count:,}: {sweep.configurations:,} configurations x {len(sweep.seeds)} "
-        f"seeds, {steps:,} steps, in {sweep.path}")  # fmt: skip
-    for name, some in sweep.populations.items():
-        say("", f"{name}: {len(some)} of them in one process (--strategy {sweep.strategy})")
-    at_a_time = slots.limit if slots.settled else slots.cores
-    if found.rate:
-        rate = found.rate * (1 if found.at_once > 1 else min(at_a_time, count))
-        seconds = steps / rate
-        say("TIME", f"about {clock(seconds)}, {at_a_time} at a time ({how}: {rate:,.0f} steps/s)")
-    else:
-        say("TIME", "too short to be foreseen")
-    say("MEMORY", f"about {found.each_mb:,.0f} MiB each of {slots.free_mb:,.0f} MiB ({how})")
-    return 0

@@ -31,6 +31,9 @@ from flatout.installing import install
 ANSWER_S = 3.0
 """A cluster answers within this time, or there is none."""
 
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
+"""Environment variables: Ray's lines about workers would be printed among the result's."""
+
 STORE = 200_000_000
 """Bytes of a started Ray's object store: nothing but pieces of run folders lies there."""
 
@@ -51,7 +54,8 @@ def connect(address: str | None, cpus: int | None) -> Any:
     """
     if address not in (None, "auto"):
         _refuse_silent(address)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
     before = signal.getsignal(signal.SIGTERM)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -80,7 +84,12 @@ def connect(address: str | None, cpus: int | None) -> Any:
 
 
 def _refuse_silent(address: str) -> None:
-    """Refuse an address where no gRPC server greets; Ray alone would try for a minute."""
+    """Refuse an address where no gRPC server greets; Ray alone would try for long.
+
+    Raises:
+        UsageError: it is no address.
+        FlatoutError: nothing answers there.
+    """
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         raise UsageError(f"--ray-address {address[:100]} is neither HOST:PORT nor auto.")
@@ -123,6 +132,7 @@ class Cluster:
     def __init__(self, ray: Any, folder: Path, per: int) -> None:
         self._ray, self._arriving, self._per = ray, folder / ARRIVING, per
         self._seats, self._events = list[Seat](), list[Mapping[str, Any]]()
+        self._address, self._gone = ray.get_runtime_context().gcs_address, False
         shutil.rmtree(self._arriving, ignore_errors=True)  # of a fleet that was killed
         part = {"num_gpus": 1.0 / per} if per else {"num_gpus": 0}
         self._place = ray.remote(num_cpus=1, max_restarts=0, **part)(Place)
@@ -181,7 +191,19 @@ class Cluster:
         yield from events
 
     def _lost(self, seat: Seat, job: Job, error: Exception) -> Iterator[Mapping[str, Any]]:
-        """A place is gone, and with it what its job had not sent; no other is hurt."""
+        """A place is gone, and with it what its job had not sent; no other is hurt.
+
+        Raises:
+            FlatoutError: so is the whole cluster.
+        """
+        try:  # before Ray finds out, which ends this process without a word
+            _refuse_silent(self._address)
+        except FlatoutError:
+            self._gone = True
+            raise FlatoutError(
+                f"the Ray cluster at {self._address} is gone; what came back stays: go on with "
+                f"flatout fleet --resume {self._arriving.parent}"
+            ) from None
         self._remove(seat)
         shutil.rmtree(self._arriving / job.name, ignore_errors=True)
         why, kind = self._why(error)
@@ -219,10 +241,12 @@ class Cluster:
             self._events.append({"done": job})
 
     def close(self) -> None:
+        shutil.rmtree(self._arriving, ignore_errors=True)
+        if self._gone:
+            return
         ended = [seat.actor.close.remote() for seat in self._seats]
         with suppress(Exception):  # those that are gone, or wait for a machine
             self._ray.wait(ended, num_returns=len(ended), timeout=CLOSE_S)
         for seat in list(self._seats):
             self._remove(seat)
         self._ray.shutdown()
-        shutil.rmtree(self._arriving, ignore_errors=True)

@@ -5,7 +5,6 @@ What it is told is arguments, JSON and bytes, and so is what it tells.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -23,6 +22,7 @@ from flatout.errors import UsageError
 from flatout.fleet.sweep.engine import Job, Local
 from flatout.fleet.sweep.gathered import METRICS, PIECE, Leaving, Piece, newest, put
 from flatout.fleet.sweep.plan import Trial
+from flatout.storage import nofollow
 
 SHARE = 0.9
 """Of a card's memory that trials may take."""
@@ -31,7 +31,7 @@ HOME_S, PART = 5.0, 20.0
 """A running job's checkpoints come home not more often than this, and for each second that sending
 them takes so many later: they stay a small part of the time."""
 
-POLL_S = 0.25
+POLL_S, NEW_S = 0.25, 60.0
 ROOT, LOCK = "flatout-ray-", ".lock"
 
 Told = tuple[str, list[Piece]]
@@ -57,8 +57,8 @@ class Place:
         sys.path += [entry for entry in path if entry not in sys.path and os.path.isdir(entry)]
         _sweep_up()
         self._root = Path(tempfile.mkdtemp(prefix=ROOT))
-        self._lock = open(self._root / LOCK, "w")  # noqa: SIM115 - as long as this lives
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._lock = nofollow.open_stream(self._root / LOCK, nofollow.CHANGE)
+        nofollow.lock(self._lock)
         self._local = Local(self._lock.fileno(), _card(per))
         self._local.warm(1)
         self._forget("")
@@ -152,6 +152,9 @@ def _card(per: int) -> list[dict[str, str]]:
 def _sweep_up() -> None:
     """Remove what places that were killed have left on this machine."""
     for root in Path(tempfile.gettempdir()).glob(f"{ROOT}*"):
-        with suppress(OSError), open(root / LOCK, "r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(root, ignore_errors=True)
+        with suppress(OSError):
+            if time.time() - root.stat().st_mtime < NEW_S:  # another, which is just beginning
+                continue
+            with nofollow.open_stream(root / LOCK, nofollow.CHANGE) as lock:
+                nofollow.lock(lock)
+                shutil.rmtree(root, ignore_errors=True)

@@ -1,0 +1,143 @@
+"""What ``flatout fleet`` trains, and how many at a time on what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flatout.config.schema import TrainConfig
+from flatout.fleet.sweep import plan
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from flatout.fleet.sweep.slots import Slots
+    from flatout.hardware.inventory import Hardware
+
+PER_CARD = 4
+"""Most trials that share a GPU."""
+
+
+@dataclass
+class Sweep:
+    """A fleet's plan, new or from its folder."""
+
+    base: TrainConfig
+    seeds: Sequence[int]
+    groups: list[plan.Group]
+    path: Path
+    strategy: str = "auto"
+    populations: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    optuna: dict[str, Any] | None = None
+    study: plan.Study | None = None
+    ray: Any = None
+
+    @property
+    def configurations(self) -> int:
+        return len(self.groups) if self.optuna is None else int(self.optuna["trials"])
+
+    @property
+    def trials(self) -> list[plan.Trial]:
+        """Those that are known beforehand."""
+        return [one for group in self.groups for one in plan.trials(self.base, group, self.seeds)]
+
+
+def study_of(sweep: Sweep) -> plan.Study:
+    """What proposes configurations.
+
+    Raises:
+        FlatoutError: Optuna's storage cannot be used, or its study is another sweep's.
+    """
+    if sweep.optuna is None:
+        return plan.Fixed(sweep.groups)
+    from flatout.fleet.sweep.fleet import looks
+    from flatout.fleet.sweep.search import Search
+
+    return Search(sweep.optuna, sweep.base, looks(sweep.base)[0], sweep.path)
+
+
+def slots_of(sweep: Sweep, hardware: Hardware, at_once: str | None) -> Slots:
+    """How many at a time: as asked, as measured here before, or to be measured."""
+    from flatout.fleet.sweep.measured import known
+    from flatout.fleet.sweep.slots import Slots
+
+    member = {name for some in sweep.populations.values() for name in some}
+    count = sweep.configurations * len(sweep.seeds)
+    jobs = count - len(member) + len(sweep.populations)
+    cards, cores = cards_of(sweep, hardware), cores_of(sweep, hardware)
+    most, fewest = (PER_CARD * cards, cards) if cards else (2 * cores, cores)
+    before = 0 if sweep.populations else known(sweep.base, hardware).at_once
+    why = "measured here before"
+    if sweep.ray is not None:  # the cluster has so many places, and gives them to whom it will
+        most = fewest = before = min(most, cores)
+        why = "as many as the cluster has places for"
+        memory = sweep.ray.cluster_resources().get("memory", 0)
+        hardware = replace(hardware, memory_available_mb=int(memory) >> 20)
+    if at_once is not None:
+        most = before = int(at_once)
+        why = "as asked"
+    return Slots(min(most, jobs), fewest, hardware.memory_available_mb, before, why)
+
+
+def cores_of(sweep: Sweep, hardware: Hardware) -> int:
+    """Of this machine, or of the cluster."""
+    if sweep.ray is None:
+        return hardware.cores
+    return max(int(sweep.ray.cluster_resources().get("CPU", 1)), 1)
+
+
+def cards_of(sweep: Sweep, hardware: Hardware) -> int:
+    """GPUs for trials, of this machine or of the cluster."""
+    if not on_gpu(sweep.base):
+        return 0
+    if sweep.ray is None:
+        return len(hardware.usable_gpus)
+    return int(sweep.ray.cluster_resources().get("GPU", 0))
+
+
+def on_gpu(base: TrainConfig) -> bool:
+    """Whether trials learn on GPUs, as far as their settings tell."""
+    images = base.env.env.startswith("ALE/") or not base.hyper.acts
+    return "gpu" in base.run.placement or (base.run.placement.strip() == "auto" and images)
+
+
+def dry_run(sweep: Sweep, hardware: Hardware, at_once: str | None, console: Console) -> int:
+    """Say what would be trained, how long that takes, and its memory."""
+    from rich.text import Text
+
+    from flatout.cli.fleet_screen import clock
+    from flatout.fleet.sweep import engine
+    from flatout.fleet.sweep.measured import known, tried
+    from flatout.output import printable
+
+    trials, slots, found = (
+        sweep.trials or plan.trials(sweep.base, plan.Group("", {}), sweep.seeds),
+        slots_of(sweep, hardware, at_once),
+        known(sweep.base, hardware),
+    )
+    times = sweep.configurations // max(len(sweep.groups), 1)  # Optuna's are not known yet
+    count, steps = times * len(trials), times * sum(trial.steps for trial in trials)
+    how = "measured here before"
+    if not found.rate:
+        how = "tried for a moment, alone"
+        with open(Path("/dev/null")) as nothing:
+            found = tried(trials[0], engine.Local(nothing.fileno(), []))
+
+    def say(label: str, text: str) -> None:
+        console.print(Text(f"{label:<9}{printable(text)}"), soft_wrap=True)
+
+    say("TRIALS", f"{count:,}: {sweep.configurations:,} configurations x {len(sweep.seeds)} "
+        f"seeds, {steps:,} steps, in {sweep.path}")  # fmt: skip
+    for name, some in sweep.populations.items():
+        say("", f"{name}: {len(some)} of them in one process (--strategy {sweep.strategy})")
+    at_a_time = slots.limit if slots.settled else slots.cores
+    if found.rate:
+        rate = found.rate * (1 if found.at_once > 1 else min(at_a_time, count))
+        seconds = steps / rate
+        say("TIME", f"about {clock(seconds)}, {at_a_time} at a time ({how}: {rate:,.0f} steps/s)")
+    else:
+        say("TIME", "too short to be foreseen")
+    say("MEMORY", f"about {found.each_mb:,.0f} MiB each of {slots.free_mb:,.0f} MiB ({how})")
+    return 0
