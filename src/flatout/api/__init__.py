@@ -450,7 +450,8 @@ class Agent:
         try:  # check it now
             agent._acting.packed()
         except CheckpointError as error:
-            hint = "" if network else " An agent with a network of its own is loaded with network=."
+            python = f"in Python: {cls.__name__}.load(path, network=...)."
+            hint = "" if network else f" An agent with a network of its own is loaded {python}"
             raise CheckpointError(
                 f"{saved.file} does not fit its settings: {error}{hint}"
             ) from error
