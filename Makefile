@@ -37,7 +37,7 @@ test: install .venv/.developing
 	$(PYTEST)
 
 # The rest; and what is promised to the bit once more as CPUs without AVX-512 compute it.
-AVX2 := --xla_force_host_platform_device_count=8 --xla_cpu_max_isa=AVX2
+AVX2 := --xla_force_host_platform_device_count=8 --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_max_isa=AVX2
 
 test-slow: install .venv/.developing
 	$(PYTEST) -m slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -11,10 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+# Eight devices; and one compiler a program: 32 cost more than they save where all cores are busy.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_force_host_platform_device_count=8 --xla_cpu_parallel_codegen_split_count=1",
+)
 os.environ.setdefault(
     "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".cache" / "xla")
 )
+# Also of programs that take less than a second to compile, as the command does: a test that uses
+# JAX before Flatout does would compile them again and again.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # The key that signs runs is the tests' own.
 os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent.parent / ".cache" / "config")
 # So is what is remembered of this machine's speed.
@@ -50,6 +59,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = [item for item in items if item.get_closest_marker("slow")]
     config.hook.pytest_deselected(items=slow)
     items[:] = [item for item in items if item not in slow]
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: garbage collections need not look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -31,7 +31,13 @@ def test_example_runs(path: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "an agent without a run folder writes nothing"
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=pytest.mark.slow if "device" in path.stem else ())
+        for path in EXAMPLES
+    ],
+)
 def test_commands_in_examples_run_as_they_are_written(
     path: Path,
     flatout: Callable[..., Result],

@@ -100,7 +100,7 @@ NETWORKS = [
     slow("ppo", BOARD, CHOICE, {"network": "wide_grid"}),
     slow("a2c", BOARD, CHOICE, {"network": "onehot"}),
     slow("genetic", BOARD, CHOICE, {"network": "centred", "envs": 4, "elites": 1, "n_steps": 8}),
-    ("genetic", BOARD, CHOICE, {"network": "compass", "envs": 4, "elites": 1, "n_steps": 8}),
+    slow("genetic", BOARD, CHOICE, {"network": "compass", "envs": 4, "elites": 1, "n_steps": 8}),
     ("ddpg", VECTOR, BOX, {}),
     slow("td3", PIXELS, BOX, {"network": "nature"}),
     ("sac", BOARD, BOX, {"network": "centred"}),

@@ -94,7 +94,9 @@ def test_what_is_left_of_the_steps_is_the_default() -> None:
     assert agent.learn().summary["steps"] == 384
 
 
-@pytest.mark.parametrize(("kind", "settings"), SHAPES)
+@pytest.mark.parametrize(
+    ("kind", "settings"), [SHAPES[0], pytest.param(*SHAPES[1], marks=pytest.mark.slow)]
+)
 def test_a_new_run_starts_from_another_with_other_settings(
     kind: Any, settings: dict[str, Any], tmp_path: Path
 ) -> None:

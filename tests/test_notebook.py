@@ -125,7 +125,11 @@ def test_progress_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "steps/s" in last.text
 
 
-@pytest.mark.parametrize("prompt", [True, False], ids=["at a prompt", "in a script"])
+@pytest.mark.parametrize(
+    "prompt",
+    [True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["at a prompt", "in a script"],
+)
 def test_ctrl_c_keeps_what_was_learned(prompt: bool) -> None:
     code = f"""
 import os, signal, sys, threading

@@ -183,7 +183,7 @@ DELAYS: dict[str, Any] = {"target_noise_clip": 0.2, "critic_learning_rate": 0.06
 @pytest.mark.parametrize(
     ("name", "hyper"),
     [
-        ("ddpg", {}),
+        pytest.param("ddpg", {}, marks=pytest.mark.slow),
         ("ddpg", COPIES),
         ("td3", DELAYS),
         ("td3", {"target_noise_clip": 0.9, "target_policy_noise": 0.9, "policy_delay": 3}),

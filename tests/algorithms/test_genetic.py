@@ -112,7 +112,10 @@ def test_an_episode_that_is_not_finished_counts_as_one() -> None:
         np.testing.assert_array_equal(new, old)
 
 
-@pytest.mark.parametrize("placement", ["cpu", "sampler=processes workers=2x2"])
+@pytest.mark.parametrize(
+    "placement",
+    ["cpu", pytest.param("sampler=processes workers=2x2", marks=pytest.mark.slow)],
+)
 def test_every_generation_begins_its_own_episodes(placement: str) -> None:
     """What `n_steps` left unfinished is no gift to the next member; a resumed run does the same."""
     settings: dict[str, Any] = {

@@ -76,16 +76,20 @@ def built(name: str, **hyper: Any) -> tuple[Algorithm, Any, Any]:
     return algorithm, test_continuous.start(algorithm), test_continuous.sample(0)
 
 
+def slow(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("name", "leaf", "value"),
     [
-        ("ppo", "gae_lambda", 0.5),
+        slow("ppo", "gae_lambda", 0.5),
         ("ppo", "clip_range", "lin_0.1_0.01"),
         ("dqn", "learning_rate", 0.005),
         ("dqn", "max_grad_norm", 0.01),
-        ("sac", "critic_learning_rate", 0.03),
+        slow("sac", "critic_learning_rate", 0.03),
         ("sac", "tau", 0.5),
-        ("td3", "learning_rate", 0.005),
+        slow("td3", "learning_rate", 0.005),
         ("td3", "target_policy_noise", 0.7),
     ],
 )

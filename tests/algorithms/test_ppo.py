@@ -169,7 +169,7 @@ def largest_change(before: Any, after: Any) -> float:
 @pytest.mark.parametrize(
     ("action", "hyper"),
     [
-        (MOVES, {}),
+        pytest.param(MOVES, {}, marks=pytest.mark.slow),  # as others within
         (MOVES, {"n_epochs": 3, "vf_coef": 1.0, "max_grad_norm": None, "ent_coef": 0.05}),
         (MOVES, {"normalize_advantage": False, "gamma": 0.9, "gae_lambda": 0.7}),
         (BOX, {"n_epochs": 3, "clip_range_vf": 0.001, "clip_range": 0.1, "ent_coef": 0.01}),
@@ -270,7 +270,7 @@ def masked(x: Trajectory, lengths: Lengths, horizon: int, seed: int, scale: floa
 
 @settings(deadline=None, max_examples=10)
 @given(st.tuples(*[st.integers(1, T)] * 2), st.integers(0, 99), st.sampled_from([1.0, 1e6]))
-@pytest.mark.parametrize("batch", [2 * T * N, 4])
+@pytest.mark.parametrize("batch", [2 * T * N, pytest.param(4, marks=pytest.mark.slow)])
 def test_padding_changes_nothing(batch: int, lengths: Lengths, seed: int, scale: float) -> None:
     hyper = {"rollout_episodes": 1, "n_epochs": 2}
     hyper |= {"normalize_observation": True, "normalize_reward": True}

@@ -175,7 +175,7 @@ AUTO: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("hyper", [FIXED, AUTO], ids=str)
+@pytest.mark.parametrize("hyper", [pytest.param(FIXED, marks=pytest.mark.slow), AUTO], ids=str)
 def test_updates_are_those_of_the_paper(hyper: dict[str, Any]) -> None:
     algorithm, config = agent("sac", **hyper), SACConfig(**hyper)
     state = start(algorithm)
@@ -236,7 +236,9 @@ def test_images_are_seen_through_convolutions_and_scaled() -> None:
 # Learning
 
 
-@pytest.mark.parametrize("kind", [DDPG, TD3, SAC])
+@pytest.mark.parametrize(
+    "kind", [SAC, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (DDPG, TD3))]
+)
 def test_a_bandit_is_learned_kept_and_learned_further(kind: Any, tmp_path: Path) -> None:
     hyper: dict[str, Any] = {} if kind is SAC else {"action_noise": 0.2}
     trained = kind(

@@ -122,13 +122,6 @@ class Agent:
         compare(self.world, self.geometry, batch, head, row, lane, self.gamma)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def keep_programs() -> None:
-    """Programs that take less than a second to compile are kept too, as the command does."""
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
 compiled = functools.cache(Agent)
 
 
@@ -160,7 +153,7 @@ def assert_equal(one: Agent, other: Agent, steps: int = 40, cuts: tuple[int, ...
 
 @pytest.mark.bits
 @pytest.mark.parametrize(
-    "case", ["vectors", "stacks", pytest.param("actions", marks=pytest.mark.slow)]
+    "case", ["stacks", *(pytest.param(n, marks=pytest.mark.slow) for n in ("vectors", "actions"))]
 )
 def test_where_replay_lives_changes_no_bit(case: str) -> None:
     assert_equal(agent(case), agent(case, "device"), cuts=(0, 3, 11, 12))
@@ -172,7 +165,9 @@ def test_prioritised_too_where_each_trajectory_pays_for_one_update() -> None:
 
 
 @pytest.mark.bits
-@pytest.mark.parametrize("case", ["vectors", "several"])
+@pytest.mark.parametrize(
+    "case", ["several", pytest.param("vectors", marks=pytest.mark.slow)]
+)  # fmt: skip
 def test_dispatching_in_parts_changes_no_bit(case: str) -> None:
     """Also of trajectories that pay for fewer updates than most do: here 0, 2, and then 5."""
     whole, parts = agent(case), agent(case, chunk=2)
@@ -266,11 +261,13 @@ def test_what_is_kept_is_said() -> None:
         assert mb[kind == "host"] == 0
 
 
-@pytest.mark.parametrize("kind", ["host", "device"])
-def test_the_updates_that_are_due_are_made(kind: str) -> None:
-    one = agent("vectors", kind)
+@pytest.mark.parametrize(
+    ("kind", "case", "each"), [("host", "several", 5), ("device", "stacks", 2)]
+)
+def test_the_updates_that_are_due_are_made(kind: str, case: str, each: int) -> None:
+    one = agent(case, kind)
     made = [round(one.step()["updates"]) for _ in range(12)]
-    assert np.cumsum(made).tolist() == [max(4 * n - 6, 0) * 5 // 4 for n in range(1, 13)]
+    assert np.cumsum(made).tolist() == [max(4 * n - 6, 0) * each // 4 for n in range(1, 13)]
     state: Any = one.learner.host_state()
     assert (state.counters.updates, state.counters.step) == (sum(made), 48)
 

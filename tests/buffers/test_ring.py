@@ -52,7 +52,15 @@ CASES = [
 
 
 @pytest.mark.bits
-@pytest.mark.parametrize(("geometry", "gamma"), CASES, ids=["vector", "stack", "zeros", "image"])
+@pytest.mark.parametrize(
+    ("geometry", "gamma"),
+    [
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in CASES[:2]),
+        CASES[2],
+        pytest.param(*CASES[3], marks=pytest.mark.slow),
+    ],
+    ids=["vector", "stack", "zeros", "image"],
+)
 def test_jax_gathers_the_same_bits(geometry: Geometry, gamma: float) -> None:
     store, world = Store(geometry), World(geometry.spec, geometry.num_envs, 5, Rates(0.1, 0.2, 0.1))
     compiled = jax.jit(functools.partial(gather, jnp, geometry))

@@ -152,7 +152,7 @@ def replayed(count: int, hand_over: list[Trajectory]) -> Trajectory:
 HYPER = {"n_epochs": 2, "ent_coef": 0.01}
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_first_trajectory_is_learned_from_as_without_replay(count: int) -> None:
     """What is missing is masked: it changes neither the step nor its averages."""
     usual = agent(**HYPER)

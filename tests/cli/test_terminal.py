@@ -111,11 +111,11 @@ QUICK = {
     "a mistake, errors to a full disk": Situation("flatout trian 2> /dev/full", 2, silent),
     "help, C locale": Situation(f"{ASCII} flatout train ppo --help", 0, plainly),
     "train, read by head": Situation(f"{TRAIN} | head -1", 0, whole_and_told("Broken pipe")),
+}
+LONG = {
     "train, C locale": Situation(
         f"{ASCII} {TRAIN}", 0, lambda r, f: whole(r, f) and r.out.isascii() and "###" in r.out
     ),
-}
-LONG = {
     "train, to a full disk": Situation(f"{TRAIN} > /dev/full", 0, whole_and_told("No space")),
     "train --json, to a full disk": Situation(
         f"{TRAIN} --json --quiet > /dev/full", 0, lambda r, f: whole(r, f) and told(r, f)

@@ -88,14 +88,24 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("where", KINDS)
-def test_masks_are_refused_by_name_and_ignored_where_asked(where: str) -> None:
+def test_masks_are_refused_by_name(where: str) -> None:
     env, kwargs = KINDS[where]
-    settings = {"n_steps": 64, "n_epochs": 1, "env_kwargs": kwargs}
     with pytest.raises(UsageError, match="masks its actions") as refused:
-        PPO(env, **settings).learn(64)
+        PPO(env, n_steps=64, env_kwargs=kwargs).learn(64)
     assert where in str(refused.value)
     assert "--ignore-action-masks" in str(refused.value)
-    agent = PPO(env, ignore_action_masks=True, **settings).learn(64)
+
+
+PLAIN = ("Method.action_masks()", "observation['action_mask']")
+
+
+@pytest.mark.parametrize(
+    "where",
+    [pytest.param(where, marks=() if where in PLAIN else pytest.mark.slow) for where in KINDS],
+)
+def test_masks_are_ignored_where_asked(where: str) -> None:
+    env, kwargs = KINDS[where]
+    agent = PPO(env, ignore_action_masks=True, n_steps=64, n_epochs=1, env_kwargs=kwargs).learn(64)
     assert agent.summary["steps"] == 64
     assert len(agent.evaluate(2).returns) == 2
 

@@ -57,23 +57,23 @@ def kept(path: Path) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(
     "words",
-    [pytest.param((*SMALL, "--steps", 6400), marks=pytest.mark.slow, id="ppo"),
-     pytest.param(REPLAY, id="dqn")],
+    [pytest.param((*SMALL, "--steps", 6400), id="ppo"),
+     pytest.param(REPLAY, marks=pytest.mark.slow, id="dqn")],
 )  # fmt: skip
 def test_members_that_a_signal_stops_go_on_to_the_same_bits(
     words: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(population, "LOOK_S", 0.001)
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    trained(whole, words, 3)
-    made = trained(stopped, words, 3, stop=True)
+    trained(whole, words, 2)
+    made = trained(stopped, words, 2, stop=True)
     at = {state.steps for state in made.states}
     assert len(at) == 1, "all at the same boundary"
     assert {state.ended for state in made.states} == {"signal"}
-    states = trained(stopped, words, 3, resume=True).states
-    assert [(state.error, state.ended) for state in states] == [("", "steps")] * 3
+    states = trained(stopped, words, 2, resume=True).states
+    assert [(state.error, state.ended) for state in states] == [("", "steps")] * 2
     assert furthest(kept(whole), kept(stopped)) == 0.0
-    for seed in range(3):  # so few have whole checkpoints of their own at the end
+    for seed in range(2):  # so few have whole checkpoints of their own at the end
         ends = [checkpoint.latest(run / FOLDER / f"seed={seed}") for run in (whole, stopped)]
         one, other = (checkpoint.load(end)[1] for end in ends)
         assert furthest(one.arrays, other.arrays) == 0.0

@@ -50,6 +50,7 @@ def test_each_member_is_the_run_that_it_would_be_alone(flatout: Cli, tmp_path: P
     assert "(2 runs)" in out.out
 
 
+@pytest.mark.slow
 def test_members_with_replay_draw_with_their_own_seed(flatout: Cli, tmp_path: Path) -> None:
     words = ("dqn", "--env", "CartPole-v1", "--env-backend", "device", "--envs", 2, "--steps", 512,
              "--learning-starts", 32, "--train-freq", 8, "--gradient-steps", 2, "--batch-size", 8,

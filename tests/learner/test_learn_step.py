@@ -120,6 +120,8 @@ STEPS: dict[str, Callable[[], Step]] = {
     "td3": lambda: replayed(test_continuous.agent("td3", **REPLAY), 2),
     "doubling": doubling,
 }
+EACH = [pytest.param(name, marks=pytest.mark.slow if name == "td3" else ()) for name in STEPS]
+"""Of TD3 with the slow tests: it is much like SAC."""
 
 
 def begin(algorithm: Algorithm, buffer: Buffer) -> LearnerState:
@@ -134,7 +136,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.bits
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", EACH)
 def test_the_same_inputs_give_the_same_outputs(name: str) -> None:
     """Whatever was computed in between, and by whichever of two steps; inputs stay as they are."""
     algorithm, buffer, inputs = STEPS[name]()
@@ -150,7 +152,7 @@ def test_the_same_inputs_give_the_same_outputs(name: str) -> None:
     assert step._cache_size() == 1  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", EACH)
 def test_states_keep_their_shapes_so_that_steps_can_be_scanned(name: str) -> None:
     algorithm, buffer, inputs = STEPS[name]()
     step, state = make_learn_step(algorithm, buffer), begin(algorithm, buffer)
@@ -173,7 +175,7 @@ def test_states_keep_their_shapes_so_that_steps_can_be_scanned(name: str) -> Non
 # What is published
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", EACH)
 def test_what_acts_is_published(name: str) -> None:
     algorithm, buffer, inputs = STEPS[name]()
     state, hp, layout = begin(algorithm, buffer), algorithm.hp, ActorLayout(algorithm)
@@ -278,7 +280,7 @@ def test_what_is_no_number_is_flagged(broken: str) -> None:
         one.update(bad)
 
 
-@pytest.mark.parametrize("name", ["ppo", "dqn", "sac", "td3"])
+@pytest.mark.parametrize("name", EACH[:4])
 def test_rewards_that_are_no_numbers_are_flagged(name: str) -> None:
     algorithm, buffer, inputs = STEPS[name]()
     step, state = jax.jit(make_learn_step(algorithm, buffer)), begin(algorithm, buffer)

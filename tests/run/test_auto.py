@@ -65,7 +65,9 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer | FlatoutError]
     return set_
 
 
-@pytest.mark.parametrize("placement", [ONE_GROUP, TWO_GROUPS])
+@pytest.mark.parametrize(
+    "placement", [pytest.param(ONE_GROUP, marks=pytest.mark.slow), TWO_GROUPS]
+)  # fmt: skip
 def test_the_bits_are_those_of_the_placement_it_took(
     placement: str, flatout: Callable[..., Any], answers: Any, tmp_path: Path
 ) -> None:
@@ -116,7 +118,10 @@ def test_a_kept_plan_is_taken_and_a_resumed_run_keeps_it(
 FUSED = "act=cpu sampler=device schedule=fused"
 
 
-@pytest.mark.parametrize(("placement", "backend"), [(FUSED, "device"), ("cpu", "host")])
+@pytest.mark.parametrize(
+    ("placement", "backend"),
+    [pytest.param(FUSED, "device", marks=pytest.mark.slow), ("cpu", "host")],
+)
 def test_a_kept_plan_decides_where_a_twins_environments_step(
     placement: str, backend: str, flatout: Callable[..., Any], answers: Any, tmp_path: Path
 ) -> None:

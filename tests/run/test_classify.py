@@ -127,6 +127,7 @@ def test_gradients_in_pieces_take_less_memory_and_are_the_same(
 
 
 @pytest.mark.bits
+@pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one(flatout: Cli, tmp_path: Path) -> None:
     summary(flatout, tmp_path / "whole", *TINY, "--steps", 12)
     summary(flatout, tmp_path / "parts", *TINY)

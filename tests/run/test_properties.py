@@ -24,14 +24,20 @@ PLACEMENTS = ("cpu", "act=cpu:1", "act=cpu learn=cpu:1", "act=cpu:3 learn=cpu:2"
 
 @pytest.mark.bits
 @pytest.mark.parametrize(
-    "env", ["CartPole-v1", pytest.param("Pendulum-v1", marks=pytest.mark.slow)]
+    ("env", "placements"),
+    [
+        ("CartPole-v1", PLACEMENTS[::3]),
+        pytest.param("CartPole-v1", PLACEMENTS, marks=pytest.mark.slow),
+        pytest.param("Pendulum-v1", PLACEMENTS, marks=pytest.mark.slow),
+    ],
+    ids=["two", "CartPole-v1", "Pendulum-v1"],
 )
 def test_placement_changes_no_bit_on_cpu(
-    env: str, flatout: Callable[..., Result], tmp_path: Path
+    env: str, placements: tuple[str, ...], flatout: Callable[..., Result], tmp_path: Path
 ) -> None:
     """Property 1: every placement's parameters, optimiser, episodes and actions are the same."""
     states: list[dict[str, Any]] = []
-    for number, placement in enumerate(PLACEMENTS):
+    for number, placement in enumerate(placements):
         run = tmp_path / str(number)
         result = flatout(
             "train", "ppo", *TINY, "--env", env, "--steps", 640, "--placement", placement,

@@ -102,7 +102,9 @@ SLOW = (
 @pytest.mark.parametrize(
     "signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
-def test_a_signal_saves_the_last_boundary_and_ends(signum: int, tmp_path: Path) -> None:
+def test_a_signal_saves_the_last_boundary_and_ends(
+    signum: int, flatout: Callable[..., Result], tmp_path: Path
+) -> None:
     """Within a slow trajectory: it is discarded, the boundary before it is saved, at once."""
     run = tmp_path / "run"
     process = spawn(*SLOW, "--steps", "640", "--run-dir", str(run))
@@ -116,14 +118,17 @@ def test_a_signal_saves_the_last_boundary_and_ends(signum: int, tmp_path: Path) 
     step, _ = checkpoint.load(checkpoint.latest(run))
     assert 0 < step < 640
     assert step % 32 == 0
-    resumed = finish(spawn("train", "--resume", str(run), "--steps", "160", "--quiet"))
+    resumed = flatout("train", "--resume", run, "--steps", 160, "--quiet")
     assert resumed.code == 0, resumed.err
-    whole = finish(spawn(*SLOW, "--steps", "160", "--run-dir", str(tmp_path / "whole")))
+    whole = flatout(*SLOW, "--steps", 160, "--run-dir", tmp_path / "whole")
     assert whole.code == 0, whole.err
     assert_same(final_state(run)["arrays"], final_state(tmp_path / "whole")["arrays"])
 
 
-@pytest.mark.parametrize("delay", [0.05, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize(
+    "delay", [0.05, pytest.param(0.3, marks=pytest.mark.slow), 0.6,
+              pytest.param(0.9, marks=pytest.mark.slow)]
+)  # fmt: skip
 def test_a_signal_while_starting_ends_cleanly(delay: float, tmp_path: Path) -> None:
     process = spawn(*SLOW, "--steps", "100000", "--run-dir", str(tmp_path / "run"))
     wait_for(lambda: (tmp_path / "run" / ".lock").exists())

@@ -69,12 +69,19 @@ def test_several_acting_devices_are_bit_equal_to_one(flatout: Cli, tmp_path: Pat
 
 
 @pytest.mark.bits
-def test_equal_groups_learn_the_same_under_every_sampler(flatout: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "ways",
+    [
+        ("2x4",),
+        pytest.param(("2x4", "8x1", "4x2 inference=local"), marks=pytest.mark.slow),
+    ],
+    ids=["one", "every"],
+)
+def test_equal_groups_learn_the_same_under_every_sampler(
+    ways: tuple[str, ...], flatout: Cli, tmp_path: Path
+) -> None:
     """However many environments a worker steps; a group is a part of a worker, or several."""
-    placements = ["groups=4"] + [
-        f"groups=4 sampler=processes workers={workers}"
-        for workers in ("2x4", "8x1", "4x2 inference=local")
-    ]
+    placements = ["groups=4", *(f"groups=4 sampler=processes workers={way}" for way in ways)]
     sizes = ("--envs", 8, "--n-steps", 16, "--batch-size", 32, "--steps", 256)
     for number, placement in enumerate(placements):
         run = tmp_path / str(number)

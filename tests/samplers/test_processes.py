@@ -145,8 +145,15 @@ TASKS: list[dict[str, Any]] = [
 @pytest.mark.bits
 @pytest.mark.parametrize(
     ("placement", "settings"),
-    [*((PROCESSES, task) for task in TASKS), (LOCAL, TASKS[0]), (LOCAL, TASKS[3])],
-    ids=["ppo", "sac", "images", "episodes", "atari", "ppo-local", "episodes-local"],
+    [
+        pytest.param(PROCESSES, TASKS[0], id="ppo"),
+        pytest.param(PROCESSES, TASKS[1], id="sac", marks=pytest.mark.slow),
+        pytest.param(PROCESSES, TASKS[2], id="images"),
+        pytest.param(PROCESSES, TASKS[3], id="episodes"),
+        pytest.param(PROCESSES, TASKS[4], id="atari", marks=pytest.mark.slow),
+        pytest.param(LOCAL, TASKS[0], id="ppo-local", marks=pytest.mark.slow),
+        pytest.param(LOCAL, TASKS[3], id="episodes-local"),
+    ],
 )
 def test_processes_and_this_process_collect_the_same(
     placement: str, settings: dict[str, Any]
@@ -169,7 +176,8 @@ def test_processes_and_this_process_collect_the_same(
 
 @pytest.mark.bits
 @pytest.mark.parametrize(
-    ("placement", "to_inline"), [(PROCESSES, True), (PROCESSES, False), (LOCAL, True)]
+    ("placement", "to_inline"),
+    [pytest.param(PROCESSES, True, marks=pytest.mark.slow), (PROCESSES, False), (LOCAL, True)],
 )
 def test_a_state_moves_between_processes_and_this_process(placement: str, to_inline: bool) -> None:
     with sampler(placement) as first:
@@ -188,21 +196,29 @@ def test_groups_that_do_not_divide_evenly_are_all_there() -> None:
     assert (trajectory.rewards == 1).all()
 
 
+FAULTS = [
+    ("kill", "SIGKILL"),
+    ("segfault", "SIGSEGV"),
+    ("exit", "exit code 3"),
+    ("raise", "the physics exploded"),
+    ("sleep", "--worker-timeout"),
+    ("spin", "--worker-timeout"),
+    ("allocate", "MemoryError"),
+    ("close", "worker"),
+]
+QUICK = {(fault, 7) for fault, _ in FAULTS} | {("kill", 1), ("kill", 17), ("sleep", 17)}
+"""Each fault within a trajectory, and the two kinds of loss at its ends."""
+
+
 @pytest.mark.fault
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "words", "at"),
     [
-        ("kill", "SIGKILL"),
-        ("segfault", "SIGSEGV"),
-        ("exit", "exit code 3"),
-        ("raise", "the physics exploded"),
-        ("sleep", "--worker-timeout"),
-        ("spin", "--worker-timeout"),
-        ("allocate", "MemoryError"),
-        ("close", "worker"),
+        pytest.param(*one, at, marks=() if (one[0], at) in QUICK else pytest.mark.slow)
+        for one in FAULTS
+        for at in (1, 7, 17)
     ],
 )
-@pytest.mark.parametrize("at", [1, 7, 17])
 def test_a_lost_worker_begins_new_episodes(fault: str, words: str, at: int, tmp_path: Path) -> None:
     notes: list[str] = []
     with sampler(source=faulty(fault, at, tmp_path), notes=notes, timeout=1.0) as made:
@@ -241,7 +257,9 @@ def test_a_lost_worker_begins_new_episodes(fault: str, words: str, at: int, tmp_
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize(("fault", "at"), [("kill", 7), ("sleep", 17)])
+@pytest.mark.parametrize(
+    ("fault", "at"), [pytest.param("kill", 7, marks=pytest.mark.slow), ("sleep", 17)]
+)
 def test_a_lost_worker_that_acts_by_itself_collects_its_trajectory_again(
     fault: str, at: int, tmp_path: Path
 ) -> None:
@@ -267,7 +285,10 @@ def test_a_lost_worker_that_acts_by_itself_collects_its_trajectory_again(
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize(("placement", "restarts"), [(PROCESSES, 5), (LOCAL, 1)])
+@pytest.mark.parametrize(
+    ("placement", "restarts"),
+    [(PROCESSES, 5), pytest.param(LOCAL, 1, marks=pytest.mark.slow)],
+)
 def test_a_worker_that_always_fails_ends_the_run_with_its_traceback(
     placement: str, restarts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

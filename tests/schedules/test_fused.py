@@ -37,11 +37,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-QUICK = ("ppo", "dqn", "genetic")
-EVERY = [
-    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SETTINGS
-]  # fmt: skip
-"""All algorithms; those that differ least from others are tried with the slow tests."""
+def every(*quick: str) -> list[Any]:
+    """All algorithms; but these are tried with the slow tests."""
+    return [pytest.param(n, marks=() if n in quick else pytest.mark.slow) for n in SETTINGS]
 
 
 def settings(algorithm: str, **more: Any) -> dict[str, Any]:
@@ -63,7 +61,7 @@ def chunks_of(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
     monkeypatch.setattr(fused.FusedSchedule, "_length", lambda self: length)
 
 
-@pytest.mark.parametrize("algorithm", EVERY)
+@pytest.mark.parametrize("algorithm", every("dqn"))
 def test_chunks_never_matter(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[dict[str, np.ndarray]] = []
     told: list[Any] = []
@@ -130,7 +128,7 @@ def test_an_advance_that_ends_within_a_chunk_makes_no_iteration_twice(
     assert furthest(pieces.arrays, whole.arrays) == 0.0
 
 
-@pytest.mark.parametrize("algorithm", EVERY)
+@pytest.mark.parametrize("algorithm", every("ppo"))
 def test_a_resumed_run_ends_with_the_same_bits(algorithm: str, tmp_path: Path) -> None:
     def train(name: str, until: int = 960, resume: bool = False) -> Path:
         more = {"steps": 960, "checkpoint_every": 100, "tensorboard": False, "log_every": 50}
@@ -154,7 +152,9 @@ def test_a_resumed_run_ends_with_the_same_bits(algorithm: str, tmp_path: Path) -
     assert rows[-1]["rollout/episodes"] > 0
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn", pytest.param("sac", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "algorithm", ["ppo", *(pytest.param(n, marks=pytest.mark.slow) for n in ("dqn", "sac"))]
+)
 def test_one_program_learns_what_its_parts_learn(algorithm: str) -> None:
     """In one program XLA may round otherwise; a few iterations agree to what that makes."""
     found: list[dict[str, np.ndarray]] = []
@@ -170,7 +170,8 @@ def test_one_program_learns_what_its_parts_learn(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["ppo", *(pytest.param(n, marks=pytest.mark.slow) for n in ("dqn", "genetic"))]
+    "algorithm",
+    ["a2c", *(pytest.param(n, marks=pytest.mark.slow) for n in ("ppo", "dqn", "genetic"))],
 )
 def test_shards_learn_the_same_on_one_device_and_on_two(algorithm: str) -> None:
     found: list[Any] = []
@@ -178,7 +179,7 @@ def test_shards_learn_the_same_on_one_device_and_on_two(algorithm: str) -> None:
                       "act=cpu,cpu:1 sampler=device schedule=fused",
                       "act=cpu sampler=device replay=device"):  # fmt: skip
         more = {"placement": placement, "shards": 2, "reduce": "ordered", "batch_size": 32}
-        if algorithm == "genetic":
+        if algorithm in ("a2c", "genetic"):
             del more["batch_size"]
         with parts(algorithm, **more) as made:
             told = list(made.schedule.advance(4))

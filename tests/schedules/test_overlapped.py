@@ -35,6 +35,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
             "buffer_size": 256, "hidden": [16]},
 }  # fmt: skip
 
+QUICK = {(1, "dqn"), (2, "ppo"), (3, "sac")}
+"""Each lag and each algorithm once."""
+
 
 @contextmanager
 def parts(
@@ -87,8 +90,14 @@ class Dawdling(gym.Wrapper[Any, Any, Any, Any]):
 
 
 @pytest.mark.bits
-@pytest.mark.parametrize("algorithm", list(SETTINGS))
-@pytest.mark.parametrize("lag", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("lag", "algorithm"),
+    [
+        pytest.param(lag, name, marks=() if (lag, name) in QUICK else pytest.mark.slow)
+        for lag in (1, 2, 3)
+        for name in SETTINGS
+    ],
+)
 def test_timing_changes_nothing(algorithm: str, lag: int) -> None:
     iterations = 12
     expected = by_hand(algorithm, lag, iterations)
@@ -172,7 +181,7 @@ def test_the_flow_says_who_waited_for_whom() -> None:
 
 
 @pytest.mark.bits
-@pytest.mark.parametrize("lag", [1, 2])
+@pytest.mark.parametrize("lag", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_snapshot_goes_on_as_if_nothing_had_been(lag: int) -> None:
     placement = f"schedule=overlapped lag={lag}"
     with parts("ppo", placement) as made:

@@ -42,7 +42,8 @@ def learned(folder: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["ppo", *(pytest.param(n, marks=pytest.mark.slow) for n in ("dqn", "genetic"))]
+    "algorithm",
+    ["a2c", *(pytest.param(n, marks=pytest.mark.slow) for n in ("ppo", "dqn", "genetic"))],
 )
 def test_a_member_learns_what_it_would_alone(algorithm: str, tmp_path: Path) -> None:
     key = "noise" if algorithm == "genetic" else "learning_rate"

@@ -191,7 +191,14 @@ DAMAGED: dict[str, tuple[str, Callable[[Path], Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", DAMAGED)
+BUILT = ("other depth", "other environment", "other count")
+"""Found only after all is built, as another network is."""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.slow if kind in BUILT else ()) for kind in DAMAGED],
+)
 def test_damaged_checkpoints(flatout: Cli, run_dir: Path, kind: str) -> None:
     words, damage = DAMAGED[kind]
     damage(run_dir)

@@ -38,7 +38,13 @@ def test_nothing_is_said_of_what_is_right(env: DeviceEnv) -> None:
     assert check_device_env(env) == []
 
 
-@pytest.mark.parametrize("name", TWINS)
+QUICK = ("Pendulum-v1", "flatout/Snake-v0")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in TWINS],
+)
 def test_twins_keep_the_contract(name: str) -> None:
     assert check_device_env(device_env(name), steps=1000) == []
 

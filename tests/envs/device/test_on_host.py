@@ -253,7 +253,7 @@ def test_workers_step_what_this_process_would(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:
     ends = []
-    for placement in ("cpu", "sampler=processes workers=2x2"):
+    for placement in ("cpu", "sampler=processes workers=1x4"):  # each imports JAX
         run = tmp_path / str(len(ends))
         given = "--steps", 128, "--run-dir", run, "--placement", placement
         done = flatout("train", "ppo", *FLAGS, *given)
@@ -275,7 +275,7 @@ def test_an_agent_takes_a_device_environment_and_shows_it() -> None:
 
 
 def test_a_function_may_return_a_device_environment() -> None:
-    agent = PPO(lambda: corridor(), envs=2, n_steps=16, batch_size=32).learn(64)
+    agent = PPO(lambda: corridor(length=4), envs=4, n_steps=16, batch_size=32).learn(64)
     assert agent.evaluate(2).returns
 
 
