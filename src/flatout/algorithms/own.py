@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -28,6 +27,7 @@ from flatout.algorithms.parallel.shards import UNSHARDED
 from flatout.config.hyper import HYPER
 from flatout.config.modules import import_module
 from flatout.config.schema import NetworkConfig
+from flatout.envs.device.check import traced
 from flatout.errors import UsageError, nearest, short
 from flatout.types import Batch, ContinuousSpec, DiscreteSpec, ObservationSpec
 
@@ -179,7 +179,7 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
     def act(params: Any, obs: Any, noise: Any) -> Any:
         return algorithm.act(params, obs, (), noise)
 
-    traces = [guarded(name, "act", _traced, act, params, obs, noise) for _ in range(2)]
+    traces = [guarded(name, "act", traced, act, params, obs, noise) for _ in range(2)]
     if traces[0] != traces[1]:
         raise UsageError(
             f"{name}: act is not pure: traced twice, it gave two programs. Draw what it needs in "
@@ -290,13 +290,6 @@ def _data(algorithm: Algorithm, spec: BuildSpec, action: Any, extras: dict[str, 
     seen = jax.ShapeDtypeStruct((rows, *obs.shape), np.dtype(obs.dtype))
     actions = jax.ShapeDtypeStruct((rows, *action.shape[1:]), action.dtype)
     return Batch(seen, actions, one, seen, one, one)
-
-
-def _traced(function: Callable[..., Any], *arguments: Any) -> tuple[str, list[bytes]]:
-    """A program, and the arrays in it; a function that JAX has not seen is traced anew."""
-    closed = jax.make_jaxpr(lambda *given: function(*given))(*arguments)
-    program = re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr))  # where Python keeps a rule, say
-    return program, [np.asarray(const).tobytes() for const in closed.consts]
 
 
 def _words(leaf: Any) -> str:

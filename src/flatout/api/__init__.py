@@ -13,40 +13,32 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, Unpack
 import numpy as np
 
 from flatout.algorithms.own import MakeAlgorithm
-from flatout.api.aliases import Elsewhere, attribute, begins_anew, translated
+from flatout.api.aliases import Elsewhere, attribute, begins_anew, refuse_setting, translated
 from flatout.api.describe import Documentation, Signature
+from flatout.api.history import History
 from flatout.api.names import algorithm_name, consent, environment_name
-from flatout.config.aliases import meant
-from flatout.config.schema import EPISODES, RESUMABLE, SEEDS, RunConfig, TrainConfig
-from flatout.config.settings import load_preset, resolve, settings_of, with_run
-from flatout.config.values import convert, need
+from flatout.api.restore import restored
+from flatout.config.schema import EPISODES, SEEDS
+from flatout.config.settings import load_preset, resolve, settings_of
+from flatout.config.values import need
 from flatout.envs.host import to_environment
 from flatout.envs.task import Task
-from flatout.errors import CheckpointError, UsageError, short, writing
+from flatout.errors import UsageError, writing
 from flatout.fleet.curves import Picture, Run, picture
 from flatout.learner.policy import Policy
 from flatout.networks.torsos import Network
 from flatout.run.acting import Acting
 from flatout.run.callbacks import CallbackLike
-from flatout.run.card import reached, verdict
-from flatout.run.curve import Points
 from flatout.run.evaluate import Evaluation, record
-from flatout.run.notebook import NotebookDisplay, in_notebook, page
+from flatout.run.notebook import display_of, page
 from flatout.run.progress import Display
-from flatout.run.resume import (
-    Saved,
-    Start,
-    begun_from,
-    continued_seed,
-    newest_step,
-    saved_agent,
-)
+from flatout.run.resume import saved_agent
 from flatout.run.trainer import Trainer
 from flatout.run.video import MOST
 from flatout.storage.agent_file import save_parameters
 from flatout.storage.checkpoint import PREFIX
-from flatout.storage.run_folder import RunFolder, load_config
-from flatout.types import Snapshot, UserCode
+from flatout.storage.run_folder import RunFolder
+from flatout.types import UserCode
 
 
 class Agent:
@@ -104,29 +96,17 @@ class Agent:
         self._code = UserCode(source, network, make)
         self._acting = Acting(self.config, self._code)
         self._predicted = 0
-        self._points: Points | None = None  # of what was learned here, with these settings
-        self._trained: dict[str, Any] = {}
-        self._learned = 0  # runs
-        self._kept: tuple[TrainConfig, Snapshot] | None = None  # the last run, to go on with
-        self._source: Path | None = None  # where it was loaded from, or its last run is kept
-        self._before: TrainConfig | None = None  # the settings that it was loaded with
-        self._given: frozenset[str] = frozenset()  # those that were changed then
+        self._history = History()
         self.summary: dict[str, Any] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse what would be set and never read, such as ``agent.learning_rate = 1e-5``."""
-        kind, why = type(self), ""
         if not name.startswith("_"):  # ours, some of it at each prediction
+            kind = type(self)
             settings = self.config.flat() if "config" in vars(self) else {}
-            there = name in ("config", "summary") or hasattr(kind, name)
-            if name in settings:
-                given = "" if name == "env" else f", {name}={short(value)}"
-                why = f"settings are chosen when an agent is made, by {kind.__name__}(env{given})."
-            elif not there and kind.__module__ in (__name__, f"{__name__}.agents"):
-                why = f"{kind.__name__} has no such attribute; settings are given to "
-                why += f"{kind.__name__}(env, ...).{meant(name, settings)}"
-        if why:
-            raise UsageError(f"agent.{name} = {short(value)} would change nothing: {why}")
+            own = kind.__module__ in (__name__, f"{__name__}.agents")
+            free = name in ("config", "summary") or hasattr(kind, name) or not own
+            refuse_setting(name, value, kind.__name__, settings, free)
         super().__setattr__(name, value)
 
     if not TYPE_CHECKING:  # a checker knows what there is
@@ -188,17 +168,11 @@ class Agent:
         reset = begins_anew(others, reset)
         given = self.config.run.run_dir if run_dir is None else run_dir
         path = None if given is None else Path(given)
-        config, start, resume = self._next_run(total_timesteps, path, reset)
-        display = Display()
-        if self._verbose if progress_bar is None else progress_bar:
-            from rich.console import Console
-
-            from flatout.output import tolerant
-            from flatout.run.display import LiveDisplay
-
-            display = LiveDisplay(config, Console(file=tolerant(sys.stdout)))
-            if in_notebook():
-                display = NotebookDisplay(config)
+        config, start, resume = self._history.next_run(
+            self.config, self._acting.arrays, total_timesteps, path, reset
+        )
+        shows = self._verbose if progress_bar is None else progress_bar
+        display = display_of(config) if shows else Display()
         with nullcontext() if path is None else closing(RunFolder(path, resume)) as folder:
             trainer = Trainer(
                 config, code=self._code, folder=folder, resume=resume, start=start,
@@ -212,56 +186,15 @@ class Agent:
                     self._acting.learned(
                         {n: np.array(a) for n, a in arrays if n.startswith(PREFIX)}
                     )
-                    self._kept, self._source = (trainer.resolved, trainer.final), path
-                    self._given = frozenset()
-                    self._learned += not (resume or (start is not None and start.continues))
+                    anew = not resume and (start is None or not start.continues)
+                    self._history.keep(trainer.resolved, trainer.final, path, anew)
         if trainer.final is not None:
-            self._points = _joined(self._points, trainer.points)
-            self._trained = config.flat() | {"placement": self.summary["placement"]}
+            settings = config.flat() | {"placement": self.summary["placement"]}
+            self._history.draw(trainer.points, settings)
         stopped = trainer.interrupts.signum
         if stopped is not None and not (stopped == signal.SIGINT and hasattr(sys, "ps1")):
             raise KeyboardInterrupt
         return self
-
-    def _next_run(
-        self, total: int | None, path: Path | None, reset: bool
-    ) -> tuple[TrainConfig, Start | None, bool]:
-        """The next run's settings, what it starts from, and whether it is the one in `path`."""
-        config, source, run = self.config, self._source, self.config.run
-        parent = None if source is None else str(source)
-        start, done, resume = None, 0, False
-        if not reset and path and source and path.is_dir() and path.resolve() == source.resolve():
-            config, done, resume = self._of_folder(path), newest_step(path), True
-        elif not reset and self._kept is not None:
-            config, state = self._kept
-            start, done = Start(state, True, parent), int(state.data["progress"]["steps"])
-        elif not reset and source and self._before and newest_step(source):
-            config, start = begun_from(source, self._before, config, self._given)
-        else:
-            if self._acting.arrays is not None:
-                start = Start(Snapshot(self._acting.arrays, {}), parent=parent)
-            config = with_run(config, seed=continued_seed(run.seed, self._learned))
-        if total is None:
-            total = run.steps - done if run.steps > done else run.steps
-        more: int = convert(RunConfig, "steps", total)
-        need(more >= 1, "total_timesteps", more, "it must be at least 1")
-        changes = {"steps": done + more, "run_dir": None if path is None else str(path)}
-        return resolve(self.algorithm, config.flat(), changes), start, resume
-
-    def _of_folder(self, path: Path) -> TrainConfig:
-        """The settings of the run in the folder that this agent comes from.
-
-        Raises:
-            UsageError: the agent has other settings.
-        """
-        config = load_config(path, None) if self._kept is None else self._kept[0]
-        for name in sorted(self._given - RESUMABLE):
-            raise UsageError(
-                f"the run in {path} goes on with its own {name}: to start a new run from it with "
-                "another, choose another run_dir."
-            )
-        given = {name: value for name, value in self.config.flat().items() if name in self._given}
-        return resolve(config.algorithm, config.flat(), given)
 
     def predict(self, observation: Any, deterministic: bool = True, **others: Never) -> Any:
         """The action for one observation ``[...]`` or a batch ``[B, ...]``.
@@ -284,22 +217,10 @@ class Agent:
                 "predict takes an observation and deterministic=, and returns the action alone: no "
                 "policy is recurrent, so there is no state."
             )
-        task = self.task
-        shape = task.obs_spec.shape
-        try:
-            obs = np.asarray(observation)
-        except ValueError:
-            obs = np.asarray(None)
-        single = obs.shape == shape
-        if (not single and obs.shape[1:] != shape) or obs.dtype.kind not in "fiub":
-            raise UsageError(
-                f"predict takes observations of shape {list(shape)} or a batch of them, not "
-                f"{obs.dtype}{list(obs.shape)}."
-            )
-        batch = (obs[None] if single else obs).astype(task.obs_spec.dtype)
+        batch, single = self._acting.observed(observation)
         chosen = self._acting.batch(batch, deterministic, self._predicted)
         self._predicted += not deterministic
-        actions = np.asarray(to_environment(task.action_spec, chosen))
+        actions = np.asarray(to_environment(self.task.action_spec, chosen))
         return actions[0] if single else actions
 
     def evaluate(
@@ -345,28 +266,15 @@ class Agent:
         Raises:
             UsageError: nothing was learned here, or no episode has ended.
         """
-        if self._points is None or not len(self._points[0]):
-            why = "has learned nothing here" if self._points is None else "ended no episode yet"
-            raise UsageError(f"there is nothing to plot: this agent {why}.")
-        steps, seconds, values = self._points
-        return Run(self._title, steps, values, self._trained, seconds)
+        return self._history.curve(self._title)
 
     @property
     def _title(self) -> str:
         return f"{type(self).__name__} on {self.config.env.env}"
 
     def _repr_html_(self) -> str:
-        told = self.summary
-        if told:
-            words = {
-                "return": reached(told), "verdict": verdict(told),
-                "steps": f"{told['steps']:,}, {told['steps_per_s']:,.0f} a second",
-                "run folder": told["run_dir"] or "",
-            }  # fmt: skip
-        else:
-            learned = self._acting.arrays is not None
-            words = {"state": "loaded; call learn to go on" if learned else "nothing learned yet"}
-        return page(self._title, words, self._points)
+        loaded = self._acting.arrays is not None
+        return page(self._title, self.summary, loaded, self._history.points)
 
     @property
     def task(self) -> Task:
@@ -389,7 +297,7 @@ class Agent:
         path = Path(path)
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        save_parameters(path, self.config, self._acting.arrays, None, True, self._learned)
+        save_parameters(path, self.config, self._acting.arrays, None, True, self._history.learned)
         return path
 
     @classmethod
@@ -414,53 +322,4 @@ class Agent:
                 code that is not to be trusted.
         """
         saved = saved_agent(Path(path), "best", consent(env, trust, algorithm))
-        return cls._restored(saved, Path(path), env, network, algorithm, settings)
-
-    @classmethod
-    def _restored(
-        cls, saved: Saved, path: Path, env: Any, network: Network | None,
-        algorithm: MakeAlgorithm | str | None, changes: dict[str, Any],
-    ) -> Self:  # fmt: skip
-        config = saved.config
-        if cls.algorithm not in ("", config.algorithm):
-            raise CheckpointError(f"{path} holds an agent of {config.algorithm}.")
-        if algorithm is not None and ":" not in config.algorithm:
-            raise UsageError(
-                f"{path} holds an agent of {config.algorithm}, which is no algorithm of your own: "
-                "leave algorithm= out."
-            )
-        names = settings_of(config.algorithm)
-        env, changes, verbose = translated((), env, changes, names)
-        settings = config.flat() | {"run_dir": None, "verbose": verbose} | changes
-        saved_env, built_in = settings.pop("env"), settings.pop("network")
-        named = settings.pop("algorithm")
-        if not cls.algorithm:
-            settings["algorithm"] = algorithm or named
-        agent = cls(saved_env if env is None else env, network=network or built_in, **settings)
-        agent._acting.learned(saved.arrays)
-        agent._learned = 0 if "seed" in changes else saved.learned
-        agent._source, agent._before, agent._given = path, config, frozenset(changes)
-        if env is None:
-            try:
-                _ = agent.task
-            except UsageError as error:
-                raise UsageError(
-                    f"the environment {saved_env} of {path} cannot be made: pass env=. {error}"
-                ) from error
-        try:  # check it now
-            agent._acting.packed()
-        except CheckpointError as error:
-            python = f"in Python: {cls.__name__}.load(path, network=...)."
-            hint = "" if network else f" An agent with a network of its own is loaded {python}"
-            raise CheckpointError(
-                f"{saved.file} does not fit its settings: {error}{hint}"
-            ) from error
-        return agent
-
-
-def _joined(before: Points | None, after: Points) -> Points:
-    """A curve that goes on; it begins anew where the steps do."""
-    if before is None or not len(before[0]) or not len(after[0]) or after[0][0] <= before[0][-1]:
-        return after
-    steps, seconds, values = (np.concatenate(pair) for pair in zip(before, after, strict=True))
-    return steps, seconds, values
+        return restored(cls, saved, Path(path), env, network, algorithm, settings)

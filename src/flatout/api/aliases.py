@@ -67,6 +67,30 @@ def attribute(name: str, kind: str, settings: Mapping[str, Any]) -> Any:
     raise AttributeError(f"{kind} has no attribute {name!r}.{there or meant(name, [*settings])}")
 
 
+def refuse_setting(
+    name: str, value: Any, kind: str, settings: Mapping[str, Any], free: bool
+) -> None:
+    """Refuse ``agent.name = value`` where nothing would read it.
+
+    Args:
+        kind: the agent's class.
+        settings: its own.
+        free: the name may be set, if it is no setting.
+
+    Raises:
+        UsageError: with what to do instead.
+    """
+    if name in settings:
+        given = "" if name == "env" else f", {name}={short(value)}"
+        why = f"settings are chosen when an agent is made, by {kind}(env{given})."
+    elif free:
+        return
+    else:
+        why = f"{kind} has no such attribute; settings are given to {kind}(env, ...)."
+        why += meant(name, settings)
+    raise UsageError(f"agent.{name} = {short(value)} would change nothing: {why}")
+
+
 def translated(
     first: Sequence[Any], env: Any, given: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[Any, dict[str, Any], int]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from flatout.api import Agent
 from flatout.api.agents import A2C, DDPG, DQN, PPO, SAC, TD3, Genetic
 from flatout.api.names import consent
+from flatout.api.restore import restored
 from flatout.errors import UsageError
 from flatout.run.resume import saved_agent
 
@@ -39,4 +40,4 @@ def load_any(
             f"{path} holds no agent that plays, but a {saved.config.algorithm} run; how well it "
             "does is in its summary.json (test_accuracy)."
         )
-    return kind._restored(saved, path, env, None, algorithm, {}), saved.file
+    return restored(kind, saved, path, env, None, algorithm, {}), saved.file

@@ -16,31 +16,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from flatout.errors import UsageError, nearest, writing
-from flatout.fleet.ranking_files import SHOWN, Line, Table, flat, text, writable
+from flatout.errors import UsageError, writing
+from flatout.fleet.ranking_files import Table, flat, text, writable
+from flatout.fleet.ranking_tables import Counted, few, over_all, table
 from flatout.fleet.runs import ENDED, NOT_TELLING, Row, alike, rows
-from flatout.fleet.statistics import (
-    DRAWS,
-    RESAMPLES,
-    Estimate,
-    Strata,
-    compared,
-    estimates,
-    improvement,
-    iqm,
-    mean,
-    median,
-)
 from flatout.run.curve import lines
 
 FINISHED = {ENDED[why] for why in ("steps", "return", "callback")}
 """States of runs that count: not those that a resume would go on with."""
 AS_LONG = 1.05
 """Runs count as equally long up to this ratio of their steps."""
-FEW = 5
-"""Runs that a sentence names."""
 MOST_METRICS = 1 << 28
 """Maximum bytes of metrics that are read whole."""
 
@@ -81,10 +66,6 @@ class Asked:
                     f"normalize {env}={low:g},{high:g}: the first score counts as 0 and the second "
                     "as 1, so it is greater, and both are finite."
                 )
-
-
-Counted = dict[str, list[tuple[Row, float]]]
-"""A group's runs that count, with their scores, by environment."""
 
 
 @dataclass(frozen=True)
@@ -215,13 +196,13 @@ def _ranked(groups: Mapping[str, Sequence[Row]], asked: Asked, damaged: Sequence
                 counted[name][env] = pairs
         here = {name: {env: by[env]} for name, by in counted.items() if env in by}
         if here:
-            tables.append(_table(env, what, here, there))
+            tables.append(table(env, what, here, there))
     if not tables:
         reason = "".join(f": {run} ({why})" for run, why in list(left.items())[:1])
         raise UsageError(f"there is no finished run to compare{reason}.")
     notes: list[str] = []
     if len(tables) > 1 or asked.scale:
-        tables, notes = _over_all(tables, counted, asked, there)
+        tables, notes = over_all(tables, counted, asked.scale, there)
     return Report(tables, [*notes, *_repeated(counted), *_left_out(left)])
 
 
@@ -287,89 +268,6 @@ def value_at(path: Path, steps: int | None, name: str) -> float | None:
     return None
 
 
-def _table(
-    env: str | None, what: str, groups: Mapping[str, Counted],
-    there: Mapping[tuple[str, str], int], scale: Mapping[str, tuple[float, float]] | None = None,
-) -> Table:  # fmt: skip
-    scores = {name: {
-        env: {row.run: _within(score, (scale or {}).get(env)) for row, score in pairs}
-        for env, pairs in sorted(counted.items())
-    } for name, counted in groups.items()}  # fmt: skip
-    strata = {
-        name: [np.array(list(one.values())) for one in by.values()] for name, by in scores.items()
-    }
-    found = _estimated(strata)
-    ranked = sorted(groups, key=lambda name: -found[name][0].value)
-    made: list[Line] = []
-    for place, name in enumerate(ranked):
-        members = [row for pairs in groups[name].values() for row, _ in pairs]
-        pair = strata[ranked[0]], strata[name]
-        beaten = None
-        if place:
-            beaten = compared(*pair) if place < SHOWN else Estimate(float(improvement(*pair)))
-        rates = [row.steps_per_s for row in members if row.steps_per_s is not None]
-        verdicts = Counter(row.verdict for row in members if row.verdict is not None)
-        middle, half, average = found[name]
-        made.append(Line(
-            name, scores[name], sum(there[name, env] for env in scores[name]), middle, half,
-            average, beaten, float(np.median(rates)) if rates and env is not None else None,
-            verdicts.most_common(1)[0][0] if verdicts else None,
-        ))  # fmt: skip
-    return Table(env, what, made)
-
-
-def _within(score: float, scale: tuple[float, float] | None) -> float:
-    return score if scale is None else (score - scale[0]) / (scale[1] - scale[0])
-
-
-def _estimated(groups: Mapping[str, Strata]) -> dict[str, list[Estimate]]:
-    """The statistics of each group; those with as many runs are resampled together."""
-    shapes: dict[tuple[int, ...], list[str]] = defaultdict(list)
-    for name, strata in groups.items():
-        shapes[tuple(map(len, strata))].append(name)
-    found: dict[str, list[Estimate]] = {}
-    for shape, names in shapes.items():
-        some = max(DRAWS // (RESAMPLES * sum(shape)), 1)
-        for first in range(0, len(names), some):
-            chosen = names[first : first + some]
-            stacked = [np.stack(parts) for parts in zip(*(groups[n] for n in chosen), strict=True)]
-            found |= zip(chosen, estimates(stacked, (iqm, median, mean)), strict=True)
-    return found
-
-
-def _over_all(
-    tables: list[Table], counted: Mapping[str, Counted], asked: Asked,
-    there: Mapping[tuple[str, str], int],
-) -> tuple[list[Table], list[str]]:  # fmt: skip
-    """The tables with one over all environments before them, and notes.
-
-    Raises:
-        UsageError: the scale does not fit the environments.
-    """
-    envs = [str(table.env) for table in tables]
-    for env in asked.scale:
-        if env not in envs:
-            raise UsageError(f"normalize {env}: no run here is of it.{nearest(env, envs)}")
-    missing = [env for env in envs if env not in asked.scale]
-    if asked.scale and missing:
-        raise UsageError(f"normalize lacks {missing[0]}: name all environments, or none.")
-    if len(envs) == 1:
-        raise UsageError(f"normalize is for several environments; all runs are of {envs[0]}.")
-    whole = {name: by for name, by in counted.items() if len(by) == len(envs)}
-    part = [name for name, by in counted.items() if 0 < len(by) < len(envs)]
-    if not whole:
-        return tables, ["no group has runs of every environment, so none is ranked over all"]
-    scale, words = asked.scale, "scores on the scale 0 to 1 of --normalize"
-    if not scale:
-        every = {env: [s for by in whole.values() for _, s in by[env]] for env in envs}
-        scale = {
-            env: (min(s), max(s) if max(s) > min(s) else min(s) + 1) for env, s in every.items()
-        }
-        words = "scores from 0 (its worst run here) to 1 (its best) in each environment"
-    notes = [f"not ranked over all environments, for want of runs: {_few(part)}"] if part else []
-    return [_table(None, words, whole, there, scale), *tables], notes
-
-
 def _repeated(counted: Mapping[str, Counted]) -> list[str]:
     """Groups with two runs of one seed, which are not independent."""
     found = [
@@ -380,15 +278,10 @@ def _repeated(counted: Mapping[str, Counted]) -> list[str]:
         if count > 1
     ]
     words = "several runs of one seed in one group count as if their seeds differed"
-    return [f"{words}: {_few(found)}"] if found else []
+    return [f"{words}: {few(found)}"] if found else []
 
 
 def _left_out(left: Mapping[str, str]) -> list[str]:
     runs = "1 run is" if len(left) == 1 else f"{len(left):,} runs are"
     named = [f"{run} ({why})" for run, why in left.items()]
-    return [f"{runs} left out: {_few(named)}"] if left else []
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - FEW:,} more" if len(names) > FEW else ""
-    return ", ".join(names[:FEW]) + more
+    return [f"{runs} left out: {few(named)}"] if left else []

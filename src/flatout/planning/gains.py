@@ -13,7 +13,7 @@ from flatout.config.workers import with_workers
 from flatout.planning.facts import RunFacts
 from flatout.planning.machine import Machine
 from flatout.planning.predict import EXTRAPOLATED, MESSAGE, Prediction, fitted, predict
-from flatout.planning.stages import Stages, learning
+from flatout.planning.stages import Stages, learning_of
 
 MEASURED, MODELLED, ASSUMED = "measured", "modelled", "assumed"
 """The basis of a gain: both speeds were measured, a formula of measured figures, or an assumed
@@ -125,13 +125,11 @@ def stages_of(facts: RunFacts, cost: Costs, machine: Machine, envs: int) -> Stag
         for n in sorted({1, cost.together, envs})
     )
     place = facts.placement
-    devices = ",".join(map(str, place.learn))
-    replay = "device" if place.replay_on_device else "cpu"
     spread = (cost.env * 0.8,) * 4 + (cost.env * 1.8,)  # a fifth takes longer, as resets do
     return Stages(
         envs=envs, horizon=horizon, cores=facts.cores, env=spread, full=machine.full,
         computing=cost.computing, act={str(device): act for device in place.act},
-        learn={learning(devices, replay): cost.learn * steps}, width=cost.learn_cores,
+        learn={learning_of(place): cost.learn * steps}, width=cost.learn_cores,
         iteration=cost.rest * steps, trip=machine.trip, message=machine.trip * MESSAGE,
         local=((1, first), *act[1:]),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from flatout.config.placement import CPU, Placement, on_device, parse
 from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError
 from flatout.planning.predict import ACT, ENV, LEARN, Prediction, in_program, predict
-from flatout.planning.stages import Stages, at
+from flatout.planning.stages import Stages, at, learns
 
 SLEEPERS = 64
 """Most actor processes for environments that sleep: these need no core each."""
@@ -56,7 +56,7 @@ def _candidates(stages: Stages, base: Placement, allowed: Allowed) -> Iterator[P
         schedules.append({"schedule": "overlapped", "lag": 1})
     for act in sorted(stages.act):
         for key in stages.learn:
-            where = _learning(key)
+            where = learns(key)
             for collecting in _collecting(stages, act, allowed):
                 for schedule in schedules:
                     changed = replace(base, act=parse(f"act={act}").act, **where, **schedule,
@@ -67,15 +67,9 @@ def _candidates(stages: Stages, base: Placement, allowed: Allowed) -> Iterator[P
         if place in stages.inside:
             yield there
         for key in stages.learn if place in stages.apart else ():
-            where = _learning(key)
+            where = learns(key)
             if where["learn"] == there.act:
                 yield replace(there, schedule="serial", **where)
-
-
-def _learning(key: str) -> dict[str, Any]:
-    """The fields of a placement that a key of `Stages.learn` stands for."""
-    devices, replay = key.split(" ")
-    return {"learn": parse(f"act={devices}").act, "replay": replay}
 
 
 def _collecting(stages: Stages, act: str, allowed: Allowed) -> Iterator[dict[str, Any]]:

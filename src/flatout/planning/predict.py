@@ -24,7 +24,7 @@ from flatout.planning.simulate import (
     shared,
     simulate,
 )
-from flatout.planning.stages import Stages, learning
+from flatout.planning.stages import Stages, learning, learning_of
 
 TURNS = 48
 """Turns of an iteration that are simulated one by one; longer iterations are scaled down to it."""
@@ -132,8 +132,7 @@ def in_program(stages: Stages, placement: Placement) -> dict[str, float]:
         learn = stages.inside[place]
         rest = TOLD_S + CHUNK_HOST_S * (rollout + learn) / CHUNK_S
     else:
-        replay = "device" if placement.replay_on_device else "cpu"
-        learn = stages.learn[learning(",".join(map(str, placement.learn)), replay)]
+        learn = stages.learn[learning_of(placement)]
         rest = stages.apart[place] + stages.iteration
     return {ENV: env, ACT: rollout - env, LEARN: learn, "the host's part": rest}
 
@@ -212,9 +211,7 @@ def _scaled(stages: Stages, most: int) -> tuple[Stages, float]:
 def _run(stages: Stages, placement: Placement, iterations: int) -> dict[str, Spent]:
     """What every thread does in so many iterations."""
     collected, learned = Counter(), Counter()
-    devices = ",".join(map(str, placement.learn))
-    key = learning(devices, "device" if placement.replay_on_device else "cpu")
-    learn = stages.learn[key]
+    learn = stages.learn[learning_of(placement)]
     resource = CPU if placement.learn[0].kind == "cpu" else "gpu"
     width = stages.width if resource == CPU else 1.0
     threads: dict[str, Thread] = {}

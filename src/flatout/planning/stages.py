@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from flatout.config.placement import Placement, parse
 from flatout.errors import UsageError
 
 SLICES = 33
@@ -134,6 +135,18 @@ class Stages:
 def learning(devices: str, replay: str) -> str:
     """The key of `Stages.learn`: where learning happens, and where replay is kept."""
     return f"{devices} {replay}"
+
+
+def learning_of(placement: Placement) -> str:
+    """The key of `Stages.learn` for a placement."""
+    devices = ",".join(map(str, placement.learn))
+    return learning(devices, "device" if placement.replay_on_device else "cpu")
+
+
+def learns(key: str) -> dict[str, Any]:
+    """The fields of a placement that such a key stands for."""
+    devices, replay = key.split(" ")
+    return {"learn": parse(f"act={devices}").act, "replay": replay}
 
 
 def at(curve: Curve, batch: int) -> float:

@@ -96,6 +96,25 @@ class Acting:
             policy.publish(self.packed(), version, Spans())
         return policy
 
+    def observed(self, observation: Any) -> tuple[np.ndarray, bool]:
+        """Raw observations as a batch ``[B, ...]``, and whether there was one, without a batch.
+
+        Raises:
+            UsageError: a wrong shape, or no numbers.
+        """
+        spec = self.task.obs_spec
+        try:
+            obs = np.asarray(observation)
+        except ValueError:
+            obs = np.asarray(None)
+        single = obs.shape == spec.shape
+        if (not single and obs.shape[1:] != spec.shape) or obs.dtype.kind not in "fiub":
+            raise UsageError(
+                f"predict takes observations of shape {list(spec.shape)} or a batch of them, not "
+                f"{obs.dtype}{list(obs.shape)}."
+            )
+        return (obs[None] if single else obs).astype(spec.dtype), single
+
     def batch(self, obs: np.ndarray, deterministic: bool, step: int = 0) -> np.ndarray:
         """Actions ``[B, ...]`` as the algorithm gives them for observations ``[B, ...]``.
 

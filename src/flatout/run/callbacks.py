@@ -165,6 +165,11 @@ class Callbacks:
         self.run: Run | None = None
         self.failed = False  # the run ends by a failure
 
+    @property
+    def stopped(self) -> bool:
+        """Whether one has ended the run."""
+        return self.run is not None and self.run.stopped
+
     def start(self, run: Run, saved: Any) -> list[str]:
         """Begin; `saved` is what `state` gave, if the run goes on. Returns notes."""
         self.run = run

@@ -3,11 +3,9 @@ library."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -17,6 +15,7 @@ import numpy as np
 
 from flatout.output import printable
 from flatout.storage import nofollow
+from flatout.storage.span_records import json_objects
 
 VALUES = {
     "rollout/return_mean_100": "mean return of the last 100 episodes",
@@ -106,13 +105,7 @@ def sampled(path: Path) -> list[dict[str, Any]]:
 
     Damaged lines are skipped. Raises `OSError` if the file cannot be read.
     """
-    rows: list[dict[str, Any]] = []
-    for line in lines(path):
-        with suppress(ValueError, RecursionError):
-            row = json.loads(line)
-            if isinstance(row, dict):
-                rows.append(row)
-    return rows
+    return json_objects(lines(path))
 
 
 def points(rows: Iterable[dict[str, Any]]) -> tuple[Points, str]:

@@ -13,12 +13,14 @@ from flatout.algorithms.base import ACT, ENVS, INIT, LEARN, RolloutSpec, raw_key
 from flatout.algorithms.registry import build_algorithm
 from flatout.buffers.make import build_buffer
 from flatout.buffers.rollout import final_chunks
+from flatout.config.placement import DeviceName
 from flatout.config.workers import shares
 from flatout.envs.task import Task
 from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.learner.learner import Learner
 from flatout.learner.memory import Expectation, learned_mb, size_mb
+from flatout.learner.policy import Policy
 from flatout.run.components import Job, learning_mesh
 from flatout.run.evaluate import Evaluator
 from flatout.samplers.base import Sampler
@@ -80,6 +82,14 @@ class Factory:
         layout = self.acting.policies[0].layout
         num_envs = self._job.config.env.envs
         return trajectory_shapes(self.rollout, num_envs, self._task.obs_spec, layout)
+
+    def policy(self, device: DeviceName, count: int) -> Policy:
+        """What acts for so many environments on any device, not compiled."""
+        run = self._job.config.run
+        return Policy(
+            self.algorithm, self._task.obs_spec, count, backend.device(device),
+            raw_key(run.seed, ACT), run.precision,
+        )  # fmt: skip
 
     def learner(self) -> Learner:
         """The learner with its buffer, not compiled.

@@ -7,7 +7,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from flatout.installing import install
 from flatout.run.curve import Track
 from flatout.run.metric_names import renamed
 from flatout.run.progress import Progress
+from flatout.spans import Spans
 from flatout.storage import nofollow
 from flatout.types import Episodes
 
@@ -123,6 +124,7 @@ class RunLogs:
     Args:
         resumed: whether the run went on from `progress`.
         episodes: whether every training episode gets a row (`by_episode`: in a folder).
+        spans: where the time goes.
         stack: closes the files.
 
     Raises:
@@ -131,11 +133,12 @@ class RunLogs:
 
     def __init__(
         self, config: TrainConfig, folder: Path | None, progress: Progress, resumed: bool,
-        episodes: bool, stack: ExitStack,
+        episodes: bool, spans: Spans, stack: ExitStack,
     ) -> None:  # fmt: skip
         run = config.run
         self.track = Track()
-        self._names = run.metric_names
+        self._names, self._spans = run.metric_names, spans
+        self._examples = 0 if config.hyper.acts else config.hyper.batch_size  # in a step
         self._rows = self._episodes = self._board = self._wandb = None
         self.by_episode = episodes and folder is not None
         if folder is not None:
@@ -152,7 +155,23 @@ class RunLogs:
             self._wandb = _wandb(run.wandb, name, config)
             stack.callback(self._wandb.finish)
 
-    def log(self, row: dict[str, float], step: int) -> None:
+    def log_row(
+        self, progress: Progress, wall_s: float, steps_per_s: float, phases: Mapping[str, float]
+    ) -> None:
+        """Log the metrics since the last row; docs/metrics.md describes every key.
+
+        Args:
+            phases: their shares of the time.
+        """
+        with self._spans.span("log"):
+            row = {"time/wall_s": wall_s, "time/steps_per_s": steps_per_s}
+            if self._examples:
+                row["time/examples_per_s"] = steps_per_s * self._examples
+            shares = {f"phase/{name}": share for name, share in phases.items()}
+            row |= progress.drain({"step", *row, *shares}) | shares
+            self._log(row, progress.steps)
+
+    def _log(self, row: dict[str, float], step: int) -> None:
         """Give one row to each."""
         self.track.add(step, row)
         if self._rows is not None:
@@ -169,7 +188,11 @@ class RunLogs:
         Losses are means over the updates since an episode last ended (with one environment: over
         the episode's own), the rest is of the episode's end.
         """
-        assert self._episodes is not None
+        if self._episodes is not None and len(episodes.env):
+            with self._spans.span("log"):
+                self._write(self._episodes, episodes, progress)
+
+    def _write(self, file: JsonLines, episodes: Episodes, progress: Progress) -> None:
         sums, rows = progress.since_episode, list[dict[str, float]]()
         means = {name: sums[name][0] / sums[name][1] for name in EPISODE_MEANS if name in sums}
         progress.since_episode.clear()
@@ -178,7 +201,7 @@ class RunLogs:
         for number, (env, total, length, q_max) in enumerate(zip(*columns, strict=True), first):
             row: dict[str, float] = {"return": total, "length": length, "env": env, "q_max": q_max}
             rows.append({"episode": number} | row | means)
-        self._episodes.log(rows, progress.steps)
+        file.log(rows, progress.steps)
         if self._board is not None:
             shown = ((f"episode/{n}", v) for row in rows for n, v in row.items() if n not in HIDDEN)
             self._board.log(shown, progress.steps)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
 from html import escape
 from typing import Any
 
 import numpy as np
 
 from flatout.config.schema import TrainConfig
-from flatout.output import printable
+from flatout.output import printable, tolerant
+from flatout.run.card import reached, verdict
 from flatout.run.curve import AXES, VALUES, Curve, Points, Track, svg
 from flatout.run.progress import Display, Progress
 
@@ -22,6 +22,17 @@ def in_notebook() -> bool:
     """Whether this process is a notebook's kernel."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
+
+
+def display_of(config: TrainConfig) -> Display:
+    """What shows a run that a program or a notebook began."""
+    if in_notebook():
+        return NotebookDisplay(config)
+    from rich.console import Console
+
+    from flatout.run.display import LiveDisplay
+
+    return LiveDisplay(config, Console(file=tolerant(sys.stdout)))
 
 
 class NotebookDisplay(Display):
@@ -88,8 +99,21 @@ def drawing(title: str, points: Points) -> str:
     return svg([Curve(title, steps, values, values, values)], title, AXES["steps"], label)
 
 
-def page(title: str, facts: Mapping[str, str], points: Points | None) -> str:
-    """An agent as HTML; every text is escaped."""
+def page(title: str, summary: dict[str, Any], loaded: bool, points: Points | None) -> str:
+    """An agent as HTML; every text is escaped.
+
+    Args:
+        summary: of its last run; empty before one.
+        loaded: it was loaded, if it has not learned.
+        points: its learning curve, if it has learned.
+    """
+    facts = {"state": "loaded; call learn to go on" if loaded else "nothing learned yet"}
+    if summary:
+        facts = {
+            "return": reached(summary), "verdict": verdict(summary),
+            "steps": f"{summary['steps']:,}, {summary['steps_per_s']:,.0f} a second",
+            "run folder": summary["run_dir"] or "",
+        }  # fmt: skip
     rows = "".join(
         f"<tr><th style='text-align:left'>{escape(name)}</th>"
         f"<td style='text-align:left'>{escape(printable(words))}</td></tr>"

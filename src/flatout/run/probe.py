@@ -17,24 +17,24 @@ import jax
 import numpy as np
 
 from flatout.buffers.make import expected_mb, geometry_of
-from flatout.config.placement import DeviceName, Placement, on_device, parse
+from flatout.config.placement import Placement, on_device, parse
 from flatout.config.schema import TrainConfig
 from flatout.config.workers import with_workers
 from flatout.envs.task import open_task
 from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware, inventory
-from flatout.learner.learner import Learner
 from flatout.learner.memory import Expectation
 from flatout.planning import measure
 from flatout.planning.answer import LEFT_OUT, Question
 from flatout.planning.measure import Rate
 from flatout.planning.plan import Allowed, worker_counts
 from flatout.planning.predict import Prediction, fitted, loaded
-from flatout.planning.stages import Stages, learning
+from flatout.planning.stages import Stages, learning, learning_of
 from flatout.run.components import Job
-from flatout.run.device_probe import DeviceProbe, example
+from flatout.run.device_probe import DeviceProbe
 from flatout.run.factory import Factory
+from flatout.run.learner_probe import LearnerProbe
 from flatout.run.opening import backends
 from flatout.samplers.base import Sampler
 from flatout.samplers.make import make_sampler, start_workers
@@ -84,8 +84,9 @@ class Probe:
         self._device = DeviceProbe(
             self._make, stack, question.budget_s if self._on_host else math.inf
         )
-        self._factory = self._make(self._inline())
-        self._learners: dict[tuple[str, bool], Learner] = {}
+        inline = self._inline()
+        self._factory = self._make(inline)
+        self._learners = LearnerProbe(self._make, inline, self._factory, self._task.obs_spec)
 
     def allowed(self, lag: bool) -> Allowed:
         """What the search may do for this run."""
@@ -124,18 +125,18 @@ class Probe:
         envs, horizon = config.env.envs, self._factory.rollout.horizon
         each = budget_s / (8 if self._env is None or not self._on_host else 12)
         if not self._on_host:
-            learn = {key: self._learn_s(key, each) for key in self._learning_keys()}
+            learn = self._learn(each)
             stages = Stages(envs, horizon, cores, env=(0.0,), act={}, learn=learn)
             return self._on_device(stages, each), {"device"}
         cost = measure.env_cost(self._task, envs, config.run.seed, each)
-        learn = {key: self._learn_s(key, each) for key in self._learning_keys()}
+        learn = self._learn(each)
         stages = Stages(
             envs=envs, horizon=horizon, cores=cores, env=cost.env, computing=cost.computing,
             lanes=cost.lanes, call=cost.call, act={"cpu": ((envs, 0.0),)}, learn=learn,
         )  # fmt: skip
         counts = worker_counts(stages) if self.allowed(False).processes else []
         sizes = sorted({envs, *(envs // self._groups(n) for n in counts[-2:])})
-        act = {str(d): tuple((b, self._act_s(d, b, each / 4)) for b in sizes)
+        act = {str(d): tuple((b, self._learners.act_s(d, b, each / 4)) for b in sizes)
                for d in self._question.devices}  # fmt: skip
         stages = replace(stages, act=act)
         known = {"inline"}
@@ -195,40 +196,10 @@ class Probe:
         replays = ("cpu", "device") if self._factory.algorithm.replay else ("cpu",)
         return [learning(place, replay) for place in places for replay in replays]
 
-    def _learn_s(self, key: str, limit_s: float) -> float:
-        learner = self._learner(key, not self._on_host)
-        return measure.learn_s(learner, example(learner.trajectory), limit_s)
-
-    def _learner(self, key: str, on_device: bool = False) -> Learner:
-        """A compiled learner, which all placements that learn there share; trajectories of device
-        environments have room of their own."""
-        if (key, on_device) not in self._learners:
-            devices, replay = key.split(" ")
-            learn = tuple(d for name in devices.split(",") for d in [_device(name)])
-            where = replace(self._inline(), learn=learn, replay=replay)
-            factory = self._make(replace(where, sampler="device") if on_device else where)
-            learner = factory.learner()
-            learner.compile_update(factory.shapes)
-            learner.start()
-            self._learners[key, on_device] = learner
-        return self._learners[key, on_device]
-
-    def _act_s(self, device: DeviceName, batch: int, limit_s: float) -> float:
-        from flatout.algorithms.base import ACT, raw_key
-        from flatout.learner.policy import Policy
-
-        spec, config = self._task.obs_spec, self._config
-        policy = Policy(
-            self._factory.algorithm, spec, batch, backend.device(device),
-            raw_key(config.run.seed, ACT), config.run.precision,
-        )  # fmt: skip
-        policy.compile()
-        policy.publish(self._any_learner().bundle, 0, Spans())
-        obs = np.zeros((batch, *spec.shape), spec.dtype)
-        return measure.act_s(policy, obs, limit_s)
-
-    def _any_learner(self) -> Learner:
-        return next(iter(self._learners.values()))
+    def _learn(self, limit_s: float) -> dict[str, float]:
+        """Seconds of learning by where it happens."""
+        there = not self._on_host
+        return {k: self._learners.learn_s(k, there, limit_s) for k in self._learning_keys()}
 
     # --- Together -----------------------------------------------------------------------------
 
@@ -240,7 +211,7 @@ class Probe:
             sampler, horizon = self._sampler(placement, stages, limit_s, stack)
             step_s = measure.collect_s(sampler, limit_s, lambda: None)
         stages = fitted(stages, placement, step_s, horizon)
-        key = _key(placement)
+        key = learning_of(placement)
         expected = step_s * stages.steps + stages.learn[key]
         if expected > limit_s * WHOLE:
             return stages, 0.0
@@ -286,7 +257,7 @@ class Probe:
             compile_()
         sampler = make_sampler(self._config, self._task, acting, rollout, Spans(), pool)
         stack.callback(sampler.close)
-        bundle = self._any_learner().bundle
+        bundle = self._learners.bundle
         for policy in [acting.remote(pool)] if pool and pool.local else acting.policies:
             policy.publish(bundle, 0, Spans())
         sampler.start()
@@ -304,7 +275,7 @@ class Probe:
             compile_()
         sampler = factory.sampler(pool)
         stack.callback(sampler.close)
-        learner = self._learner(_key(placement), placement.sampler == "device")
+        learner = self._learners.learner(learning_of(placement), placement.sampler == "device")
         schedule = factory.schedule(sampler, learner, pool)
         stack.callback(schedule.close)
         schedule.start()
@@ -375,13 +346,3 @@ def _told(done: dict[str, Work]) -> tuple[float, float, float]:
     names = ("env", "act")
     env, act = (sum(work.seconds[name] for work in works) for name in names)
     return env, act, float(sum(work.turns for work in works))
-
-
-def _key(placement: Placement) -> str:
-    devices = ",".join(map(str, placement.learn))
-    return learning(devices, "device" if placement.replay_on_device else "cpu")
-
-
-def _device(name: str) -> DeviceName:
-    kind_, _, index = name.partition(":")
-    return DeviceName("gpu" if kind_ == "gpu" else "cpu", int(index or 0))

@@ -5,15 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
-import threading
 from contextlib import suppress
 from typing import Any
 
-from flatout.errors import FlatoutError, Interrupt, one_line
+from flatout.errors import FlatoutError, one_line
 from flatout.planning.answer import Answer, Question
 from flatout.samplers.processes import protocol
 from flatout.samplers.processes.pool import as_bytes
@@ -67,17 +65,7 @@ def call(function: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
 
 def main() -> None:
     """The child's entry."""
-    for number in Interrupt.signals:  # the parent handles them
-        signal.signal(number, signal.SIG_IGN)
-    lifeline = os.dup(0)
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
-
-    def watch() -> None:
-        os.read(lifeline, 1)  # returns when the parent is gone
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    protocol.follow_parent()
     end = socket.socket(fileno=int(sys.argv[1]))
     function, arguments = protocol.receive_object(end)
     module, _, name = function.partition(":")

@@ -82,6 +82,17 @@ class Progress:
             if mean is not None and mean >= goal:
                 self.reached.setdefault(str(goal), [self.steps, wall_s])
 
+    def after(self, every: int) -> int:
+        """The first multiple of `every` steps that lies ahead."""
+        return (self.steps // every + 1) * every
+
+    def ended(self, steps: int, goal: float | None) -> str:
+        """Why a run of so many steps, or until a mean return, has ended; or an empty string."""
+        if self.steps >= steps:
+            return "steps"
+        mean = None if goal is None else self.return_mean_100
+        return "return" if goal is not None and mean is not None and mean >= goal else ""
+
     def due(self, steps: int, evaluates: bool) -> int:
         """The step at which something is to be written or evaluated, or a run of `steps` ends."""
         times = [steps, self.next_log, self.next_checkpoint or steps]

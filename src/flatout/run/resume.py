@@ -12,6 +12,7 @@ import numpy as np
 from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError
 from flatout.run.progress import Progress
+from flatout.schedules.base import Schedule
 from flatout.schedules.together import Together
 from flatout.storage import checkpoint
 from flatout.storage.agent_file import AGENT_FILES, FINAL, find_agent, saved_config
@@ -36,6 +37,30 @@ class Start:
     continues: bool = False
     parent: str | None = None
     notes: tuple[str, ...] = ()
+
+
+def begin(
+    schedule: Schedule, start: Start | None, parent: str | None
+) -> tuple[list[str], Progress]:
+    """Begin a run that has no checkpoint of its own; returns sentences for the user, and counters.
+
+    Args:
+        parent: where what it starts from is kept.
+
+    Raises:
+        CheckpointError: that does not fit the run.
+    """
+    if start is None or not start.continues:
+        schedule.start()
+    notes, progress = list[str](), Progress()
+    with checkpoint.reading(Path(parent or "of this agent")):
+        if start is not None and start.continues:
+            notes = schedule.restore(start.state)
+            progress = Progress.from_json(start.state.data["progress"])
+        elif start is not None:
+            schedule.adopt(start.state)
+            notes = list(start.notes)
+    return notes, progress
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,10 @@ and keeps what is to be kept.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import KW_ONLY, dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from flatout.config.schema import TrainConfig
@@ -24,7 +23,6 @@ from flatout.run.acting import Acting
 from flatout.run.auto import Replanned, with_placement
 from flatout.run.build import assemble
 from flatout.run.callbacks import SAVED, CallbackLike, Callbacks, Run
-from flatout.run.card import leave
 from flatout.run.components import Components
 from flatout.run.curve import Points
 from flatout.run.evaluate import Evaluation
@@ -32,14 +30,11 @@ from flatout.run.interrupts import Interrupts
 from flatout.run.loggers import RunLogs
 from flatout.run.observe import closing_verdict, current_load, start_recording
 from flatout.run.progress import Display, Progress
-from flatout.run.resume import Start, newest
+from flatout.run.resume import Start, begin
+from flatout.run.saving import Saver
 from flatout.run.summary import summarise
-from flatout.schedules.together import Together
 from flatout.spans import RunClock, Spans
-from flatout.storage import checkpoint, nofollow
-from flatout.storage.agent_file import BEST, FINAL, save_parameters
 from flatout.storage.run_folder import RunFolder
-from flatout.storage.segments import SegmentStore
 from flatout.types import NAMED, Metrics, Snapshot, UserCode
 
 
@@ -81,26 +76,15 @@ class Trainer:
         self._expected: Prediction | None = None  # by which the placement was chosen
         self._begin()
 
-    @property
-    def _together(self) -> Together | None:
-        """Who saves this run's state with that of others."""
-        together = None if self.programs is None else self.programs.together
-        return None if together is None or together.group is None else together
-
-    @property
-    def _member(self) -> int:
-        return 0 if self.programs is None else self.programs.member
-
     def _begin(self) -> None:
         """Counters and clocks of a run that has not begun."""
-        self._path = folder = None if self.folder is None else self.folder.path
-        self._store = None if folder is None else SegmentStore(folder / checkpoint.REPLAY)
+        self._path = None if self.folder is None else self.folder.path
         self._spans = Spans(trace=self.config.run.trace)
+        self._saver = Saver(self.config, self.folder, self._spans, self.programs)
         self._clock = RunClock(self._spans, self.started)
         self.progress = Progress()
         self.interrupted: int | None = None
         self._per_iteration = 0  # steps
-        self._saved = -1  # the iteration that the newest checkpoint of this process holds
         self._last_values: dict[str, float] = {}
         self._evaluated: float | None = None
         self.final: Snapshot | None = None
@@ -135,7 +119,7 @@ class Trainer:
             return {}
         self._logs = RunLogs(
             self.config, self._path, self.progress, self.resume or self._again,
-            components.algorithm.replay is not None, stack,
+            components.algorithm.replay is not None, self._spans, stack,
         )  # fmt: skip
         recording = start_recording(
             self.config, components, self.progress, self._spans, self._clock, self._wall,
@@ -156,7 +140,7 @@ class Trainer:
             if self._callbacks is not None:
                 self._callbacks.failed = True
             with suppress(FlatoutError):
-                self._keep(components)
+                self.final = self._state(components)
                 self._save(components, apart=True)
             raise
 
@@ -174,15 +158,10 @@ class Trainer:
 
     def _assemble(self, stack: ExitStack) -> Components:
         """Everything before the first step."""
-        found, saved, path = None, None, Path()
-        if self.resume and self.folder is not None:
-            found = newest(
-                self.folder, self.config.run.steps, self.display.note, self._together,
-                self._member,
-            )  # fmt: skip
-            self.resume = found is not None
+        found = self._saver.newest(self.display.note) if self.resume else None
+        self.resume = found is not None
         if found is not None:
-            path, saved, self.progress = found
+            self.progress = found[2]
         components = assemble(
             self.config, self._spans, code=self.code, expected=self._expected,
             keeps=self.resume or self.callback is not None,
@@ -190,27 +169,10 @@ class Trainer:
             programs=self.programs,
         )  # fmt: skip
         stack.callback(components.close)
-        notes: list[str] = []
-        states: Any = None
-        start = self.start
-        if saved is None:
-            path = Path(self._parent or "of this agent")
-            if start is None or not start.continues:
-                components.schedule.start()
-            with checkpoint.reading(path):
-                if start is not None and start.continues:
-                    notes = components.schedule.restore(start.state)
-                    self.progress = Progress.from_json(start.state.data["progress"])
-                elif start is not None:
-                    components.schedule.adopt(start.state)
-                    notes = list(start.notes)
+        if found is None:
+            notes, self.progress = begin(components.schedule, self.start, self._parent)
         else:
-            with checkpoint.reading(path):
-                notes = components.schedule.restore(saved)
-                states = saved.data.get(SAVED)
-                if self._store is not None and path.parent.parent == self._path:
-                    self._store.resume(checkpoint.references(path))
-                    checkpoint.remove_unused(path.parent, self._store)
+            notes = self._saver.restore(components.schedule, *found[:2])
         # A resumed run takes what was chosen, whatever would be chosen then.
         self.resolved = resolved = with_placement(self.config, components.placement)
         if self.folder is not None:
@@ -222,6 +184,7 @@ class Trainer:
                 self.acting.follow(components.schedule, lambda: self.progress.iterations)
                 stack.callback(self.acting.follow)
             run = Run(self.agent, self.config, self._path, self.progress, self._wall)
+            states = None if found is None else found[1].data.get(SAVED)
             notes = [*notes, *self._callbacks.start(run, states)]
         for note in notes:
             components.notes.append(note)
@@ -234,8 +197,8 @@ class Trainer:
         progress, run = self.progress, self.config.run
         every = max(run.steps // 10, 1) if run.checkpoint_every is None else run.checkpoint_every
         if not self.resume:
-            progress.next_checkpoint = _next(progress.steps, every) if every else 0
-            progress.next_eval = _next(progress.steps, run.eval_every) if run.eval_every else 0
+            progress.next_checkpoint = progress.after(every) if every else 0
+            progress.next_eval = progress.after(run.eval_every) if run.eval_every else 0
             if self.start is not None:  # from here on the folder needs no other
                 self._save(components)
         while True:
@@ -245,17 +208,17 @@ class Trainer:
                 or self._done() == "steps"
             ):  # fmt: skip
                 self._evaluate(components)
-                progress.next_eval = _next(progress.steps, run.eval_every or run.steps)
+                progress.next_eval = progress.after(run.eval_every or run.steps)
                 if self._callbacks is not None:
                     self._callbacks.evaluation(progress.last_eval or {})
             row_due = progress.steps >= progress.next_log or progress.last_eval is not None
             if progress.pending_count and (row_due or self._done()):
                 self._log()
-                progress.next_log = _next(progress.steps, run.log_every)
+                progress.next_log = progress.after(run.log_every)
             elif self._done():  # killed after its last row, a run evaluates again, for its summary
                 progress.last_eval = None
             if every and progress.steps >= progress.next_checkpoint and progress.steps:
-                progress.next_checkpoint = _next(progress.steps, every)
+                progress.next_checkpoint = progress.after(every)
                 if self._callbacks is not None and self.folder is not None:
                     self._callbacks.tell("on_checkpoint")
                 self._save(components)
@@ -278,11 +241,10 @@ class Trainer:
 
     def _go_on(self, change: Replanned | None, components: Components) -> None:
         """Go on with another placement, if there is one: raises it."""
-        if change is None:
-            return
-        if change.same:
-            self._save(components)
-        raise change
+        if change is not None:
+            if change.same:
+                self._save(components)
+            raise change
 
     def _iterations(self, due: int) -> int:
         """Iterations that lie before a step, if they go on as the last one."""
@@ -292,22 +254,16 @@ class Trainer:
 
     def _done(self) -> str:
         """Why the run has ended, or an empty string."""
-        goal = self.config.run.stop_at_return
-        if self.progress.steps >= self.config.run.steps:
-            return "steps"
-        mean = None if goal is None else self.progress.return_mean_100
-        if goal is not None and mean is not None and mean >= goal:
-            return "return"
-        run = None if self._callbacks is None else self._callbacks.run
-        return "callback" if run is not None and run.stopped else ""
+        run = self.config.run
+        if why := self.progress.ended(run.steps, run.stop_at_return):
+            return why
+        return "callback" if self._callbacks is not None and self._callbacks.stopped else ""
 
     def _account(self, metrics: Metrics) -> None:
         """Count one iteration."""
         progress = self.progress
         progress.add(metrics, self._logs.by_episode)
-        if len(metrics.episodes.env) and self._logs.by_episode:
-            with self._spans.span("log"):
-                self._logs.log_episodes(metrics.episodes, progress)
+        self._logs.log_episodes(metrics.episodes, progress)
         wall = self._wall()
         progress.note_reached(self.config.run.goals, wall)
         self.display.update(progress, metrics.values, wall)
@@ -324,84 +280,40 @@ class Trainer:
         self._evaluated = result.return_mean
         if progress.best_return is None or result.return_mean > progress.best_return:
             progress.best_return = result.return_mean
-            if self.folder is not None:
-                self.folder.check()
-                with self._spans.span("checkpoint"):
-                    arrays = components.schedule.snapshot().arrays
-                    save_parameters(
-                        self.folder.path / BEST, self.config, arrays, progress.best_return
-                    )
+            self._saver.save_best(progress, components.schedule)
         self.display.note(f"evaluation at step {progress.steps:,}: {result.words()}")
 
     def _log(self) -> None:
-        """Log a row of the metrics since the last one; docs/metrics.md describes every key."""
-        with self._spans.span("log"):
-            row: dict[str, float] = {"time/wall_s": self._wall(), "time/steps_per_s": self._rate()}
-            if not self.config.hyper.acts:
-                row["time/examples_per_s"] = self._rate() * self.config.hyper.batch_size
-            self._last_values = self.progress.means()
-            phases = {f"phase/{name}": share for name, share in self._clock.times().phases.items()}
-            row |= self.progress.drain({"step", *row, *phases}) | phases
-            self._logs.log(row, self.progress.steps)
+        """Log a row of the metrics since the last one."""
+        self._last_values = self.progress.means()
+        self._logs.log_row(self.progress, self._wall(), self._rate(), self._clock.times().phases)
 
     def _save(self, components: Components, apart: bool = False) -> None:
-        """Write a checkpoint, everything logged before it being on disk first; one of several
-        members adds to that of all, or writes its own where it ends `apart`."""
-        together = None if apart else self._together
-        if self.folder is None or (self._saved == self.progress.iterations and not apart):
-            return
-        self.folder.check()
-        with self._spans.span("checkpoint"):
-            self._logs.sync(self.progress)
-            snapshot = components.schedule.snapshot()
-            self._describe(snapshot)
-            if together is not None:
-                together.save(self._member, self.progress.steps, snapshot)
-                self._save_final(snapshot)
-            else:
-                checkpoint.save(
-                    self.folder.checkpoints, self.progress.steps, snapshot,
-                    self.config.run.keep_checkpoints, self._store,
-                )  # fmt: skip
-        self._saved = self.progress.iterations
+        """Write a checkpoint; see `Saver.save`."""
+        self._saver.save(self.progress, partial(self._whole, components), apart)
 
-    def _save_final(self, snapshot: Snapshot) -> None:
-        """Write what acting needs."""
-        assert self.folder is not None
-        mean = self.progress.return_mean_100
-        save_parameters(self.folder.path / FINAL, self.config, snapshot.arrays, mean)
-
-    def _describe(self, snapshot: Snapshot) -> None:
-        """Add what the run itself knows to a schedule's state."""
-        snapshot.data["progress"] = self.progress.to_json() | {"wall_s": self._wall()}
+    def _whole(self, components: Components) -> Snapshot:
+        """The state for a checkpoint, everything logged before it being on disk first."""
+        self._logs.sync(self.progress)
+        snapshot = self._state(components)
         if self._callbacks is not None:
             snapshot.data[SAVED] = self._callbacks.state()
+        return snapshot
 
-    def _keep(self, components: Components) -> None:
-        """Keep in memory what an agent goes on from."""
-        final = components.schedule.snapshot()
-        final.data["progress"] = self.progress.to_json() | {"wall_s": self._wall()}
-        self.final = final
+    def _state(self, components: Components) -> Snapshot:
+        """The schedule's state and the counters: what an agent goes on from in memory."""
+        snapshot = components.schedule.snapshot()
+        snapshot.data["progress"] = self.progress.to_json() | {"wall_s": self._wall()}
+        return snapshot
 
     def _finish(self, components: Components, recording: RunRecording) -> dict[str, Any]:
         """Save what there is, and say what was achieved."""
         if (self.progress.pending_count or self.progress.logged) and self.interrupted is None:
             self._log()
-        together, ended = self._together, self._done()
-        early = self.interrupted is None and ended != "steps"
-        if together is None or not early:
-            self._save(components)
-        if together is not None and self.interrupted is None:
-            assert together.group is not None
-            if early or together.group.each:
-                self._save(components, apart=True)
-        self._keep(components)
-        assert self.final is not None
-        if self.folder is not None:
-            self.folder.check()
-            if self.interrupted is None:
-                with self._spans.span("checkpoint"):
-                    self._save_final(self.final)
+        ended = "signal" if self.interrupted is not None else self._done()
+        self._saver.save_last(self.progress, partial(self._whole, components), ended)
+        self.final = self._state(components)
+        self._saver.save_final(self.progress, self.final, ended)
         recording.close()
         if self.display.lost:
             components.notes.append(f"{self.display.lost}: the run went on without its display")
@@ -411,19 +323,14 @@ class Trainer:
             steps_per_s=self._rate(),
             last=self._last_values,
             run_dir=None if self._path is None else str(self._path),
-            ended="signal" if self.interrupted is not None else self._done(),
+            ended=ended,
             evaluated=self._evaluated,
             verdict=closing_verdict(
                 recording, self.resolved, self._path, components.hardware, self.code
             ),
             parent=self._parent,
         )  # fmt: skip
-        if self.folder is not None:
-            self.folder.write_json("summary.json", summary)
-            leave(self.folder.path, self.config, summary, self.code)
-            if self._spans.trace:
-                trace = json.dumps(self._spans.chrome_trace())
-                nofollow.replace(self.folder.path / "trace.json", trace.encode())
+        self._saver.leave(summary, self.code)
         return summary
 
     @property
@@ -440,8 +347,3 @@ class Trainer:
         times = self._clock.times()
         trained_s = times.wall_s - times.startup_s
         return (self.progress.steps - self._steps_before) / max(trained_s, 1e-9)
-
-
-def _next(steps: int, every: int) -> int:
-    """The first multiple of `every` after `steps`."""
-    return (steps // every + 1) * every

@@ -86,13 +86,19 @@ def read_lines(lines: Iterable[dict[str, Any]]) -> tuple[list[Begin], list[SpanR
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a file of JSON lines; damaged lines and a missing file are skipped."""
-    objects: list[dict[str, Any]] = []
     with suppress(OSError):
-        for line in nofollow.read(path).splitlines():
-            with suppress(ValueError, RecursionError):
-                value = json.loads(line)
-                if isinstance(value, dict):
-                    objects.append(value)
+        return json_objects(nofollow.read(path).splitlines())
+    return []
+
+
+def json_objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+    """The objects of JSON lines; damaged lines are skipped."""
+    objects: list[dict[str, Any]] = []
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            value = json.loads(line)
+            if isinstance(value, dict):
+                objects.append(value)
     return objects
 
 

@@ -137,7 +137,7 @@ def _impure(env: DeviceEnv) -> Iterator[str]:
         ("step", env.step, (began[0], action, step_key(np.uint32(1), np.int32(0)))),
     ):
         with jax.checking_leaks():
-            traces = [_called(_program, function, *given) for _ in range(2)]
+            traces = [_called(traced, function, *given) for _ in range(2)]
         for _, why in traces:
             if why:
                 yield f"{env.name}: {name} keeps what it is given beyond the call: {why}"
@@ -210,7 +210,7 @@ def _called(function: Callable[..., Any], *given: Any) -> tuple[Any, str]:
         return None, f"{type(error).__name__}: {text.rstrip('.')}."
 
 
-def _program(function: Callable[..., Any], *given: Any) -> tuple[str, list[bytes]]:
+def traced(function: Callable[..., Any], *given: Any) -> tuple[str, list[bytes]]:
     """A function's program and the arrays in it; JAX has not seen the lambda, so it is traced."""
     closed = jax.make_jaxpr(lambda *arguments: function(*arguments))(*given)
     program = re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr))  # where Python keeps a rule, say

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import signal
 import socket
 import struct
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flatout.errors import Interrupt
 from flatout.samplers.processes.shared_memory import Fields
 from flatout.types import UserCode
 
@@ -101,6 +105,22 @@ def read_info(row: np.ndarray) -> dict[str, float] | None:
     """What `write_info` wrote."""
     size = int.from_bytes(row[:2].tobytes(), "little")
     return json.loads(row[2 : 2 + size].tobytes()) if size else None
+
+
+def follow_parent() -> None:
+    """Live as long as the process that started this one, whose end of standard input tells of it,
+    and leave signals to it."""
+    for number in Interrupt.signals:  # the parent handles them
+        signal.signal(number, signal.SIG_IGN)
+    lifeline = os.dup(0)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+
+    def watch() -> None:
+        os.read(lifeline, 1)  # returns when the parent is gone, even if a step hangs
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def long(data: bytes) -> bytes:

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import os
 import pickle
-import signal
 import socket
 import sys
 import threading
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flatout.errors import FlatoutError, Interrupt, UsageError, one_line
+from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.output import guarded
 from flatout.samplers.processes import protocol
 from flatout.samplers.processes.protocol import Job
@@ -177,17 +176,7 @@ def _count(envs: Envs, beats: np.ndarray, long_command: threading.Event) -> None
 
 def main() -> None:
     """The process's entry."""
-    for number in Interrupt.signals:  # the parent handles them
-        signal.signal(number, signal.SIG_IGN)
-    lifeline = os.dup(0)
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
-
-    def watch() -> None:
-        os.read(lifeline, 1)  # returns when the parent is gone, even if a step hangs
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    protocol.follow_parent()
     os.dup2(2, 1)  # an environment's output is not the run's
     with guarded():  # errors of printing must not affect the run
         serve(socket.socket(fileno=int(sys.argv[1])))

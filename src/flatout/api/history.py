@@ -1,0 +1,119 @@
+"""What an agent has learned so far: what its next run goes on from, and its learning curve."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flatout.config.schema import RESUMABLE, RunConfig, TrainConfig
+from flatout.config.settings import resolve, with_run
+from flatout.config.values import convert, need
+from flatout.errors import UsageError
+from flatout.fleet.curves import Run
+from flatout.run.curve import Points
+from flatout.run.resume import Saved, Start, begun_from, continued_seed, newest_step
+from flatout.storage.run_folder import load_config
+from flatout.types import Snapshot
+
+
+class History:
+    """The runs of one agent.
+
+    Attributes:
+        learned: in how many it learned.
+        points: the curve of what was learned here, with these settings; None before that.
+    """
+
+    def __init__(self) -> None:
+        self.learned = 0
+        self.points: Points | None = None
+        self._trained: dict[str, Any] = {}
+        self._kept: tuple[TrainConfig, Snapshot] | None = None  # the last run, to go on with
+        self._source: Path | None = None  # where it was loaded from, or its last run is kept
+        self._before: TrainConfig | None = None  # the settings that it was loaded with
+        self._given: frozenset[str] = frozenset()  # those that were changed then
+
+    def load(self, saved: Saved, path: Path, changed: Collection[str]) -> None:
+        """Go on from a saved agent, with some settings changed."""
+        self.learned = 0 if "seed" in changed else saved.learned
+        self._source, self._before, self._given = path, saved.config, frozenset(changed)
+
+    def keep(self, config: TrainConfig, final: Snapshot, path: Path | None, anew: bool) -> None:
+        """Go on from the end of a run; `anew` if it went on with none itself."""
+        self._kept, self._source = (config, final), path
+        self._given = frozenset()
+        self.learned += anew
+
+    def draw(self, points: Points, settings: dict[str, Any]) -> None:
+        """Add a run's curve."""
+        self.points, self._trained = _joined(self.points, points), settings
+
+    def curve(self, title: str) -> Run:
+        """The learning curve as data.
+
+        Raises:
+            UsageError: nothing was learned here, or no episode has ended.
+        """
+        if self.points is None or not len(self.points[0]):
+            why = "has learned nothing here" if self.points is None else "ended no episode yet"
+            raise UsageError(f"there is nothing to plot: this agent {why}.")
+        steps, seconds, values = self.points
+        return Run(title, steps, values, self._trained, seconds)
+
+    def next_run(
+        self, config: TrainConfig, arrays: dict[str, np.ndarray] | None, total: int | None,
+        path: Path | None, reset: bool,
+    ) -> tuple[TrainConfig, Start | None, bool]:  # fmt: skip
+        """The next run's settings, what it starts from, and whether it is the one in `path`.
+
+        Args:
+            config: the agent's settings.
+            arrays: the learning state that it acts with.
+            total, path, reset: as of `Agent.learn`.
+        """
+        source, run = self._source, config.run
+        parent = None if source is None else str(source)
+        start, done, resume = None, 0, False
+        if not reset and path and source and path.is_dir() and path.resolve() == source.resolve():
+            config, done, resume = self._of_folder(path, config), newest_step(path), True
+        elif not reset and self._kept is not None:
+            config, state = self._kept
+            start, done = Start(state, True, parent), int(state.data["progress"]["steps"])
+        elif not reset and source and self._before and newest_step(source):
+            config, start = begun_from(source, self._before, config, self._given)
+        else:
+            if arrays is not None:
+                start = Start(Snapshot(arrays, {}), parent=parent)
+            config = with_run(config, seed=continued_seed(run.seed, self.learned))
+        if total is None:
+            total = run.steps - done if run.steps > done else run.steps
+        more: int = convert(RunConfig, "steps", total)
+        need(more >= 1, "total_timesteps", more, "it must be at least 1")
+        changes = {"steps": done + more, "run_dir": None if path is None else str(path)}
+        return resolve(config.algorithm, config.flat(), changes), start, resume
+
+    def _of_folder(self, path: Path, now: TrainConfig) -> TrainConfig:
+        """The settings of the run in the folder that this agent comes from.
+
+        Raises:
+            UsageError: the agent has other settings.
+        """
+        config = load_config(path, None) if self._kept is None else self._kept[0]
+        for name in sorted(self._given - RESUMABLE):
+            raise UsageError(
+                f"the run in {path} goes on with its own {name}: to start a new run from it with "
+                "another, choose another run_dir."
+            )
+        given = {name: value for name, value in now.flat().items() if name in self._given}
+        return resolve(config.algorithm, config.flat(), given)
+
+
+def _joined(before: Points | None, after: Points) -> Points:
+    """A curve that goes on; it begins anew where the steps do."""
+    if before is None or not len(before[0]) or not len(after[0]) or after[0][0] <= before[0][-1]:
+        return after
+    steps, seconds, values = (np.concatenate(pair) for pair in zip(before, after, strict=True))
+    return steps, seconds, values

@@ -1,0 +1,66 @@
+"""An agent from what was saved: its settings, some of them changed, and what it has learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from flatout.algorithms.own import MakeAlgorithm
+from flatout.api.aliases import translated
+from flatout.config.settings import settings_of
+from flatout.errors import CheckpointError, UsageError
+from flatout.networks.torsos import Network
+from flatout.run.resume import Saved
+
+if TYPE_CHECKING:
+    from flatout.api import Agent
+
+
+A = TypeVar("A", bound="Agent")
+
+
+def restored(
+    kind: type[A], saved: Saved, path: Path, env: Any, network: Network | None,
+    algorithm: MakeAlgorithm | str | None, changes: dict[str, Any],
+) -> A:  # fmt: skip
+    """An agent of this class.
+
+    Args:
+        path: what the user named.
+        env, network, algorithm, changes: as of `Agent.load`.
+
+    Raises:
+        UsageError, CheckpointError: it is another algorithm's, or does not fit its settings.
+    """
+    config = saved.config
+    if kind.algorithm not in ("", config.algorithm):
+        raise CheckpointError(f"{path} holds an agent of {config.algorithm}.")
+    if algorithm is not None and ":" not in config.algorithm:
+        raise UsageError(
+            f"{path} holds an agent of {config.algorithm}, which is no algorithm of your own: "
+            "leave algorithm= out."
+        )
+    names = settings_of(config.algorithm)
+    env, changes, verbose = translated((), env, changes, names)
+    settings = config.flat() | {"run_dir": None, "verbose": verbose} | changes
+    saved_env, built_in = settings.pop("env"), settings.pop("network")
+    named = settings.pop("algorithm")
+    if not kind.algorithm:
+        settings["algorithm"] = algorithm or named
+    agent = kind(saved_env if env is None else env, network=network or built_in, **settings)
+    agent._acting.learned(saved.arrays)
+    agent._history.load(saved, path, changes)
+    if env is None:
+        try:
+            _ = agent.task
+        except UsageError as error:
+            raise UsageError(
+                f"the environment {saved_env} of {path} cannot be made: pass env=. {error}"
+            ) from error
+    try:  # check it now
+        agent._acting.packed()
+    except CheckpointError as error:
+        python = f"in Python: {kind.__name__}.load(path, network=...)."
+        hint = "" if network else f" An agent with a network of its own is loaded {python}"
+        raise CheckpointError(f"{saved.file} does not fit its settings: {error}{hint}") from error
+    return agent
