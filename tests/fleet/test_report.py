@@ -338,3 +338,19 @@ def test_of_a_real_run(flatout: Cli, tmp_path: Path) -> None:
         }
         assert line["verdict"] == summary["verdict"]
     assert (tmp_path / "r.html").read_text().count("<polyline") == 3
+
+
+def test_a_damaged_run_hides_no_other(runs: Path) -> None:
+    """The fewest steps are what others are cut to; a seed may be anything."""
+    before = of_folders([runs]).tables[0].lines
+    for name, steps in (("below", -300), ("none", 0)):
+        damaged = folder(runs / name, [1.0], seed=8)
+        (damaged / "summary.json").write_text(json.dumps(
+            {"steps": steps, "return_mean_last": 3.0, "ended": "steps"}))  # fmt: skip
+    odd = folder(runs / "odd", [1.0, 2.0, 3.0], learning_rate=1e-2, seed={})
+    found = of_folders([runs])
+    assert {line.name: line.iqm for line in before}.items() <= {
+        line.name: line.iqm for line in found.tables[0].lines
+    }.items()
+    assert sum("its summary names no steps" in note for note in found.notes) == 1
+    assert odd.exists()

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ Cli = Callable[..., Result]
 SMALL = ("ppo", "--env", "CartPole-v1", "--n-steps", 32, "--batch-size", 32, "--n-epochs", 1,
          "--steps", 320, "--no-tensorboard", "--checkpoint-every", 64)  # fmt: skip
 GRID = ("--grid", "learning-rate=1e-4,1e-3")
+LOTS = ",".join(map(str, range(1, 101)))
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +99,8 @@ def test_a_trial_that_fails_is_tried_once_more_and_hurts_no_other(
         [[list]]
         env = "CartPole-v1"
     """)
-    result = flatout("fleet", file, "--env", "CartPole-v1", "--run-dir", tmp_path / "f", "--json")
+    words = ("--env", "CartPole-v1", "--trust", "--run-dir", tmp_path / "f", "--json")
+    result = flatout("fleet", file, *words)
     assert result.code == 1
     found = {name.split("_seed")[0][:30]: one for name, one in states(result).items()}
     assert [one["state"] for one in found.values()].count("done") == 2, found
@@ -187,6 +190,27 @@ def test_a_trial_that_fits_nowhere_is_one_sentence(flatout: Cli, tmp_path: Path)
         (["--grid", "gamma=3"], "gamma = 3"),
         (["--grid", "seed=1,2"], "seeds says which there are"),
         (["--seeds", "none"], "a number of seeds"),
+        (["--seed", "4294967295", "--seeds", "2"], "4294967296 is impossible"),
+        (["--grid", f"n-epochs={LOTS}", "--seeds", "2000"], "names 200,000 trials; a sweep has at"),
+        (
+            [
+                "--grid",
+                *(
+                    f"{k}={LOTS}"
+                    for k in (
+                        "n-epochs",
+                        "steps",
+                        "envs",
+                        "n-steps",
+                        "log-every",
+                        "checkpoint-every",
+                        "eval-every",
+                        "eval-episodes",
+                    )
+                ),
+            ],
+            "10,000,000,000,000,000 trials",
+        ),
         (["--strategy", "best"], "none of auto, together, spread, apart"),
         (["--at-once", "0"], "a number of trials"),
     ],
@@ -200,6 +224,9 @@ def test_what_cannot_be_is_refused(
     assert not (tmp_path / "f").exists()
 
 
+COMMON = "algorithm = 'ppo'\nenv = 'CartPole-v1'\n"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -210,6 +237,9 @@ def test_what_cannot_be_is_refused(
         ("algorithm = 'ppo'\nenv = 'CartPole-v1'\n[random]\ngamma = [0.9]", "needs count"),
         ("algorithm = 'ppo'\nenv = 'CartPole-v1'\n[random]\ncount = 2\ngamma = {low = 1}", "low"),
         ("algorithm = 'ppo'\nenv = 'os:system'", "whose code is not run because a file says so"),
+        (f"{COMMON}[grid]\nenv = ['os:system']", "whose code is not run because a file says so"),
+        (f"{COMMON}[[list]]\nenv = 'os:system'", "whose code is not run because a file says so"),
+        (f"{COMMON}[random]\ncount = 1\nenv = ['os:system']", "names the environment os:system"),
     ],
 )
 def test_a_file_that_cannot_be_is_refused(
@@ -229,6 +259,46 @@ def test_folders_are_taken_once(flatout: Cli, tmp_path: Path) -> None:
     assert "already holds a fleet" in flatout("fleet", *SMALL, "--run-dir", tmp_path).message
     assert "no format number" in flatout("fleet", "--resume", tmp_path).message
     assert "leave out --steps" in flatout("fleet", "--resume", tmp_path, "--steps", 9).message
+
+
+def made(folder: Path, groups: list[plan.Group], seeds: list[int]) -> Path:
+    """A fleet's folder with this plan; nothing is trained."""
+    from flatout.cli.fleet import _new
+    from flatout.fleet.sweep.fleet import Folder
+
+    sweep = _new([*map(str, SMALL), "--run-dir", str(folder)])
+    with closing(Folder(folder, False)) as taken:
+        taken.save(sweep.base, seeds, groups, "auto", {})
+    return folder
+
+
+def test_runs_of_others_are_not_taken_for_the_fleets(flatout: Cli, tmp_path: Path) -> None:
+    """Neither what lies in a new fleet's folder, nor what a link in it leads to."""
+    ended = tmp_path / "f" / "seed=0"
+    ended.mkdir(parents=True)
+    (ended / "config.json").write_text("{}")
+    (ended / "summary.json").write_text('{"ended": "steps", "steps": 320, "wall_s": 1.0}')
+    result = flatout("fleet", *SMALL, "--run-dir", tmp_path / "f")
+    assert result.code == 2
+    assert "seed=0 already holds a run, of another fleet" in result.message
+    folder = made(tmp_path / "g", [plan.Group("", {})], [0])
+    (folder / "seed=0").symlink_to(ended)
+    result = flatout("fleet", "--resume", folder)
+    assert result.code == 1
+    assert "it is a symbolic link" in result.message
+    assert len(list(ended.iterdir())) == 2
+
+
+def test_a_large_plan_is_read_again(tmp_path: Path) -> None:
+    from flatout.fleet.sweep.fleet import Folder
+    from flatout.storage.trust import NO_CONSENT
+
+    row = {"env_kwargs": {"text": "x" * 4000}}
+    groups = [plan.Group(str(number), row) for number in range(300)]
+    folder = made(tmp_path / "f", groups, [0])
+    assert (folder / PLAN).stat().st_size > 1 << 20
+    with closing(Folder(folder, True)) as taken:
+        assert taken.load(NO_CONSENT)[2] == groups
 
 
 def test_a_strangers_plan_runs_no_code(flatout: Cli, tmp_path: Path) -> None:
@@ -310,10 +380,13 @@ def test_populations_are_of_one_shape() -> None:
 
 def limit(slots: Slots, rate: Callable[[int], float], seconds: float = 60.0) -> int:
     """What is settled on where so many jobs together make `rate` steps per second."""
-    steps = 0.0
+    steps, told = [0.0] * 20, dict[str, tuple[float, int]]()
     for tick in range(int(seconds * 4)):
-        steps += rate(slots.limit) / 4
-        slots.look(tick / 4, slots.limit, True, int(steps))
+        for job in range(slots.limit):
+            steps[job] += rate(slots.limit) / slots.limit / 4
+            if (tick + job) % 7 == 0 or str(job) not in told:  # they tell now and then
+                told[str(job)] = tick / 4, int(steps[job])
+        slots.look(tick / 4, True, {str(job): told[str(job)] for job in range(slots.limit)})
     return slots.limit
 
 
@@ -383,6 +456,40 @@ def test_a_trial_without_room_is_tried_again_alone_with_all_memory(tmp_path: Pat
     assert {state.state for state in made.states.values()} == {"failed"}
 
 
+def test_a_process_that_was_told_to_end_loses_no_trial(tmp_path: Path) -> None:
+    """By another than the fleet: what it trained is tried once more, then reported."""
+
+    def act(job: Job) -> list[dict[str, Any]]:
+        return [{"trial": job.trials[0].name, "ended": "signal", "steps": 9}]
+
+    acting = Acting(act)
+    made = Fleet(
+        tmp_path, base(), [0], plan.Fixed([plan.Group("", {})]), acting, Slots(1, 1, 8000.0, 1)
+    )
+    made.run(lambda: None)
+    assert len(acting.started) == 2
+    assert made.states["seed=0"].state == "failed"
+    assert "told to end by a signal" in made.states["seed=0"].error
+
+
+def test_a_trial_alone_has_a_card_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = list[Mapping[str, str]]()
+
+    class Worker(engine.Worker):
+        def __init__(self, variables: Mapping[str, str], keeps: int) -> None:
+            opened.append(variables)
+            super().__init__(variables, keeps)
+
+    monkeypatch.setattr(engine, "Worker", Worker)
+    (trial,) = plan.trials(base(), plan.Group("", {}), [0])
+    part, whole = [{"XLA_CLIENT_MEM_FRACTION": "0.2"}], [{"XLA_CLIENT_MEM_FRACTION": "0.8"}]
+    with open(os.devnull) as nothing, closing(engine.Local(nothing.fileno(), part, whole)) as local:
+        local.warm(1)
+        local.start(Job(trial.name, (trial,), "nowhere", alone=True))
+        assert opened == [*part, *whole]
+        assert len(local._workers) == 1  # the idle one has given back what it held
+
+
 def test_cards_are_given_in_turn_with_their_share(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -392,6 +499,8 @@ def test_cards_are_given_in_turn_with_their_share(
     assert [card["CUDA_VISIBLE_DEVICES"] for card in found] == ["2", "5"]
     assert [card["XLA_CLIENT_MEM_FRACTION"] for card in found] == ["0.180", "0.225"]
     assert engine.cards(Hardware("cpu", 8, 1000, 1000, gpus=gpus), 4) == []  # no CUDA plugin
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
+    assert [card["CUDA_VISIBLE_DEVICES"] for card in engine.cards(hardware, 4)[:1]] == ["MIG-1"]
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     assert "would let" in engine.mps_words()
     (tmp_path / "control").touch()

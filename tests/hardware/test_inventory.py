@@ -207,13 +207,32 @@ def test_what_cannot_fit_is_refused_with_the_numbers(
         assert number in str(refused.value)
 
 
-def test_a_memory_cap_counts_as_what_is_available() -> None:
+def test_a_memory_cap_counts_as_what_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
     expected, capped = expectation("memory=0.5", optimiser=2_460.0)  # 5,675 MiB; half is 5,120
     expected.check(parse("cpu+gpu"), machine(1))
     with pytest.raises(FlatoutError, match=r"5,675 MiB on gpu:0.*5,120 MiB"):
         expected.check(capped, machine(1))
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.25")  # as a fleet shares a card
+    capped_by = r"2,560 MiB are .*capped by XLA_CLIENT_MEM_FRACTION; 2,"
+    with pytest.raises(FlatoutError, match=capped_by):
+        expected.check(parse("cpu+gpu"), machine(1))
+    monkeypatch.delenv("XLA_CLIENT_MEM_FRACTION")
     # The cap is of the total; where less is free, that counts.
-    assert "of 8,192 MiB on gpu:0" in expected.check(parse("act=gpu memory=1"), machine(1))
+    said = expected.check(parse("act=gpu memory=1"), machine(1))
+    assert "of 8,192 MiB on gpu:0 (2,048 of its 10,240 are in use)" in said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process has taken")
+def test_a_limit_of_this_process_counts_as_what_is_available() -> None:
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    taken = psutil.Process().memory_info().data
+    try:
+        resource.setrlimit(resource.RLIMIT_DATA, (taken + 512 * MiB, before[1]))
+        assert inventory().memory_available_mb <= 512
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 class NVMLError(Exception):

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from flatout.cli.arguments import take, take_all, train_config
 from flatout.cli.fleet_plan import Sweep, cards_of, cores_of, dry_run, on_gpu, slots_of, study_of
-from flatout.config.settings import with_run
+from flatout.config.settings import resolve, with_run
 from flatout.errors import UsageError
 from flatout.fleet.sweep import plan
+from flatout.storage.trust import names_code
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -152,12 +153,19 @@ def _new(argv: list[str]) -> Sweep:
         elif not isinstance(values.get("algorithm"), str):
             raise UsageError(f'{where} names no algorithm; write algorithm = "ppo", for example.')
         common = where, values
+    named = list(plan.environments(sections))  # by the file alone
     if words:
         sections["grid"] = plan.grid_of(words)
     try:
         base, resumed = train_config(argv, common)
     except UsageError as error:
         raise UsageError(str(error) if common is None else f"{where}: {error}") from None
+    for env in named:
+        if names_code(env) and env != base.env.env and "--trust" not in argv:
+            raise UsageError(
+                f"{where} names the environment {env[:200]}, whose code is not run because a file "
+                "says so; to run it, say --trust."
+            )
     if resumed or (base.hyper.acts and not base.env.env):
         raise UsageError("no environment: pass --env ID, or write env = ... in the sweep's file.")
     given = {word.partition("=")[0] for word in argv} | {*(common or ("", ()))[1]}
@@ -166,6 +174,8 @@ def _new(argv: list[str]) -> Sweep:
     if count is not None:
         sections["seeds"] = int(count) if count.isdecimal() else count
     seeds = plan.seeds_of(sections.pop("seeds", 1), base.run.seed)
+    for seed in (min(seeds), max(seeds)):
+        resolve(base.algorithm, base.flat(), {"seed": seed})
     path = base.run.run_dir
     if path is None:
         from flatout.storage.run_folder import default_folder
@@ -181,7 +191,9 @@ def _new(argv: list[str]) -> Sweep:
 
         optuna = settings_of(sections["optuna"], base, f"{where}: [optuna]")
         return Sweep(base, seeds, [], Path(path), optuna=optuna)
-    return Sweep(base, seeds, plan.groups(base, sections, where), Path(path))
+    groups = plan.groups(base, sections, where)
+    plan.refuse_many(len(groups) * len(seeds), where)
+    return Sweep(base, seeds, groups, Path(path))
 
 
 def _run(
@@ -197,7 +209,7 @@ def _run(
     slots = slots_of(sweep, hardware, at_once)
     per = max(-(-slots.most // max(len(hardware.usable_gpus), 1)), 1)
     if sweep.ray is None:
-        runner = engine.Local(lock, engine.cards(hardware, per))
+        runner = engine.Local(lock, engine.cards(hardware, per), engine.cards(hardware, 1))
     else:
         from flatout.fleet.sweep.cluster import Cluster
 

@@ -136,13 +136,17 @@ def result(
 
 
 def _report(fleet: Fleet) -> Report | None:
-    """The groups, ranked; None where no trial is done."""
+    """The groups, ranked; None where no trial is done. Failed trials are counted, not hidden."""
     from flatout.fleet.ranking import Asked, of_groups
 
     done = {
-        name or "as given": [state.path for state in states if state.state == DONE]
+        name or "as given": [
+            one.path for one in states
+            if one.state == DONE or (one.state == FAILED and one.path.is_dir())
+        ]
         for name, states in fleet.groups.items()
-    }
+        if any(state.state == DONE for state in states)
+    }  # fmt: skip
     score = "eval" if fleet.base.run.eval_every and fleet.base.hyper.acts else "return"
     done = {name: paths for name, paths in done.items() if paths}
     try:

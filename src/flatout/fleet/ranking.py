@@ -181,8 +181,10 @@ def _ranked(groups: Mapping[str, Sequence[Row]], asked: Asked, damaged: Sequence
     for name, members in groups.items():
         for row in members:
             there[name, _env(row)] += 1
-            if row.state not in FINISHED or row.steps is None:
+            if row.state not in FINISHED:
                 left[row.run] = row.state
+            elif row.steps is None or row.steps < 1:  # the shortest is what others are cut to
+                left[row.run] = "damaged: its summary names no steps"
             elif row.value is None and asked.score == "return":
                 left[row.run] = "no episode has ended"
             else:
@@ -274,7 +276,7 @@ def _repeated(counted: Mapping[str, Counted]) -> list[str]:
         f"{name} (seed {seed})"
         for name, by in counted.items()
         for pairs in by.values()
-        for seed, count in Counter(row.settings.get("seed") for row, _ in pairs).items()
+        for seed, count in Counter(str(row.settings.get("seed")) for row, _ in pairs).items()
         if count > 1
     ]
     words = "several runs of one seed in one group count as if their seeds differed"

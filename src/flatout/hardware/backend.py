@@ -64,6 +64,16 @@ def start(placement: Placement) -> list[str]:
     return notes
 
 
+def memory_share(placement: Placement) -> tuple[float, str]:
+    """The share of a GPU's memory that this process may take, and what says so."""
+    if placement.memory is not None:
+        return placement.memory, "memory="
+    for name in ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
+        with suppress(KeyError, ValueError):
+            return float(os.environ[name]), name
+    return 1.0, ""
+
+
 def device(name: DeviceName) -> Any:
     """JAX's device for a name; `FlatoutError` if JAX did not open it."""
     import jax

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import platform
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -89,6 +90,7 @@ def inventory() -> Hardware:
     total, available = memory.total, memory.available
     if limit is not None and limit < total:
         total, available = limit, min(available, max(0, limit - used))
+    available = _allowed(available)
     gpus, note = _gpus()
     flag = re.search(rf"{VIRTUAL}=(\d+)", os.environ.get("XLA_FLAGS", ""))
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
@@ -187,6 +189,20 @@ def _container_memory() -> tuple[int | None, int]:
         return None, 0
     cached = re.search(r"^inactive_file (\d+)$", stat, re.M)  # reclaimable
     return int(limit), int(used) - (int(cached[1]) if cached else 0)
+
+
+def _allowed(available: int) -> int:
+    """What of these bytes this process may take by a limit of its own (``ulimit -d``)."""
+    import psutil
+
+    if sys.platform != "linux":
+        return available
+    import resource
+
+    most, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    if most == resource.RLIM_INFINITY:
+        return available
+    return min(available, max(most - psutil.Process().memory_info().data, 0))
 
 
 def _cpu_name() -> str:

@@ -12,10 +12,14 @@ import jax
 from flatout.algorithms.base import State
 from flatout.config.placement import DeviceName, Placement
 from flatout.errors import NoRoomError
+from flatout.hardware.backend import memory_share
 from flatout.hardware.inventory import Hardware, MiB
 
 CUDA_CONTEXT_MB = 600
 """Memory of a CUDA context and its libraries."""
+
+USED_MB = 1024
+"""A card on which so much is in use is used by others: what a driver takes is less."""
 
 
 def size_mb(tree: Any) -> float:
@@ -46,13 +50,17 @@ def live_mb(purposes: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def available_mb(device: DeviceName, placement: Placement, hardware: Hardware) -> tuple[float, str]:
-    """MiB that a run may take on a device, and words where ``memory=`` limits them."""
+    """MiB that a run may take on a device, and words for what limits them: ``memory=``, this
+    process's environment (of several that share a card), or what is in use already."""
     if device.kind == "cpu":
         return float(hardware.memory_available_mb), ""
     gpu = next(gpu for gpu in hardware.usable_gpus if gpu.index == device.index)
-    cap = math.inf if placement.memory is None else placement.memory * gpu.memory_total_mb
-    free = float(gpu.memory_free_mb)
-    return min(free, cap), " (capped by memory=)" if cap < free else ""
+    share, by = memory_share(placement)
+    cap, free = share * gpu.memory_total_mb, float(gpu.memory_free_mb)
+    used = gpu.memory_total_mb - free
+    words = [f"capped by {by}"] if cap < free else []
+    words += [f"{used:,.0f} of its {gpu.memory_total_mb:,} are in use"] if used > USED_MB else []
+    return min(free, cap), f" ({'; '.join(words)})" if words else ""
 
 
 @dataclass(frozen=True)
@@ -123,5 +131,5 @@ class Expectation:
                     f"lower --envs, {'--buffer-size' if sum(self.replay) else '--n-steps'} or the "
                     f"network's size{pieces}."
                 )
-            sentences.append(f"about {expected:,.0f} of {available:,.0f} MiB on {device}")
+            sentences.append(f"about {expected:,.0f} of {available:,.0f} MiB on {device}{capped}")
         return "expects to take " + ", ".join(sentences)

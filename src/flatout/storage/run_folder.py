@@ -204,14 +204,16 @@ def refuse_links(path: Path) -> None:
 
 
 def load_config(
-    run_dir: Path, consent: Consent | None = NO_CONSENT, name: str = "config.json"
-) -> TrainConfig:
+    run_dir: Path, consent: Consent | None = NO_CONSENT, name: str = "config.json",
+    most: int = MOST_CONFIG,
+) -> TrainConfig:  # fmt: skip
     """The resolved settings of a run.
 
     Args:
         consent: the user's consent to code that the settings name. None: the settings are only
             read, and may have an older format.
         name: of the file that holds them.
+        most: maximum bytes of it.
 
     Raises:
         UsageError: there is no run.
@@ -222,7 +224,7 @@ def load_config(
         raise UsageError(f"{run_dir} is not a run folder (there is no {name} in it).")
     refuse_links(run_dir)
     try:
-        values = json.loads(nofollow.read(path, 1, MOST_CONFIG))
+        values = json.loads(nofollow.read(path, 1, most))
         if consent is not None:
             refuse_format(values.get("format"), str(path))
         config = resolve(str(values["algorithm"]), values["settings"])

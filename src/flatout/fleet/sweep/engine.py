@@ -29,6 +29,7 @@ class Job:
         population: whether it is a population.
         strategy: of a population.
         cap_mb: memory that the process may take, in MiB, or None.
+        alone: no other job runs meanwhile, so that a card's memory need not be shared.
     """
 
     name: str
@@ -37,12 +38,13 @@ class Job:
     population: bool = False
     strategy: str = "auto"
     cap_mb: float | None = None
+    alone: bool = False
 
     @property
     def devices(self) -> tuple[Any, ...]:
         """What a process has opened for good: jobs that differ in it need processes apart."""
         settings = self.trials[0].settings
-        return tuple(settings[name] for name in ("placement", "devices", "virtual_devices"))
+        return (self.alone, *map(settings.get, ("placement", "devices", "virtual_devices")))
 
 
 class Engine(Protocol):
@@ -110,10 +112,13 @@ class Worker:
         """Why it died, as a sentence."""
         if code >= 0:
             return f"its process ended by itself (exit code {code}): its code called os._exit."
-        name = signal.Signals(-code).name
-        if code == -signal.SIGKILL and out_of_memory_kills() > self.kills:
+        if self.out_of_memory(code):
             return "its process was killed, probably by the kernel because memory ran out."
-        return f"its process was killed ({name})."
+        return f"its process was killed ({signal.Signals(-code).name})."
+
+    def out_of_memory(self, code: int) -> bool:
+        """Whether the kernel killed it, as far as it tells."""
+        return code == -signal.SIGKILL and out_of_memory_kills() > self.kills
 
 
 class Local:
@@ -122,10 +127,13 @@ class Local:
     Args:
         keeps: a descriptor that all of them hold open: the fleet's lock.
         cards: for each process in turn, the environment variables that give it its card.
+        whole: the same of a process that shares no card.
     """
 
-    def __init__(self, keeps: int, cards: list[dict[str, str]]) -> None:
-        self._keeps, self._cards = keeps, cards or [{}]
+    def __init__(
+        self, keeps: int, cards: list[dict[str, str]], whole: list[dict[str, str]] | None = None
+    ) -> None:
+        self._keeps, self._cards, self._whole = keeps, cards or [{}], whole or cards or [{}]
         self._workers = dict[int, Worker]()
         self._selector = selectors.DefaultSelector()
 
@@ -134,9 +142,10 @@ class Local:
         for place in range(count):
             self._open(place)
 
-    def _open(self, place: int) -> Worker:
+    def _open(self, place: int, alone: bool = False) -> Worker:
         if place not in self._workers:
-            made = Worker(self._cards[place % len(self._cards)], self._keeps)
+            cards = self._whole if alone else self._cards
+            made = Worker(cards[place % len(cards)], self._keeps)
             assert made.process.stdout is not None
             self._selector.register(made.process.stdout, selectors.EVENT_READ, place)
             self._workers[place] = made
@@ -144,11 +153,15 @@ class Local:
 
     def start(self, job: Job) -> None:
         idle = [place for place, worker in self._workers.items() if worker.job is None]
+        if job.alone:  # what idle processes hold of a card's memory and the host's is needed
+            for place in idle:
+                self._remove(place)
+            idle.clear()
         fit = [p for p in idle if self._workers[p].devices in (None, job.devices)]
         if idle and not fit:
             self._remove(idle[0])
         place = fit[0] if fit else next(n for n in itertools.count() if n not in self._workers)
-        self._open(place).give(job)
+        self._open(place, job.alone).give(job)
 
     def poll(self, timeout_s: float) -> list[Mapping[str, Any]]:
         events = list[Mapping[str, Any]]()
@@ -183,7 +196,8 @@ class Local:
         code = self._remove(place, 5.0)
         lost: list[Mapping[str, Any]] = [
             {"trial": one, "ended": "signal", "steps": 0} if code == 0 else
-            {"trial": one, "error": worker.why(code), "kind": "died"} for one in sorted(left)
+            {"trial": one, "error": worker.why(code),
+             "kind": "room" if worker.out_of_memory(code) else "died"} for one in sorted(left)
         ]  # fmt: skip
         return [*lost, {"done": name}]
 
@@ -213,10 +227,13 @@ def cards(hardware: Any, per: int, share: float = 0.9) -> list[dict[str, str]]:
         per: processes that share a card.
     """
     made = list[dict[str, str]]()
+    own = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
     for gpu in hardware.usable_gpus:
         part = share * gpu.memory_free_mb / gpu.memory_total_mb / per
         made.append({"CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-                     "CUDA_VISIBLE_DEVICES": str(gpu.physical_index),
+                     # Of a divided card, this process's instance: others are not its to take.
+                     "CUDA_VISIBLE_DEVICES": own if own.startswith("MIG-")
+                     else str(gpu.physical_index),
                      "XLA_CLIENT_MEM_FRACTION": f"{part:.3f}"})  # fmt: skip
     return made
 

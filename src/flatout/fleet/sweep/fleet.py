@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,13 @@ from flatout.fleet.members import FOLDER
 from flatout.fleet.ranking import value_at
 from flatout.fleet.statistics import iqm
 from flatout.fleet.sweep.engine import Engine, Job
-from flatout.fleet.sweep.plan import Group, Study, Trial, trials
+from flatout.fleet.sweep.plan import Group, Study, Trial, refuse_many, trials
 from flatout.fleet.sweep.search import examples, settings_of
 from flatout.fleet.sweep.slots import Slots
 from flatout.run.curve import VALUES, sampled
 from flatout.storage import nofollow, signing
 from flatout.storage.checkpoint import FORMAT
-from flatout.storage.run_folder import final_summary, load_config
+from flatout.storage.run_folder import POPULATION, final_summary, load_config
 from flatout.storage.trust import Consent, refuse_foreign
 
 PLAN, LOCK = "fleet.json", ".fleet"
@@ -55,6 +55,7 @@ class State:
         busy: what takes most of its time.
         score: of its last evaluation, or of its last episodes without one; a classifier's accuracy.
         error: the sentence, if it failed.
+        heard: when it last told of its steps.
     """
 
     trial: Trial
@@ -70,6 +71,7 @@ class State:
     failures: int = 0
     alone: bool = False
     steady: bool = False
+    heard: float = 0.0
     _last: tuple[float, int] | None = None
     _began: float = 0.0
 
@@ -78,6 +80,7 @@ class State:
 
     def hear(self, event: Mapping[str, Any], now: float) -> None:
         """A report of its progress."""
+        self.heard = now
         self.steps, self.mean = int(event["steps"]), event["mean"]
         self.busy = str(event["busy"])
         self.steady = bool(event["updates"]) or now - self._began > 2 * WAIT_S
@@ -120,12 +123,7 @@ class Folder:
 
     def __init__(self, path: Path, resume: bool) -> None:
         self.path = path
-        there = (path / PLAN).exists()
-        if resume and not there:
-            raise UsageError(f"{path} holds no fleet to resume (there is no {PLAN} in it).")
-        if not resume and (there or (path / "config.json").exists()):
-            what = f"a fleet; go on with: flatout fleet --resume {path}" if there else "a run"
-            raise UsageError(f"{path} already holds {what}; or choose another --run-dir.")
+        self._refuse_taken(resume)
         with writing(f"the fleet's folder {path}"):
             path.mkdir(parents=True, exist_ok=True)
             self._lock = nofollow.open_stream(path / LOCK, nofollow.CHANGE)
@@ -144,11 +142,31 @@ class Folder:
                         "choose another --run-dir."
                     ) from None
                 time.sleep(0.05)
+        try:
+            self._refuse_taken(resume)  # by what held the lock until now
+        except UsageError:
+            self._lock.close()
+            raise
         with writing(path / LOCK):
             self._lock.seek(0)
             self._lock.truncate()
             self._lock.write(str(os.getpid()).encode())
             self._lock.flush()
+
+    def _refuse_taken(self, resume: bool) -> None:
+        path, there = self.path, (self.path / PLAN).exists()
+        if resume and not there:
+            raise UsageError(f"{path} holds no fleet to resume (there is no {PLAN} in it).")
+        if not resume and (there or (path / "config.json").exists()):
+            what = f"a fleet; go on with: flatout fleet --resume {path}" if there else "a run"
+            raise UsageError(f"{path} already holds {what}; or choose another --run-dir.")
+        if not resume:  # which would count as this fleet's, whatever its settings
+            left = [*path.glob("*seed=*/config.json"), *path.glob(f"population-*/{POPULATION}")]
+            if left:
+                raise UsageError(
+                    f"{left[0].parent} already holds a run, of another fleet; choose another "
+                    "--run-dir."
+                )
 
     def _holder_lives(self) -> bool:
         """Whether the fleet that took the lock still runs, not only what it has started."""
@@ -197,12 +215,13 @@ class Folder:
             CheckpointError: it is damaged, or names code without consent.
         """
         path = self.path / PLAN
-        base = load_config(self.path, consent, PLAN)
+        base = load_config(self.path, consent, PLAN, MOST_PLAN)
         try:
             values = json.loads(nofollow.read(path, 1, MOST_PLAN))
             found = [Group(str(name), dict(row)) for name, row in values["groups"].items()]
             seeds = [int(seed) for seed in values["seeds"]]
             shared = {str(k): [str(one) for one in v] for k, v in values["populations"].items()}
+            refuse_many(len(found) * len(seeds), "the sweep")
             known = [trials(base, group, seeds) for group in found]
             names = {trial.name for some in known for trial in some}
             if not {name for some in shared.values() for name in some} <= names:
@@ -268,7 +287,7 @@ class Fleet:
     _waiting: list[Job] = field(default_factory=list[Job])
     _told: set[str] = field(default_factory=set[str])
     _looked: dict[str, int] = field(default_factory=dict[str, int])
-    _past: int = 0  # steps of jobs that are done
+    _stopping: bool = False
 
     def run(self, show: Callable[[], None], stopped: Callable[[], bool] = lambda: False) -> None:
         """Train all of it; trials that fail end by themselves.
@@ -282,15 +301,21 @@ class Fleet:
             self._fill()
             for event in self.engine.poll(LOOK_S):
                 self._take(event)
-            running = [self.states[t.name] for job in self._jobs.values() for t in job.trials]
-            steady = all(state.steady or state.state != RUNNING for state in running)
-            total = self._past + sum(state.steps for state in running)
-            self.slots.look(time.monotonic(), len(self._jobs), steady, total)
+            running = {name: [self.states[trial.name] for trial in job.trials]
+                       for name, job in self._jobs.items()}  # fmt: skip
+            steady = all(
+                one.steady or one.state != RUNNING for some in running.values() for one in some
+            )
+            self.slots.look(time.monotonic(), steady, {
+                name: (max(one.heard for one in some), sum(one.steps for one in some))
+                for name, some in running.items()
+            })  # fmt: skip
             self._ask()
             show()
 
     def stop(self) -> None:
         """Let all that runs save its last boundary."""
+        self._stopping = True
         self._waiting.clear()
         for name in self._jobs:
             self.engine.stop(name)
@@ -307,6 +332,9 @@ class Fleet:
             path = self.path / trial.name
             if trial.name in where:
                 path = self.path / where[trial.name] / FOLDER / trial.name
+            depth = len(path.relative_to(self.path).parts)
+            with writing(path), suppress(FileNotFoundError), nofollow.folder(path, depth):
+                pass  # a stranger's folder may lead to runs of this user's
             found.append(State(trial, path))
             if not found[-1].finish() and group.name in self.study.pruned:
                 found[-1].state = PRUNED
@@ -359,7 +387,7 @@ class Fleet:
                 return  # it needs the memory of all
             self._waiting.remove(job)
             cap = self.slots.free_mb if state.alone else self.slots.cap_mb
-            job = Job(job.name, job.trials, job.folder, job.population, job.strategy, cap)
+            job = replace(job, cap_mb=cap, alone=state.alone)
             self._jobs[job.name] = job
             for trial in job.trials:
                 if self.states[trial.name].state == WAITING:
@@ -373,9 +401,8 @@ class Fleet:
             job = self._jobs.pop(str(event["done"]), None)
             self.slots.ended(now)
             for trial in () if job is None else job.trials:
-                self._past += self.states[trial.name].steps
                 if self.states[trial.name].state == RUNNING:
-                    self.states[trial.name].state = WAITING
+                    self._take({"trial": trial.name, "ended": "signal"})
             return
         state = self.states[str(event["trial"])]
         if state.state != RUNNING:
@@ -383,8 +410,10 @@ class Fleet:
         if "error" in event:
             self._failed(state, str(event["error"]), str(event["kind"]))
         elif "ended" in event:
-            if event["ended"] == "signal":
+            if event["ended"] == "signal" and self._stopping:
                 state.state = WAITING
+            elif event["ended"] == "signal":  # not of this fleet's sending
+                self._failed(state, "its process was told to end by a signal.", "died")
             elif state.finish():
                 self._tell(state.trial.group)
             else:

@@ -12,7 +12,7 @@ import math
 import random
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -123,6 +123,22 @@ def read(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file} is no TOML: {error}.") from None
 
 
+def environments(sections: Any, within: bool = False) -> Iterator[str]:
+    """All environments that a file's sections name.
+
+    Args:
+        within: `sections` are values of ``env``.
+    """
+    if isinstance(sections, str) and within:
+        yield sections
+    elif isinstance(sections, Mapping):
+        for key, value in sections.items():
+            yield from environments(value, within or key == "env")
+    elif isinstance(sections, list):
+        for value in sections:
+            yield from environments(value, within)
+
+
 def seeds_of(value: Any, first: int) -> tuple[int, ...]:
     """The seeds that ``seeds = 5`` (from `first` on) or ``seeds = [3, 5]`` name.
 
@@ -197,7 +213,7 @@ def _text(value: Any) -> str:
     text = f"{value:g}" if isinstance(value, float) else str(value)
     if isinstance(value, float) and float(text) != value:
         text = repr(value)
-    return re.sub(r"[^\w.+-]+", "-", text).strip("-") or "-"
+    return re.sub(r"[^\w.+-]+", "-", text, flags=re.ASCII).strip("-") or "-"
 
 
 def _table(value: Any, where: str) -> dict[str, Any]:
@@ -211,7 +227,18 @@ def _grid(section: Any, where: str) -> list[dict[str, Any]]:
     for key, values in table.items():
         if not isinstance(values, list) or not values:
             raise UsageError(f"{where} {key} = {str(values)[:100]}: write a list of its values.")
+    refuse_many(math.prod(map(len, table.values())), where)
     return [dict(zip(table, row, strict=True)) for row in itertools.product(*table.values())]
+
+
+def refuse_many(count: int, where: str) -> None:
+    """Refuse a sweep of so many trials, before they are made.
+
+    Raises:
+        UsageError: it is.
+    """
+    if count > MOST:
+        raise UsageError(f"{where} names {count:,} trials; a sweep has at most {MOST:,}.")
 
 
 def _list(section: Any, where: str) -> list[dict[str, Any]]:

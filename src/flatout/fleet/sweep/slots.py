@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-LOOK_S = 1.0
-"""Seconds in which the sum of all rates is measured."""
+LOOK_S = 1.5
+"""Seconds in which each job's rate is measured, at least: from one of its reports to another, for
+between them nobody knows how far it is."""
 
-PATIENCE_S = 6.0
+PATIENCE_S = 8.0
 """A job that trains only after so long is not waited for."""
 
 GROWTH = 1.1
@@ -48,7 +50,8 @@ class Slots:
     short_of: str = ""
     rates: dict[int, float] = field(default_factory=dict[int, float])
     each_mb: float = 0.0
-    _began: tuple[float, int, int] | None = None
+    _began: float | None = None
+    _from: dict[str, tuple[float, int]] = field(default_factory=dict[str, tuple[float, int]])
     _since: float = 0.0
 
     def __post_init__(self) -> None:
@@ -57,30 +60,34 @@ class Slots:
             self.limit, self.settled = max(min(self.known, self.most), 1), True
         self.settled = self.settled or self.most == 1
 
-    def look(self, now: float, running: int, steady: bool, steps: int) -> None:
+    def look(self, now: float, steady: bool, reports: Mapping[str, tuple[float, int]]) -> None:
         """Note what runs at this moment.
 
         Args:
             now: seconds.
-            running: jobs that run.
-            steady: whether all of them train.
-            steps: of all jobs together, since the fleet began.
+            steady: whether all jobs train.
+            reports: when each job that runs last told of its steps, and how many.
         """
-        if self.settled or running < self.limit:
+        if self.settled or len(reports) < self.limit:
             self._began, self._since = None, now
+            return
+        if now - self._since > PATIENCE_S and self.limit < self.cores:
+            self._more(now)
             return
         if not steady:
             self._began = None
-            if now - self._since > PATIENCE_S and self.limit < self.cores:
-                self._more(now)
             return
-        if self._began is None or self._began[2] != running:
-            self._began = (now, steps, running)
+        if self._began is None:
+            self._began, self._from = now, {}
+        self._from |= {
+            job: report for job, report in reports.items()
+            if job not in self._from and report[0] > self._began
+        }  # fmt: skip
+        spans = [(reports[job][0] - at, reports[job][1] - steps)
+                 for job, (at, steps) in self._from.items() if job in reports]  # fmt: skip
+        if len(spans) < len(reports) or min(seconds for seconds, _ in spans) < LOOK_S:
             return
-        began, before, _ = self._began
-        if now - began < LOOK_S:
-            return
-        rate = (steps - before) / (now - began)
+        rate = sum(steps / seconds for seconds, steps in spans)
         self.rates[self.limit] = rate
         fewer = self.rates.get(self.limit - 1)
         if fewer is not None and rate < GROWTH * fewer:

@@ -119,10 +119,11 @@ def _limit(cap_mb: float | None) -> None:
         import resource
     except ImportError:
         return
-    most = resource.RLIM_INFINITY
+    hard = most = resource.getrlimit(resource.RLIMIT_DATA)[1]  # a user's own stays
     if cap_mb is not None:
-        most = int(cap_mb + RESERVED_MB + PER_CORE_MB * (os.cpu_count() or 1)) << 20
-    resource.setrlimit(resource.RLIMIT_DATA, (most, resource.RLIM_INFINITY))
+        wanted = int(cap_mb + RESERVED_MB + PER_CORE_MB * (os.cpu_count() or 1)) << 20
+        most = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
 
 def _failed(found: list[Trial], text: str, kind: str, tell: Tell) -> None:
