@@ -60,7 +60,7 @@ def restored(
     try:  # check it now
         agent._acting.packed()
     except CheckpointError as error:
-        python = f"in Python: {kind.__name__}.load(path, network=...)."
+        python = f"in Python: {kind.__name__}.load(path, network=NETWORK)."
         hint = "" if network else f" An agent with a network of its own is loaded {python}"
         raise CheckpointError(f"{saved.file} does not fit its settings: {error}{hint}") from error
     return agent
