@@ -203,6 +203,28 @@ def test_the_same_file_gives_the_same_bits(flatout: Cli, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_populations_come_back(
+    there: tuple[str, subprocess.Popen[str]], flatout: Cli, tmp_path: Path
+) -> None:
+    words = ("--env-backend", "device", "--strategy", "spread", "--json")
+    file = sweep(tmp_path, steps=320, seeds=2)
+    on_ray = (*words, *ON_RAY, "--ray-address", there[0], "--run-dir", str(tmp_path / "ray"))
+    result = finish(spawn("fleet", str(file), *on_ray))
+    assert result.code == 0, result.err
+    local = flatout("fleet", file, *words, "--run-dir", tmp_path / "local")
+    assert trials(result) == trials(local)
+    found = sorted(path.relative_to(tmp_path / "ray") for path in tmp_path.glob("ray/*/members/*"))
+    assert len(found) == 4
+    for path in found:
+        ours, theirs = last_saved(tmp_path / "ray" / path), last_saved(tmp_path / "local" / path)
+        assert furthest(ours, theirs) == 0.0
+    for path in tmp_path.glob("ray/*/population.json"):
+        values = json.loads(path.read_text())
+        assert signing.is_own(signing.RUN, values)
+        assert Path(values["settings"]["run_dir"]).parent.parent == path.parent
+
+
+@pytest.mark.slow
 @pytest.mark.fault
 def test_a_killed_worker_costs_its_trial_one_try(
     there: tuple[str, subprocess.Popen[str]], flatout: Cli, tmp_path: Path

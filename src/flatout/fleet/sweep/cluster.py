@@ -71,6 +71,11 @@ def connect(address: str | None, cpus: int | None) -> Any:
             ray.init(address=address or "local", logging_level="ERROR", log_to_driver=False,
                      **({} if address else started))  # fmt: skip
         except Exception as error:  # of any of its parts
+            if address == "auto" and isinstance(error, ConnectionError):
+                raise FlatoutError(
+                    "--ray-address auto: no Ray runs on this machine; name HOST:PORT, or leave it "
+                    "out to start one here."
+                ) from None
             what = f"--ray-address {address}" if address else "Ray does not start"
             token = "; if it asks for a token, set RAY_AUTH_MODE=token" if address else ""
             why = one_line(error)[:300].rstrip(".")

@@ -140,8 +140,10 @@ def _sign(arrived: Path, folder: Path, trial: Trial) -> None:
         with suppress(OSError, ValueError, LookupError, TypeError, RecursionError, FlatoutError):
             values = json.loads(nofollow.read(arrived / name, 1, MOST_CONFIG))
             holder = values["settings"] if kind else values
-            if "run_dir" in holder and name != POPULATION:
-                holder["run_dir"] = str(folder)
+            if "run_dir" in holder:
+                holder["run_dir"] = str(
+                    folder / FOLDER / trial.name if name == POPULATION else folder
+                )
             if kind:
                 values = _signed(kind, values, values, trial)
             nofollow.replace(arrived / name, (json.dumps(values, indent=2) + "\n").encode())
