@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -37,7 +38,7 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
 STORE = 200_000_000
 """Bytes of a started Ray's object store: nothing but pieces of run folders lies there."""
 
-CLOSE_S = 5.0
+BEGIN_S, CLOSE_S = 60.0, 5.0
 ARRIVING = ".arriving"
 
 
@@ -64,13 +65,30 @@ def connect(address: str | None, cpus: int | None) -> Any:
         except ImportError:
             raise UsageError(f"--engine ray needs its package: {install('ray')}.") from None
         started = {"num_cpus": cpus, "object_store_memory": STORE, "include_dashboard": False}
-        errors = os.dup(2)
+        options = {} if address else started
+        errors, failed = os.dup(2), list[Exception]()
+
+        def begin() -> None:
+            try:
+                ray.init(address=address or "local", logging_level="ERROR", log_to_driver=False,
+                         **options)  # fmt: skip
+            except Exception as error:  # of any of its parts
+                failed.append(error)
+
         try:
             with open(os.devnull, "w") as nothing:  # what Ray says before it gives up
                 os.dup2(nothing.fileno(), 2)
-            ray.init(address=address or "local", logging_level="ERROR", log_to_driver=False,
-                     **({} if address else started))  # fmt: skip
-        except Exception as error:  # of any of its parts
+            if address is None:  # in this thread, with which Linux ends what it starts
+                begin()
+            else:  # a server that is silent would be waited for without end
+                beginning = threading.Thread(target=begin, daemon=True)
+                beginning.start()
+                beginning.join(BEGIN_S)
+                if beginning.is_alive():
+                    raise FlatoutError(f"no Ray answered within {BEGIN_S:.0f} s")
+            for error in failed:
+                raise error
+        except Exception as error:
             if address == "auto" and isinstance(error, ConnectionError):
                 raise FlatoutError(
                     "--ray-address auto: no Ray runs on this machine; name HOST:PORT, or leave it "
