@@ -4,6 +4,7 @@ Rounds in turns: the loop, then the fleet, with the same settings, seeds, and co
 cache that both share. Environments step on the host (`--backend host`: a process for each trial) or
 on the device (`--backend device`: trials of one shape as populations). Every trial of a fleet of
 processes is compared with the loop's: the same parameters to the last bit, or there is no result.
+With `--tune PYTHON`, a Python that has Flatout and Ray Tune, its functions train the same trials.
 With `--overhead` the fleet alone runs, one trial at a time: what lies between its trials.
 """
 
@@ -49,6 +50,19 @@ def fleet(args: argparse.Namespace, number: int, *more: str) -> Command:
     argv = [harness.flatout(args), "fleet", *settings(args), "--seeds", str(args.trials),
             "--run-dir", str(folder), "--json", *more]  # fmt: skip
     return Command(argv, ENV, folder, done(args))
+
+
+def tune(args: argparse.Namespace, number: int) -> Command:
+    """The same trials as functions of Ray Tune."""
+    argv = [args.tune, str(HERE / "peers" / "ray_tune.py"), "--trials", str(args.trials),
+            "--steps", str(args.steps), "--backend", args.backend, "--seed", "0"]  # fmt: skip
+
+    def check(command: Command, row: Row) -> Row:
+        if row["trials"] != args.trials or row["fewest_steps"] < args.steps:
+            raise BenchmarkError(f"Ray Tune finished {row['trials']} of {args.trials} trials.")
+        return row
+
+    return Command(argv, ENV, None, check)
 
 
 def done(args: argparse.Namespace) -> Any:
@@ -102,16 +116,20 @@ def benchmark(args: argparse.Namespace) -> None:
             "start of the fleet and of its process included.\n"
         )
     else:
-        rows = store.alternate({"loop": lambda n: loop(args, n), "fleet": lambda n: fleet(args, n)},
-                               range(args.seeds))  # fmt: skip
+        sides = {"loop": lambda n: loop(args, n), "fleet": lambda n: fleet(args, n)}
+        names = {"loop": "shell loop over `flatout train`", "fleet": "`flatout fleet`"}
+        if args.tune:
+            sides["tune"] = lambda n: tune(args, n)
+            names["tune"] = "functions of Ray Tune"
+        rows = store.alternate(sides, range(args.seeds))
         seconds = {side: [row["wall_s"] for row in some] for side, some in rows.items()}
-        ratios = report.per_round(seconds["loop"], seconds["fleet"])
         counts = sorted({row["result"]["at_once"] for row in rows["fleet"]})
         body = f"## Fleet: {args.trials} trials, environments on the {args.backend}\n\n" + (
             report.table(
-                ["side", "seconds", "times as fast"],
-                [["shell loop over `flatout train`", report.spread(seconds["loop"], 1), "1"],
-                 ["`flatout fleet`", report.spread(seconds["fleet"], 1), report.spread(ratios)]],
+                ["side", "seconds", "of a fleet's"],
+                [[names[side], report.spread(some, 1),
+                  report.spread(report.per_round(some, seconds["fleet"]))]
+                 for side, some in seconds.items()],
             ) + f"\n\nAt a time, as measured: {', '.join(map(str, counts))}.\n"
         )  # fmt: skip
     report.write_section(args, name, f"{body}\n{report.provenance(args, rows)}")
@@ -122,5 +140,6 @@ if __name__ == "__main__":
     made.add_argument("--trials", type=int, default=32)
     made.add_argument("--steps", type=int, default=400_000, help="of each trial: about 20 s")
     made.add_argument("--backend", choices=("host", "device"), default="host")
+    made.add_argument("--tune", help="a Python with Flatout and Ray Tune: as a third side")
     made.add_argument("--overhead", action="store_true", help="what lies between trials")
     harness.main(benchmark, made.parse_args())

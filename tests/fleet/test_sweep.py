@@ -15,7 +15,8 @@ import pytest
 
 from flatout.fleet.sweep import engine, plan
 from flatout.fleet.sweep.engine import Job
-from flatout.fleet.sweep.fleet import PLAN, Fleet
+from flatout.fleet.sweep.fleet import Fleet
+from flatout.fleet.sweep.folder import PLAN
 from flatout.fleet.sweep.slots import Slots
 from flatout.hardware.inventory import Gpu, Hardware
 from tests.conftest import Result, furthest, last_saved
@@ -264,7 +265,7 @@ def test_folders_are_taken_once(flatout: Cli, tmp_path: Path) -> None:
 def made(folder: Path, groups: list[plan.Group], seeds: list[int]) -> Path:
     """A fleet's folder with this plan; nothing is trained."""
     from flatout.cli.fleet import _new
-    from flatout.fleet.sweep.fleet import Folder
+    from flatout.fleet.sweep.folder import Folder
 
     sweep = _new([*map(str, SMALL), "--run-dir", str(folder)])
     with closing(Folder(folder, False)) as taken:
@@ -290,7 +291,7 @@ def test_runs_of_others_are_not_taken_for_the_fleets(flatout: Cli, tmp_path: Pat
 
 
 def test_a_large_plan_is_read_again(tmp_path: Path) -> None:
-    from flatout.fleet.sweep.fleet import Folder
+    from flatout.fleet.sweep.folder import Folder
     from flatout.storage.trust import NO_CONSENT
 
     row = {"env_kwargs": {"text": "x" * 4000}}
@@ -304,7 +305,7 @@ def test_a_large_plan_is_read_again(tmp_path: Path) -> None:
 def test_a_strangers_plan_runs_no_code(flatout: Cli, tmp_path: Path) -> None:
     """Neither its settings' nor a configuration's."""
     from flatout.cli.fleet import _new
-    from flatout.fleet.sweep.fleet import Folder
+    from flatout.fleet.sweep.folder import Folder
 
     sweep = _new([*map(str, SMALL), "--run-dir", str(tmp_path / "f")])
     folder = Folder(sweep.path, False)

@@ -89,7 +89,7 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
         )
     from rich.console import Console
 
-    from flatout.fleet.sweep.fleet import Folder
+    from flatout.fleet.sweep.folder import Folder
     from flatout.hardware.inventory import inventory
     from flatout.storage.trust import Consent, add_here, keep_out
 

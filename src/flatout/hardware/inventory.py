@@ -195,10 +195,12 @@ def _allowed(available: int) -> int:
     """What of these bytes this process may take by a limit of its own (``ulimit -d``)."""
     import psutil
 
+    try:
+        import resource
+    except ImportError:  # Windows
+        return available
     if sys.platform != "linux":
         return available
-    import resource
-
     most, _ = resource.getrlimit(resource.RLIMIT_DATA)
     if most == resource.RLIM_INFINITY:
         return available
