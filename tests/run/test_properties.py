@@ -166,18 +166,11 @@ def test_every_metric_is_documented_and_every_documented_metric_exists(
         "sac": ("--env", "Pendulum-v1", *replayed),
     }
     runs |= {
-        "a2c": (
-            *TINY,
-            "--env",
-            "tests.test_callbacks:Goal",
-            "--placement",
-            "schedule=overlapped",
-            "--log-every",
-            10,
-        ),
+        "a2c": (*TINY, "--env", "tests.test_callbacks:Goal", "--placement", "schedule=overlapped",
+                "--log-every", 10, "--eval-every", 64),
         "genetic": (*TINY, "--envs", 4, "--elites", 1),
         "classify": ("--steps", 10, "--batch-size", 32, "--eval-every", 5, "--quiet"),
-    }
+    }  # fmt: skip
     written: set[str] = set()
     summary: set[str] = set()
     for algorithm, flags in runs.items():
