@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -416,6 +417,27 @@ def test_short_jobs_leave_no_core_idle() -> None:
     assert slots.limit == 2
     slots.ended(2.0)
     assert slots.limit == 2
+
+
+def test_long_names_of_trials_show_their_seeds(tmp_path: Path) -> None:
+    """What tells them apart stands at their ends."""
+    from rich.console import Console
+
+    from flatout.cli.fleet_screen import _running
+
+    group = plan.Group("learning_rate=0.0001_gae_lambda=0.95_clip_range=0.2", {})
+    fleet = Fleet(tmp_path, base(), [10, 11], plan.Fixed([group]), Acting(lambda job: []),
+                  Slots(2, 2, 8000.0, 2))  # fmt: skip
+    fleet.add(group)
+    for state in fleet.states.values():
+        state.begin(0.0)
+        state.hear({"steps": 123_456, "updates": 1, "mean": -1234.5, "busy": "acting-bound"}, 1.0)
+        state.rate = 123_456.0
+    with io.StringIO() as file:
+        Console(file=file, width=80).print(_running(fleet, 80))
+        lines = file.getvalue().splitlines()
+    assert [line.split()[0][-8:] for line in lines[1:]] == ["_seed=10", "_seed=11"]
+    assert all(line.endswith("acting-bound") for line in map(str.rstrip, lines[1:]))
 
 
 # --- Engines ----------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 REDRAW_S, PLAIN_S = 1.0, 10.0
 SHOWN = 24
 """Most rows of a table."""
+BESIDE = 50
+"""Characters of a row beside the trial's name."""
 
 
 class Screen:
@@ -58,7 +60,8 @@ class Screen:
             return
         from rich.console import Group
 
-        self._live.update(Group(_summary(fleet), _running(fleet)), refresh=True)
+        shown = Group(_summary(fleet), _running(fleet, self._console.width))
+        self._live.update(shown, refresh=True)
 
     def close(self) -> None:
         self._drawn = time.monotonic()
@@ -95,19 +98,22 @@ def clock(seconds: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
-def _running(fleet: Fleet) -> Table:
-    """The trials that run, in the order in which they began."""
+def _running(fleet: Fleet, width: int) -> Table:
+    """The trials that run, in the order in which they began; of long names the end is shown."""
     from rich.table import Table
 
-    made = Table("trial", box=None, padding=(0, 2), pad_edge=False)
+    made = Table("trial", box=None, padding=(0, 1), pad_edge=False)
+    room = max(width - BESIDE, 12)
     for heading in ("done", "return", "steps/s", "left", "mostly"):
         made.add_column(heading, justify="left" if heading == "mostly" else "right")
     found = [state for state in fleet.states.values() if state.state == RUNNING]
     for state in found[:SHOWN]:
         mean = "" if state.mean is None else f"{state.mean:,.1f}"
         left = max(state.trial.steps - state.steps, 0)
+        name = printable(state.trial.name)
         made.add_row(
-            printable(state.trial.name), f"{min(state.steps / state.trial.steps, 1.0):.0%}", mean,
+            name if len(name) <= room else f"…{name[1 - room :]}",
+            f"{min(state.steps / state.trial.steps, 1.0):.0%}", mean,
             f"{state.rate:,.0f}", clock(left / state.rate) if state.rate else "", state.busy,
         )  # fmt: skip
     if len(found) > SHOWN:
