@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import tempfile
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,8 @@ def main() -> None:
         run = tune.RunConfig(storage_path=f"{folder}/tune", verbose=0)
         tuner = tune.Tuner(tune.with_resources(trial, {"cpu": 1}), param_space=space,
                            run_config=run)  # fmt: skip
-        found = [one.metrics["steps"] for one in tuner.fit()]
+        with redirect_stdout(sys.stderr):  # its tables
+            found = [one.metrics["steps"] for one in tuner.fit()]
     print(json.dumps({"trials": len(found), "fewest_steps": min(found)}))
 
 
