@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,7 @@ def warm_up(args: argparse.Namespace) -> None:
         few = argparse.Namespace(**{**vars(args), "trials": 1 if make is loop else 2})
         few.overhead = True
         made = make(few, 99)
+        shutil.rmtree(str(made.run_dir), ignore_errors=True)  # of a benchmark that was stopped
         harness.json_of(harness.run_child(made.argv, made.env), "warming up")
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from flatout.fleet.sweep import engine, plan
+from flatout.errors import FlatoutError
+from flatout.fleet.sweep import engine, plan, worker
 from flatout.fleet.sweep.engine import Job
 from flatout.fleet.sweep.fleet import Fleet
 from flatout.fleet.sweep.folder import PLAN
@@ -528,3 +529,10 @@ def test_cards_are_given_in_turn_with_their_share(
     assert "would let" in engine.mps_words()
     (tmp_path / "control").touch()
     assert "MPS runs" in engine.mps_words()
+
+
+def test_what_lacks_memory_within_another_failure_needs_more_of_it() -> None:
+    with pytest.raises(FlatoutError) as failed:
+        raise FlatoutError("init failed") from MemoryError()
+    assert worker.kind_of(failed.value) == worker.ROOM
+    assert worker.kind_of(FlatoutError("init failed")) != worker.ROOM

@@ -105,12 +105,12 @@ def _do(
         else:
             _lone(found[0], Path(job["folder"]), tell, interrupts, programs)
     except FlatoutError as error:
-        _failed(found, str(error), _kind(error), tell)
+        _failed(found, str(error), kind_of(error), tell)
     except Exception as error:  # a full memory, or a defect, which is the trial's end alone
         text = f"{type(error).__name__}: {one_line(error)}"
-        if (kind := _kind(error)) == ROOM:
+        if (why := kind_of(error)) == ROOM:
             text = "out of memory; lower --envs, --buffer-size or the network's size."
-        _failed(found, text, kind, tell)
+        _failed(found, text, why, tell)
 
 
 def _limit(cap_mb: float | None) -> None:
@@ -131,9 +131,13 @@ def _failed(found: list[Trial], text: str, kind: str, tell: Tell) -> None:
         tell(trial=trial.name, error=text, kind=kind)
 
 
-def _kind(error: Exception) -> str:
-    if isinstance(error, NoRoomError | MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
-        return ROOM
+def kind_of(error: Exception) -> str:
+    """What a trial's failure is due to: too little memory, itself or behind it, or its settings."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, NoRoomError | MemoryError) or "RESOURCE_EXHAUSTED" in str(cause):
+            return ROOM
+        cause = cause.__cause__
     return USAGE if isinstance(error, UsageError) else FREE
 
 
