@@ -61,6 +61,7 @@ lint: install .venv/.developing
 # Into site/. A link or an anchor that leads nowhere, or a page that no menu names, is an error.
 docs: install .venv/.documenting
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 # Build, install into a new environment elsewhere, and use it: make smoke PYTHON=python3.13
 smoke:
 	@$(PYTHON) tools/smoke.py
