@@ -27,3 +27,21 @@ def folder(
     }  # fmt: skip
     (path / "summary.json").write_text(json.dumps(summary))
     return path
+
+
+SMALL = """
+    algorithm = "ppo"
+    env = "CartPole-v1"
+    n_steps = 32
+    batch_size = 32
+    n_epochs = 1
+    tensorboard = false
+"""
+
+
+def sweep_file(folder: Path, section: str, **settings: Any) -> Path:
+    """A sweep of short trials with these settings, which a section of TOML tells apart."""
+    file = folder / "sweep.toml"
+    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    file.write_text("\n".join([*lines, SMALL, section]))
+    return file

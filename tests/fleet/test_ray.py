@@ -22,6 +22,7 @@ from flatout.hardware.inventory import Gpu, Hardware
 from flatout.installing import install
 from flatout.storage import signing
 from tests.conftest import Result, furthest, last_saved
+from tests.fleet.runs_made import sweep_file
 from tests.kills import finish, spawn, wait_for
 
 Cli = Callable[..., Result]
@@ -43,20 +44,11 @@ sys.stdin.read()
 
 
 def sweep(folder: Path, **more: Any) -> Path:
-    file = folder / "sweep.toml"
-    lines = [f"{key} = {json.dumps(value)}" for key, value in more.items()]
-    file.write_text("\n".join(lines) + """
-        algorithm = "ppo"
-        env = "CartPole-v1"
-        n_steps = 32
-        batch_size = 32
-        n_epochs = 1
-        tensorboard = false
-        checkpoint_every = 64
-        [grid]
-        learning_rate = [1e-4, 1e-3]
-    """)  # fmt: skip
-    return file
+    section = """
+    [grid]
+    learning_rate = [1e-4, 1e-3]
+    """
+    return sweep_file(folder, section, checkpoint_every=64, **more)
 
 
 # --- What needs no Ray -------------------------------------------------------------------------

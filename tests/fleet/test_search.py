@@ -20,6 +20,7 @@ from flatout.fleet.sweep.plan import Group, Trial
 from flatout.fleet.sweep.slots import Slots
 from flatout.installing import install
 from tests.conftest import Result
+from tests.fleet.runs_made import sweep_file
 from tests.kills import finish, spawn, wait_for
 
 Cli = Callable[..., Result]
@@ -237,23 +238,13 @@ def test_bad_groups_are_given_up_as_groups(optuna: Any, tmp_path: Path) -> None:
 
 
 def sweep(folder: Path, **more: Any) -> Path:
-    file = folder / "sweep.toml"
-    lines = [f"{key} = {json.dumps(value)}" for key, value in more.items()]
-    file.write_text("\n".join(lines) + """
-        algorithm = "ppo"
-        env = "CartPole-v1"
-        n_steps = 32
-        batch_size = 32
-        n_epochs = 1
-        steps = 320
-        tensorboard = false
-        seeds = 2
-        [optuna]
-        trials = 3
-        [optuna.space]
-        learning_rate = { low = 1e-5, high = 1e-2, log = true }
-    """)  # fmt: skip
-    return file
+    section = """
+    [optuna]
+    trials = 3
+    [optuna.space]
+    learning_rate = { low = 1e-5, high = 1e-2, log = true }
+    """
+    return sweep_file(folder, section, steps=320, seeds=2, **more)
 
 
 @pytest.mark.slow

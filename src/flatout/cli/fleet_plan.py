@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -122,7 +123,7 @@ def dry_run(sweep: Sweep, hardware: Hardware, at_once: str | None, console: Cons
     how = "measured here before"
     if not found.rate:
         how = "tried for a moment, alone"
-        with open(Path("/dev/null")) as nothing:
+        with open(os.devnull) as nothing:
             found = tried(trials[0], engine.Local(nothing.fileno(), []))
 
     def say(label: str, text: str) -> None:

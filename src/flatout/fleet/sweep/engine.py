@@ -19,6 +19,9 @@ from flatout.fleet.sweep.plan import Trial
 from flatout.storage.last_words import out_of_memory_kills
 from flatout.storage.trust import child_variables
 
+SHARE = 0.9
+"""Of a card's free memory that trials may take."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -219,7 +222,7 @@ class Local:
         self._selector.close()
 
 
-def cards(hardware: Any, per: int, share: float = 0.9) -> list[dict[str, str]]:
+def cards(hardware: Any, per: int) -> list[dict[str, str]]:
     """For each card, what a process's environment says of it: which, and how much of its memory.
 
     Args:
@@ -229,7 +232,7 @@ def cards(hardware: Any, per: int, share: float = 0.9) -> list[dict[str, str]]:
     made = list[dict[str, str]]()
     own = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
     for gpu in hardware.usable_gpus:
-        part = share * gpu.memory_free_mb / gpu.memory_total_mb / per
+        part = SHARE * gpu.memory_free_mb / gpu.memory_total_mb / per
         made.append({"CUDA_DEVICE_ORDER": "PCI_BUS_ID",
                      # Of a divided card, this process's instance: others are not its to take.
                      "CUDA_VISIBLE_DEVICES": own if own.startswith("MIG-")

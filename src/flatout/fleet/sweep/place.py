@@ -19,13 +19,10 @@ from typing import Any
 
 from flatout import __version__
 from flatout.errors import UsageError
-from flatout.fleet.sweep.engine import Job, Local
+from flatout.fleet.sweep.engine import SHARE, Job, Local
 from flatout.fleet.sweep.gathered import METRICS, PIECE, Leaving, Piece, newest, put
 from flatout.fleet.sweep.plan import Trial
 from flatout.storage import nofollow
-
-SHARE = 0.9
-"""Of a card's memory that trials may take."""
 
 HOME_S, PART = 5.0, 20.0
 """A running job's checkpoints come home not more often than this, and for each second that sending
