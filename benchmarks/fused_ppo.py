@@ -31,7 +31,7 @@ FLAGS = (
     "--env", "CartPole-v1", "--env-backend", "device", "--envs", "4", "--n-steps", "128",
     "--batch-size", "128", "--n-epochs", "4", "--learning-rate", "lin_2.5e-4_0", "--gamma", "0.99",
     "--gae-lambda", "0.95", "--clip-range", "0.2", "--clip-range-vf", "0.2", "--ent-coef", "0.01",
-    "--vf-coef", "0.5", "--max-grad-norm", "0.5",
+    "--vf-coef", "0.25", "--max-grad-norm", "0.5",
 )  # fmt: skip
 SB3_STEPS = 20_480
 

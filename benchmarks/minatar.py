@@ -18,7 +18,7 @@ ENV = ("--env", "gymnax:Breakout-MinAtar", "--envs", "64", "--hidden", "64", "64
 PPO = (
     *ENV, "--network", "mlp", "--n-steps", "128", "--batch-size", "1024", "--n-epochs", "4",
     "--learning-rate", "lin_0.005_0", "--gamma", "0.99", "--gae-lambda", "0.95",
-    "--clip-range", "0.2", "--clip-range-vf", "0.2", "--ent-coef", "0.01", "--vf-coef", "0.5",
+    "--clip-range", "0.2", "--clip-range-vf", "0.2", "--ent-coef", "0.01", "--vf-coef", "0.25",
     "--max-grad-norm", "0.5", "--activation", "tanh",
 )  # fmt: skip
 DQN = (

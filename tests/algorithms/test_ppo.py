@@ -138,9 +138,11 @@ def reference_update(params: Params, x: Trajectory, action: ActionSpec, hyper: P
         clipped = jnp.clip(ratio, 1 - hyper.clip_range, 1 + hyper.clip_range)
         surrogate = jnp.minimum(ratio * advantage, clipped * advantage)
         value = forward(params["critic"], x.obs)[..., 0]
+        error = (target - value) ** 2
         if hyper.clip_range_vf is not None:
             value = v + jnp.clip(value - v, -hyper.clip_range_vf, hyper.clip_range_vf)
-        error = ((target - value) ** 2).mean()
+            error = jnp.maximum(error, (target - value) ** 2)
+        error = error.mean()
         return -surrogate.mean() - hyper.ent_coef * entropy + hyper.vf_coef * error
 
     clip = optax.clip_by_global_norm(hyper.max_grad_norm or np.inf)

@@ -47,9 +47,11 @@ def loss(
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
     policy_loss = -average(jnp.minimum(ratio * batch.advantage, clipped * batch.advantage))
-    if hp.clip_range_vf is not None:
-        v = batch.value + jnp.clip(v - batch.value, -hp.clip_range_vf, hp.clip_range_vf)
-    value_loss = average(jnp.square(batch.target - v))
+    errors = jnp.square(batch.target - v)
+    if hp.clip_range_vf is not None:  # the larger: alone, the clipped one has no slope far off
+        near = batch.value + jnp.clip(v - batch.value, -hp.clip_range_vf, hp.clip_range_vf)
+        errors = jnp.maximum(errors, jnp.square(batch.target - near))
+    value_loss = average(errors)
     entropy = average(dist.entropy(x, networks.actor.extra))
     total = policy_loss + hp.vf_coef * value_loss - hp.ent_coef * entropy
     scalars = {

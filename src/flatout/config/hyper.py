@@ -81,7 +81,8 @@ class PPOConfig(OnPolicyConfig):
     clip_range: Schedule = 0.2
     """Clipping of the probability ratio; lin_0.2 falls to 0 over the run."""
     clip_range_vf: Positive | None = None
-    """Clipping of the value's change; none by default."""
+    """Clipping of the value's change, none by default. The larger loss counts, with or without it
+    (as in OpenAI Baselines; Stable-Baselines3 takes the clipped loss alone)."""
     target_kl: Positive | None = None
     """Stop a rollout's updates once the approximate KL divergence passes 1.5 times this."""
     critic_learning_rate: Positive | None = None
