@@ -35,9 +35,7 @@ def main() -> None:
     add("--seed", type=int, default=0)
     args = parser.parse_args()
     sys.path.insert(0, str(args.purejaxrl / "purejaxrl"))
-    absent = [
-        name for name in UNUSED if importlib.util.find_spec(name.partition(".")[0]) is None
-    ]
+    absent = [name for name in UNUSED if importlib.util.find_spec(name.partition(".")[0]) is None]
     sys.modules.update({name: MagicMock() for name in absent})
     with contextlib.redirect_stdout(sys.stderr):  # what it imports says what is not there
         import jax
