@@ -21,12 +21,16 @@ from flatout.algorithms.base import Algorithm, RolloutSpec, wrap_key
 from flatout.algorithms.common.randomness import hashes
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.check import select
+from flatout.networks.layers import by_inputs
 from flatout.samplers.rollout_rows import Rows, Writer, coded
 from flatout.samplers.rollout_state import Ends, Pool, RolloutState
 from flatout.types import Array, Trajectory
 
 FEW = 64
 """Environments up to which counting all pairs is faster than a running sum."""
+
+FEW_ROWS = 32
+"""Environments up to which a layer's product is faster with its weights ``[in, out]``."""
 
 LEAST_POOL = 64
 """First states that are drawn at once, at least."""
@@ -130,6 +134,9 @@ class Rollout:
 
         def enough(loop: tuple[jax.Array, _Carry]) -> jax.Array:
             return going(loop) & ~self._short(loop[1].state.pool)
+
+        if self.num_envs <= FEW_ROWS:
+            params = by_inputs(params)
 
         def step(loop: tuple[jax.Array, _Carry]) -> tuple[jax.Array, _Carry]:
             t, carry = loop
