@@ -58,7 +58,9 @@ def parts(algorithm: str, **more: Any) -> Iterator[Components]:
 
 
 def chunks_of(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
-    monkeypatch.setattr(fused.FusedSchedule, "_length", lambda self: length)
+    monkeypatch.setattr(
+        fused.FusedSchedule, "_length", lambda self, asked, first: min(length, asked)
+    )
 
 
 @pytest.mark.parametrize("algorithm", every("dqn"))
@@ -119,13 +121,39 @@ def test_an_advance_that_ends_within_a_chunk_makes_no_iteration_twice(
         begun = flow.snapshot()
         for n in (3, 4, 1, 6, 2):
             assert len(list(flow.advance(n))) == n
+        beyond = flow._chunk.count - flow._chunk.taken + sum(one.length for one in flow._ahead)
         flow.idle()
-        assert sum(called) <= 16 + 5  # and what was begun ahead at the end
+        assert sum(called) == 16 + beyond
         pieces = flow.snapshot()
         flow.restore(begun)
         list(flow.advance(16))
         whole = flow.snapshot()
     assert furthest(pieces.arrays, whole.arrays) == 0.0
+
+
+def test_rows_of_metrics_do_not_part_chunks_and_what_needs_the_state_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[int] = []
+    make = fused.FusedSchedule._called
+
+    def counted(flow: Any, carry: Any, count: int) -> Any:
+        called.append(count)
+        return make(flow, carry, count)
+
+    monkeypatch.setattr(fused, "ROWS_S", float("1e9"))
+    monkeypatch.setattr(fused, "AHEAD_S", 0.0)
+    monkeypatch.setattr(fused.FusedSchedule, "_called", counted)
+    with parts("ppo") as made:
+        flow: Any = made.schedule
+        list(flow.advance(1, 1))
+        for row in range(4):
+            assert len(list(flow.advance(2, 8 - 2 * row))) == 2
+        assert called == [1, 8]  # the second is as long as the state is left alone
+        flow.snapshot()
+        assert called == [1, 8]  # nothing was made once more for it
+        list(flow.advance(3))
+        assert called == [1, 8, 3]
 
 
 @pytest.mark.parametrize("algorithm", every("ppo"))

@@ -93,11 +93,12 @@ class Progress:
         mean = None if goal is None else self.return_mean_100
         return "return" if goal is not None and mean is not None and mean >= goal else ""
 
-    def due(self, steps: int, evaluates: bool) -> int:
-        """The step at which something is to be written or evaluated, or a run of `steps` ends."""
-        times = [steps, self.next_log, self.next_checkpoint or steps]
+    def due(self, steps: int, evaluates: bool) -> tuple[int, int]:
+        """The step at which something is to be written or evaluated, or a run of `steps` ends; and
+        the first such step that asks for the state of learning: a row of metrics does not."""
+        times = [steps, self.next_checkpoint or steps]
         times += [self.next_eval] if evaluates else []
-        return max(min(times), self.steps + 1)
+        return max(min(*times, self.next_log), self.steps + 1), max(min(times), self.steps + 1)
 
     def means(self) -> dict[str, float]:
         """Of each of the algorithm's scalars since the last row."""

@@ -226,8 +226,8 @@ class Trainer:
                     self._go_on(components.planner.check(progress.steps), components)
             if self._done():
                 return
-            due = progress.due(run.steps, run.eval_every > 0)
-            for metrics in components.schedule.advance(self._iterations(due)):
+            due, later = progress.due(run.steps, run.eval_every > 0)
+            for metrics in components.schedule.advance(*map(self._iterations, (due, later))):
                 self._per_iteration = metrics.steps
                 self._account(metrics)
                 if components.planner is not None:

@@ -70,8 +70,9 @@ class Schedule:
         """See `flatout.learner.memory.live_mb`."""
         return self.learner.live_mb()
 
-    def advance(self, n: int) -> Iterator[Metrics]:
-        """Collect and learn `n` times; who takes no more ends it earlier."""
+    def advance(self, n: int, calm: int = 0) -> Iterator[Metrics]:
+        """Collect and learn `n` times; who takes no more ends it earlier. Probably nobody asks for
+        the state before `calm` times."""
         for _ in range(n):
             yield self._iterate()
 

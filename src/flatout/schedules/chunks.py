@@ -63,9 +63,28 @@ class Chunk:
     taken: int = 0
 
 
-class Ahead(NamedTuple):
-    """A chunk that runs while the host still reads the one before."""
+class Made(NamedTuple):
+    """A chunk as the program left it: the carry, what it tells (memory that a later chunk writes
+    over), and the seconds that it took."""
 
-    before: Carry | Part
+    after: Carry
+    room: Told
+    took: float
+
+
+class Ahead(NamedTuple):
+    """A chunk that runs, or waits for the one before, while the host still reads what that told.
+
+    Attributes:
+        after: what it goes on from.
+        made: what becomes of it.
+    """
+
+    after: Carry | Future[Made]
     length: int
-    made: Future[tuple[Carry, Told]]
+    made: Future[Made]
+
+    @property
+    def before(self) -> Carry:
+        """What it begins with, once that is known."""
+        return self.after.result().after if isinstance(self.after, Future) else self.after

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -13,9 +14,9 @@ import numpy as np
 from flatout.errors import CheckpointError
 from flatout.learner.memory import size_mb
 from flatout.learner.programs import Programs
-from flatout.samplers.device import DeviceSampler, ended, infos, side_by_side
+from flatout.samplers.device import DeviceSampler, ended, infos, side_by_side, where_ended
 from flatout.schedules.base import Schedule
-from flatout.schedules.chunks import Ahead, Carry, Chunk, Told
+from flatout.schedules.chunks import Ahead, Carry, Chunk, Made, Told
 from flatout.schedules.loop import Loop
 from flatout.schedules.together import Part
 from flatout.types import Episodes, Metrics, Snapshot
@@ -23,9 +24,16 @@ from flatout.types import Episodes, Metrics, Snapshot
 CHUNK_S = 0.5
 """Seconds that a chunk should take."""
 
+ROWS_S = 0.05
+"""Seconds that a chunk may take beyond what is asked for, where nobody looks at the state: what
+the host does for each chunk costs as much as an iteration of a small network."""
+
 AHEAD_S, MOST_AHEAD_MB = 0.1, 64
-"""Chunks that take less are begun before the host has read the one before, if their replay takes
-less: there are three of it then."""
+"""Chunks that take less are begun before the host has read those before, if their replay takes
+less: each has one of its own."""
+
+AHEAD = 2
+"""Chunks under way beside the one that is read: one runs and the next waits for nobody."""
 
 GROWTH = 8
 """A chunk is at most so many times as long as the one before: the first tell how long they take."""
@@ -52,9 +60,10 @@ class FusedSchedule(Schedule):
         self._programs, self._together = programs, programs.together
         self.loop = Loop(self.learner, self._sampler, programs)
         self._program: Any = None
-        self._room: Any = None  # for what the next chunk tells
-        self._ahead: Ahead | None = None
+        self._rooms: deque[Any] = deque()  # for what the next chunks tell
+        self._ahead: deque[Ahead] = deque()
         self._asked = 1  # iterations, by the last `advance`
+        self._calm = 0  # the iteration before which nobody looks at the state
         self._thread = ThreadPoolExecutor(1, "chunks")
         self._runs_ahead = size_mb(self.learner.buffer.device_state()) < MOST_AHEAD_MB
         self._rows = self._sampler.rollout.spec.horizon
@@ -71,14 +80,14 @@ class FusedSchedule(Schedule):
             self._program = self._programs.get("fused", self.loop.compiled)
         return self._program
 
-    def advance(self, n: int) -> Iterator[Metrics]:
-        self._asked, chunk = n, self._chunk
+    def advance(self, n: int, calm: int = 0) -> Iterator[Metrics]:
+        self._asked, self._calm, chunk = n, self._version + calm, self._chunk
         if chunk is not None and (chunk.taken == chunk.count or self._together is not None):
             self._settle()
         while n > 0:
             chunk = self._chunk
             if chunk is None or chunk.taken == chunk.count:
-                chunk = self._dispatched(min(n, self._length()))
+                chunk = self._dispatched(self._length(n, self._version))
             while n > 0 and chunk.taken < chunk.count:
                 n -= 1
                 chunk.taken += 1
@@ -103,14 +112,17 @@ class FusedSchedule(Schedule):
         """Let go of a chunk that was begun ahead: nothing is under way then."""
         self._taken(None, 0)
 
-    def _length(self) -> int:
-        """Iterations of the next chunk."""
-        fit = int(CHUNK_S / max(self._each_s, 1e-9))
+    def _length(self, asked: int, first: int) -> int:
+        """Iterations of the chunk from iteration `first` on, of which so many are asked for."""
+        each_s = max(self._each_s, 1e-9)
         # A callback that looked will look again: what is made beyond that is made twice.
         free = self.loop.most if not self._looks else (
             self._looks - self._unseen if self._unseen < self._looks else self._unseen
         )  # fmt: skip
-        return max(min(fit, GROWTH * self._last, self.loop.most, free), 1)
+        if self._together is None:
+            asked = max(asked, min(int(ROWS_S / each_s), self._calm - first))
+        most = min(int(CHUNK_S / each_s), GROWTH * self._last, self.loop.most, free)
+        return max(min(asked, most), 1)
 
     def _dispatched(self, count: int) -> Chunk:
         """Make a chunk; an interrupt discards it."""
@@ -121,39 +133,47 @@ class FusedSchedule(Schedule):
         if isinstance(before, Carry):
             learner.carry(before.leaves, before.store)
         with self._discardable(), self._spans.span("fused"):
-            begin = time.perf_counter()
             if self._together is not None:
+                begin = time.perf_counter()
                 after, told, count = self._together.run(
                     self._programs.member, self.loop, before, count
                 )
-            elif (ahead := self._taken(before, count)) is not None:
-                (after, told), count = ahead.made.result(), ahead.length
+                took = time.perf_counter() - begin
             else:
-                after, told = self._called(before, count)
-            took = time.perf_counter() - begin
+                assert isinstance(before, Carry)
+                ahead = self._taken(before, count)
+                made = self._called(before, count) if ahead is None else ahead.made.result()
+                count = count if ahead is None else ahead.length
+                after, took, told = made.after, made.took, self._read(made.room, count)
             self._each_s, self._last = took / count, count
         self._carry = after
         if self._together is None and self._runs_ahead and took < AHEAD_S:
-            self._begin_ahead(after)
+            self._begin_ahead(after, count)
         ends = told.ends
-        iterations = np.nonzero(ends.length)[0]
+        iterations = where_ended(ends)[0]
         places = np.searchsorted(iterations, np.arange(count + 1))
         self._chunk = Chunk(before, count, told, ended(ends), places, infos(ends))
         return self._chunk
 
-    def _begin_ahead(self, carry: Carry) -> None:
-        """Begin the chunk that will probably be asked for."""
-        length = min(self._length(), self._asked)
-        self._ahead = Ahead(carry, length, self._thread.submit(self._called, carry, length))
+    def _begin_ahead(self, carry: Carry, count: int) -> None:
+        """Begin the chunks that will probably be asked for after that of `count` iterations."""
+        first = self._version + count + sum(ahead.length for ahead in self._ahead)
+        while len(self._ahead) < AHEAD:
+            after = self._ahead[-1].made if self._ahead else carry
+            length = self._length(self._asked, first)
+            made = self._thread.submit(self._called, after, length)
+            self._ahead.append(Ahead(after, length, made))
+            first += length
 
     def _taken(self, before: Carry | Part | None, count: int) -> Ahead | None:
         """The chunk that was begun ahead, if it is one that is asked for."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
+        if not self._ahead:
             return None
+        ahead = self._ahead[0]
         if ahead.before is before and (ahead.length <= count or not self._looks):
-            return ahead  # what is beyond the count is for the next `advance`
-        ahead.made.result()  # it cannot be stopped, and its room is needed
+            return self._ahead.popleft()  # what is beyond the count is for the next `advance`
+        while self._ahead:  # they cannot be stopped, and their rooms are needed
+            self._rooms.append(self._ahead.popleft().made.result().room)
         return None
 
     def _told(self, chunk: Chunk, number: int) -> Metrics:
@@ -191,21 +211,32 @@ class FusedSchedule(Schedule):
         """What its first iterations, those that were taken, lead to."""
         if isinstance(chunk.before, Part):
             return self._together.again(self.loop, chunk.before, chunk.taken)
-        return self._called(chunk.before, chunk.taken)[0]
+        made = self._called(chunk.before, chunk.taken)
+        self._rooms.append(made.room)
+        return made.after
 
-    def _called(self, carry: Any, count: int) -> tuple[Carry, Told]:
-        """Run the program; what it told is on the host then."""
-        room, self._room = self._room, None  # it is written over
-        room = self.loop.empty() if room is None else room
-        after, self._room = self._program(carry, room, np.int32(count), *self.loop.keys)
-        # Copies: the memory is the next chunk's.
-        scalars, steps = (np.array(np.asarray(leaf)[:count]) for leaf in self._room[:2])
+    def _called(self, after: Carry | Future[Made], count: int) -> Made:
+        """Run the program."""
+        before = after.result().after if isinstance(after, Future) else after
+        try:
+            room = self._rooms.popleft()
+        except IndexError:
+            room = self.loop.empty()
+        begin = time.perf_counter()
+        carry, room = self._program(before, room, np.int32(count), *self.loop.keys)
+        jax.block_until_ready(room)
+        return Made(carry, room, time.perf_counter() - begin)
+
+    def _read(self, room: Told, count: int) -> Told:
+        """What a chunk tells, on the host; its room is free then."""
+        scalars, steps = (np.array(np.asarray(leaf)[:count]) for leaf in room[:2])
         axis = int(self.learner.mesh.shards > 1)
         ends = jax.tree.map(
             lambda leaf: np.array(np.asarray(leaf)[(slice(None),) * axis + (slice(count),)]),
-            self._room.ends,
+            room.ends,
         )
-        return after, Told(scalars, steps, side_by_side(ends) if axis else ends)
+        self._rooms.append(room)
+        return Told(scalars, steps, side_by_side(ends) if axis else ends)
 
     @property
     def params(self) -> tuple[Any, ...]:
