@@ -17,6 +17,7 @@ from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError
 from flatout.run.build import assemble
 from flatout.run.components import Components
 from flatout.run.trainer import Trainer
+from flatout.samplers import rollout
 from flatout.schedules import fused
 from flatout.spans import Spans
 from flatout.storage.checkpoint import PREFIX
@@ -154,6 +155,47 @@ def test_rows_of_metrics_do_not_part_chunks_and_what_needs_the_state_does(
         assert called == [1, 8]  # nothing was made once more for it
         list(flow.advance(3))
         assert called == [1, 8, 3]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "more"),
+    [
+        ("genetic", {"env": "CartPole-v1", "env_kwargs": {}, "n_steps": 60, "rollout_episodes": 2}),
+        pytest.param("genetic", {}, marks=pytest.mark.slow),
+        pytest.param("ppo", {"env_kwargs": {"max_episode_steps": 30}, "rollout_episodes": 2,
+                             "batch_size": 960}, marks=pytest.mark.slow),
+        ("ppo", {"env": "flatout/Snake-v0", "network": "mlp", "normalize_observation": False,
+                 "env_kwargs": {"size": 4, "patience": 9, "max_episode_steps": 20},
+                 "rollout_episodes": 3, "batch_size": 960}),
+    ],
+)  # fmt: skip
+def test_whole_episodes_that_go_on_among_themselves_are_the_same_episodes(
+    algorithm: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    for least in (10**9, 1):  # all step to the end, or the few that are left
+        monkeypatch.setattr(rollout, "LEAST_LEFT", least)
+        with parts(algorithm, envs=16, placement="sampler=device", **more) as made:
+            flow: Any = made.schedule
+            sampler = flow._sampler
+            sampler.publish(flow.params, 0, Spans())
+            for _ in range(3):  # environments go on where they were
+                trajectory = sampler.collect()
+                sampler.commit()
+                episodes = sorted(episode[:3] for episode in sampler.episodes)
+                told.append((trajectory, episodes, sampler.steps_collected))
+            told.append((jax.device_get(sampler.rolling), [], 0))
+    for (one, episodes, steps), (other, theirs, others) in zip(told[:4], told[4:], strict=True):
+        assert episodes == theirs
+        assert steps == others
+        valid = getattr(one, "valid", None)
+        for name in one._fields:
+            mine, same = getattr(one, name), getattr(other, name)
+            by_step = valid is not None and name not in ("last_obs", "final_obs", "final_index")
+            for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(same), strict=True):
+                a, b = (x[valid] if by_step else x for x in (a, b))
+                np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert len(told[0][1]) >= 16
 
 
 @pytest.mark.parametrize("algorithm", every("ppo"))

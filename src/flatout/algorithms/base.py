@@ -83,6 +83,8 @@ class Algorithm:
             anywhere and in blocks without changing a single draw.
         actor: ``(state, hp) -> params``, only what `act` needs, normaliser statistics included. It
             reads `params` and `counters` alone.
+        by_env: whether each leaf of `params` has one entry for each environment, which `act` finds
+            by its noise, the environment's number.
         episodes: whole episodes per environment and trajectory (padded to T), or None.
         replay: what the algorithm asks of replay; None where it learns from fresh trajectories.
         advance: ``(state, steps, hp) -> state, scalars`` with `replay`: environment steps were
@@ -101,6 +103,7 @@ class Algorithm:
     horizon: int
     noise: Callable[[jax.Array, jax.Array, jax.Array], Any] = no_noise
     actor: Callable[[State, HyperParameters], Params] = lambda state, hp: state.params
+    by_env: bool = False
     episodes: int | None = None
     replay: ReplaySpec | None = None
     advance: (

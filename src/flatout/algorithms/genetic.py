@@ -109,6 +109,7 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
         metrics=METRICS,
         horizon=spec.horizon,
         noise=lambda key, env, step: jnp.asarray(env, jnp.int32),
+        by_env=True,
         episodes=config.rollout_episodes,
         shards=shards,
     )

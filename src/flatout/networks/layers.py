@@ -62,6 +62,9 @@ class FanIn:
 NARROW = 8
 """Outputs below which a layer is left as it is."""
 
+FEW, NARROWER = 32, 4
+"""Inputs, at most and for each output, up to which one row is multiplied input by input."""
+
 LARGE = 1 << 28
 """Above these bytes of weights, a layer checks the available memory."""
 
@@ -98,6 +101,10 @@ class Linear(eqx.Module):
         self.bias = _bias(draw, inputs, outputs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        outputs, inputs = self.weight.shape
+        if x.shape[:-1] == (1,) and inputs <= min(FEW, NARROWER * outputs):
+            # One row: of members that are mapped together XLA makes as many small products.
+            return sum(x[:, k, None] * self.weight[:, k] for k in range(inputs)) + self.bias
         return product(x, self.weight) + self.bias
 
 
@@ -132,15 +139,19 @@ def _turned(rows: jax.Array, slopes: jax.Array) -> jax.Array:
 product.defvjp(_product, _gradients)
 
 
-def by_inputs(params: Any) -> Any:
-    """Parameters for a loop of products with few rows: the weights of linear layers lie
-    ``[in, out]`` in memory, turned once before the loop. Their values and shapes stay."""
+def by_inputs(params: Any, rows: int) -> Any:
+    """Parameters for a loop of products with so many rows: where that is faster, the weights of
+    linear layers lie ``[in, out]`` in memory, turned once before the loop. Their values and shapes
+    stay. Those with a leading axis meet one row each."""
 
     def turned(part: Any) -> Any:
-        if not isinstance(part, Linear) or part.weight.ndim > 2 or len(part.weight) < NARROW:
+        if not isinstance(part, Linear):
             return part
-        weight = jax.lax.optimization_barrier(part.weight.T).T
-        return eqx.tree_at(lambda layer: layer.weight, part, weight)
+        *stacked, outputs, inputs = part.weight.shape
+        if inputs > NARROWER * outputs if stacked else rows > FEW or outputs < NARROW:
+            return part
+        across = jax.lax.optimization_barrier(jnp.swapaxes(part.weight, -1, -2))
+        return eqx.tree_at(lambda layer: layer.weight, part, jnp.swapaxes(across, -1, -2))
 
     return jax.tree.map(turned, params, is_leaf=lambda part: isinstance(part, Linear))
 

@@ -29,11 +29,11 @@ from flatout.types import Array, Trajectory
 FEW = 64
 """Environments up to which counting all pairs is faster than a running sum."""
 
-FEW_ROWS = 32
-"""Environments up to which a layer's product is faster with its weights ``[in, out]``."""
-
 LEAST_POOL = 64
 """First states that are drawn at once, at least."""
+
+NARROWED, LEAST_LEFT = 4, 64
+"""Whole episodes go on among themselves once a fraction of them is left, of at least so many."""
 
 NOISE_AHEAD = 1 << 20
 """Most draws that are made before a trajectory begins; more are made step by step."""
@@ -126,41 +126,78 @@ class Rollout:
         noise = self._noise(key, state)
         left = jnp.full(self.num_envs, whole) if whole else None
         carry = _Carry(state, self._writer.empty(state, params, noise(0)), left)
+        sizes = [self.num_envs]
+        while whole and sizes[-1] >= NARROWED * LEAST_LEFT:
+            sizes.append(sizes[-1] // NARROWED)
+        loop = self._played(params, noise, (jnp.zeros((), jnp.int32), carry), sizes)
+        state = loop[1].state._replace(step=state.step + horizon)
+        layout = self._writer.layout(state, params, noise(0))
+        return *self._writer.read(loop[1].rows, layout, state), state
 
-        def going(loop: tuple[jax.Array, _Carry]) -> jax.Array:
+    def _played(
+        self, params: Any, noise: Callable[[Any], Any], loop: _Loop, sizes: list[int],
+        ids: Array | None = None,
+    ) -> _Loop:  # fmt: skip
+        """Steps until the end; of whole episodes those that still run are moved together each time
+        that only so few are left, or all would step until the longest ends.
+
+        Args:
+            ids: which environments these are; None for all.
+            sizes: their number, and those to come.
+        """
+        horizon, below = self.spec.horizon, sizes[1] if len(sizes) > 1 else 0
+        weights = by_inputs(params, sizes[0])
+
+        def going(loop: _Loop) -> jax.Array:
             t, carry = loop
             more = t < horizon
-            return more if carry.left is None else more & self.shared((carry.left > 0).any())
+            if carry.left is None:
+                return more
+            return more & self.shared((carry.left > 0).sum() > below)
 
-        def enough(loop: tuple[jax.Array, _Carry]) -> jax.Array:
+        def enough(loop: _Loop) -> jax.Array:
             return going(loop) & ~self._short(loop[1].state.pool)
 
-        if self.num_envs <= FEW_ROWS:
-            params = by_inputs(params)
+        def drawn(t: jax.Array) -> Any:
+            if ids is None:
+                return noise(t)
+            if self.algorithm.by_env:  # the parameters are those of these environments
+                return jnp.arange(sizes[0])
+            return jax.tree.map(lambda leaf: leaf[ids], noise(t))
 
-        def step(loop: tuple[jax.Array, _Carry]) -> tuple[jax.Array, _Carry]:
+        def step(loop: _Loop) -> _Loop:
             t, carry = loop
-            return t + 1, self._step(params, t, carry, noise(t))
+            return t + 1, self._step(weights, t, carry, drawn(t), ids)
 
-        def play(loop: tuple[jax.Array, _Carry]) -> tuple[jax.Array, _Carry]:
+        def play(loop: _Loop) -> _Loop:
             t, carry = loop
             carry = carry._replace(state=self._filled(carry.state))
             return jax.lax.while_loop(enough, step, (t, carry))
 
         # Drawing is not within the inner loop, whose steps only read the pool.
-        _, carry = jax.lax.while_loop(going, play, (jnp.zeros((), jnp.int32), carry))
-        state = carry.state._replace(step=state.step + horizon)
-        layout = self._writer.layout(state, params, noise(0))
-        return *self._writer.read(carry.rows, layout, state), state
+        t, carry = jax.lax.while_loop(going, play, loop)
+        if not below:
+            return t, carry
+        assert carry.left is not None
+        some = jnp.argsort(carry.left <= 0)[:below]  # stable: those that run, then others
+        if self.algorithm.by_env:
+            members = some if ids is not None else noise(0)[some]
+            params = jax.tree.map(lambda leaf: leaf[members], params)
+        ids = some if ids is None else ids[some]
+        t, few = self._played(params, noise, (t, _some(carry, some)), sizes[1:], ids)
+        return t, _with_some(carry, few, some)
 
     # --- One step -----------------------------------------------------------------------------
 
-    def _step(self, params: Any, t: jax.Array, carry: _Carry, draw: Any) -> _Carry:
+    def _step(
+        self, params: Any, t: jax.Array, carry: _Carry, draw: Any, ids: Array | None
+    ) -> _Carry:
         state, rows, left = carry
-        obs, n = state.obs, self.num_envs
+        obs, n = state.obs, len(state.obs)
+        envs = jnp.arange(n) if ids is None else ids
         active = jnp.ones(n, bool) if left is None else left > 0
         action, _, extras = self.algorithm.act(params, obs, (), draw)
-        keys = _keys(state.key, state.first + jnp.arange(n), state.step + t)
+        keys = _keys(state.key, state.first + envs, state.step + t)
         env, after, reward, terminated, truncated = jax.vmap(self.env.step)(state.env, action, keys)
         length = state.length + active
         total = state.total + jnp.where(active, reward, 0.0)
@@ -176,7 +213,7 @@ class Rollout:
         if values is not None:
             record["q_mean"] = _mean(values)
         record |= self._writer.told(env)
-        rows = self._writer.written(rows, t, obs, after, truncated, record)
+        rows = self._writer.written(rows, t, obs, after, truncated, record, ids)
         kept = active & ~done
         pool = state.pool
         place = pool.taken - pool.base + _before(done)
@@ -237,6 +274,40 @@ class _Carry(NamedTuple):
     state: RolloutState
     rows: Rows
     left: Array | None
+
+
+_Loop = tuple[jax.Array, _Carry]
+"""Step t of the trajectory, and what it begins with."""
+
+
+def _parts(carry: _Carry) -> tuple[Any, Any]:
+    """What a carry has of each environment: ``[N, ...]``, and ``[C, N, ...]``."""
+    state, rows = carry.state, carry.rows
+    each = (state.env, state.obs, state.length, state.total, state.values, carry.left, rows.cut)
+    return each, (rows.finals, rows.places)
+
+
+def _joined(carry: _Carry, each: Any, finals: Any) -> _Carry:
+    """The carry with other such parts."""
+    env, obs, length, total, values, left, cut = each
+    state = carry.state._replace(env=env, obs=obs, length=length, total=total, values=values)
+    rows = carry.rows._replace(finals=finals[0], places=finals[1], cut=cut)
+    return _Carry(state, rows, left)
+
+
+def _some(carry: _Carry, which: jax.Array) -> _Carry:
+    """The carry of some of its environments."""
+    each, finals = _parts(carry)
+    finals = jax.tree.map(lambda leaf: leaf[:, which], finals)
+    return _joined(carry, jax.tree.map(lambda leaf: leaf[which], each), finals)
+
+
+def _with_some(carry: _Carry, few: _Carry, which: jax.Array) -> _Carry:
+    """The carry of all of them, once some have gone on."""
+    (each, finals), (new, news) = _parts(carry), _parts(few)
+    each = jax.tree.map(lambda leaf, some: leaf.at[which].set(some), each, new)
+    finals = jax.tree.map(lambda leaf, some: leaf.at[:, which].set(some), finals, news)
+    return _joined(few, each, finals)
 
 
 def _keys(key: Array, numbers: jax.Array, step: Any) -> jax.Array:

@@ -68,27 +68,36 @@ class Writer:
 
     def written(
         self, rows: Rows, t: jax.Array, obs: jax.Array, after: jax.Array, truncated: jax.Array,
-        record: dict[str, jax.Array],
+        record: dict[str, jax.Array], ids: jax.Array | None = None,
     ) -> Rows:  # fmt: skip
-        """The rows with step t's: one array, for each write costs as much as some arithmetic."""
+        """The rows with step t's: one array, for each write costs as much as some arithmetic. Of
+        some environments only, if their numbers are given."""
 
         def put(array: jax.Array, row: jax.Array) -> jax.Array:
             return jax.lax.dynamic_update_index_in_dim(array, row, t, 0)
 
-        small = None if rows.small is None else put(rows.small, obs)
+        def everywhere(value: jax.Array) -> jax.Array:
+            """Of all environments: zeros for those that are not there."""
+            if ids is None:
+                return value
+            place = jnp.full(self.num_envs, len(value)).at[ids].set(jnp.arange(len(value)))
+            return jnp.concatenate([value, jnp.zeros_like(value[:1])])[place]
+
+        small = None if rows.small is None else put(rows.small, everywhere(obs))
         if rows.small is None:
             record = record | {"obs": obs}
+        record = {name: everywhere(value) for name, value in record.items()}
         rows = rows._replace(words=put(rows.words, OutputLayout.pack(record)), small=small)
         if not least_truncation(self.env):
             return rows
         finals, places, cut = rows.finals, rows.places, rows.cut
-        envs = jnp.arange(self.num_envs)
-        at = t * self.num_envs + envs
+        columns = jnp.arange(len(after))
+        at = t * self.num_envs + (columns if ids is None else ids)
         if len(finals) > 2:  # most are not written
             assert cut is not None
             slot = jnp.where(truncated, cut, len(finals))
-            finals = finals.at[slot, envs].set(after, mode="drop")
-            places = places.at[slot, envs].set(at, mode="drop")
+            finals = finals.at[slot, columns].set(after, mode="drop")
+            places = places.at[slot, columns].set(at, mode="drop")
         else:
             chosen: Any = truncated[None]
             if cut is not None:

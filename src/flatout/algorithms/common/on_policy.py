@@ -143,7 +143,7 @@ class OnPolicy:
 
         return Algorithm(
             name, hyper_parameters(config), init, self.act, update, metrics, horizon,
-            self.dist.noise, self.actor, getattr(config, "rollout_episodes", None),
+            self.dist.noise, self.actor, episodes=getattr(config, "rollout_episodes", None),
             shards=self._shards,
         )  # fmt: skip
 
