@@ -20,12 +20,13 @@ from jax.extend.random import threefry_2x32
 
 from flatout.algorithms.base import Algorithm, BuildSpec, raw_key, wrap_key
 from flatout.algorithms.common.distributions import distribution
-from flatout.algorithms.common.randomness import hashes, uniforms
+from flatout.algorithms.common.randomness import uniforms
 from flatout.algorithms.parallel.packing import Bundle
 from flatout.algorithms.ppo import ppo
 from flatout.config.hyper import PPOConfig
 from flatout.config.schema import NetworkConfig
 from flatout.errors import UsageError
+from flatout.hashes import hashes
 from flatout.learner.policy import NOISE_BLOCK, Policy
 from flatout.networks import torsos as nets
 from flatout.networks.boards import Centred, Compass, Grid, WideGrid

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flatout.algorithms.common.randomness import hashes
 from flatout.buffers.ring import Geometry
+from flatout.hashes import hashes
 from flatout.types import Array
 
 EPSILON = 1e-6

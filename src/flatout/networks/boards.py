@@ -71,7 +71,9 @@ class OneHot(eqx.Module):
 
 def one_hot_cells(x: jax.Array, values: int) -> jax.Array:
     """Cells ``[..., H, W, c]`` scaled to 0..1, as ``[..., H, W, c * values]`` of 0 and 1."""
-    return jax.nn.one_hot(cell_values(x, values), values).reshape(*x.shape[:-1], -1)
+    cells = cell_values(x, values)
+    ones = cells[..., None] == np.arange(values, dtype=cells.dtype)
+    return ones.astype(jnp.float32).reshape(*x.shape[:-1], -1)
 
 
 class FromHead(eqx.Module):
@@ -159,5 +161,7 @@ def thirds(size: int) -> tuple[slice, slice, slice]:
 
 
 def cell_values(x: jax.Array, values: int) -> jax.Array:
-    """Cells scaled to 0..1 as the whole numbers that they are."""
+    """Cells, whole numbers or scaled to 0..1, as the whole numbers that they are."""
+    if jnp.issubdtype(x.dtype, jnp.integer):
+        return x
     return jnp.round(x * (values - 1)).astype(jnp.int32)

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.algorithms.base import Algorithm, RolloutSpec, wrap_key
-from flatout.algorithms.common.randomness import hashes
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.check import select
+from flatout.hashes import hashes
 from flatout.networks.layers import by_inputs
 from flatout.samplers.rollout_rows import Rows, Writer, coded
 from flatout.samplers.rollout_state import Ends, Pool, RolloutState

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -55,7 +56,7 @@ def epochs(
 
     def step(carry: Any, given: tuple[Any, Any, Any]) -> tuple[Any, jax.Array]:
         (learned, going), (rows, number, some) = carry, given
-        part = batch if rows is None else jax.tree.map(lambda leaf: leaf[rows], batch)
+        part = batch if rows is None else jax.tree.map(partial(chosen, rows=rows), batch)
         stepped, values = minibatch(learned, part)
         stepped = shards.sync(stepped, number)
         made = jnp.stack([*(values[name] for name in metrics), jnp.ones(())])
@@ -75,6 +76,13 @@ def epochs(
         name: total / jnp.maximum(made, 1.0) for name, total in zip(metrics, totals, strict=True)
     }
     return carry, means | {"updates": made}
+
+
+def chosen(leaf: jax.Array, rows: jax.Array) -> jax.Array:
+    """Some rows ``[B, ...]`` of ``[R, ...]``, each taken as one vector: of several dimensions a CPU
+    copies element by element."""
+    flat = leaf.reshape(len(leaf), -1).at[rows].get(mode="promise_in_bounds")
+    return flat.reshape(len(rows), *leaf.shape[1:])
 
 
 def _order(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,8 +27,11 @@ from flatout.algorithms.common.returns import (
 from flatout.algorithms.hp import hyper_parameters
 from flatout.config.hyper import A2CConfig, PPOConfig
 from flatout.errors import UsageError
-from flatout.networks.boards import Centred, Grid, OneHot
+from flatout.networks.boards import FromHead, Grid, OneHot
 from flatout.types import Array, ContinuousSpec, Trajectory
+
+PIECE = 1024
+"""Boards whose values are computed at once on a CPU: one-hot they are 16 times as large."""
 
 
 class ActorParams(NamedTuple):
@@ -110,14 +114,19 @@ class OnPolicy:
         self.arrays, self.static = eqx.partition(build(None), eqx.is_array)
 
         def values(arrays: Networks, x: jax.Array) -> jax.Array:
-            return value(eqx.combine(arrays, self.static), x)
+            networks = eqx.combine(arrays, self.static)
+            if not self._boards or len(x) <= 2 * PIECE:
+                return value(networks, x)
+            of_part = functools.partial(value, networks)
+            return jax.lax.platform_dependent(
+                x, cpu=lambda x: in_pieces(of_part, x), default=lambda x: of_part(x)
+            )
 
         self._values = shards.one_by_one(values)
         self._returns = shards.one_by_one(discounted_returns)
         self._advantages = shards.one_by_one(advantages)
-        if config.normalize_observation and isinstance(
-            self.arrays.actor.torso, Grid | OneHot | Centred
-        ):
+        self._boards = isinstance(self.arrays.actor.torso, Grid | OneHot | FromHead)
+        if config.normalize_observation and self._boards:
             raise UsageError(
                 "normalize_observation = true does not go with boards of one-hot cells; turn it "
                 "off, or use network = mlp."
@@ -149,6 +158,8 @@ class OnPolicy:
 
     def observe(self, obs: jax.Array, moments: RunningMoments | None) -> jax.Array:
         """Observations as networks take them."""
+        if self._boards:
+            return obs
         x = obs.astype(jnp.float32)
         if self._obs_spec.high is not None:
             x = x / self._obs_spec.high
@@ -197,7 +208,7 @@ class OnPolicy:
         seen = jnp.concatenate([flat_obs, trajectory.last_obs, trajectory.final_obs])
         x = self.observe(seen, obs_moments)
         v_t, v_tp1 = values_around(self._values(networks, x), trajectory)
-        x = x[: len(flat_obs)]
+        x = flat_obs if self._boards else x[: len(flat_obs)]
         if masked:  # padding holds whatever an earlier trajectory left there
             rewards = jnp.where(trajectory.valid, rewards, 0.0)
             v_t = jnp.where(trajectory.valid, v_t, 0.0)
@@ -244,6 +255,15 @@ class OnPolicy:
         explained = explained_variance(batch.value, batch.target, batch.weight, shards)
         params = state.params._replace(obs_moments=obs_moments)
         return state._replace(params=params), explained
+
+
+def in_pieces(function: Callable[[jax.Array], jax.Array], rows: jax.Array) -> jax.Array:
+    """``function(rows)``, PIECE rows at a time: what it makes of them then stays in the cache."""
+    count = -(-len(rows) // PIECE)
+    padding = [(0, count * PIECE - len(rows)), *((0, 0),) * (rows.ndim - 1)]
+    parts = jnp.pad(rows, padding).reshape(count, PIECE, *rows.shape[1:])
+    found = jax.lax.map(function, parts)
+    return found.reshape(-1, *found.shape[2:])[: len(rows)]
 
 
 def values_around(values: jax.Array, trajectory: Trajectory) -> tuple[jax.Array, jax.Array]:

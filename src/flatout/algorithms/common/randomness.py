@@ -12,29 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-PARITY = 0x1BD11BDA
-
-
-def hashes(key: jax.Array, first: jax.Array, second: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Threefry-2x32 with 20 rounds of the counters (first, second), as two words each.
-
-    The same numbers as `jax.extend.random.threefry_2x32`, which on a CPU is a loop of small
-    kernels; written out it is a single one.
-
-    Args:
-        key: raw key data, uint32 ``[2]``.
-        first, second: uint32 of one shape.
-    """
-    schedule = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(PARITY))
-    a, b = first + schedule[0], second + schedule[1]
-    for turn in range(5):
-        for rotation in ROTATIONS[turn % 2]:
-            a = a + b
-            b = (b << rotation | b >> (32 - rotation)) ^ a
-        a = a + schedule[(turn + 1) % 3]
-        b = b + schedule[(turn + 2) % 3] + np.uint32(turn + 1)
-    return a, b
+from flatout.hashes import hashes
 
 
 def uniforms(key: jax.Array, env: jax.Array, step: jax.Array, count: int) -> jax.Array:

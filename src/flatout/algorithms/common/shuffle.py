@@ -11,18 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flatout.hashes import mix
+
 ROUNDS = 8
 SMALL = 256
 """Below this many elements a Feistel network is visibly uneven, and sorting costs nothing."""
-
-
-def mix(x: jax.Array) -> jax.Array:
-    """Scatter 32 bits over 32 bits, one to one (Wellons' low-bias hash, 2018)."""
-    x = x ^ (x >> 16)
-    x = x * jnp.uint32(0x7FEB352D)
-    x = x ^ (x >> 15)
-    x = x * jnp.uint32(0x846CA68B)
-    return x ^ (x >> 16)
 
 
 def permutations(key: jax.Array, counter: jax.Array, count: int, size: int) -> jax.Array:

@@ -15,6 +15,7 @@ import numpy as np
 
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.snake import BODY, EMPTY, FRUIT, HEAD, MOVES, SYMBOLS
+from flatout.hashes import word
 from flatout.types import Array, DiscreteSpec, ObservationSpec
 
 NO_FRUIT = -1
@@ -78,7 +79,7 @@ def snake(size: int = 10, patience: int = 100, limit: int | None = None) -> Devi
         time, length = game.time + ~ate, game.length + ate
         until = jnp.where((places == target) & ~fatal, time + length, game.until)
         won = ate & (length == cells)
-        fruit = nth_empty(until <= time, below(jax.random.bits(key), cells - length))
+        fruit = nth_empty(until <= time, below(word(key), cells - length))
         fruit = jnp.where(won, NO_FRUIT, jnp.where(ate, fruit, game.fruit))
         hungry = jnp.where(ate, 0, game.hungry + 1)
         # A fatal move leaves the board as it was.
