@@ -1,7 +1,9 @@
 #!/bin/sh
 # Makes benchmarks/.venv-peers: the libraries that Flatout is compared with, in a Python of their
-# own, and benchmarks/.venv-sample-factory: Sample Factory, which wants an older Gymnasium. PyTorch comes first, so that the others do not choose its version. Without a GPU, its
-# smaller CPU build is enough:
+# own; benchmarks/.venv-sample-factory: Sample Factory, which wants an older Gymnasium; and
+# benchmarks/.venv-purejaxrl: what PureJaxRL's programs import (it is no package: give its checkout
+# to the benchmarks, --purejaxrl PATH). PyTorch comes first, so that the others do not choose its
+# version. Without a GPU, its smaller CPU build is enough:
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu benchmarks/make_peers.sh
 set -eu
 
@@ -21,3 +23,8 @@ own="$(dirname "$venv")/.venv-sample-factory"
 "$own/bin/python" -m pip install torch==2.13.0 ${TORCH_INDEX:+--index-url "$TORCH_INDEX"}
 "$own/bin/python" -m pip install sample-factory==2.1.1
 "$own/bin/python" -c "import sample_factory; print('ready: Sample Factory')"
+
+own="$(dirname "$venv")/.venv-purejaxrl"
+"${PYTHON:-python3}" -m venv "$own"
+"$own/bin/python" -m pip install jax==0.10.2 gymnax==0.0.9 flax distrax optax six
+"$own/bin/python" -c "import distrax, flax, gymnax; print('ready: PureJaxRL')"
