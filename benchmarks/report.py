@@ -136,5 +136,5 @@ def command_line(args: argparse.Namespace) -> str:
         elif value is True:
             words.append(option)
         else:
-            words.append(f"{option}={value}")
+            words.append(f"{option}={'PATH' if Path(str(value)).is_absolute() else value}")
     return shlex.join(words)
