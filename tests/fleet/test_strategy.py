@@ -156,7 +156,8 @@ def test_a_strategy_that_cannot_be_is_one_sentence(flatout: Cli, tmp_path: Path)
     assert "neither auto nor" in said("--seeds", 2, "--strategy", "best")
     assert "--strategy is for populations" in said("--strategy", "spread")
     host = ("--env-backend", "host", "--seeds", 2, "--strategy", "together")
-    assert "needs the whole loop in one program" in said(*host)
+    later = ("--placement", "act=cpu schedule=overlapped")
+    assert "for environments on the host schedule=serial; these" in said(*host, *later)
 
 
 def test_a_resumed_population_keeps_its_strategy(flatout: Cli, tmp_path: Path) -> None:

@@ -41,18 +41,21 @@ class Strategy:
         size: members at a time, in one program or side by side.
         why: in words.
         key: what the members' programs are known by on this machine (`shape_key`).
+        host: environments step on the host: together, members share calls and keep checkpoints of
+            their own.
     """
 
     name: str
     size: int
     why: str = ""
     key: str = ""
+    host: bool = False
 
     def words(self, count: int) -> str:
         """What happens to so many members, and why, in a line."""
         all_ = "all" if self.size == count else f"{self.size} at a time"
         if self.name == TOGETHER:
-            how = f"{all_} in one program"
+            how = f"{all_} in one {'acting call and one update' if self.host else 'program'}"
         else:
             how = "one after another" if self.size == 1 else f"{all_}, each as a run of its own"
         return f"{count} members, {how} (--strategy {self.name}): {self.why}"

@@ -1,7 +1,8 @@
 """Many agents at the same time, each an ordinary run; programs are compiled once.
 
 ``spread``: so many members train at the same time, each in a thread, and others follow.
-``together``: one program steps and teaches all of a group, and other groups follow.
+``together``: one program steps and teaches all of a group, and other groups follow. Where
+environments step on the host, one call acts for all of a group and another teaches all.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from flatout.run.forecast import compiling
 from flatout.run.interrupts import Interrupts
 from flatout.run.progress import Display, Progress
 from flatout.run.trainer import Trainer
+from flatout.schedules.mapped import Mapped
 from flatout.schedules.together import Group, Together
 from flatout.storage import checkpoint
 from flatout.storage.joint import Joint
@@ -105,20 +107,19 @@ class Population:
         Args:
             show: called several times a second.
         """
-        size = self._strategy.size
+        size, host = self._strategy.size, self._strategy.host
         if self._strategy.name == SPREAD:
             self._side_by_side(dict(enumerate(self.states)), None, show)
             return
-        compiled: dict[int, Any] = {}
+        compiled: dict[Any, Any] = {}
         for first in range(0, len(self.states), size):
             states = dict(enumerate(self.states[first : first + size]))
             with ExitStack() as stack:
                 group, alone = self._group(states, first // size, stack)
                 for some, kept in ((states, group), *(({0: state}, None) for state in alone)):
-                    program = Together(
-                        len(some), compiled, self._compiling, lambda: self._interrupts.signum, kept
-                    )
-                    self._side_by_side(some, program, show)
+                    shared = (len(some), compiled, self._compiling, self._signum)
+                    together = Mapped(*shared) if host else Together(*shared, kept)
+                    self._side_by_side(some, together, show)
 
     def _group(
         self, states: dict[int, State], number: int, stack: ExitStack
@@ -126,8 +127,10 @@ class Population:
         """What a group goes on from; members that are at another step, or have failed, are taken
         out of `states`: the former are returned."""
         hyper = self.states[0].member.config.hyper
-        if isinstance(hyper, OwnConfig) or getattr(hyper, "rollout_episodes", None) is not None:
-            return None, []  # members' iterations have different numbers of steps
+        if self._strategy.host or isinstance(hyper, OwnConfig) or (
+            getattr(hyper, "rollout_episodes", None) is not None
+        ):  # fmt: skip
+            return None, []  # members keep checkpoints of their own
         run = self.states[0].member.config.run
         folder = Path(str(run.run_dir)).parent.parent / GROUPS / str(number)
         names = [state.member.name for state in states.values()]
@@ -151,8 +154,9 @@ class Population:
         return Group(names, joint, saved, len(self.states) <= KEPT_APART), alone
 
     def _side_by_side(
-        self, states: dict[int, State], together: Together | None, show: Callable[[], None]
-    ) -> None:
+        self, states: dict[int, State], together: Together | Mapped | None,
+        show: Callable[[], None],
+    ) -> None:  # fmt: skip
         count = self._strategy.size if together is None else len(states)
         with ThreadPoolExecutor(max(count, 1), "member") as threads:
             jobs = [threads.submit(self._member, i, s, together) for i, s in states.items()]
@@ -163,11 +167,15 @@ class Population:
             job.result()
 
     def _compiling(self, size: int) -> AbstractContextManager[None]:
-        """Around the compilation of one program for so many members."""
+        """Around the compilation of what so many members share."""
         announce = self._programs.announce or (lambda _: None)
-        return compiling(f"one program for {size} members", self._strategy.key, announce)
+        what = "update" if self._strategy.host else "program"
+        return compiling(f"one {what} for {size} members", self._strategy.key, announce)
 
-    def _member(self, number: int, state: State, together: Together | None) -> None:
+    def _signum(self) -> int | None:
+        return self._interrupts.signum
+
+    def _member(self, number: int, state: State, together: Together | Mapped | None) -> None:
         try:
             if self._interrupts.signum is not None:
                 state.ended = "signal"

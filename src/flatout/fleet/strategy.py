@@ -19,6 +19,7 @@ from flatout.run.build import assemble, foreseen
 from flatout.run.forecast import shape_key
 from flatout.run.probe_process import call
 from flatout.schedules.base import Schedule
+from flatout.schedules.mapped import Mapped, refusal
 from flatout.schedules.together import Together
 from flatout.spans import Spans
 
@@ -61,25 +62,27 @@ def choose(
         raise
     except FlatoutError as error:
         raise FlatoutError(f"not even one member of this population fits: {error}") from error
-    fused = placement.schedule == "fused"
-    if asked == TOGETHER and not fused:
+    host = placement.schedule != "fused"
+    needs = refusal(placement, config.run.shards) if host else ""
+    if asked == TOGETHER and needs:
         raise UsageError(
             f"--strategy together needs the whole loop in one program (--env-backend device, "
-            f"schedule=fused); these members' placement is '{placement}'."
+            f"schedule=fused), or for environments on the host {needs}; these members' placement "
+            f"is '{placement}'."
         )
     fit, memory = _fitting(placement, expected, hardware)
     fit, key = min(fit, count), shape_key(config, hardware, placement)
     if before is not None:
         name, why = before.name, "as it began"
     elif asked == "auto":
-        name, why = _automatic(configs, placement, hardware, fit, key, programs)
+        name, why = _automatic(configs, placement, hardware, fit, key, programs, needs)
     else:
         name, why = asked, "as asked"
     size = min(fit, hardware.cores)
     if name == TOGETHER:
         groups = -(-count // fit)
         size = -(-count // groups) if before is None else before.size
-    return Strategy(name, size, f"{why}; {memory}", key)
+    return Strategy(name, size, f"{why}; {memory}", key, host)
 
 
 def _fitting(placement: Placement, expected: Expectation, hardware: Hardware) -> tuple[int, str]:
@@ -96,16 +99,17 @@ def _fitting(placement: Placement, expected: Expectation, hardware: Hardware) ->
 
 def _automatic(
     configs: Sequence[TrainConfig], placement: Placement, hardware: Hardware, fit: int,
-    key: str, programs: Programs,
+    key: str, programs: Programs, needs: str,
 ) -> tuple[str, str]:  # fmt: skip
     """The faster strategy and why, measured where that is worth its time."""
     config, count = configs[0], len(configs)
     rule = TOGETHER if placement.learn[0].kind == "gpu" else SPREAD
-    if placement.schedule != "fused":
-        return SPREAD, "environments step on the host"
+    if needs:
+        return SPREAD, f"calls for all members need {needs}"
     if fit == 1:
         return SPREAD, "one at a time"
     announce: Callable[[str], None] = programs.announce or (lambda _: None)
+    what = "one program" if placement.schedule == "fused" else "one acting call and one update"
     side, few = min(hardware.cores, fit), min(fit, FEW)
     apart_key, together_key = f"{key} spread {side}", f"{key} together {few}"
     known = {} if config.run.remeasure else numbers()
@@ -118,11 +122,11 @@ def _automatic(
         limit_s = min(SHARE * expected_s, MOST_S)
         if limit_s < LEAST_S:
             return rule, f"about {expected_s:,.0f} s of training, too short to measure"
-        announce(f"measuring one program for all members, for at most {limit_s:.0f} s")
+        announce(f"measuring {what} for all members, for at most {limit_s:.0f} s")
         try:
             together = float(call(f"{__name__}:speed", (list(configs[:few]), True), limit_s))
         except FlatoutError as error:
-            announce(f"one program for all members counts as slower: {error}")
+            announce(f"{what} for all members counts as slower: {error}")
             together = 0.0
         keep_number(together_key, together)
     one = f"{together:,.0f}" if together else "not ready in time"
@@ -138,7 +142,10 @@ def speed(
     Raises:
         FlatoutError: a member failed.
     """
-    joint = Together(len(configs)) if together else None
+    joint = None
+    if together:
+        host = foreseen(configs[0])[0].schedule != "fused"
+        joint = (Mapped if host else Together)(len(configs))
     programs = programs or Programs(several=True)
 
     def one(number: int) -> float:

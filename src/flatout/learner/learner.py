@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from flatout.hardware.backend import product_precision
 from flatout.learner.learn_step import ActorLayout, LearnerState, make_learn_step
 from flatout.learner.memory import live_mb
 from flatout.learner.mesh import Mesh
+from flatout.learner.programs import Programs
 from flatout.spans import Spans
 from flatout.types import RowSource, Trajectory
 
@@ -35,11 +37,14 @@ class Learner:
         key: raw key data of the learning stream.
         spans: of the learning thread.
         precision: of products on a GPU, see `RunConfig`.
+        programs: that runs of this shape share.
 
     Attributes:
         shapes: of the learning state.
         bundle: the newest acting parameters.
         hp: packed hyper-parameters, as `learn` takes them.
+        learns: takes the place of the compiled `learn`, for one of several members that learn
+            together.
     """
 
     def __init__(
@@ -51,12 +56,14 @@ class Learner:
         key: np.ndarray,
         spans: Spans,
         precision: str = "highest",
+        programs: Programs | None = None,
     ) -> None:
         self._algorithm = algorithm
         self.buffer = buffer
         self._init_key = init_key
         self.key = key
-        self._spans = spans
+        self.spans = spans
+        self.learns: Callable[[Learner, tuple[Any, ...]], Any] | None = None
         self.precision = precision
         self.mesh = mesh
         self._shardings = mesh.state(jax.tree.leaves(algorithm.shapes))
@@ -71,15 +78,18 @@ class Learner:
         self._device_state: Any = None
         self.bundle: tuple[Any, ...] = ()
         self.trajectory: Trajectory | None = None  # its shapes
-        self._programs: dict[Any, Any] = {}
+        self._shared, self._programs = programs or Programs(), dict[Any, Any]()
 
     def compile_update(self, trajectory: Trajectory) -> Any:
-        """Compile the programs for trajectories of these shapes; returns the one with updates.
+        """Compile the programs for trajectories of these shapes; returns the one with updates, None
+        for one of several members that learn together.
 
         Args:
             trajectory: arrays or `jax.ShapeDtypeStruct`.
         """
         self.trajectory = trajectory
+        if self.learns is not None:
+            return None
         device_state = self._device_state
         if device_state is None:
             device_state = self.buffer.device_state()
@@ -89,14 +99,18 @@ class Learner:
 
     def _compile(self, device_state: Any, inputs: Any) -> Any:
         signature = _signature((device_state, inputs))
-        if signature not in self._programs:
+
+        def make() -> Any:
             program = self.mesh.program(
                 self.learn, (None, 0, self.buffer.axes, None, None), (None, 0, None, None, 0),
                 self._shardings,
             )  # fmt: skip
             with product_precision(self.device, self.precision):
                 lowered = program.lower(self._leaf_shapes, device_state, inputs, self.key, self.hp)
-                self._programs[signature] = backend.compiled(lowered, self.device)
+                return backend.compiled(lowered, self.device)
+
+        if signature not in self._programs:
+            self._programs[signature] = self._shared.get(("learn", signature), make)
         return self._programs[signature]
 
     def start(self) -> None:
@@ -110,7 +124,7 @@ class Learner:
         Raises:
             FlatoutError: the loss or the parameters are no longer finite.
         """
-        spans, buffer = self._spans, self.buffer
+        spans, buffer = self.spans, self.buffer
         feedback: list[Any] = []
         values: list[Any] = []
         published: Any = ()
@@ -128,10 +142,7 @@ class Learner:
             if self.device.platform != "cpu":
                 with spans.span("transfer"):
                     inputs = jax.block_until_ready(self.mesh.put(inputs, buffer.axes))
-            program = self._programs.get(_signature((self._device_state, inputs)))
-            if program is None:
-                with spans.span("compile"):
-                    program = self._compile(shapes_of(self._device_state), shapes_of(inputs))
+            program = self._program(inputs)
             with spans.span("learn"):
                 self._leaves, self._device_state, published, scalars, errors = program(
                     self._leaves, self._device_state, inputs, self.key, self.hp
@@ -148,6 +159,16 @@ class Learner:
                 buffer.update_priorities(feedback)
         self.bundle = self._layout.joined(published, self._leaves)
         return self.metrics(values)
+
+    def _program(self, inputs: Any) -> Callable[..., Any]:
+        """What makes the updates of a dispatch with such inputs."""
+        if (learns := self.learns) is not None:
+            return lambda *arguments: learns(self, arguments)
+        program = self._programs.get(_signature((self._device_state, inputs)))
+        if program is None:
+            with self.spans.span("compile"):
+                program = self._compile(shapes_of(self._device_state), shapes_of(inputs))
+        return program
 
     def metrics(self, values: list[np.ndarray]) -> dict[str, float]:
         """Metrics by name, from the scalars of several dispatches of `learn`.

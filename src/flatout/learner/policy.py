@@ -11,6 +11,7 @@ import numpy as np
 from flatout.algorithms.base import Algorithm, wrap_key
 from flatout.algorithms.parallel.packing import Bundle, OutputLayout
 from flatout.hardware.backend import compiled, product_precision
+from flatout.learner.programs import Programs
 from flatout.spans import Spans
 from flatout.types import Device, ObservationSpec
 
@@ -44,7 +45,7 @@ class Policy:
         self._obs = jax.ShapeDtypeStruct((num_envs, *obs_spec.shape), np.dtype(obs_spec.dtype))
         self.num_envs = num_envs
         self._key = key
-        self._precision = precision
+        self.precision = precision
         self.device = device
         self._bundle = Bundle(algorithm.actor_shapes)
         self._noise: dict[int, tuple[int, Any]] = {}  # by first environment: first step, block
@@ -64,20 +65,33 @@ class Policy:
         self.layout = OutputLayout(outputs)
         self._arguments = (params, self._obs, draws)
 
-    def compile(self) -> None:
-        """Compile before the first step."""
+    def compile(self, programs: Programs | None = None, acts: bool = True) -> None:
+        """Compile before the first step.
+
+        Args:
+            programs: that runs of this shape share.
+            acts: else only what draws noise: the rest is a part of another program (`explore`).
+        """
+        programs = programs or Programs()
         on = jax.sharding.SingleDeviceSharding(self.device)
         params, obs, draws = self._arguments
-        with product_precision(self.device, self._precision):
-            if self._key is None:
-                program = jax.jit(self._greedy, in_shardings=on, out_shardings=on)
-                self._act = compiled(program.lower(params, obs), self.device)
-                return
-            program = jax.jit(self._explore, in_shardings=on, out_shardings=on)
-            lowered = program.lower(params, obs, draws, np.int32(0))
-            self._act = compiled(lowered, self.device)
-            drawing = jax.jit(self._draw, in_shardings=on, out_shardings=on)
-            self._draws = drawing.lower(self._key, np.int32(0), np.int32(0)).compile()
+
+        def made(function: Any, *arguments: Any) -> Any:
+            def make() -> Any:
+                program = jax.jit(function, in_shardings=on, out_shardings=on)
+                if function == self._draw:
+                    return program.lower(*arguments).compile()
+                with product_precision(self.device, self.precision):
+                    return compiled(program.lower(*arguments), self.device)
+
+            return programs.get((function.__name__, self.device, self.num_envs), make)
+
+        if self._key is None:
+            self._act = made(self._greedy, params, obs)
+            return
+        if acts:
+            self._act = made(self.explore, params, obs, draws, np.int32(0))
+        self._draws = made(self._draw, self._key, np.int32(0), np.int32(0))
         # On the device in advance: passing a number at each step costs time.
         self._offsets = [jax.device_put(np.int32(i), self.device) for i in range(NOISE_BLOCK)]
 
@@ -105,6 +119,12 @@ class Policy:
 
     def begin(self, obs: np.ndarray, step: int, first: int = 0) -> jax.Array:
         """`act` without waiting for the device."""
+        params, block, offset = self.prepared(step, first)
+        return self._act(params, obs, block, self._offsets[offset])
+
+    def prepared(self, step: int, first: int) -> tuple[tuple[jax.Array, ...], Any, int]:
+        """The arguments of `explore` beside the observations: the parameters, a block of noise, and
+        the step's place in it."""
         start, block = self._noise.get(first, (-1, None))
         offset = step - start
         if start < 0 or not 0 <= offset < NOISE_BLOCK:
@@ -113,7 +133,7 @@ class Policy:
             start = step - offset
             block = self._draws(self._key, np.int32(start), np.int32(first))
             self._noise[first] = (start, block)
-        return self._act(self._params, obs, block, self._offsets[offset])
+        return self._params, block, offset
 
     def greedy(self, obs: np.ndarray) -> np.ndarray:
         """Act without noise: the distribution's mode; result as of `act`."""
@@ -124,7 +144,8 @@ class Policy:
         action, _, extras = self._algorithm.act(actor, obs, (), draw)
         return {"action": action, **extras}
 
-    def _explore(self, params: Any, obs: jax.Array, draws: Any, offset: jax.Array) -> jax.Array:
+    def explore(self, params: Any, obs: jax.Array, draws: Any, offset: jax.Array) -> jax.Array:
+        """`act`, pure: bundled parameters, observations, a block of noise and the place in it."""
         draw = jax.tree.map(
             lambda block: jax.lax.dynamic_index_in_dim(block, offset, keepdims=False), draws
         )

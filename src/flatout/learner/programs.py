@@ -23,13 +23,16 @@ class Programs:
     ) -> None:  # fmt: skip
         self.together, self.member, self.several = together, member, several
         self.announce = announce
-        self._made: dict[str, Any] = {}
+        self._made: dict[Any, Any] = {}
         self._asked: set[str] = set()
-        self._lock = threading.RLock()  # one may be made of others
+        self._lock = threading.Lock()
+        self._making: dict[Any, threading.RLock] = {}  # one may be made of others
 
-    def get(self, name: str, make: Callable[[], Any]) -> Any:
+    def get(self, name: Any, make: Callable[[], Any]) -> Any:
         """The program; who asks first makes it, and others wait."""
         with self._lock:
+            making = self._making.setdefault(name, threading.RLock())
+        with making:
             if name not in self._made:
                 self._made[name] = make()
             return self._made[name]

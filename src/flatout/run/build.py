@@ -58,8 +58,11 @@ def assemble(
 
     planned = config
     # A population has chosen how its members share a device before it makes them.
-    together = programs is not None and programs.several
-    if plannable(config) and not (together and config.env.env_backend not in (None, "host")):
+    chosen = programs is not None and (
+        programs.together is not None
+        or (programs.several and config.env.env_backend not in (None, "host"))
+    )
+    if plannable(config) and not chosen:
         found, note = recall(config, hardware, code)
         if note:
             announce(note)

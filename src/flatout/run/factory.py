@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from flatout.learner.policy import Policy
 from flatout.run.components import Job, learning_mesh
 from flatout.run.evaluate import Evaluator
 from flatout.samplers.base import Sampler
+from flatout.samplers.central import CentralSampler
 from flatout.samplers.device import DeviceSampler
 from flatout.samplers.make import ActingPolicies, make_sampler, start_workers
 from flatout.samplers.processes.pool import WorkerPool
@@ -31,6 +32,7 @@ from flatout.samplers.rollout import Rollout
 from flatout.samplers.rollout_state import final_rows, least_truncation
 from flatout.schedules.base import Schedule
 from flatout.schedules.fused import FusedSchedule
+from flatout.schedules.mapped import Mapped
 from flatout.schedules.overlapped import OverlappedSchedule
 from flatout.schedules.serial import SerialSchedule
 from flatout.schedules.together import for_all
@@ -119,10 +121,20 @@ class Factory:
             raise UsageError("schedule=fused does not go with params=sharded.")
         # A learner in a thread of its own has spans of its own.
         spans = Spans() if job.placement.schedule == "overlapped" else job.spans
-        return Learner(
+        learner = Learner(
             self.algorithm, buffer, learning_mesh(job.config, job.placement),
             raw_key(run.seed, INIT), raw_key(run.seed, LEARN), spans, run.precision,
+            job.programs,
         )  # fmt: skip
+        if (mapped := self._mapped) is not None:
+            learner.learns = partial(mapped.learn, job.programs.member)
+        return learner
+
+    @property
+    def _mapped(self) -> Mapped | None:
+        """What acts and learns for all members of which this run is one."""
+        together = self._job.programs.together
+        return together if isinstance(together, Mapped) else None
 
     @cached_property
     def device_sampler(self) -> DeviceSampler:
@@ -160,7 +172,10 @@ class Factory:
         job = self._job
         if job.placement.sampler == "device":
             return self.device_sampler
-        return make_sampler(job.config, self._task, self.acting, self.rollout, job.spans, pool)
+        sampler = make_sampler(job.config, self._task, self.acting, self.rollout, job.spans, pool)
+        if (mapped := self._mapped) is not None and isinstance(sampler, CentralSampler):
+            sampler.collects = partial(mapped.collect, job.programs.member)
+        return sampler
 
     def evaluator(self) -> Evaluator:
         """What plays evaluation episodes, its policy not compiled."""
@@ -175,7 +190,10 @@ class Factory:
         """What compiles the policies of this process."""
         if self._job.placement.sampler == "device":
             return [self.device_sampler.compile]
-        return [] if pool is not None and pool.local else [p.compile for p in self.acting.policies]
+        if pool is not None and pool.local:
+            return []
+        programs, acts = self._job.programs, self._mapped is None
+        return [partial(p.compile, programs, acts) for p in self.acting.policies]
 
     def schedule(self, sampler: Sampler, learner: Learner, pool: WorkerPool | None) -> Schedule:
         """The data flow between a sampler and a learner."""

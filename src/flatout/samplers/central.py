@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from flatout.buffers.rollout import RolloutBuffer, share_room
 from flatout.errors import CheckpointError
 from flatout.samplers.base import Sampler, check_counts
-from flatout.samplers.env_group import ActingGroup, LostEnv
+from flatout.samplers.env_group import ActingGroup, Chosen, LostEnv, Turn, driven
 from flatout.samplers.episodes import MAX_REPLAYED_STEPS, ActionLog, EpisodeValues
 from flatout.spans import Spans, Work
 from flatout.types import Trajectory
@@ -30,6 +30,9 @@ class CentralSampler(Sampler):
             steps.
         spans: where the time goes.
         life_loss: a lost life counts as a terminal.
+
+    Attributes:
+        collects: takes the place of `collect`, for one of several members that act together.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class CentralSampler(Sampler):
         life_loss: bool = False,
     ) -> None:
         super().__init__()
+        self.collects: Callable[[CentralSampler], Trajectory] | None = None
         self._rounds = [list(groups) for groups in rounds]
         every = [group for groups in rounds for group in groups]
         self._groups = sorted(every, key=lambda group: group.envs.first)
@@ -54,7 +58,7 @@ class CentralSampler(Sampler):
         self._name = name
         self._horizon = len(buffers[0].rewards)
         self._whole = episodes or 0  # episodes per environment and trajectory
-        self._spans = spans
+        self.spans = spans
         self._life_loss = life_loss
         self.num_envs = sum(group.envs.num_envs for group in self._groups)
         valued = "q_max" in self._groups[0].policy.layout.fields
@@ -69,7 +73,7 @@ class CentralSampler(Sampler):
         self._boundary: dict[str, Any] = {}
 
     def start(self) -> None:
-        with self._spans.span("env"):
+        with self.spans.span("env"):
             for group in self._groups:
                 group.envs.reset_all()
         self._mark()
@@ -85,13 +89,19 @@ class CentralSampler(Sampler):
 
     def collect(self, slot: int | None = None) -> Trajectory:
         """See `Sampler.collect`; into a slot, by default the next one."""
+        if self.collects is not None:
+            return self.collects(self)
+        return driven(self.turns(slot))
+
+    def turns(self, slot: int | None = None) -> Generator[Turn, Chosen | None, Trajectory]:
+        """`collect` up to where it needs actions, again and again: who drives it chooses them."""
         buffer = self._next_buffer(slot)
         self.episodes, self._ends, self.restarted = [], [], []
         for group in self._groups:
             group.begin(self._whole)
             if self._whole:
                 self._reset_unfinished(group, buffer)
-        clock, spans = time.perf_counter_ns, self._spans
+        clock, spans = time.perf_counter_ns, self.spans
         acting = 0
         try:
             for t in range(self._horizon):
@@ -99,8 +109,13 @@ class CentralSampler(Sampler):
                     for group in groups:
                         if group.stepping:
                             self._receive(group, buffer)
-                    begin = clock()
-                    self._act(groups, buffer, t)
+                    active = [group for group in groups if group.active != []]
+                    if not active:
+                        continue
+                    chosen = yield Turn(active, buffer.obs[t], self.steps + t)
+                    assert chosen is not None
+                    begin = clock() - chosen.spent
+                    self._begin(active, chosen.outputs, buffer, t)
                     end = clock()
                     acting += end - begin
                     if spans.trace:
@@ -204,11 +219,12 @@ class CentralSampler(Sampler):
 
     # --- One step of one group ----------------------------------------------------------------
 
-    def _act(self, groups: Sequence[ActingGroup], buffer: RolloutBuffer, t: int) -> None:
-        """Choose a round's actions and begin its steps."""
-        obs, step = buffer.obs[t], self.steps + t
-        chosen = [(group, group.act(obs, step)) for group in groups if group.active != []]
-        for group, outputs in chosen:
+    def _begin(
+        self, groups: Sequence[ActingGroup], chosen: Sequence[Any], buffer: RolloutBuffer, t: int
+    ) -> None:
+        """Begin the steps of a round whose actions are chosen."""
+        obs = buffer.obs[t]
+        for group, outputs in zip(groups, chosen, strict=True):
             actions = group.write(outputs, buffer, t)
             if group.active is not None:  # idle environments keep their observations
                 buffer.obs[t + 1, group.columns] = obs[group.columns]
@@ -240,8 +256,8 @@ class CentralSampler(Sampler):
             buffer.terminated[t, group.columns] |= envs.life_lost
         end = time.perf_counter_ns()
         self._waited[envs.span] = self._waited.get(envs.span, 0) + end - begin
-        if self._spans.trace:
-            self._spans.event(envs.span, begin, end)
+        if self.spans.trace:
+            self.spans.event(envs.span, begin, end)
         group.stepping = False
         group.rows = t + 1
         if self._whole and len(self._ends) != ends:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,30 @@ class EnvCounters(NamedTuple):
 LostEnv = tuple[int, np.ndarray]
 """An environment that was lost with its process and began another episode: its number within the
 group, and its last observation; the row now holds the new episode's first."""
+
+
+class Call(NamedTuple):
+    """A call of a policy that is not made yet; see `Policy.begin`."""
+
+    policy: Policy
+    obs: np.ndarray
+    step: int
+    first: int
+
+
+class Turn(NamedTuple):
+    """Groups that need actions, for observations ``[N, ...]`` of all environments."""
+
+    groups: Sequence[ActingGroup]
+    obs: np.ndarray
+    step: int
+
+
+class Chosen(NamedTuple):
+    """What was chosen in a turn: each group's outputs, and the nanoseconds that it took."""
+
+    outputs: list[list[Any]]
+    spent: int
 
 
 class InlineEnvGroup:
@@ -145,6 +170,11 @@ class ActingGroup:
         """Begin to choose the actions for observations ``[N, ...]`` of all environments."""
         return [self.policy.begin(obs[columns], step, first) for columns, first in self.calls]
 
+    def places(self, obs: np.ndarray, step: int) -> Iterator[tuple[int, Call]]:
+        """The calls that `act` makes, and where their outputs lie among all groups'."""
+        for place, (columns, first) in enumerate(self.calls, self.index):
+            yield place, Call(self.policy, obs[columns], step, first)
+
     def write(self, outputs: Sequence[Any], buffer: RolloutBuffer, t: int) -> np.ndarray:
         """Wait for what `act` began, and write it to row t; returns the actions."""
         actions: list[np.ndarray] = []
@@ -160,3 +190,17 @@ class ActingGroup:
         self.left = [episodes] * self.envs.num_envs
         self.rows = 0
         self.stepping = False
+
+
+def driven(turns: Generator[Turn, Chosen | None, Any]) -> Any:
+    """What turns come to where each group's policy chooses its actions."""
+    chosen, clock = None, time.perf_counter_ns
+    try:
+        while True:
+            groups, obs, step = turns.send(chosen)
+            begin = clock()
+            chosen = Chosen([group.act(obs, step) for group in groups], clock() - begin)
+    except StopIteration as end:
+        return end.value
+    finally:
+        turns.close()

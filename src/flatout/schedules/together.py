@@ -7,7 +7,6 @@ length differed between members would copy everything that it carries, replay in
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ import numpy as np
 from flatout.algorithms.base import shapes_of
 from flatout.errors import CheckpointError, Interrupt
 from flatout.hardware.backend import compiled, product_precision
+from flatout.schedules.meeting import Meeting
 from flatout.storage import checkpoint
 from flatout.storage.joint import Joint, Saved
 from flatout.types import Snapshot
@@ -94,7 +94,7 @@ class Request:
     count: int
 
 
-class Together:
+class Together(Meeting):
     """Dispatches for all members at once.
 
     Args:
@@ -111,13 +111,10 @@ class Together:
         compiling: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
         stop: Callable[[], int | None] = lambda: None, group: Group | None = None,
     ) -> None:  # fmt: skip
-        self._live = count
+        super().__init__(count)
         self._compiling, self._stop = compiling, stop
         self.group, self._whole_group = group, True
         self._failed: dict[str, str] = {}
-        self._turn = threading.Condition()
-        self._asked: dict[int, Request | Save] = {}
-        self._answers: dict[int, Any] = {}
         self._programs = {} if programs is None else programs
         self._keys: tuple[Any, ...] = ()
         self._slots: dict[int, int] = {}
@@ -135,7 +132,7 @@ class Together:
 
         Waits until all others have asked, too.
         """
-        return self._answer(member, Request(loop, carry, count))
+        return self.ask(member, Request(loop, carry, count))
 
     def save(self, member: int, step: int, snapshot: Snapshot) -> None:
         """Write the checkpoint of all once every member has come with its state.
@@ -143,7 +140,7 @@ class Together:
         Raises:
             FlatoutError: it cannot be written.
         """
-        self._answer(member, Save(step, snapshot))
+        self.ask(member, Save(step, snapshot))
 
     def saved(self, member: int) -> tuple[Path, int, Snapshot] | None:
         """What a member goes on from, its file and step."""
@@ -153,54 +150,24 @@ class Together:
         with checkpoint.reading(saved.path):
             return saved.path, saved.step, saved.of(self.group.names[member])
 
-    def _answer(self, member: int, request: Request | Save) -> Any:
-        with self._turn:
-            self._asked[member] = request
-            self._try()
-            while member not in self._answers:
-                self._turn.wait()
-            answer = self._answers.pop(member)
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
     def again(self, loop: Loop, part: Part, count: int) -> Any:
         """A member's carry after the first `count` iterations of a chunk, made once more."""
         with self._turn:
             whole, _ = self._called(loop, part.whole, part.keys, count)
         return replace(part, whole=whole).taken()
 
-    def leave(self, member: int, error: str = "", lost: bool = False) -> None:
-        """A member has ended; the others go on.
+    def _left(self, member: int, error: str, lost: bool) -> None:
+        self._whole_group &= not lost  # else there is no checkpoint of all any more
+        if error and self.group is not None:
+            self._failed[self.group.names[member]] = error
 
-        Args:
-            error: why it failed.
-            lost: nothing of it can be kept: then there is no checkpoint of all any more.
-        """
-        with self._turn:
-            self._live -= 1
-            self._whole_group &= not lost
-            if error and self.group is not None:
-                self._failed[self.group.names[member]] = error
-            self._try()
-
-    def _try(self) -> None:
-        if not self._asked or len(self._asked) < self._live:
-            return
-        asked, self._asked = self._asked, {}
+    def _answered(self, asked: dict[int, Request | Save]) -> dict[int, Any]:
         saves = {m: r for m, r in asked.items() if isinstance(r, Save)}
-        runs = {m: r for m, r in asked.items() if isinstance(r, Request)}
-        try:
-            if not saves:
-                self._answers |= self._dispatched(runs)
-            else:
-                if len(saves) == len(asked):
-                    self._write(saves)
-                self._asked |= runs  # none, of members in lockstep
-                self._answers |= dict.fromkeys(saves)
-        except BaseException as error:
-            self._answers |= dict.fromkeys(asked, error)
-        self._turn.notify_all()
+        if not saves:
+            return self._dispatched({m: r for m, r in asked.items() if isinstance(r, Request)})
+        if len(saves) == len(asked):
+            self._write(saves)
+        return dict.fromkeys(saves)  # nobody else has asked, of members in lockstep
 
     def _place(self, members: Iterable[int]) -> None:
         """Give each of these members a slot."""
