@@ -26,6 +26,7 @@ from flatout.config.placement import parse
 from flatout.config.settings import resolve
 from flatout.config.workers import shares, with_workers
 from flatout.envs.task import open_task
+from flatout.errors import Interrupt
 from flatout.hardware import backend
 from flatout.samplers.make import ActingPolicies, make_sampler, start_workers
 from flatout.samplers.processes import pool as pool
@@ -187,6 +188,37 @@ def test_a_state_moves_between_processes_and_this_process(placement: str, to_inl
     with sampler(placement, inline=to_inline) as second:
         assert second.restore(state) == []
         assert_same(expected, collected(second, 3))
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("call", ["tell", "wait"])
+def test_the_state_is_known_wherever_an_interrupt_comes(
+    call: str, before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, real = 0, getattr(pool.Worker, call)
+
+    def interrupted(worker: Any, *given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if before and calls == 2:
+            raise Interrupt(2)
+        result = real(worker, *given)
+        if calls == 2:
+            raise Interrupt(2)
+        return result
+
+    with sampler(LOCAL) as made:
+        collected(made, 2)
+        known = made.state()
+        monkeypatch.setattr(pool.Worker, call, interrupted)
+        with pytest.raises(Interrupt):
+            made.collect()
+        monkeypatch.undo()
+        state = made.state()
+    assert state.keys() == known.keys()
+    for name, value in known.items():
+        jax.tree.map(np.testing.assert_array_equal, state[name], value)
 
 
 def test_groups_that_do_not_divide_evenly_are_all_there() -> None:

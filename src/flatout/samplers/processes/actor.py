@@ -69,6 +69,10 @@ class LocalActor:
         self.begin, self.commit = self._sampler.begin, self._sampler.commit
         self.state = self._sampler.state
 
+    def mark(self, mark: bytes) -> bytes:
+        """Nothing: see `Worker.settle`."""
+        return mark
+
     def collect(self, slot: int, version: int) -> tuple[Any, ...]:
         """Collect a trajectory into the slot.
 

@@ -62,7 +62,6 @@ class LocalSampler(Sampler):
         self._slot = self._rows = self._steps = 0
         self._begun = np.zeros(self.num_envs, np.int64)  # each environment's episode
         self._newest: np.ndarray | None = None  # observations after the last trajectory
-        self._busy: list[Worker] = []  # collecting
         self._stateless: set[Worker] = set()  # restarted since the last commit
 
     def start(self) -> None:
@@ -84,7 +83,8 @@ class LocalSampler(Sampler):
                         lost = self._restart(lost, slot)
                         continue
                     try:
-                        last, ended, indices, obs, begun = self._reply(worker)
+                        # See `LocalActor.collect`.
+                        last, ended, indices, obs, begun = worker.wait()
                         break
                     except WorkerLost as failure:
                         lost = failure
@@ -124,10 +124,10 @@ class LocalSampler(Sampler):
 
     def state(self) -> dict[str, Any]:
         """The workers' states (`CentralSampler.state`), concatenated."""
-        with self._pool.fatal():
-            for worker in list(self._busy):  # finish an interrupted trajectory
-                self._reply(worker)
         able = [worker for worker in self._workers if worker not in self._stateless]
+        with self._pool.fatal():
+            for worker in able:
+                worker.settle()
         known = dict(zip(able, self._pool.ask("state", dict.fromkeys(able, ())), strict=True))
         states = [known.get(worker) or self._lost_state(worker) for worker in self._workers]
         joined: dict[str, Any] = {"steps": self._steps, "chunks": self._buffers[0].chunks}
@@ -176,18 +176,7 @@ class LocalSampler(Sampler):
             worker.tell("collect", slot, self._remote.version)
         except WorkerLost as lost:
             return lost
-        self._busy.append(worker)
         return None
-
-    def _reply(self, worker: Worker) -> Any:
-        """See `LocalActor.collect`."""
-        try:
-            reply = worker.wait()
-        except WorkerLost:
-            self._busy.remove(worker)
-            raise
-        self._busy.remove(worker)
-        return reply
 
     def _restart(self, lost: WorkerLost, slot: int) -> WorkerLost | None:
         """Restart a lost worker with new episodes, and let it collect."""

@@ -139,6 +139,18 @@ class Worker:
             raise UsageError(text)
         raise WorkerLost(self, f"failed: {text}", details)
 
+    def settle(self) -> None:
+        """Wait for all that a `LocalActor` does, and drop replies: an interrupt may have come
+        before or after what it was asked, or its reply, was noted.
+
+        Raises:
+            WorkerLost: as of `wait`.
+        """
+        mark = os.urandom(8)
+        self.tell("mark", mark)
+        while self.wait() != mark:
+            pass
+
     def _first_byte(self) -> bytes:
         """A reply's first byte; waits while the worker makes progress in a long command."""
         while True:
