@@ -120,6 +120,9 @@ def test_stopped_members_are_saved_and_go_on(tmp_path: Path) -> None:
     again = population(tmp_path / "p", "dqn", [], 2, resume=True, steps=4096)
     again.run()
     assert [(state.ended, state.steps) for state in again.states] == [("steps", 4096)] * 2
+    ended = population(tmp_path / "p", "dqn", [], 2, resume=True, steps=4096)
+    ended.run()  # nothing is left to do, and the table still tells what they are
+    assert [(s.steps, s.mean) for s in ended.states] == [(s.steps, s.mean) for s in again.states]
     whole = population(tmp_path / "whole", "dqn", [], 2, steps=4096)
     whole.run()
     for state in whole.states:  # as many members all the time: also the same bits

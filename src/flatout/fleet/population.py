@@ -77,6 +77,13 @@ class State(Display):
             self.mean = sum(progress.returns) / len(progress.returns)
             self.curve.append((progress.steps, self.mean))
 
+    def sum_up(self, summary: dict[str, Any]) -> None:
+        """Take over what a run ended with: one that had ended before a resume writes no row."""
+        self.summary, self.ended = summary, str(summary.get("ended", "signal"))
+        self.steps = summary.get("steps", self.steps)
+        self.mean = summary.get("return_mean_100", self.mean)
+        self.wall_s = summary.get("wall_s", self.wall_s)
+
 
 class Population:
     """Trains members, each with a run folder of its own.
@@ -199,7 +206,6 @@ class Population:
                     interrupts=Following(self._interrupts, programs.together is not None),
                     programs=programs, started=time.perf_counter_ns(),
                 )  # fmt: skip
-                state.summary = trainer.run()
-                state.ended = str(state.summary.get("ended", "signal"))
+                state.sum_up(trainer.run())
         except FlatoutError as error:
             state.error, state.ended = str(error), "failed"
