@@ -223,7 +223,9 @@ class FusedSchedule(Schedule):
         except IndexError:
             room = self.loop.empty()
         begin = time.perf_counter()
-        carry, room = self._program(before, room, np.int32(count), *self.loop.keys)
+        # A member's first chunk may be looked at: one of several has no program of its own before.
+        program = self._program or self._programs.get("fused", self.loop.compiled)
+        carry, room = program(before, room, np.int32(count), *self.loop.keys)
         jax.block_until_ready(room)
         return Made(carry, room, time.perf_counter() - begin)
 
