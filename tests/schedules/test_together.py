@@ -16,7 +16,7 @@ from flatout.fleet.population import Population
 from flatout.run.interrupts import Interrupts
 from flatout.schedules import fused, together
 from tests.conftest import last_saved
-from tests.schedules.test_fused import settings
+from tests.schedules.test_fused import chunks_of, settings
 
 ROWS = 256
 
@@ -122,6 +122,15 @@ def test_no_chunk_and_no_member_has_a_program_of_its_own(
     assert {state.ended for state in made.states} == {"steps"}
     assert len(lengths) > 2
     assert names.count("jit_made") == 1
+
+
+@pytest.mark.parametrize("length", [1, 4])
+def test_members_whose_iterations_differ_end_within_chunks(
+    length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks_of(monkeypatch, length)
+    made = trained(tmp_path, "genetic", [], 2, steps=2000)
+    assert [(state.ended, state.error) for state in made.states] == [("steps", "")] * 2
 
 
 def test_part_takes_one_member_out() -> None:

@@ -98,7 +98,7 @@ class Learner:
         return first
 
     def _compile(self, device_state: Any, inputs: Any) -> Any:
-        signature = _signature((device_state, inputs))
+        shapes = signature((device_state, inputs))
 
         def make() -> Any:
             program = self.mesh.program(
@@ -109,9 +109,9 @@ class Learner:
                 lowered = program.lower(self._leaf_shapes, device_state, inputs, self.key, self.hp)
                 return backend.compiled(lowered, self.device)
 
-        if signature not in self._programs:
-            self._programs[signature] = self._shared.get(("learn", signature), make)
-        return self._programs[signature]
+        if shapes not in self._programs:
+            self._programs[shapes] = self._shared.get(("learn", shapes), make)
+        return self._programs[shapes]
 
     def start(self) -> None:
         """Draw the initial state."""
@@ -164,7 +164,7 @@ class Learner:
         """What makes the updates of a dispatch with such inputs."""
         if (learns := self.learns) is not None:
             return lambda *arguments: learns(self, arguments)
-        program = self._programs.get(_signature((self._device_state, inputs)))
+        program = self._programs.get(signature((self._device_state, inputs)))
         if program is None:
             with self.spans.span("compile"):
                 program = self._compile(shapes_of(self._device_state), shapes_of(inputs))
@@ -268,5 +268,6 @@ def _not_finite(state: Any) -> list[str]:
     ]  # fmt: skip
 
 
-def _signature(tree: Any) -> tuple[Any, ...]:
+def signature(tree: Any) -> tuple[Any, ...]:
+    """The shapes of arrays, by which compiled programs are found."""
     return tuple(leaf.shape for leaf in jax.tree.leaves(tree))

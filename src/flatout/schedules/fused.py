@@ -135,7 +135,7 @@ class FusedSchedule(Schedule):
         with self._discardable(), self._spans.span("fused"):
             if self._together is not None:
                 begin = time.perf_counter()
-                after, told, count = self._together.run(
+                before, after, told, count = self._together.run(
                     self._programs.member, self.loop, before, count
                 )
                 took = time.perf_counter() - begin
@@ -223,9 +223,7 @@ class FusedSchedule(Schedule):
         except IndexError:
             room = self.loop.empty()
         begin = time.perf_counter()
-        # A member's first chunk may be looked at: one of several has no program of its own before.
-        program = self._program or self._programs.get("fused", self.loop.compiled)
-        carry, room = program(before, room, np.int32(count), *self.loop.keys)
+        carry, room = self._program(before, room, np.int32(count), *self.loop.keys)
         jax.block_until_ready(room)
         return Made(carry, room, time.perf_counter() - begin)
 

@@ -20,7 +20,8 @@ from flatout.algorithms.base import shapes_of
 from flatout.config.placement import Placement
 from flatout.errors import Interrupt
 from flatout.hardware.backend import compiled, product_precision
-from flatout.learner.learner import Learner
+from flatout.learner.learner import Learner, signature
+from flatout.learner.policy import Policy
 from flatout.samplers.central import CentralSampler
 from flatout.samplers.env_group import Call, Chosen, Turn
 from flatout.schedules.meeting import Meeting
@@ -100,7 +101,7 @@ class Mapped(Meeting):
             answers = self._collected({m: request.sampler for m, request in collect.items()})
         alike: dict[Any, dict[int, Learn]] = {}
         for member, request in learn.items():
-            alike.setdefault(_shapes(request.arguments), {})[member] = request
+            alike.setdefault(signature(request.arguments), {})[member] = request
         for requests in alike.values():
             answers |= self._learned(requests)
         return answers
@@ -163,13 +164,9 @@ class Mapped(Meeting):
             self._stacked((place, "params"), params), obs,
             self._stacked((place, "noise"), noise), np.array(offsets, np.int32),
         )  # fmt: skip
-        key = "act", _shapes(arguments)
+        key = "act", signature(arguments)
         if key not in self._programs:
-            on = jax.sharding.SingleDeviceSharding(policy.device)
-            with product_precision(policy.device, policy.precision):
-                program = jax.jit(jax.vmap(policy.explore), in_shardings=on, out_shardings=on)
-                lowered = program.lower(*shapes_of(arguments))
-                self._programs[key] = compiled(lowered, policy.device)
+            self._programs[key] = _compiled(jax.vmap(policy.explore), policy, arguments)
         return self._programs[key](*arguments)
 
     def _stacked(self, name: Any, each: tuple[Any, ...]) -> Any:
@@ -187,23 +184,26 @@ class Mapped(Meeting):
         spans = [request.learner.spans for request in requests.values()]
         learner = next(iter(requests.values())).learner
         given = _filled([request.arguments for request in requests.values()], self._size)
-        key = "learn", _shapes(given)
-        if key not in self._programs:
-            with self._compiling(self._size), _divided("compile", spans):
-                self._programs[key] = self._compiled(learner, given)
-        with _divided("learn", spans):
-            found = jax.block_until_ready(self._programs[key](*given))
-        return dict(zip(requests, found, strict=False))
+        key = "learn", signature(given)
 
-    def _compiled(self, learner: Learner, given: Sequence[Any]) -> Any:
         def learn(*each: Any) -> list[Any]:
             found = jax.vmap(learner.learn)(*_side_by_side(each))
             return [jax.tree.map(lambda leaf: leaf[i], found) for i in range(len(each))]  # noqa: B023
 
-        on = jax.sharding.SingleDeviceSharding(learner.device)
-        with product_precision(learner.device, learner.precision):
-            program = jax.jit(learn, in_shardings=on, out_shardings=on)
-            return compiled(program.lower(*map(shapes_of, given)), learner.device)
+        if key not in self._programs:
+            with self._compiling(self._size), _divided("compile", spans):
+                self._programs[key] = _compiled(learn, learner, given)
+        with _divided("learn", spans):
+            found = jax.block_until_ready(self._programs[key](*given))
+        return dict(zip(requests, found, strict=False))
+
+
+def _compiled(function: Callable[..., Any], where: Policy | Learner, given: Sequence[Any]) -> Any:
+    """Compile a function of such arguments for the device, and with the precision, of another."""
+    on = jax.sharding.SingleDeviceSharding(where.device)
+    with product_precision(where.device, where.precision):
+        program = jax.jit(function, in_shardings=on, out_shardings=on)
+        return compiled(program.lower(*map(shapes_of, given)), where.device)
 
 
 @jax.jit
@@ -214,10 +214,6 @@ def _side_by_side(each: tuple[Any, ...]) -> Any:
 def _filled(each: Sequence[Any], size: int) -> list[Any]:
     """As many as a program takes; the first in the place of those that have ended."""
     return [*each, *[each[0]] * (size - len(each))]
-
-
-def _shapes(tree: Any) -> tuple[Any, ...]:
-    return tuple(np.shape(leaf) for leaf in jax.tree.leaves(tree))
 
 
 @contextmanager

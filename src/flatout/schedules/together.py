@@ -128,7 +128,8 @@ class Together(Meeting):
                 self._slots = {places[name]: slot for name, slot in saved.slots.items()}
 
     def run(self, member: int, loop: Loop, carry: Any, count: int) -> Any:
-        """One member's `carry` after a chunk, what it told, and its iterations, at most `count`.
+        """One member's `Part` before a chunk and after, what it told, and its iterations, at most
+        `count`. That before may be made `again`, which a carry of its own could not.
 
         Waits until all others have asked, too.
         """
@@ -198,14 +199,16 @@ class Together(Meeting):
             if self.group is None:
                 self._place(asked)
             self._gather(asked, axes)
-        whole, told = self._called(loop, self._whole, self._keys, count)
+        before = self._whole
+        whole, told = self._called(loop, before, self._keys, count)
         told = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], told)
         self._whole = whole
         answers: dict[int, Any] = {}
         for member in asked:
             slot = self._slots[member]
             mine = jax.tree.map(lambda leaf: leaf[slot], told)  # noqa: B023
-            answers[member] = Part(whole, self._keys, slot, axes), mine, count
+            parts = (Part(one, self._keys, slot, axes) for one in (before, whole))
+            answers[member] = *parts, mine, count
         return answers
 
     def _gather(self, asked: dict[int, Request], axes: Any) -> None:
