@@ -155,6 +155,9 @@ class Probe:
         self.timer.end()
         self.before_fork()
         self.done = True
+        if self.window is not None:  # nothing is counted after the end
+            self.window.closed = True
+            self.write_window()
         self.line({"k": "end", "t": time.monotonic()})
         self.flush()
 
