@@ -100,7 +100,7 @@ def test_members_are_divided_into_groups_that_fit(
 ) -> None:
     wide = configs(7, "--hidden", 512, 512)
     _, each = build.foreseen(wide[0])
-    need = sum(each.by_device(build.foreseen(wide[0])[0]).values())
+    need = sum(each.by_device(build.foreseen(wide[0])[0][0]).values())
     limited(monkeypatch, 3.4 * need / strategy.FULL, cores=16)
     chosen = strategy.choose(wide, asked, Programs())
     assert chosen.size == 3

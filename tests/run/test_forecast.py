@@ -66,7 +66,7 @@ def test_only_what_changes_the_program_has_another_time() -> None:
     def key(*more: str) -> str:
         config, _ = train_config([*map(str, SMALL), *more])
         config = with_run(config, run_dir=None)
-        return shape_key(config, inventory(), foreseen(config)[0])
+        return shape_key(config, inventory(), foreseen(config)[0][0])
 
     assert key() == key("--gamma", "0.9", "--seed", "4", "--steps", "99")
     assert (

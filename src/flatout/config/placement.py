@@ -160,11 +160,17 @@ def _fused(placement: Placement, given: Mapping[str, str]) -> Placement:
 
 
 def on_device(placement: Placement) -> Placement:
-    """The same devices, with environments, acting and learning in one program."""
+    """The same learning devices, with environments, acting and learning in one program."""
     return replace(
-        placement, learn=placement.act, sampler="device", schedule="fused", replay="device",
+        placement, act=placement.learn, sampler="device", schedule="fused", replay="device",
         workers=None, groups=None, inference="central", lag=0,
     )  # fmt: skip
+
+
+def moved(placement: Placement, device: DeviceName) -> Placement:
+    """The placement with one learning device, which acts, too, where the first one did."""
+    acts = placement.act in (placement.learn, placement.learn[:1])
+    return replace(placement, learn=(device,), act=(device,) if acts else placement.act)
 
 
 def _value(key: str, text: str) -> Any:

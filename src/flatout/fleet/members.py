@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from flatout.config.hyper import Hyper, OwnConfig
+from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig
-from flatout.config.settings import changeable, resolve
+from flatout.config.settings import changeable, resolve, with_run
 from flatout.config.values import hints
 from flatout.errors import CheckpointError, UsageError, nearest, writing
+from flatout.run.auto import with_placement
 from flatout.storage import nofollow, signing
 from flatout.storage.checkpoint import FORMAT
 from flatout.storage.run_folder import MOST_CONFIG, POPULATION, load_config
@@ -38,11 +40,13 @@ class Strategy:
 
     Attributes:
         name: one of `NAMES`.
-        size: members at a time, in one program or side by side.
+        size: members at a time: in one program, which each device has, or side by side.
         why: in words.
         key: what the members' programs are known by on this machine (`shape_key`).
         host: environments step on the host: together, members share calls and keep checkpoints of
             their own.
+        placements: where members are, on the first device, the second, and so on in turn; empty
+            where all are where the settings say.
     """
 
     name: str
@@ -50,6 +54,7 @@ class Strategy:
     why: str = ""
     key: str = ""
     host: bool = False
+    placements: tuple[Placement, ...] = ()
 
     def words(self, count: int) -> str:
         """What happens to so many members, and why, in a line."""
@@ -58,6 +63,9 @@ class Strategy:
             how = f"{all_} in one {'acting call and one update' if self.host else 'program'}"
         else:
             how = "one after another" if self.size == 1 else f"{all_}, each as a run of its own"
+        if self.placements:
+            each = "each of " if self.name == TOGETHER else ""
+            how += f" on {each}{', '.join(str(one.learn[0]) for one in self.placements)}"
         return f"{count} members, {how} (--strategy {self.name}): {self.why}"
 
 
@@ -67,6 +75,11 @@ class Member:
 
     name: str
     config: TrainConfig
+
+
+def placed(config: TrainConfig, placement: Placement) -> TrainConfig:
+    """A member's settings where it is to be, as those of an ordinary run."""
+    return with_run(with_placement(config, placement), devices=None)
 
 
 def members(

@@ -17,7 +17,7 @@ from typing import Any
 
 from flatout.config.hyper import OwnConfig
 from flatout.errors import CheckpointError, FlatoutError
-from flatout.fleet.members import SPREAD, Member, Strategy
+from flatout.fleet.members import SPREAD, Member, Strategy, placed
 from flatout.learner.programs import Programs
 from flatout.run.forecast import compiling
 from flatout.run.interrupts import Interrupts
@@ -88,6 +88,9 @@ class State(Display):
 class Population:
     """Trains members, each with a run folder of its own.
 
+    On several devices, members that train as runs of their own are on one after the other in turn;
+    of groups, each device trains one at a time.
+
     Args:
         members: of one configuration's shape.
         strategy: how they share the machine.
@@ -107,6 +110,10 @@ class Population:
         self._strategy, self._resume = strategy, resume
         self._interrupts = interrupts
         self._programs = programs or Programs(several=True)
+        self._on = max(len(strategy.placements), 1)
+        self._shared = {0: self._programs}
+        for place in range(1, self._on):
+            self._shared[place] = Programs(several=True, announce=self._programs.announce)
 
     def run(self, show: Callable[[], None] = lambda: None) -> None:
         """Train all; a member that fails ends by itself, the others go on.
@@ -114,19 +121,32 @@ class Population:
         Args:
             show: called several times a second.
         """
-        size, host = self._strategy.size, self._strategy.host
-        if self._strategy.name == SPREAD:
-            self._side_by_side(dict(enumerate(self.states)), None, show)
-            return
-        compiled: dict[Any, Any] = {}
-        for first in range(0, len(self.states), size):
+        spread = self._strategy.name == SPREAD
+        with ThreadPoolExecutor(self._strategy.size if spread else self._on) as threads:
+            if spread:
+                jobs = [
+                    threads.submit(self._member, number, state, number % self._on, None)
+                    for number, state in enumerate(self.states)
+                ]
+            else:
+                jobs = [threads.submit(self._groups, place) for place in range(self._on)]
+            while not all(job.done() for job in jobs):
+                time.sleep(LOOK_S)
+                show()
+        for job in jobs:
+            job.result()
+
+    def _groups(self, place: int) -> None:
+        """Train the groups of one device, one after another."""
+        size, host, compiled = self._strategy.size, self._strategy.host, dict[Any, Any]()
+        for first in range(place * size, len(self.states), self._on * size):
             states = dict(enumerate(self.states[first : first + size]))
             with ExitStack() as stack:
                 group, alone = self._group(states, first // size, stack)
                 for some, kept in ((states, group), *(({0: state}, None) for state in alone)):
                     shared = (len(some), compiled, self._compiling, self._signum)
                     together = Mapped(*shared) if host else Together(*shared, kept)
-                    self._side_by_side(some, together, show)
+                    self._at_once(some, place, together)
 
     def _group(
         self, states: dict[int, State], number: int, stack: ExitStack
@@ -160,16 +180,9 @@ class Population:
                 del states[place]
         return Group(names, joint, saved, len(self.states) <= KEPT_APART), alone
 
-    def _side_by_side(
-        self, states: dict[int, State], together: Together | Mapped | None,
-        show: Callable[[], None],
-    ) -> None:  # fmt: skip
-        count = self._strategy.size if together is None else len(states)
-        with ThreadPoolExecutor(max(count, 1), "member") as threads:
-            jobs = [threads.submit(self._member, i, s, together) for i, s in states.items()]
-            while not all(job.done() for job in jobs):
-                time.sleep(LOOK_S)
-                show()
+    def _at_once(self, states: dict[int, State], place: int, together: Together | Mapped) -> None:
+        with ThreadPoolExecutor(max(len(states), 1), "member") as threads:
+            jobs = [threads.submit(self._member, i, s, place, together) for i, s in states.items()]
         for job in jobs:
             job.result()
 
@@ -182,27 +195,33 @@ class Population:
     def _signum(self) -> int | None:
         return self._interrupts.signum
 
-    def _member(self, number: int, state: State, together: Together | Mapped | None) -> None:
+    def _member(
+        self, number: int, state: State, place: int, together: Together | Mapped | None
+    ) -> None:
+        """Train a member on the device of this number."""
         try:
             if self._interrupts.signum is not None:
                 state.ended = "signal"
                 return
-            programs = self._programs
+            programs = self._shared[place]
             if together is not None:
                 programs = Programs(together, number, several=True)
-            self._train(state, programs)
+            self._train(state, place, programs)
         finally:
             if together is not None:
                 lost = not state.error and not state.summary
                 together.leave(number, state.error, lost)
 
-    def _train(self, state: State, programs: Programs) -> None:
-        path = Path(str(state.member.config.run.run_dir))
+    def _train(self, state: State, place: int, programs: Programs) -> None:
+        config = state.member.config
+        if self._strategy.placements:
+            config = placed(config, self._strategy.placements[place])
+        path = Path(str(config.run.run_dir))
         try:
             resume = self._resume and (path / "config.json").exists()
             with closing(RunFolder(path, resume)) as folder:
                 trainer = Trainer(
-                    state.member.config, folder=folder, resume=resume, display=state,
+                    config, folder=folder, resume=resume, display=state,
                     interrupts=Following(self._interrupts, programs.together is not None),
                     programs=programs, started=time.perf_counter_ns(),
                 )  # fmt: skip

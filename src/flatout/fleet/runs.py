@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -212,6 +213,8 @@ def alike(
         if key not in names:
             raise UsageError(f"these runs have no setting {key!r}.{nearest(key, names)}")
     telling = group or [key for key in names if key not in aside]
+    if not group:  # the members of a population may be on several like devices
+        every = [settings | {"placement": _kinds(settings)} for settings in map(dict, every)]
     first = every[0] if every else {}
     differing = [key for key in telling if any(s.get(key) != first.get(key) for s in every)]
     groups: dict[str, list[int]] = {}
@@ -222,6 +225,11 @@ def alike(
         (", ".join(f"{key}={every[places[0]].get(key)}" for key in group or differing), places)
         for places in groups.values()
     ]
+
+
+def _kinds(settings: Mapping[str, Any]) -> str:
+    """The placement without the devices' numbers."""
+    return re.sub(r"([cg]pu):\d+", r"\1", str(settings.get("placement")))
 
 
 def _same(value: Any, wanted: str) -> bool:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
-from flatout.config.placement import Placement
+from flatout.config.placement import Placement, parse
 from flatout.config.schema import TrainConfig
 from flatout.errors import FlatoutError, UsageError
-from flatout.fleet.members import NAMES, SPREAD, TOGETHER, Strategy
+from flatout.fleet.members import NAMES, SPREAD, TOGETHER, Strategy, placed
+from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware, inventory
 from flatout.learner.memory import CUDA_CONTEXT_MB, Expectation, available_mb
 from flatout.learner.programs import Programs
@@ -57,11 +58,13 @@ def choose(
         raise UsageError(f"--resume keeps --strategy {before.name}: {asked} has other bits.")
     config, count, hardware = configs[0], len(configs), inventory()
     try:
-        placement, expected = foreseen(config)
+        placements, expected = foreseen(config)
     except UsageError:
         raise
     except FlatoutError as error:
         raise FlatoutError(f"not even one member of this population fits: {error}") from error
+    placements = placements[:count]
+    placement = placements[0]
     host = placement.schedule != "fused"
     needs = refusal(placement, config.run.shards) if host else ""
     if asked == TOGETHER and needs:
@@ -70,39 +73,49 @@ def choose(
             f"schedule=fused), or for environments on the host {needs}; these members' placement "
             f"is '{placement}'."
         )
-    fit, memory = _fitting(placement, expected, hardware)
-    fit, key = min(fit, count), shape_key(config, hardware, placement)
+    fit, memory = _fitting(placements, expected, hardware)
+    on, key = len(placements), shape_key(config, hardware, placement)
+    groups = on * -(-count // (on * (fit // on)))
+    fit = min(fit, count)
+    several = placements if on > 1 else ()
+    if several:
+        key = f"{key} on {on}"
+        configs = [placed(one, placements[i % on]) for i, one in enumerate(configs)]
     if before is not None:
         name, why = before.name, "as it began"
     elif asked == "auto":
-        name, why = _automatic(configs, placement, hardware, fit, key, programs, needs)
+        name, why = _automatic(configs, placements, hardware, fit, key, programs, needs)
     else:
         name, why = asked, "as asked"
     size = min(fit, hardware.cores)
     if name == TOGETHER:
-        groups = -(-count // fit)
         size = -(-count // groups) if before is None else before.size
-    return Strategy(name, size, f"{why}; {memory}", key, host)
+    return Strategy(name, size, f"{why}; {memory}", key, host, several)
 
 
-def _fitting(placement: Placement, expected: Expectation, hardware: Hardware) -> tuple[int, str]:
-    """How many members fit at the same time, at least one, and the memory in words."""
+def _fitting(
+    placements: Sequence[Placement], expected: Expectation, hardware: Hardware
+) -> tuple[int, str]:
+    """How many members fit at the same time, at least one on each device, and the memory in
+    words."""
     fits: list[tuple[int, str]] = []
-    for device, each in expected.by_device(placement).items():
-        free, capped = available_mb(device, placement, hardware)
-        if device.kind == "gpu":  # all share one context
-            free, each = free - CUDA_CONTEXT_MB, each - CUDA_CONTEXT_MB
-        words = f"about {each:,.1f} MiB each of {free:,.0f} MiB on {device}{capped}"
-        fits.append((max(int(FULL * free / max(each, 1e-3)), 1), words))
+    for placement in placements:
+        for device, each in expected.by_device(placement).items():
+            free, capped = available_mb(device, placement, hardware)
+            on = 1  # all devices of a CPU share the host's memory
+            if device.kind == "gpu":  # all on it share one context
+                free, each, on = free - CUDA_CONTEXT_MB, each - CUDA_CONTEXT_MB, len(placements)
+            words = f"about {each:,.1f} MiB each of {free:,.0f} MiB on {device}{capped}"
+            fits.append((max(on * int(FULL * free / max(each, 1e-3)), len(placements)), words))
     return min(fits)
 
 
 def _automatic(
-    configs: Sequence[TrainConfig], placement: Placement, hardware: Hardware, fit: int,
+    configs: Sequence[TrainConfig], placements: Sequence[Placement], hardware: Hardware, fit: int,
     key: str, programs: Programs, needs: str,
 ) -> tuple[str, str]:  # fmt: skip
     """The faster strategy and why, measured where that is worth its time."""
-    config, count = configs[0], len(configs)
+    config, count, placement = configs[0], len(configs), placements[0]
     rule = TOGETHER if placement.learn[0].kind == "gpu" else SPREAD
     if needs:
         return SPREAD, f"calls for all members need {needs}"
@@ -110,7 +123,7 @@ def _automatic(
         return SPREAD, "one at a time"
     announce: Callable[[str], None] = programs.announce or (lambda _: None)
     what = "one program" if placement.schedule == "fused" else "one acting call and one update"
-    side, few = min(hardware.cores, fit), min(fit, FEW)
+    side, few = min(hardware.cores, fit), min(fit, FEW * len(placements))
     apart_key, together_key = f"{key} spread {side}", f"{key} together {few}"
     known = {} if config.run.remeasure else numbers()
     apart = known.get(apart_key, 0.0)
@@ -142,14 +155,21 @@ def speed(
     Raises:
         FlatoutError: a member failed.
     """
-    joint = None
+    where = [config.run.placement for config in configs]  # programs are of one device
+    shared = {text: Programs(several=True) for text in where}
+    if programs is not None:
+        shared[where[0]] = programs
+    if len(shared) > 1:  # before JAX opens the first one's device alone
+        backend.start(Placement(learn=tuple(parse(text).learn[0] for text in shared)))
+    joints: dict[str, Mapped | Together] = {}
     if together:
-        host = foreseen(configs[0])[0].schedule != "fused"
-        joint = (Mapped if host else Together)(len(configs))
-    programs = programs or Programs(several=True)
+        kind = Together if foreseen(configs[0])[0][0].schedule == "fused" else Mapped
+        joints = {text: kind(where.count(text)) for text in where}
 
     def one(number: int) -> float:
-        own = programs if joint is None else Programs(joint, number, several=True)
+        own, joint = shared[where[number]], joints.get(where[number])
+        if joint is not None:
+            own = Programs(joint, number, several=True)
         try:
             with closing(assemble(configs[number], Spans(), programs=own)) as made:
                 made.schedule.start()

@@ -63,7 +63,7 @@ def _candidates(stages: Stages, base: Placement, allowed: Allowed) -> Iterator[P
                                       **collecting)  # fmt: skip
                     yield with_workers(changed, stages.envs, stages.cores)
     for place in stages.rollout:
-        there = on_device(replace(base, act=parse(f"act={place}").act))
+        there = on_device(replace(base, learn=parse(f"act={place}").learn))
         if place in stages.inside:
             yield there
         for key in stages.learn if place in stages.apart else ():

@@ -8,7 +8,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flatout.config.placement import Placement, on_device, parse, refuse_shards, refuse_unavailable
+from flatout.config.placement import (
+    Placement,
+    moved,
+    on_device,
+    refuse_shards,
+    refuse_unavailable,
+)
 from flatout.config.schema import TrainConfig
 from flatout.config.workers import with_workers
 from flatout.envs.device.make import has_twin
@@ -20,7 +26,7 @@ from flatout.learner.programs import Programs
 from flatout.planning.predict import Prediction
 from flatout.run.auto import Planner, plannable, recall, with_placement
 from flatout.run.components import Components, Job, compile_all
-from flatout.run.opening import backends, open_environment
+from flatout.run.opening import backends, member_devices, open_environment
 from flatout.spans import Spans
 from flatout.types import NAMED, UserCode
 
@@ -100,9 +106,10 @@ def assemble(
         raise
 
 
-def foreseen(config: TrainConfig) -> tuple[Placement, Expectation]:
-    """Where a run's components would be and the memory that they would take, as far as that is
-    known before anything is compiled.
+def foreseen(config: TrainConfig) -> tuple[tuple[Placement, ...], Expectation]:
+    """Where the components of a population's members would be, one placement for each device that
+    members share, and the memory that one would take, as far as that is known before anything is
+    compiled.
 
     Raises:
         UsageError, FlatoutError: as of `assemble`.
@@ -110,16 +117,21 @@ def foreseen(config: TrainConfig) -> tuple[Placement, Expectation]:
     from flatout.run.factory import Factory
 
     backend.show_virtual_devices(config.run.virtual_devices)
-    hardware, task = inventory(), open_environment(config, NAMED)
+    hardware, task = inventory(), open_environment(config, members=True)
     with closing(task):
         env = _device_env(config, task)
-        placement, notes = _placed(config, hardware, task.obs_spec.is_image, env)
+        resolved, _ = _resolved(config, hardware, task.obs_spec.is_image, env)
+        devices = member_devices(config, resolved, hardware)
+        backend.start(replace(resolved, learn=devices or resolved.learn))  # all of them at once
+        first = moved(resolved, devices[0]) if devices else resolved
+        placement, notes = _checked(config, hardware, first)
         job = Job(
             config, placement, hardware, notes, Spans(), nullcontext, lambda _: None, env=env
         )  # fmt: skip
         factory = Factory(job, task)
         factory.learner()
-        return placement, factory.expectation
+        others = (moved(placement, device) for device in devices[1:])
+        return (placement, *others), factory.expectation
 
 
 def _device_env(config: TrainConfig, task: Task) -> DeviceEnv | None:
@@ -146,20 +158,36 @@ def _placed(
     config: TrainConfig, hardware: Hardware, images: bool, env: DeviceEnv | None
 ) -> tuple[Placement, list[str]]:
     """Where everything will be, JAX started there, and sentences for the user."""
+    resolved, notes = _resolved(config, hardware, images, env)
+    placement, more = _checked(config, hardware, resolved)
+    return placement, notes + more
+
+
+def _resolved(
+    config: TrainConfig, hardware: Hardware, images: bool, env: DeviceEnv | None
+) -> tuple[Placement, list[str]]:
+    """What the settings mean on this machine, and sentences for the user."""
+    text = config.run.placement
+    if env is not None and text.strip() == "auto" and hardware.usable_gpus:
+        text = "gpu"
     placement, notes = resolve_placement(
-        config.run.placement, hardware, images=images, soft=config.run.soft_placement,
-        devices=config.run.devices,
-    )  # fmt: skip
-    refuse_unavailable(placement)
-    refuse_shards(placement, config.run.shards)
+        text, hardware, images=images, soft=config.run.soft_placement, devices=config.run.devices
+    )
     if env is not None and placement.sampler != "device":
-        if config.run.placement.strip() == "auto" and hardware.usable_gpus:
-            placement = parse("gpu")
-        placement = on_device(placement)
-        name = config.env.env
+        placement, name = on_device(placement), config.env.env
         automatic = config.env.env_backend == "auto" and has_twin(name, config.env.env_kwargs)
         twin = f" ({name} has a proven twin)" if automatic else ""
         notes.append(f"environments on the device{twin}: {placement}")
+    return placement, notes
+
+
+def _checked(
+    config: TrainConfig, hardware: Hardware, placement: Placement
+) -> tuple[Placement, list[str]]:
+    """The placement with its workers, JAX started there, and sentences for the user."""
+    refuse_unavailable(placement)
+    refuse_shards(placement, config.run.shards)
+    notes: list[str] = []
     if config.hyper.only_serial and placement.schedule == "overlapped":
         raise UsageError(f"{config.algorithm} needs schedule=serial: {config.hyper.only_serial}.")
     placement = with_workers(placement, config.env.envs, hardware.cores)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from flatout.config.placement import DeviceName, Placement
 from flatout.config.schema import TrainConfig
 from flatout.envs.device.make import in_library
 from flatout.envs.task import Task, open_task
 from flatout.hardware import backend
-from flatout.hardware.inventory import inventory, resolve_placement
+from flatout.hardware.inventory import Hardware, inventory, resolve_placement
 from flatout.types import NAMED, UserCode
 
 
@@ -26,20 +29,46 @@ def backends(config: TrainConfig, task: Task) -> tuple[bool, bool]:
     return not device, device
 
 
-def open_environment(config: TrainConfig, code: UserCode = NAMED) -> Task:
+def member_devices(
+    config: TrainConfig, placement: Placement, hardware: Hardware
+) -> tuple[DeviceName, ...]:
+    """The learning devices that members of a population share, each one's on a single device;
+    empty where each has all that its placement names.
+
+    Those that the user names, where a member has one shard; else, where nobody has named any, all
+    GPUs like the one that the rule takes.
+
+    Args:
+        placement: what the settings mean here.
+    """
+    first, *others = placement.learn
+    if others:
+        return placement.learn if config.run.shards == 1 else ()
+    if config.run.placement.strip() != "auto" or config.run.devices is not None:
+        return ()
+    names = {DeviceName("gpu", gpu.index): gpu.name for gpu in hardware.usable_gpus}
+    alike = tuple(device for device, name in names.items() if name == names.get(first))
+    return alike if len(alike) > 1 else ()
+
+
+def open_environment(config: TrainConfig, code: UserCode = NAMED, members: bool = False) -> Task:
     """`open_task` with a run's settings.
 
     gymnax and the like make arrays when they are imported, which opens JAX's devices: the
     placement's are named before. With placement auto that is a GPU, if there is one, because
     nothing is known of the observations yet.
 
+    Args:
+        members: it is a population's, whose members share several devices (`member_devices`).
+
     Raises:
         UsageError: as `open_task`, or a device of the placement is missing.
     """
     if code.env is None and in_library(config.env.env):
-        run = config.run
+        run, hardware = config.run, inventory()
         placement, _ = resolve_placement(
-            run.placement, inventory(), images=True, soft=True, devices=run.devices
+            run.placement, hardware, images=True, soft=True, devices=run.devices
         )
-        backend.start(placement)
+        devices = member_devices(config, placement, hardware) if members else ()
+        backend.start(replace(placement, learn=devices or placement.learn))
     return open_task(config.env, code.env)

@@ -168,7 +168,7 @@ class Probe:
         whys: list[str] = []
         for place in dict.fromkeys(key.split(" ")[0] for key in self._learning_keys()):
             try:
-                fused = on_device(replace(self._base, act=parse(f"act={place}").act))
+                fused = on_device(replace(self._base, learn=parse(f"act={place}").learn))
                 stages = self._device.measured(stages, fused, each)
             except (FlatoutError, jax.errors.JaxRuntimeError) as error:
                 whys.append(f"environments on {place} {LEFT_OUT}: {one_line(error)}")
