@@ -107,7 +107,13 @@ def _train(argv: list[str]) -> int:
     from flatout.output import leave, say, trouble
     from flatout.run.interrupts import Interrupts
     from flatout.run.progress import Display
-    from flatout.storage.run_folder import POPULATION, RunFolder, default_folder, load_config
+    from flatout.storage.run_folder import (
+        POPULATION,
+        RunFolder,
+        default_folder,
+        load_config,
+        new_folder,
+    )
 
     path = Path(config.run.run_dir) if config.run.run_dir else default_folder(config)
     with Interrupts(leave) as interrupts:  # from here on a signal is never lost
@@ -124,7 +130,9 @@ def _train(argv: list[str]) -> int:
             typed = {word[2:].partition("=")[0].replace("-", "_") for word in argv}
             before = load_config(Path(source), None)  # its code is refused or not already
             config, start = begun_from(Path(source), before, config, typed)
-        folder = RunFolder(path, resume, report=True)
+        named = config.run.run_dir is not None
+        folder = RunFolder(path, resume, report=True) if named else new_folder(config)
+        path = folder.path
         console = Console(stderr=config.run.json)
         display = Display()
         if not config.run.quiet:

@@ -38,6 +38,10 @@ KEPT = ("config.json", "metrics.jsonl")
 """Files that a save does not write again."""
 
 
+MOST_AT_ONCE = 100
+"""Runs that begin at the same moment, by whose names a new one looks for another."""
+
+
 class RunFolder:
     """One run's folder, locked while the run lives.
 
@@ -182,6 +186,22 @@ def default_folder(config: TrainConfig) -> Path:
     while path.exists():
         path, number = base.with_name(f"{base.name}-{number}"), number + 1
     return path
+
+
+def new_folder(config: TrainConfig) -> RunFolder:
+    """A run folder of the default name, which no other process takes in the same second.
+
+    Raises:
+        FlatoutError: as of `RunFolder`.
+    """
+    for _ in range(MOST_AT_ONCE):
+        path = default_folder(config)
+        try:
+            return RunFolder(path, report=True)
+        except FlatoutError:
+            if not (path / ".lock").exists():  # nobody else has begun there
+                raise
+    return RunFolder(default_folder(config), report=True)
 
 
 def refuse_links(path: Path) -> None:
