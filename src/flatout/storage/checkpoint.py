@@ -12,10 +12,12 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import safetensors
 from safetensors.numpy import load as load_tensors
@@ -40,9 +42,25 @@ PREFIX = "learner"
 
 
 def named_leaves(tree: Any, prefix: str) -> dict[str, np.ndarray]:
-    """A pytree's arrays by their paths."""
+    """A pytree's arrays by their paths; typed random keys as their words."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {prefix + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+    return {prefix + jax.tree_util.keystr(path): np.asarray(_words(leaf)) for path, leaf in leaves}
+
+
+def _typed(leaf: Any) -> bool:
+    return jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
+
+
+def _words(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if _typed(leaf) else leaf
+
+
+def _as_keys(words: np.ndarray, dtype: Any) -> jax.Array:
+    """Typed random keys from their words."""
+    for impl in ("threefry2x32", "rbg", "unsafe_rbg"):
+        if jax.eval_shape(partial(jax.random.key, 0, impl=impl)).dtype == dtype:
+            return jax.random.wrap_key_data(jnp.asarray(words), impl=impl)
+    raise CheckpointError(f"random keys of the type {dtype} cannot be made here.")
 
 
 def leaf_names(shapes: Any, prefix: str) -> Any:
@@ -58,19 +76,20 @@ def rebuild(names: Any, shapes: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         CheckpointError: an array is missing, has another shape or type, or holds NaN or infinities.
     """
 
-    def pick(name: str, leaf: Any) -> np.ndarray:
+    def pick(name: str, leaf: Any) -> np.ndarray | jax.Array:
         array = arrays.get(name)
         if array is None:
             raise CheckpointError(
                 f"the array {name} is missing: it was saved by another network or version."
             )
-        if array.shape != leaf.shape or array.dtype != leaf.dtype:
+        kept = jax.eval_shape(jax.random.key_data, leaf) if _typed(leaf) else leaf
+        if array.shape != kept.shape or array.dtype != kept.dtype:
             raise CheckpointError(
                 f"the array {name} is {array.dtype}{list(array.shape)}, but this network needs "
-                f"{leaf.dtype}{list(leaf.shape)}."
+                f"{kept.dtype}{list(kept.shape)}."
             )
         refuse_nonsense(name, array)
-        return array
+        return _as_keys(array, leaf.dtype) if _typed(leaf) else array
 
     return jax.tree.map(pick, names, shapes)
 
