@@ -115,6 +115,13 @@ def test_what_fits_is_divided_among_the_devices() -> None:
     assert len(many.placements) == 4
 
 
+def test_every_device_has_a_member_however_few_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = replace(inventory(), cores=2)
+    monkeypatch.setattr(strategy, "inventory", lambda: here)
+    chosen = strategy.choose(configs(9, "--devices", 4), "spread", Programs())
+    assert chosen.size == 4
+
+
 @pytest.mark.parametrize(
     ("words", "names", "devices"),
     [

@@ -87,7 +87,7 @@ def choose(
         name, why = _automatic(configs, placements, hardware, fit, key, programs, needs)
     else:
         name, why = asked, "as asked"
-    size = min(fit, hardware.cores)
+    size = min(fit, max(hardware.cores, on))
     if name == TOGETHER:
         size = -(-count // groups) if before is None else before.size
     return Strategy(name, size, f"{why}; {memory}", key, host, several)
@@ -123,7 +123,8 @@ def _automatic(
         return SPREAD, "one at a time"
     announce: Callable[[str], None] = programs.announce or (lambda _: None)
     what = "one program" if placement.schedule == "fused" else "one acting call and one update"
-    side, few = min(hardware.cores, fit), min(fit, FEW * len(placements))
+    side = min(fit, max(hardware.cores, len(placements)))
+    few = min(fit, FEW * len(placements))
     apart_key, together_key = f"{key} spread {side}", f"{key} together {few}"
     known = {} if config.run.remeasure else numbers()
     apart = known.get(apart_key, 0.0)
