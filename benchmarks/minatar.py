@@ -29,6 +29,11 @@ DQN = (
     "--exploration-final-eps", "0.01", "--double",
 )  # fmt: skip
 
+PUBLISHED = (
+    "- Published: gymnax's table (README of 1.0.1) has a return of 28 for its own PPO agent here; "
+    "MinAtar's paper (arXiv:1903.03176) shows DQN in a plot alone."
+)
+
 
 def benchmark(args: argparse.Namespace) -> None:
     """Run the sides in turn and write the section."""
@@ -73,6 +78,7 @@ def section(args: argparse.Namespace, rows: dict[str, list[Row]]) -> str:
 
 {provenance(args, rows)}
 - PPO at PureJaxRL's settings for MinAtar, DQN with a quarter of the steps; {args.seeds} seed(s).
+{PUBLISHED}
 
 {table(["side", "seed", "steps", "mean of the last 100 returns", "s"], body)}
 """
