@@ -269,6 +269,15 @@ def test_actor_processes_say_why_they_are_waited_for(
         assert "inference=local" in found.setting[1]
 
 
+def test_a_member_that_shares_calls_waits_for_the_others() -> None:
+    given = told({"wait": 7.7, "env": 0.2, "act": 0.2, "learn": 1.0, "replay": 0.5})
+    found = first(given)
+    assert found.id == "waiting"
+    assert "--strategy spread" in found.remedy
+    assert "other members" in headline(findings(given), given)
+    assert "actor process" not in " ".join((*found.evidence, found.remedy))
+
+
 def test_waiting_for_the_learner_counts_as_learning() -> None:
     main = {"env": 1.0, "act": 1.0, WAIT_LEARNER: 8.0}
     given = told(main, placement="schedule=overlapped", learner={"learn": 9.5, "other": 0.5})

@@ -205,7 +205,17 @@ def ipc(facts: RunFacts, cost: Costs, share: float) -> Finding:
 
 
 def lockstep(facts: RunFacts, cost: Costs, share: float) -> Finding:
-    """Waiting for the slowest actor process."""
+    """Waiting for the slowest actor process, or for other members of a population."""
+    if facts.placement.sampler != "processes":
+        evidence = [
+            f"waiting for the other members of its population takes {percent(share)} of the time: "
+            "their environments step in the same thread",
+        ]
+        otherwise = (
+            "Compare with --strategy spread: each member as a run of its own, as many at a time as "
+            "there are cores; --strategy auto measures both where that is worth its time."
+        )
+        return predicted("waiting", share, evidence, otherwise, facts, [])
     evidence = [f"waiting for the slowest actor process takes {percent(share)} of the time"]
     busy = sorted(worker.busy_s for worker in facts.workers)
     if busy and facts.seconds:

@@ -60,10 +60,13 @@ def headline(ranked: tuple[Finding, ...], facts: RunFacts) -> str:
     phase = next((phase for phase, cause in CAUSE_OF.items() if cause == first.id), None)
     if phase is None or first.share != facts.phases[phase]:
         return first.evidence[0]
+    awaited = _AWAITED[phase]
+    if phase == "wait" and facts.placement.sampler != "processes":
+        awaited = "waiting for the other members of its population"
     if first.share <= idle + 0.02:
         points = f"{100 * first.share:.0f} points of it"
-        return f"learner idle {percent(idle)} of the time, {points} {_AWAITED[phase]}"
-    return f"{percent(first.share)} of the time goes into {_AWAITED[phase]}"
+        return f"learner idle {percent(idle)} of the time, {points} {awaited}"
+    return f"{percent(first.share)} of the time goes into {awaited}"
 
 
 def bottleneck(phases: dict[str, float]) -> tuple[str, float]:
