@@ -1,6 +1,8 @@
-"""Pseudo-random words as pure functions, written out: on a CPU JAX's own are loops of kernels."""
+"""Random keys, and words of them as pure functions: on a CPU JAX's own are loops of kernels."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,3 +46,13 @@ def word(key: jax.Array) -> jax.Array:
     """32 bits of a typed key of two words."""
     words = jax.random.key_data(key)
     return mix(words[0] ^ mix(words[1]))
+
+
+def is_typed_key(leaf: Any) -> bool:
+    """Whether an array, or its shape, is of typed random keys."""
+    return jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
+
+
+def raw(leaf: Any) -> Any:
+    """Typed random keys as their words, which NumPy can hold; all else as it is."""
+    return jax.random.key_data(leaf) if is_typed_key(leaf) else leaf

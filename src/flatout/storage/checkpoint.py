@@ -24,6 +24,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
 from flatout.errors import CheckpointError, DamagedError, FlatoutError, writing
+from flatout.hashes import is_typed_key, raw
 from flatout.storage import nofollow, signing
 from flatout.storage.segments import Reference, SavedRows, SegmentStore
 from flatout.types import Snapshot
@@ -44,15 +45,7 @@ PREFIX = "learner"
 def named_leaves(tree: Any, prefix: str) -> dict[str, np.ndarray]:
     """A pytree's arrays by their paths; typed random keys as their words."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {prefix + jax.tree_util.keystr(path): np.asarray(_words(leaf)) for path, leaf in leaves}
-
-
-def _typed(leaf: Any) -> bool:
-    return jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
-
-
-def _words(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if _typed(leaf) else leaf
+    return {prefix + jax.tree_util.keystr(path): np.asarray(raw(leaf)) for path, leaf in leaves}
 
 
 def _as_keys(words: np.ndarray, dtype: Any) -> jax.Array:
@@ -82,14 +75,14 @@ def rebuild(names: Any, shapes: Any, arrays: Mapping[str, np.ndarray]) -> Any:
             raise CheckpointError(
                 f"the array {name} is missing: it was saved by another network or version."
             )
-        kept = jax.eval_shape(jax.random.key_data, leaf) if _typed(leaf) else leaf
+        kept = jax.eval_shape(jax.random.key_data, leaf) if is_typed_key(leaf) else leaf
         if array.shape != kept.shape or array.dtype != kept.dtype:
             raise CheckpointError(
                 f"the array {name} is {array.dtype}{list(array.shape)}, but this network needs "
                 f"{kept.dtype}{list(kept.shape)}."
             )
         refuse_nonsense(name, array)
-        return _as_keys(array, leaf.dtype) if _typed(leaf) else array
+        return _as_keys(array, leaf.dtype) if is_typed_key(leaf) else array
 
     return jax.tree.map(pick, names, shapes)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from flatout.envs.device.base import DeviceEnv, reset_key, step_key
 from flatout.errors import UsageError, one_line
+from flatout.hashes import raw
 from flatout.types import Array, ContinuousSpec, DiscreteSpec, ObservationSpec
 
 COPIES = 16
@@ -220,14 +221,9 @@ def traced(function: Callable[..., Any], *given: Any) -> tuple[str, list[bytes]]
 def _same(one: Any, other: Any) -> bool:
     """Whether all arrays are equal to the bit."""
     return all(
-        np.asarray(_data(a)).tobytes() == np.asarray(_data(b)).tobytes()
+        np.asarray(raw(a)).tobytes() == np.asarray(raw(b)).tobytes()
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
     )
-
-
-def _data(leaf: Any) -> Any:
-    typed_key = jnp.issubdtype(getattr(leaf, "dtype", np.float32), jax.dtypes.prng_key)
-    return jax.random.key_data(leaf) if typed_key else leaf
 
 
 def _eight(leaf: Any) -> Any:

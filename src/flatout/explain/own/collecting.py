@@ -204,19 +204,24 @@ def ipc(facts: RunFacts, cost: Costs, share: float) -> Finding:
     return predicted("ipc-bound", share, evidence, otherwise, facts, tries)
 
 
+def waits_for(facts: RunFacts) -> str:
+    """Whom it is that a run waits for in lockstep."""
+    if facts.placement.sampler == "processes":
+        return "waiting for the slowest actor process"
+    return "waiting for the other members of its population"
+
+
 def lockstep(facts: RunFacts, cost: Costs, share: float) -> Finding:
     """Waiting for the slowest actor process, or for other members of a population."""
+    waiting = f"{waits_for(facts)} takes {percent(share)} of the time"
     if facts.placement.sampler != "processes":
-        evidence = [
-            f"waiting for the other members of its population takes {percent(share)} of the time: "
-            "their environments step in the same thread",
-        ]
+        evidence = [f"{waiting}: their environments step in the same thread"]
         otherwise = (
             "Compare with --strategy spread: each member as a run of its own, as many at a time as "
             "there are cores; --strategy auto measures both where that is worth its time."
         )
         return predicted("waiting", share, evidence, otherwise, facts, [])
-    evidence = [f"waiting for the slowest actor process takes {percent(share)} of the time"]
+    evidence = [waiting]
     busy = sorted(worker.busy_s for worker in facts.workers)
     if busy and facts.seconds:
         evidence.append(

@@ -60,9 +60,7 @@ def headline(ranked: tuple[Finding, ...], facts: RunFacts) -> str:
     phase = next((phase for phase, cause in CAUSE_OF.items() if cause == first.id), None)
     if phase is None or first.share != facts.phases[phase]:
         return first.evidence[0]
-    awaited = _AWAITED[phase]
-    if phase == "wait" and facts.placement.sampler != "processes":
-        awaited = "waiting for the other members of its population"
+    awaited = collecting.waits_for(facts) if phase == "wait" else _AWAITED[phase]
     if first.share <= idle + 0.02:
         points = f"{100 * first.share:.0f} points of it"
         return f"learner idle {percent(idle)} of the time, {points} {awaited}"
@@ -82,7 +80,6 @@ _SHOWN = CAUSE_OF | {"eval": "evaluating", "transfer": "transfer-bound", "learn"
 _AWAITED = {
     "env": "waiting for env.step", "act": "choosing actions", "replay": "gathering batches",
     "ipc": "moving data between processes", "input": "waiting for images",
-    "wait": "waiting for the slowest actor process",
     "io": "writing logs and checkpoints", "compile": "compiling again",
 }  # fmt: skip
 """What the learner waits for."""
