@@ -33,10 +33,11 @@ def test_every_real_valued_setting_is_a_leaf(name: str) -> None:
     config = HYPER[name]()
     hints = get_type_hints(HYPER[name])
     real = [spec.name for spec in fields(config) if may_be_real(hints[spec.name])]
-    found = hyper_parameters(config)
+    found = hyper_parameters(config, 5000)
     assert real
-    assert list(found._fields) == real
-    for setting, leaf in zip(real, found, strict=True):
+    assert list(found._fields) == [*real, "total_steps"]
+    assert found.total_steps == 5000
+    for setting, leaf in zip(real, found, strict=False):
         value = getattr(config, setting)
         if value is None:
             assert leaf is None
@@ -52,14 +53,14 @@ def test_every_real_valued_setting_is_a_leaf(name: str) -> None:
 
 
 def test_schedules_are_their_ends_and_an_entropy_weight_its_start() -> None:
-    found = hyper_parameters(HYPER["sac"](learning_rate="lin_0.5_0.25", ent_coef="auto_0.125"))
+    found = hyper_parameters(HYPER["sac"](learning_rate="lin_0.5_0.25", ent_coef="auto_0.125"), 1)
     assert found.learning_rate.tolist() == [0.5, 0.25]
     assert found.ent_coef == 0.125
-    assert hyper_parameters(HYPER["sac"](ent_coef=0.75)).ent_coef == 0.75
+    assert hyper_parameters(HYPER["sac"](ent_coef=0.75), 1).ent_coef == 0.75
 
 
 def test_two_configurations_have_the_same_structure() -> None:
-    one, other = (hyper_parameters(HYPER["td3"](tau=tau)) for tau in (0.1, 0.2))
+    one, other = (hyper_parameters(HYPER["td3"](tau=tau), 1) for tau in (0.1, 0.2))
     assert jax.tree.structure(one) == jax.tree.structure(other)
 
 
@@ -85,6 +86,7 @@ def slow(*values: Any) -> Any:
     [
         slow("ppo", "gae_lambda", 0.5),
         ("ppo", "clip_range", "lin_0.1_0.01"),
+        ("ppo", "total_steps", 5),  # a run's length, too
         ("dqn", "learning_rate", 0.005),
         ("dqn", "max_grad_norm", 0.01),
         slow("sac", "critic_learning_rate", 0.03),
@@ -96,9 +98,12 @@ def slow(*values: Any) -> Any:
 def test_another_value_is_learned_with_by_the_same_program(
     name: str, leaf: str, value: float | str
 ) -> None:
-    usual = {"critic_learning_rate": 0.02} if leaf == "critic_learning_rate" else {}
+    usual: dict[str, Any] = {
+        "critic_learning_rate": {"critic_learning_rate": 0.02},
+        "total_steps": {"learning_rate": "lin_0.01"},
+    }.get(leaf, {})
     algorithm, state, data = built(name, **usual)
-    other, _, _ = built(name, **{leaf: value})
+    other, _, _ = built(name, **usual | {leaf: value})
     assert jax.tree.structure(other.hp) == jax.tree.structure(algorithm.hp)
     changed = algorithm.hp._replace(**{leaf: getattr(other.hp, leaf)})
     jax.tree.map(np.testing.assert_array_equal, changed, other.hp)

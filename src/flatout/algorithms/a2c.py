@@ -70,7 +70,7 @@ def a2c(config: A2CConfig, spec: BuildSpec) -> Algorithm:
 
     def update(state: State, trajectory: Trajectory, key: jax.Array, hp: Any) -> Updated:
         state, batch = base.prepare(state, trajectory, hp)
-        rate = schedule(hp.learning_rate, state.counters.step, spec.total_steps)
+        rate = schedule(hp.learning_rate, state.counters.step, hp.total_steps)
         if config.normalize_advantage:
             centred = centre(batch.advantage, None, shards.each_step)
             batch = batch._replace(advantage=centred)

@@ -164,7 +164,7 @@ def classify(config: ClassifyConfig, spec: BuildSpec) -> Algorithm:
                 drawing = jax.random.fold_in(stream, counters.step)
                 kept = jax.random.bernoulli(drawing, 1 - hp.dropout, (len(batch[1]), DENSE))
             grads, scalars, _ = grad(networks, (*batch, kept), hp)
-            rate = schedule(hp.learning_rate, counters.step, spec.total_steps)
+            rate = schedule(hp.learning_rate, counters.step, hp.total_steps)
             networks, opt, norm = steps.step(networks, grads, opt, rate)
             moments = jax.tree.map(
                 lambda old, new: (1 - FORGET) * old + FORGET * new, moments, scalars.pop("moments")
@@ -187,7 +187,7 @@ def classify(config: ClassifyConfig, spec: BuildSpec) -> Algorithm:
 
     return Algorithm(
         name="classify",
-        hp=hyper_parameters(config),
+        hp=hyper_parameters(config, spec.total_steps),
         init=init,
         act=act,
         update=update,

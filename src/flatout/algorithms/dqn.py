@@ -119,7 +119,7 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
     if not isinstance(spec.action_spec, DiscreteSpec):
         raise UsageError("dqn needs Discrete actions; use sac, td3, ddpg or ppo for a Box.")
     actions, obs_spec = spec.action_spec.n, spec.obs_spec
-    replay, shards, total = replay_spec(config, spec.total_steps), spec.shards, spec.total_steps
+    replay, shards = replay_spec(config, spec.total_steps), spec.shards
 
     def build(draw: Draw) -> QNetwork:
         torso = make_torso(draw, obs_spec, spec.network_config, spec.network)
@@ -148,7 +148,7 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
     def epsilon(step: jax.Array, hp: Any) -> jax.Array:
         """The probability of a random action."""
         fall = config.exploration_steps
-        fall = hp.exploration_fraction * total if fall is None else fall
+        fall = hp.exploration_fraction * hp.total_steps if fall is None else fall
         done = jnp.clip(step / jnp.maximum(fall, 1), 0.0, 1.0)
         start, end = hp.exploration_initial_eps, hp.exploration_final_eps
         return jnp.where(step < config.learning_starts, 1.0, start + (end - start) * done)
@@ -188,7 +188,7 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
     def update(state: State, batch: Batch, key: jax.Array, hp: Any) -> Updated:
         params, counters = state.params, state.counters
         grads, metrics, error = grad(params.network, (batch, towards(params, batch)), hp)
-        rate = schedule(hp.learning_rate, counters.step, total)
+        rate = schedule(hp.learning_rate, counters.step, hp.total_steps)
         network, opt, norm = optimiser.step(
             params.network, grads, state.opt, rate, hp.max_grad_norm
         )
@@ -199,7 +199,7 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
 
     return Algorithm(
         name="dqn",
-        hp=hyper_parameters(config),
+        hp=hyper_parameters(config, spec.total_steps),
         init=init,
         act=act,
         update=update,

@@ -80,7 +80,7 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
         fitness = shards.gather(played / jnp.maximum(episodes, 1))  # and all select alike
         counters = state.counters
         step = counters.step + shards.sum(trajectory.valid.sum().astype(jnp.int32))
-        std = schedule(hp.noise, step, spec.total_steps)
+        std = schedule(hp.noise, step, hp.total_steps)
         elites = jnp.argsort(-fitness)[: config.elites]
         # Children are noisy copies of the elites in turn.
         children = num_envs - config.elites
@@ -102,7 +102,7 @@ def genetic(config: GeneticConfig, spec: BuildSpec) -> Algorithm:
 
     return Algorithm(
         name="genetic",
-        hp=hyper_parameters(config),
+        hp=hyper_parameters(config, spec.total_steps),
         init=init,
         act=act,
         update=update,

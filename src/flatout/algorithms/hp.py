@@ -13,11 +13,16 @@ from flatout.config.schedules import entropy_coefficient, linear
 from flatout.config.values import hints
 
 
-def hyper_parameters(config: Hyper) -> Any:
-    """A named tuple of every real-valued setting, by its name: what changes no shape.
+def hyper_parameters(config: Hyper, total_steps: int) -> Any:
+    """Return a named tuple of every real-valued setting, by its name: what changes no shape.
 
     Numbers are scalars, schedules ``(start, end)`` ``[2]``, and what may be left out is None.
-    Whole numbers, flags and choices are static: they change the program.
+    Whole numbers, flags and choices are static: they change the program. The run's length, over
+    which schedules run, is a leaf as well: a longer run needs no other program.
+
+    Args:
+        config: the algorithm's settings.
+        total_steps: environment steps of the whole run; the leaf `total_steps`.
     """
     leaves: dict[str, Any] = {}
     for name, (kinds, rules) in hints(type(config)).items():
@@ -29,6 +34,7 @@ def hyper_parameters(config: Hyper) -> Any:
         elif str in kinds:
             value = linear(name, value)
         leaves[name] = None if value is None else np.asarray(value, np.float32)
+    leaves["total_steps"] = np.asarray(total_steps, np.float32)
     return _tuple_of(tuple(leaves))(**leaves)
 
 

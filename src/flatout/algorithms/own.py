@@ -179,8 +179,15 @@ def check(name: str, algorithm: Algorithm, spec: BuildSpec) -> None:
     def act(params: Any, obs: Any, noise: Any) -> Any:
         return algorithm.act(params, obs, (), noise)
 
-    traces = [guarded(name, "act", traced, act, params, obs, noise) for _ in range(2)]
-    if traces[0] != traces[1]:
+    (one, kept), (other, _) = (
+        guarded(name, "act", traced, act, params, obs, noise) for _ in range(2)
+    )
+    if kept:
+        raise UsageError(
+            f"{name}: act keeps what it is given beyond the call, in a list or an attribute for "
+            "example. Keep state in the algorithm's state."
+        )
+    if one != other:
         raise UsageError(
             f"{name}: act is not pure: traced twice, it gave two programs. Draw what it needs in "
             "noise, and keep state in the algorithm's state."

@@ -79,8 +79,8 @@ def ppo(config: PPOConfig, spec: BuildSpec) -> Algorithm:
     def update(state: State, trajectory: Trajectory, key: jax.Array, hp: Any) -> Updated:
         state, batch = base.prepare(state, trajectory, hp)
         # Schedules are those after this trajectory, as in Stable-Baselines3.
-        rate = schedule(hp.learning_rate, state.counters.step, spec.total_steps)
-        clip = schedule(hp.clip_range, state.counters.step, spec.total_steps)
+        rate = schedule(hp.learning_rate, state.counters.step, hp.total_steps)
+        clip = schedule(hp.clip_range, state.counters.step, hp.total_steps)
         factors = None
         if hp.critic_learning_rate is not None:
             ratio = hp.critic_learning_rate / hp.learning_rate[0]

@@ -154,7 +154,7 @@ def sac(config: SACConfig, spec: BuildSpec) -> Algorithm:
         draw = shards.one_by_one(functools.partial(normals, count=2 * rows * bounds.size))
         drawn = draw(shards.key(key), jnp.zeros((), jnp.int32), counters.updates)
         drawn = drawn.reshape(2, rows, bounds.size)
-        rate, ratio = rates(hp, counters.step, spec.total_steps)
+        rate, ratio = rates(hp, counters.step)
 
         grads, metrics, error = critic_grad(params.critics, (batch, drawn[0]), params, hp)
         critics, critic_opt, norm = critic_optimiser.step(

@@ -111,7 +111,7 @@ def td3(config: DDPGConfig, spec: BuildSpec) -> Algorithm:
             draw = shards.one_by_one(functools.partial(normals, count=rows * bounds.size))
             drawn = draw(shards.key(key), jnp.zeros((), jnp.int32), counters.updates)
             drawn = drawn.reshape(rows, bounds.size)
-        rate, ratio = rates(hp, counters.step, spec.total_steps)
+        rate, ratio = rates(hp, counters.step)
         params, (actor_opt, critic_opt) = state.params, state.opt
         grads, metrics, error = critic_grad(params.critics, (batch, drawn), params, hp)
         critics, critic_opt, norm = critic_optimiser.step(

@@ -129,17 +129,18 @@ def box_algorithm(
 
     replay = replay_spec(config, spec.total_steps)
     return Algorithm(
-        hp=hyper_parameters(config), act=act, noise=noise, actor=actor, advance=advance,
-        replay=replay, horizon=replay.horizon(spec.num_envs), shards=spec.shards, **functions,
+        hp=hyper_parameters(config, spec.total_steps), act=act, noise=noise, actor=actor,
+        advance=advance, replay=replay, horizon=replay.horizon(spec.num_envs),
+        shards=spec.shards, **functions,
     )  # fmt: skip
 
 
-def rates(hp: Any, step: jax.Array, total: int) -> tuple[jax.Array, jax.Array | float]:
+def rates(hp: Any, step: jax.Array) -> tuple[jax.Array, jax.Array | float]:
     """The actor's step size now, and by how much the critics' is larger."""
     ratio = 1.0
     if hp.critic_learning_rate is not None:
         ratio = hp.critic_learning_rate / hp.learning_rate[0]
-    return schedule(hp.learning_rate, step, total), ratio
+    return schedule(hp.learning_rate, step, hp.total_steps), ratio
 
 
 def every(interval: int, updates: jax.Array, function: Callable[[Tree], Tree], value: Tree) -> Tree:

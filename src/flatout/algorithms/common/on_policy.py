@@ -102,7 +102,7 @@ class OnPolicy:
         self._config = config
         self._obs_spec = spec.obs_spec
         self._continuous = isinstance(spec.action_spec, ContinuousSpec)
-        self._num_envs = spec.num_envs
+        self._num_envs, self._total_steps = spec.num_envs, spec.total_steps
         self._masked = masked
         self._shards = shards = spec.shards
         self.dist = distribution(spec.action_spec)
@@ -151,9 +151,9 @@ class OnPolicy:
             return State(params, optimiser.init(), Counters(zero, zero.copy(), returns))
 
         return Algorithm(
-            name, hyper_parameters(config), init, self.act, update, metrics, horizon,
-            self.dist.noise, self.actor, episodes=getattr(config, "rollout_episodes", None),
-            shards=self._shards,
+            name, hyper_parameters(config, self._total_steps), init, self.act, update, metrics,
+            horizon, self.dist.noise, self.actor,
+            episodes=getattr(config, "rollout_episodes", None), shards=self._shards,
         )  # fmt: skip
 
     def observe(self, obs: jax.Array, moments: RunningMoments | None) -> jax.Array:

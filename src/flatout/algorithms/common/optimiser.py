@@ -104,7 +104,7 @@ def polyak(target: Any, online: Any, tau: jax.Array) -> Any:
     return jax.tree.map(lambda t, p: (1.0 - tau) * t + tau * p, target, online)
 
 
-def schedule(ends: jax.Array, step: jax.Array, total: int) -> jax.Array:
+def schedule(ends: jax.Array, step: jax.Array, total: jax.Array | int) -> jax.Array:
     """A linear schedule's value at an environment step of the run; `ends` are start and end."""
     done = jnp.minimum(step / total, 1.0)
     return ends[0] + (ends[1] - ends[0]) * done
