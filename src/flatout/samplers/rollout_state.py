@@ -69,9 +69,15 @@ def least_truncation(env: DeviceEnv) -> int:
 
 def _never_cuts(env: DeviceEnv) -> bool:
     """Whether the rules truncate no episode: `step` returns False, whatever it is given."""
-    key = jax.random.key(0, impl="threefry2x32")
-    state, _ = jax.eval_shape(env.reset, key)
+
+    def first_step() -> Array:
+        key = jax.random.key(0, impl="threefry2x32")
+        state, _ = env.reset(key)
+        return env.step(state, jnp.zeros(action.shape, action.dtype), key)[-1]
+
     action = action_shape(env)
+    key = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
+    state, _ = jax.eval_shape(env.reset, key)
     program = jax.make_jaxpr(lambda *given: env.step(*given)[-1])(state, action, key).jaxpr
     needed = {id(variable) for variable in program.outvars}
     for equation in reversed(program.eqns):
@@ -79,9 +85,7 @@ def _never_cuts(env: DeviceEnv) -> bool:
             needed |= {id(variable) for variable in equation.invars}
     if any(id(variable) in needed for variable in program.invars):
         return False
-    with jax.ensure_compile_time_eval():
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), state)
-        return not env.step(zeros, jnp.zeros(action.shape, action.dtype), key)[-1]
+    return not jax.jit(first_step)()  # a constant: one small program
 
 
 def final_rows(env: DeviceEnv, horizon: int) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -127,29 +129,47 @@ def bounds(spec: ContinuousSpec) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _impure(env: DeviceEnv) -> Iterator[str]:
-    key = reset_key(np.uint32(1))
-    began, why = _called(env.reset, key)
+    key = jax.jit(reset_key)(np.uint32(1))
+    started, problem = _called_twice(env, "reset", env.reset, key)
+    if not problem:
+        _, problem = _called_twice(env, "step", env.step, started[0], *_first_step(env, key))
+    if problem:
+        yield problem
+
+
+def _called_twice(
+    env: DeviceEnv, name: str, function: Callable[..., Any], *given: Any
+) -> tuple[Any, str]:
+    """The result of a function; and in a sentence how its two calls differ, if they do."""
+    traces, why = _called(lambda: [traced(function, *given) for _ in range(2)])
+    if why and "UnexpectedTracerError" not in why:
+        return None, f"{env.name}: {name} failed: {why}"
+    if why or traces[0][1]:
+        return None, (
+            f"{env.name}: {name} keeps what it is given beyond the call, in a list or an attribute "
+            "for example. Keep what changes in the state."
+        )
+    if traces[0] != traces[1]:
+        return None, (
+            f"{env.name}: {name} is not pure: traced twice, it gave two programs. Draw from its "
+            "key, and keep what changes in the state."
+        )
+    run = jax.jit(lambda *given: function(*given))
+    results, why = _called(lambda: [jax.block_until_ready(run(*given)) for _ in range(2)])
     if why:
-        yield f"{env.name}: reset failed: {why}"
-        return
-    action = random_actions(env, key, 1)[0]
-    for name, function, given in (
-        ("reset", env.reset, (key,)),
-        ("step", env.step, (began[0], action, step_key(np.uint32(1), np.int32(0)))),
-    ):
-        with jax.checking_leaks():
-            traces = [_called(traced, function, *given) for _ in range(2)]
-        for _, why in traces:
-            if why:
-                yield f"{env.name}: {name} keeps what it is given beyond the call: {why}"
-                return
-        if traces[0] != traces[1]:
-            yield (
-                f"{env.name}: {name} is not pure: traced twice, it gave two programs. Draw from "
-                "its key, and keep what changes in the state."
-            )
-        elif not _same(function(*given), function(*given)):
-            yield f"{env.name}: {name} is not pure: the same arguments gave other numbers."
+        return None, f"{env.name}: {name} failed: {why}"
+    if not _same(*results):
+        return None, f"{env.name}: {name} is not pure: the same arguments gave other numbers."
+    return results[0], ""
+
+
+def _first_step(env: DeviceEnv, key: Array) -> tuple[Array, Array]:
+    """A random action and the key of an episode's first step."""
+
+    def drawn(key: Array) -> tuple[Array, Array]:
+        return random_actions(env, key, 1)[0], step_key(jnp.uint32(1), jnp.int32(0))
+
+    return jax.jit(drawn)(key)
 
 
 def _played(env: DeviceEnv, steps: int, seed: int) -> Iterator[str]:
@@ -211,11 +231,26 @@ def _called(function: Callable[..., Any], *given: Any) -> tuple[Any, str]:
         return None, f"{type(error).__name__}: {text.rstrip('.')}."
 
 
-def traced(function: Callable[..., Any], *given: Any) -> tuple[str, list[bytes]]:
-    """A function's program and the arrays in it; JAX has not seen the lambda, so it is traced."""
-    closed = jax.make_jaxpr(lambda *arguments: function(*arguments))(*given)
+def traced(function: Callable[..., Any], *given: Any) -> tuple[tuple[str, list[bytes]], bool]:
+    """Trace a function: its program with the arrays in it, and whether a traced value outlived it.
+
+    A traced value keeps its whole trace alive, which otherwise ends with the call. So one weak
+    reference finds what was kept; `jax.checking_leaks` finds it as well, but then searches the
+    whole heap for the places that hold it, which takes minutes in a large program.
+    """
+    traces: list[weakref.ref[Any]] = []
+
+    def watched(*arguments: Any) -> Any:  # JAX has not seen it, so it is traced
+        traces.append(weakref.ref(jax.tree.leaves(arguments)[0]._trace))
+        return function(*arguments)
+
+    closed = jax.make_jaxpr(watched)(*given)
     program = re.sub(r"0x[0-9a-f]+", "", str(closed.jaxpr))  # where Python keeps a rule, say
-    return program, [np.asarray(const).tobytes() for const in closed.consts]
+    arrays = [np.asarray(const).tobytes() for const in closed.consts]
+    del closed
+    if any(trace() is not None for trace in traces):
+        gc.collect()  # a circle of references is no place that keeps it
+    return (program, arrays), any(trace() is not None for trace in traces)
 
 
 def _same(one: Any, other: Any) -> bool:
