@@ -7,8 +7,10 @@ A gain is a ratio of speeds of the whole run. If r of a phase with share s remai
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from flatout.config.placement import Placement
 from flatout.config.workers import with_workers
 from flatout.planning.facts import RunFacts
 from flatout.planning.machine import Machine
@@ -74,6 +76,7 @@ class Costs:
         rest: everything else that no placement changes.
         computing: share of `env` in which a core is busy (the rest is sleep).
         learn_cores: cores that learning keeps busy.
+        known: results that several rules compute from the same costs, by name.
     """
 
     env: float
@@ -83,6 +86,7 @@ class Costs:
     rest: float
     computing: float = 1.0
     learn_cores: float = 1.0
+    known: dict[str, Any] = field(default_factory=dict[str, Any], compare=False, repr=False)
 
 
 def costs(facts: RunFacts) -> Costs:
@@ -156,18 +160,14 @@ def placement_gain(
         then = replace(then, sampler="inline", workers=None, inference="central")
     then = with_workers(then, envs, facts.cores)
     each = facts.seconds / max(facts.steps, 1)
+    if "present" not in cost.known:
+        cost.known["present"] = _present(facts, cost, now)
     ratios: list[float] = []
-    for factor in (0.5, 1.0, 2.0):  # what is shared between processes is known to a factor of two
-        machine = facts.machine.scaled(factor)
-        stages = stages_of(facts, cost, machine, facts.envs)
-        collecting = max(each - cost.learn - cost.rest, 1e-9)
-        if not facts.overlapped:
-            stages = fitted(stages, now, collecting, stages.horizon, TURNS)
+    for machine, stages, rate in cost.known["present"]:
         other = stages_of(facts, cost, machine, envs)
         other = replace(other, turn=stages.turn, trip=stages.trip, message=stages.message,
                         trajectory=stages.trajectory)  # fmt: skip
-        after, before = predict(other, then, turns=TURNS), predict(stages, now, turns=TURNS)
-        ratios.append(after.rate / before.rate)
+        ratios.append(predict(other, then, turns=TURNS).rate / rate)
     best, usual, worst = ratios
     wide = 1.0 + EXTRAPOLATED
     most = math.inf
@@ -175,6 +175,21 @@ def placement_gain(
         learning_s = min(cost.learn, each)
         most = each / max(learning_s, each - learning_s, 1e-12)  # the longer side remains
     return between(min(best * wide, most), min(usual, most), min(worst / wide, most))
+
+
+def _present(facts: RunFacts, cost: Costs, now: Placement) -> list[tuple[Machine, Stages, float]]:
+    """The stages of the run as it is and their predicted rate, on three machines: the costs that
+    processes share are known to a factor of two."""
+    each = facts.seconds / max(facts.steps, 1)
+    collecting = max(each - cost.learn - cost.rest, 1e-9)
+    found: list[tuple[Machine, Stages, float]] = []
+    for factor in (0.5, 1.0, 2.0):
+        machine = facts.machine.scaled(factor)
+        stages = stages_of(facts, cost, machine, facts.envs)
+        if not facts.overlapped:
+            stages = fitted(stages, now, collecting, stages.horizon, TURNS)
+        found.append((machine, stages, predict(stages, now, turns=TURNS).rate))
+    return found
 
 
 def on_device_gain(facts: RunFacts) -> tuple[Gain, Prediction] | None:

@@ -66,7 +66,13 @@ def parts(facts: RunFacts) -> list[str]:
 
 
 def proposals(facts: RunFacts, cost: Costs) -> list[Try]:
-    """Other ways to collect."""
+    """Return other ways to collect; each is simulated once for all rules that ask."""
+    if "proposals" not in cost.known:
+        cost.known["proposals"] = _proposals(facts, cost)
+    return list(cost.known["proposals"])
+
+
+def _proposals(facts: RunFacts, cost: Costs) -> list[Try]:
     place, envs, cores = facts.placement, facts.envs, facts.cores
     tries = _in_one_program(facts)
     if place.sampler == "device":
