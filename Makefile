@@ -10,7 +10,7 @@ install: .venv/.installed
 
 .venv/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Flatout needs Python 3.11 or newer; pass PYTHON=/path/to/python3.11")'
-	@echo "setting up .venv (about half a minute, once)"
+	@echo "setting up .venv (20 to 90 seconds, once)"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
@@ -36,11 +36,12 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 test: install .venv/.developing
 	$(PYTEST)
 
-# The rest; and what is promised to the bit once more as CPUs without AVX-512 compute it.
+# The rest, compiled as users have it; and what is promised to the bit, also in the quick tests, on
+# this CPU and once more as CPUs without AVX-512 compute it.
 AVX2 := --xla_force_host_platform_device_count=8 --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_max_isa=AVX2
 
 test-slow: install .venv/.developing
-	$(PYTEST) -m slow
+	$(PYTEST) -m "slow or bits"
 	XLA_FLAGS="$(AVX2)" $(PYTEST) -m bits
 
 # A fault that hangs once in fifty is still a hang: a round that fails or takes 10 minutes ends this.
