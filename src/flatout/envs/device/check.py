@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Trace, Tracer
 
 from flatout.envs.device.base import DeviceEnv, reset_key, step_key
 from flatout.errors import UsageError, one_line
@@ -234,9 +235,10 @@ def _called(function: Callable[..., Any], *given: Any) -> tuple[Any, str]:
 def traced(function: Callable[..., Any], *given: Any) -> tuple[tuple[str, list[bytes]], bool]:
     """Trace a function: its program with the arrays in it, and whether a traced value outlived it.
 
-    A traced value keeps its whole trace alive, which otherwise ends with the call. So one weak
-    reference finds what was kept; `jax.checking_leaks` finds it as well, but then searches the
-    whole heap for the places that hold it, which takes minutes in a large program.
+    A traced value keeps its whole trace alive, which otherwise ends with the call, so a weak
+    reference shows that nothing was kept. If the trace is alive, the values that refer to it are
+    looked for once. (`jax.checking_leaks` goes on to search the heap for what holds each of them,
+    again and again, which takes minutes in a large program.)
     """
     traces: list[weakref.ref[Any]] = []
 
@@ -249,8 +251,19 @@ def traced(function: Callable[..., Any], *given: Any) -> tuple[tuple[str, list[b
     arrays = [np.asarray(const).tobytes() for const in closed.consts]
     del closed
     if any(trace() is not None for trace in traces):
-        gc.collect()  # a circle of references is no place that keeps it
-    return (program, arrays), any(trace() is not None for trace in traces)
+        gc.collect()  # a circle of references keeps nothing for a later call
+    return (program, arrays), any(_has_values(trace()) for trace in traces)
+
+
+def _has_values(trace: Any) -> bool:
+    """Whether a value of a trace or of one within it is alive; JAX's caches hold the trace, too."""
+    if trace is None:
+        return False
+    holders = gc.get_referrers(trace)
+    return any(
+        isinstance(holder, Tracer) or (isinstance(holder, Trace) and _has_values(holder))
+        for holder in holders
+    )
 
 
 def _same(one: Any, other: Any) -> bool:
