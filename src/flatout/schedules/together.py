@@ -53,11 +53,25 @@ class Part:
 
     def taken(self) -> Any:
         """It alone."""
+        axes, structure = jax.tree.flatten(self.axes, is_leaf=lambda axis: axis is None)
+        parts = structure.flatten_up_to(self.whole)
+        of_members = [part for axis, part in zip(axes, parts, strict=True) if axis is not None]
+        own = iter(_row(of_members, np.int32(self.slot)))
+        return structure.unflatten(
+            [part if axis is None else next(own) for axis, part in zip(axes, parts, strict=True)]
+        )
 
-        def pick(axis: int | None, tree: Any) -> Any:
-            return tree if axis is None else jax.tree.map(lambda leaf: leaf[self.slot], tree)
 
-        return jax.tree.map(pick, self.axes, self.whole, is_leaf=lambda axis: axis is None)
+@jax.jit
+def _row(tree: Any, slot: jax.Array) -> Any:
+    """One row of every leaf: one program, where each leaf's own indexing would be one."""
+    return jax.tree.map(lambda leaf: leaf[slot], tree)
+
+
+@jax.jit
+def _rows(trees: list[Any]) -> Any:
+    """The trees as rows of one."""
+    return jax.tree.map(lambda *leaves: jax.numpy.stack(leaves), *trees)
 
 
 @dataclass
@@ -230,7 +244,7 @@ class Together(Meeting):
                             "cannot go on from: resume each member alone (--resume MEMBER_DIR)."
                         )
                 return trees[0]
-            return jax.tree.map(lambda *leaves: jax.numpy.stack(leaves), *trees)
+            return _rows(list(trees))
 
         self._whole = jax.tree.map(beside, axes, *carries, is_leaf=lambda axis: axis is None)
         self._keys = jax.tree.map(lambda *each: np.stack(each), *keys)

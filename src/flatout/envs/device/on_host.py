@@ -274,7 +274,7 @@ class OneDevice(gym.Env[np.ndarray, Any]):
         drawn = int(self.np_random.integers(2**31)) if seed is None else seed
         self._seed, self._time = np.full(1, drawn, np.uint32), 0
         self._state, obs = self._programs.reset(self._seed)
-        return np.array(obs[0]), {}
+        return np.array(np.asarray(obs)[0]), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """One step; the action as `action_space` has it."""
