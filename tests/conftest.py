@@ -7,16 +7,32 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+# Factorisations that draw small networks take a hundred times longer where OpenBLAS's threads wait
+# for cores that other tests have.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
+
+from tests import tiny
 
 # Eight devices; and one compiler a program: 32 cost more than they save where all cores are busy.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_force_host_platform_device_count=8 --xla_cpu_parallel_codegen_split_count=1",
 )
+CHEAP_COMPILATION = [
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+]
+"""Flags with which XLA compiles in a fifth of the time and optimises little."""
+if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):
+    # Later versions do not have this flag, and XLA ends a process that passes an unknown one.
+    CHEAP_COMPILATION.append("--xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault(
     "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".cache" / "xla")
 )
@@ -52,9 +68,22 @@ class Result:
         return lines[0].removeprefix("flatout: ")
 
 
+def quick_tier(config: pytest.Config) -> bool:
+    """Whether only the quick tests run: `-m` chooses nothing, and no id names a test."""
+    return not config.option.markexpr and not any("::" in name for name in config.args)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """In the quick tier, compile cheaply; with the slow tests and `-m bits`, as users do."""
+    if quick_tier(config):
+        given = os.environ["XLA_FLAGS"].split()
+        more = [flag for flag in CHEAP_COMPILATION if flag not in given]
+        os.environ["XLA_FLAGS"] = " ".join([*given, *more])
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow tests run where `-m` chooses them, or an id names them."""
-    if config.option.markexpr or any("::" in name for name in config.args):
+    if not quick_tier(config):
         return
     slow = [item for item in items if item.get_closest_marker("slow")]
     config.hook.pytest_deselected(items=slow)
@@ -84,19 +113,35 @@ def flatout(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     return run
 
 
-TINY = ("--env", "CartPole-v1", "--envs", "2", "--n-steps", "32", "--steps", "256", "--quiet")
-"""The smallest useful run's flags."""
+TINY = (*tiny.flags("ppo"), "--steps", "256", "--quiet")
+"""The smallest useful run's flags, behind ``train ppo``; others after them take their place."""
 
 
 def replay_run(path: Path, *flags: str) -> Path:
     """The smallest useful run with replay, finished, in that folder."""
     from flatout.__main__ import main
 
-    tiny = [flag for flag in TINY if flag not in ("--n-steps", "32")]
-    dqn = ("--learning-starts", "32", "--batch-size", "8", "--buffer-size", "512",
-           "--train-freq", "64")  # fmt: skip
-    assert main(["train", "dqn", *tiny, *dqn, *flags, "--run-dir", str(path)]) == 0
+    words = (*tiny.flags("dqn"), "--steps", "256", "--quiet", *flags)
+    assert main(["train", "dqn", *words, "--run-dir", str(path)]) == 0
     return path
+
+
+@pytest.fixture
+def shared_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of one shape share their programs over all tests, as members of a population do.
+
+    For tests whose subject is what a run does, not how its programs are made.
+    """
+    from flatout.run import trainer
+
+    assemble = trainer.assemble
+
+    def sharing(config: Any, spans: Any, *, programs: Any = None, **more: Any) -> Any:
+        if programs is None:
+            programs = tiny.programs(tiny.shape(config), more["code"])
+        return assemble(config, spans, programs=programs, **more)
+
+    monkeypatch.setattr(trainer, "assemble", sharing)
 
 
 def last_saved(run: Path) -> dict[str, np.ndarray]:

@@ -19,10 +19,12 @@ from safetensors.numpy import load_file
 import flatout
 from flatout import PPO, CheckpointError, FlatoutError, UsageError
 from flatout.storage import checkpoint
-from tests import bad_envs
+from tests import bad_envs, tiny
 
-SETTINGS: dict[str, Any] = {"envs": 2, "n_steps": 32, "batch_size": 64, "seed": 1}
-STEPS = 128
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
+SETTINGS: dict[str, Any] = tiny.python("ppo", seed=1)
+STEPS = 2 * tiny.ITERATION
 OBS = np.random.default_rng(0).uniform(-0.2, 0.2, (5, 4)).astype(np.float32)
 
 
@@ -58,7 +60,7 @@ def test_learn_returns_the_agent_and_a_summary(agent: PPO) -> None:
         "algorithm": "ppo", "env": "CartPole-v1", "seed": 1, "envs": 2, "ended": "steps",
     }  # fmt: skip
     counts = {name: summary[name] for name in ("steps", "iterations", "updates")}
-    assert counts == {"steps": STEPS, "iterations": 2, "updates": 20}
+    assert counts == {"steps": STEPS, "iterations": 2, "updates": 2 * tiny.UPDATES}
     for name in ("time_to_return_s", "steps_to_return"):  # null where not reached
         assert summary[name] == {"1.0": None, "100000.0": None, "1000000.0": None}
     phases = summary["phases"]
@@ -346,12 +348,20 @@ def test_help_needs_no_jax(argv: list[str], tmp_path: Path) -> None:
     assert "flatout" in result.stdout
 
 
-def test_a_script_without_the_main_guard(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "when",
+    [
+        "if __name__ != '__main__': ",  # the first process need not train
+        pytest.param("", marks=pytest.mark.slow),
+    ],
+    ids=["in the second process", "in both"],
+)
+def test_a_script_without_the_main_guard(when: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import multiprocessing, sys\n"
         "from flatout import PPO\n"
-        f"PPO('CartPole-v1', **{SETTINGS}).learn({STEPS})\n"
+        f"{when}PPO('CartPole-v1', **{SETTINGS}).learn({STEPS})\n"
         "child = multiprocessing.get_context('spawn').Process(target=print)\n"
         "child.start()\n"
         "child.join()\n"
@@ -369,11 +379,10 @@ def test_a_script_without_the_main_guard(tmp_path: Path) -> None:
 
 @pytest.mark.bits
 def test_a_new_run_after_loading_equals_a_new_run_before(tmp_path: Path) -> None:
-    settings = {"seed": 3, "envs": 2, "n_steps": 32}
-    agent = PPO("CartPole-v1", **settings).learn(128)
+    agent = new(seed=3).learn(STEPS)
     loaded = PPO.load(agent.save(tmp_path / "agent.safetensors"))
     files = [
-        one.learn(128, reset=True).save(tmp_path / name)
+        one.learn(STEPS, reset=True).save(tmp_path / name)
         for one, name in ((agent, "a"), (loaded, "b"))
     ]
     one, other = (checkpoint.load_agent(file)[0] for file in files)

@@ -16,16 +16,17 @@ from flatout import DQN, PPO, CheckpointError, UsageError
 from flatout.config.settings import resolve
 from flatout.run.resume import _left_behind
 from flatout.storage import checkpoint
+from tests import tiny
 from tests.conftest import Result
 from tests.tiny_envs import Bandit
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 Cli = Callable[..., Result]
 
 SMALL: dict[str, Any] = {"seed": 1, "placement": "cpu", "tensorboard": False}
-ON: dict[str, Any] = SMALL | {"envs": 2, "n_steps": 32, "batch_size": 64, "n_epochs": 1}
-OFF: dict[str, Any] = SMALL | {
-    "learning_starts": 64, "batch_size": 8, "buffer_size": 512, "train_freq": 16, "envs": 2,
-}  # fmt: skip
+ON: dict[str, Any] = SMALL | tiny.python("ppo")
+OFF: dict[str, Any] = SMALL | tiny.python("dqn")
 SHAPES = (PPO, ON), (DQN, OFF)
 
 
@@ -80,8 +81,8 @@ def test_reset_begins_anew_with_what_was_learned() -> None:
     agent = DQN("CartPole-v1", **OFF).learn(128)
     before = arrays(agent)
     assert agent.summary["updates"] > 0
-    agent.learn(64, reset=True)
-    assert (agent.summary["steps"], agent.summary["updates"]) == (64, 0)  # the warm-up, again
+    agent.learn(32, reset=True)
+    assert (agent.summary["steps"], agent.summary["updates"]) == (32, 0)  # the warm-up, again
     assert_same(
         {n: a for n, a in arrays(agent).items() if "params" in n},
         {n: a for n, a in before.items() if "params" in n},
@@ -119,7 +120,7 @@ def test_a_new_run_starts_from_another_with_other_settings(
         return
     # Replay came along, so that nothing waits for a warm-up.
     assert config["settings"]["learning_starts"] == 0
-    assert agent.summary["updates"] == 64 // 16
+    assert agent.summary["updates"] == 64 // 16 * 4
     assert agent.summary["last"]["replay_fill"] > 256 / 512
 
 
@@ -130,7 +131,7 @@ def test_the_command_starts_from_a_run(flatout: Cli, tmp_path: Path) -> None:
     done = flatout("train", "--from", run, "--run-dir", new, *words)
     assert done.code == 0, done.err
     summary = json.loads(done.out)
-    assert (summary["parent"], summary["steps"], summary["updates"]) == (str(run), 64, 4)
+    assert (summary["parent"], summary["steps"], summary["updates"]) == (str(run), 64, 16)
     assert made(new)["parent"] == str(run)
     # Killed at once, it goes on from there: it needs the other run no more.
     for saved in checkpoint.checkpoints(new / "checkpoints")[1:]:
@@ -139,7 +140,7 @@ def test_the_command_starts_from_a_run(flatout: Cli, tmp_path: Path) -> None:
     done = flatout("train", "--resume", new, "--steps", 64, "--quiet", "--json")
     assert done.code == 0, done.err
     again = json.loads(done.out)
-    assert (again["parent"], again["updates"]) == (str(run), 4)
+    assert (again["parent"], again["updates"]) == (str(run), 16)
 
 
 def test_what_resume_cannot_change_names_the_command_that_can(flatout: Cli, tmp_path: Path) -> None:
@@ -178,12 +179,12 @@ def test_which_replay_fits(change: dict[str, Any], words: str) -> None:
 
 def test_replay_that_does_not_fit_is_left_behind(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    DQN("CartPole-v1", **OFF).learn(128, run_dir=run)
-    agent = DQN.load(run, envs=4).learn(64, run_dir=tmp_path / "new")
+    DQN("CartPole-v1", **OFF).learn(64, run_dir=run)
+    agent = DQN.load(run, envs=4).learn(32, run_dir=tmp_path / "new")
     assert any("filled with envs 2, not 4" in note for note in agent.summary["notes"])
     assert agent.summary["updates"] == 0, "the warm-up is made again"
-    agent.learn(64, run_dir=tmp_path / "new")  # it is its own run now, with its own settings
-    assert (agent.summary["steps"], agent.summary["updates"]) == (128, 4)
+    agent.learn(32, run_dir=tmp_path / "new")  # it is its own run now, with its own settings
+    assert (agent.summary["steps"], agent.summary["updates"]) == (64, 8)
 
 
 def test_a_parent_that_is_damaged_is_a_sentence(tmp_path: Path) -> None:
@@ -226,7 +227,7 @@ def test_classes_and_functions_come_back(tmp_path: Path) -> None:
     ids=["lambda", "object", "wrapped", "limited"],
 )
 def test_what_has_no_name_is_asked_for(env: Any, name: str, tmp_path: Path, flatout: Cli) -> None:
-    file = PPO(env, **ON | {"envs": 1, "n_steps": 64}).learn(64).save(tmp_path / "agent")
+    file = PPO(env, **ON | tiny.ONE).learn(64).save(tmp_path / "agent")
     with pytest.raises(UsageError, match=r"pass env=") as raised:
         PPO.load(file)
     assert name in str(raised.value)
@@ -236,6 +237,6 @@ def test_what_has_no_name_is_asked_for(env: Any, name: str, tmp_path: Path, flat
 
 
 def test_an_object_as_its_id_makes_it_comes_back(tmp_path: Path) -> None:
-    agent = PPO(gym.make("CartPole-v1"), **ON | {"envs": 1, "n_steps": 64}).learn(64)
+    agent = PPO(gym.make("CartPole-v1"), **ON | tiny.ONE).learn(64)
     assert agent.config.env.env == "CartPole-v1"
     PPO.load(agent.save(tmp_path / "agent"), envs=2)

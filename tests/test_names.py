@@ -23,11 +23,12 @@ from flatout.config.aliases import IMPORTED, REFUSED, RENAMED, meant
 from flatout.config.hyper import HYPER
 from flatout.config.settings import settings_of
 from flatout.run.metric_names import NAMES, renamed
+from tests import tiny
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 ROOT = Path(__file__).parent.parent
-SMALL: dict[str, Any] = {
-    "envs": 2, "n_steps": 32, "batch_size": 64, "n_epochs": 1, "seed": 1, "placement": "cpu",
-}  # fmt: skip
+SMALL: dict[str, Any] = tiny.python("ppo", seed=1, placement="cpu")
 OBS = np.random.default_rng(0).uniform(-0.2, 0.2, (70, 4)).astype(np.float32)
 
 
@@ -138,7 +139,7 @@ def test_learn_and_evaluate_as_elsewhere() -> None:
 
 
 def test_an_environment_object_is_recorded_as_it_renders(tmp_path: Path) -> None:
-    one = SMALL | {"envs": 1, "batch_size": 32}
+    one = SMALL | tiny.ONE
     agent = PPO(gym.make("CartPole-v1", render_mode="rgb_array"), **one).learn(64)
     agent.record(tmp_path / "a.gif")
     assert (tmp_path / "a.gif").read_bytes()[:3] == b"GIF"

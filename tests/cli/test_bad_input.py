@@ -25,7 +25,7 @@ from tests.bad_envs import Good, NumpyValues, WrongValue
 from tests.conftest import TINY, Result
 
 ROOT = Path(__file__).parents[2]
-RUN = (*TINY, "--batch-size", "64", "--checkpoint-every", "64")
+RUN = (*TINY, "--checkpoint-every", "64")
 BAD = ("train", "ppo", *RUN, "--env")
 Cli = Callable[..., Result]
 case = pytest.param

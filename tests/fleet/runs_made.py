@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests import tiny
+
 
 def folder(
     path: Path, returns: Sequence[float], every: int = 100, ended: str = "steps", **settings: Any
@@ -29,19 +31,10 @@ def folder(
     return path
 
 
-SMALL = """
-    algorithm = "ppo"
-    env = "CartPole-v1"
-    n_steps = 32
-    batch_size = 32
-    n_epochs = 1
-    tensorboard = false
-"""
-
-
 def sweep_file(folder: Path, section: str, **settings: Any) -> Path:
     """A sweep of short trials with these settings, which a section of TOML tells apart."""
     file = folder / "sweep.toml"
+    settings = {"algorithm": "ppo", "tensorboard": False} | tiny.settings("ppo") | settings
     lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
-    file.write_text("\n".join([*lines, SMALL, section]))
+    file.write_text("\n".join([*lines, section]))
     return file

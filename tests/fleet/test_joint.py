@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -20,33 +21,41 @@ from flatout.fleet import population
 from flatout.fleet.members import FOLDER, Strategy, members
 from flatout.fleet.population import Population
 from flatout.run.interrupts import Interrupts
+from flatout.schedules.together import Together
 from flatout.storage import checkpoint
 from flatout.storage.joint import Beside, OneOf
 from tests.conftest import Result, furthest
-from tests.fleet.test_population import SMALL
+from tests.fleet.test_population import REPLAY, SMALL
 
 Cli = Callable[..., Result]
-REPLAY = ("dqn", "--env", "CartPole-v1", "--env-backend", "device", "--envs", 2, "--steps", 2048,
-          "--learning-starts", 32, "--train-freq", 8, "--gradient-steps", 2, "--batch-size", 8,
-          "--buffer-size", 512, "--checkpoint-every", 256, "--no-tensorboard",
-          "--quiet")  # fmt: skip
 
 
-def trained(
-    path: Path, words: Any, seeds: int, resume: bool = False, stop: bool = False
-) -> Population:
-    """Members as one program; `stop` sends a signal after the first checkpoint."""
+FEW_APART = """
+import sys
+from flatout.__main__ import main
+from flatout.fleet import population
+population.KEPT_APART = 2
+sys.exit(main(sys.argv[1:]))
+"""
+"""The command, for which more than two members are many."""
+
+
+def trained(path: Path, words: Any, seeds: int, resume: bool = False, stop: int = 0) -> Population:
+    """Members as one program; a signal comes in the chunk with the number `stop`."""
     config, _ = train_config([str(word) for word in words])
-    signals = Interrupts()
+    signals, called, chunks = Interrupts(), Together._called, itertools.count(1)
 
-    def look() -> None:
-        if stop and checkpoint.checkpoints(path / "groups" / "0" / "checkpoints"):
+    def counted(self: Any, *given: Any) -> Any:
+        if next(chunks) == stop:
             signals.signum = signal.SIGINT
+        return called(self, *given)
 
     made = Population(
         members(config, seeds, [], path), Strategy("together", seeds), resume, signals
     )
-    made.run(look)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Together, "_called", counted)
+        made.run()
     return made
 
 
@@ -57,18 +66,16 @@ def kept(path: Path) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(
     "words",
-    [pytest.param((*SMALL, "--steps", 6400), id="ppo"),
-     pytest.param(REPLAY, marks=pytest.mark.slow, id="dqn")],
+    [pytest.param(SMALL, id="ppo"),
+     pytest.param((*REPLAY, "--checkpoint-every", 160), marks=pytest.mark.slow, id="dqn")],
 )  # fmt: skip
-def test_members_that_a_signal_stops_go_on_to_the_same_bits(
-    words: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(population, "LOOK_S", 0.001)
+def test_members_that_a_signal_stops_go_on_to_the_same_bits(words: Any, tmp_path: Path) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     trained(whole, words, 2)
-    made = trained(stopped, words, 2, stop=True)
+    made = trained(stopped, words, 2, stop=4)
     at = {state.steps for state in made.states}
     assert len(at) == 1, "all at the same boundary"
+    assert checkpoint.checkpoints(stopped / "groups" / "0" / "checkpoints")
     assert {state.ended for state in made.states} == {"signal"}
     states = trained(stopped, words, 2, resume=True).states
     assert [(state.error, state.ended) for state in states] == [("", "steps")] * 2
@@ -103,14 +110,15 @@ def test_many_members_keep_only_parameters_apart(
 @pytest.mark.slow
 @pytest.mark.parametrize("early", [False, True], ids=["to-the-end", "some-stop-early"])
 def test_many_members_killed_at_any_moment_end_with_the_same_bits(
-    early: bool, flatout: Cli, tmp_path: Path
+    early: bool, flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [str(word) for word in SMALL] + ["--seeds", "36", "--strategy", "together"]
-    words += ["--steps", "9600", "--checkpoint-every", "640"]
+    monkeypatch.setattr(population, "KEPT_APART", 2)
+    words = [str(word) for word in SMALL] + ["--seeds", "6", "--strategy", "together"]
+    words += ["--steps", "19200", "--checkpoint-every", "640"]
     words += ["--stop-at-return", "24"] if early else []
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert flatout("train", *words, "--run-dir", whole).code == 0
-    argv = [sys.executable, "-m", "flatout", "train"]
+    argv = [sys.executable, "-c", FEW_APART, "train"]
     first = [*argv, *words, "--run-dir", str(killed)]
     again = [*argv, "--resume", str(killed), "--quiet"]
     for number, command in enumerate([first, again, again]):  # each time at another moment
@@ -125,7 +133,7 @@ def test_many_members_killed_at_any_moment_end_with_the_same_bits(
             os.kill(process.pid, signal.SIGKILL)
     assert flatout("train", "--resume", killed, "--quiet").code == 0
     steps = set[int]()
-    for seed in range(36):
+    for seed in range(6):
         mine, theirs = (run / FOLDER / f"seed={seed}" for run in (whole, killed))
         one, other = (
             checkpoint.load_agent(run / "params.safetensors")[0] for run in (mine, theirs)
@@ -134,7 +142,7 @@ def test_many_members_killed_at_any_moment_end_with_the_same_bits(
         ends = [json.loads((run / "summary.json").read_text()) for run in (mine, theirs)]
         assert ends[0]["steps"] == ends[1]["steps"]
         steps.add(ends[0]["steps"])
-    assert len(steps) > 1 if early else steps == {9600}
+    assert len(steps) > 1 if early else steps == {19200}
 
 
 def test_rows_of_several_members_are_read_back_one_by_one() -> None:

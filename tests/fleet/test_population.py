@@ -19,12 +19,17 @@ from flatout.cli.arguments import train_config
 from flatout.errors import UsageError
 from flatout.fleet.curves import Run, curves, text
 from flatout.fleet.members import FOLDER, members
+from tests import tiny
 from tests.conftest import Result, furthest, last_saved
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 Cli = Callable[..., Result]
-SMALL = ("ppo", "--env", "CartPole-v1", "--env-backend", "device", "--envs", 2, "--n-steps", 16,
-         "--batch-size", 16, "--n-epochs", 1, "--steps", 640, "--log-every", 64,
+SMALL = ("ppo", *tiny.flags("ppo", env_backend="device"), "--steps", 640, "--log-every", 64,
          "--checkpoint-every", 160, "--no-tensorboard", "--quiet")  # fmt: skip
+"""A run whose loop is one program; `--quiet` is its last word."""
+REPLAY = ("dqn", *tiny.flags("dqn", env_backend="device"), "--steps", 512, "--no-tensorboard",
+          "--quiet")  # fmt: skip
 
 
 def test_each_member_is_the_run_that_it_would_be_alone(flatout: Cli, tmp_path: Path) -> None:
@@ -52,13 +57,10 @@ def test_each_member_is_the_run_that_it_would_be_alone(flatout: Cli, tmp_path: P
 
 @pytest.mark.slow
 def test_members_with_replay_draw_with_their_own_seed(flatout: Cli, tmp_path: Path) -> None:
-    words = ("dqn", "--env", "CartPole-v1", "--env-backend", "device", "--envs", 2, "--steps", 512,
-             "--learning-starts", 32, "--train-freq", 8, "--gradient-steps", 2, "--batch-size", 8,
-             "--buffer-size", 512, "--no-tensorboard", "--quiet")  # fmt: skip
-    assert flatout("train", *words, "--seeds", 3, "--run-dir", tmp_path / "p").code == 0
+    assert flatout("train", *REPLAY, "--seeds", 3, "--run-dir", tmp_path / "p").code == 0
     for seed in range(3):
         alone = tmp_path / f"{seed}"
-        assert flatout("train", *words, "--seed", seed, "--run-dir", alone).code == 0
+        assert flatout("train", *REPLAY, "--seed", seed, "--run-dir", alone).code == 0
         member = tmp_path / "p" / FOLDER / f"seed={seed}"
         assert furthest(last_saved(member), last_saved(alone)) == 0.0
 
@@ -86,7 +88,7 @@ def test_a_member_stops_early_by_itself(flatout: Cli, tmp_path: Path) -> None:
 def test_a_killed_population_resumes_to_the_same_bits(
     when: str, flatout: Cli, tmp_path: Path
 ) -> None:
-    words = [str(word) for word in SMALL] + ["--seeds", "3", "--steps", "64000"]
+    words = [str(word) for word in SMALL] + ["--seeds", "3", "--steps", "16000"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert flatout("train", *words, "--run-dir", whole).code == 0
     argv = [sys.executable, "-m", "flatout", "train", *words, "--run-dir", str(killed)]
@@ -129,8 +131,8 @@ def test_a_population_in_python(tmp_path: Path) -> None:
     import flatout
 
     made = flatout.Population(
-        "ppo", "CartPole-v1", population={"gamma": [0.9, 0.99]}, run_dir=tmp_path, envs=2,
-        n_steps=16, batch_size=16, env_backend="device",
+        "ppo", "CartPole-v1", population={"gamma": [0.9, 0.99]}, run_dir=tmp_path,
+        **tiny.python("ppo", env_backend="device"),
     ).learn(320)  # fmt: skip
     assert {name: s["steps"] for name, s in made.summaries.items()} == {
         "gamma=0.9": 320, "gamma=0.99": 320,

@@ -21,13 +21,15 @@ from flatout.learner.programs import Programs
 from flatout.run.build import assemble, foreseen
 from flatout.run.opening import member_devices
 from flatout.spans import Spans
+from tests import tiny
 from tests.conftest import Result, furthest, last_saved
 from tests.fleet.test_population import SMALL
 from tests.fleet.test_strategy import configs
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 Cli = Callable[..., Result]
-HOST = ("ppo", "--env", "CartPole-v1", "--env-backend", "host", "--placement", "cpu", "--envs", 2,
-        "--n-steps", 16, "--batch-size", 16, "--n-epochs", 1, "--steps", 64,
+HOST = ("ppo", *tiny.flags("ppo", env_backend="host", placement="cpu"), "--steps", 64,
         "--no-tensorboard", "--quiet")  # fmt: skip
 
 
@@ -56,12 +58,12 @@ def test_spread_members_take_the_devices_in_turn(flatout: Cli, tmp_path: Path) -
 @pytest.mark.slow
 def test_each_device_has_groups_of_its_own(flatout: Cli, tmp_path: Path) -> None:
     words = ("--strategy", "together", "--run-dir")
-    both = ("--devices", 2, "--seeds", 5, *words)
+    both = ("--devices", 2, "--seeds", 3, *words)
     result = flatout("train", *SMALL[:-1], *both, tmp_path / "p")
     assert result.code == 0, result.err
-    assert "3 at a time in one program on each of cpu, cpu:1" in result.out
-    assert placements(tmp_path / "p", 5) == ["cpu"] * 3 + ["cpu:1"] * 2
-    for first, count in ((0, 3), (3, 2)):  # as two populations with a device each
+    assert "2 at a time in one program on each of cpu, cpu:1" in result.out
+    assert placements(tmp_path / "p", 3) == ["cpu", "cpu", "cpu:1"]
+    for first, count in ((0, 2), (2, 1)):  # as two populations with a device each
         own = tmp_path / f"{first}"
         own_words = ("--seed", first, "--seeds", count, *words, own)
         assert flatout("train", *SMALL, *own_words).code == 0
@@ -71,11 +73,11 @@ def test_each_device_has_groups_of_its_own(flatout: Cli, tmp_path: Path) -> None
     short = tmp_path / "short"
     assert flatout("train", *SMALL, *both, short, "--steps", 320).code == 0
     assert flatout("train", "--resume", short, "--steps", 640, "--quiet").code == 0
-    for seed in range(5):
+    for seed in range(3):
         one, other = member(tmp_path / "p", seed), member(short, seed)
         assert furthest(last_saved(one), last_saved(other)) == 0.0
     out = flatout("plot", tmp_path / "p").out
-    assert "(5 runs)" in out
+    assert "(3 runs)" in out
 
 
 @pytest.mark.slow

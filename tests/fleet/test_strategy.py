@@ -98,9 +98,9 @@ def test_one_program_that_is_measured_in_a_child_tells_its_speed() -> None:
 def test_members_are_divided_into_groups_that_fit(
     asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wide = configs(7, "--hidden", 512, 512)
-    _, each = build.foreseen(wide[0])
-    need = sum(each.by_device(build.foreseen(wide[0])[0][0]).values())
+    wide = configs(7, "--hidden", 192, 192)
+    placements, each = build.foreseen(wide[0])
+    need = sum(each.by_device(placements[0]).values())
     limited(monkeypatch, 3.4 * need / strategy.FULL, cores=16)
     chosen = strategy.choose(wide, asked, Programs())
     assert chosen.size == 3
@@ -120,7 +120,7 @@ def test_where_not_even_one_fits_nothing_is_written(
     flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited(monkeypatch, 1, cores=2)
-    words = ("--hidden", 512, 512, "--seeds", 3, "--run-dir", tmp_path / "p")
+    words = ("--hidden", 192, 192, "--seeds", 3, "--run-dir", tmp_path / "p")
     result = flatout("train", *SMALL, *words)
     assert result.code == 1
     assert "not even one member of this population fits" in result.message

@@ -22,17 +22,21 @@ from flatout.planning.stages import Stages
 from flatout.run import auto, probe_process
 from flatout.spans import Spans
 from flatout.types import NAMED, UserCode
+from tests import tiny
 
-SETTINGS: dict[str, Any] = {"env": "CartPole-v1", "envs": 4, "n_steps": 16, "batch_size": 32}
-RUN = ("train", "ppo", "--env", "CartPole-v1", "--envs", 4, "--n-steps", 16, "--batch-size", 32,
-       "--steps", 1280, "--quiet", "--log-every", 64)  # fmt: skip
-ONE_GROUP = "act=cpu sampler=processes workers=2x2 groups=1"
-TWO_GROUPS = "act=cpu sampler=processes workers=2x2 groups=2"
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
+STEPS = 640
+SETTINGS: dict[str, Any] = tiny.settings("ppo", steps=STEPS, quiet=True, log_every=64)
+RUN = ("train", "ppo", *tiny.flags("ppo"), "--steps", STEPS, "--quiet", "--log-every", 64)
+ROWS = list(range(64, STEPS + 1, 64))
+ONE_GROUP = "act=cpu sampler=processes workers=2x1 groups=1"
+TWO_GROUPS = "act=cpu sampler=processes workers=2x1 groups=2"
 
 
 def planned(placement: str, rate: float = 1e3, low: float = 1.0, high: float = 1e9) -> Answer:
     stages = Stages(
-        envs=4, horizon=16, cores=2, env=(1e-5,), act={"cpu": ((4, 1e-5),)}, learn={"cpu cpu": 1e-3}
+        envs=2, horizon=32, cores=2, env=(1e-5,), act={"cpu": ((2, 1e-5),)}, learn={"cpu cpu": 1e-3}
     )  # fmt: skip
     return Answer(stages, ("inline",), [Prediction(parse(placement), rate, low, high)], [], 1.0)
 
@@ -79,10 +83,10 @@ def test_the_bits_are_those_of_the_placement_it_took(
     assert len(asked) == 1, "a given placement is not planned"
     for run in (one, other):
         summary = json.loads((run / "summary.json").read_text())
-        assert (summary["steps"], summary["placement"]) == (1280, placement)
+        assert (summary["steps"], summary["placement"]) == (STEPS, placement)
         assert json.loads((run / "config.json").read_text())["placement"] == placement
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        assert [row["step"] for row in rows] == list(range(64, 1281, 64)), "no row twice"
+        assert [row["step"] for row in rows] == ROWS, "no row twice"
     mine, theirs = (load_file(run / "params.safetensors") for run in (one, other))
     assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
 
@@ -103,14 +107,14 @@ def test_the_rules_placement_stays_where_it_is_as_good(
 def test_a_kept_plan_is_taken_and_a_resumed_run_keeps_it(
     flatout: Callable[..., Any], answers: Any, tmp_path: Path
 ) -> None:
-    config = resolve("ppo", SETTINGS | {"steps": 1280, "quiet": True, "log_every": 64})
+    config = resolve("ppo", SETTINGS)
     auto.remember(config, inventory(), NAMED, planned(ONE_GROUP))
     asked = answers(FlatoutError("nothing is measured"))
     run = tmp_path / "run"
     assert flatout(*RUN, "--run-dir", run).code == 0
     assert json.loads((run / "summary.json").read_text())["placement"] == ONE_GROUP
     auto.remember(config, inventory(), NAMED, planned("cpu"))
-    assert flatout("train", "--resume", run, "--steps", 1920, "--quiet").code == 0
+    assert flatout("train", "--resume", run, "--steps", 768, "--quiet").code == 0
     assert json.loads((run / "summary.json").read_text())["placement"] == ONE_GROUP
     assert asked == []
 
@@ -125,8 +129,7 @@ FUSED = "act=cpu sampler=device schedule=fused"
 def test_a_kept_plan_decides_where_a_twins_environments_step(
     placement: str, backend: str, flatout: Callable[..., Any], answers: Any, tmp_path: Path
 ) -> None:
-    settings = SETTINGS | {"steps": 1280, "quiet": True, "log_every": 64, "env_backend": "auto"}
-    config = resolve("ppo", settings)
+    config = resolve("ppo", SETTINGS | {"env_backend": "auto"})
     auto.remember(config, inventory(), NAMED, planned(placement))
     asked = answers(FlatoutError("nothing is measured"))
     run, words = tmp_path / "run", (*RUN, "--env-backend", "auto")
@@ -135,14 +138,14 @@ def test_a_kept_plan_decides_where_a_twins_environments_step(
     assert (saved["placement"], saved["env_backend"]) == (placement, backend)
     # Resumed it goes on there, whatever would be chosen now, also if the flag is said again.
     auto.remember(config, inventory(), NAMED, planned("cpu" if placement == FUSED else FUSED))
-    more = ("--steps", 1920, "--quiet", "--env-backend", "auto")
+    more = ("--steps", 768, "--quiet", "--env-backend", "auto")
     again = flatout("train", "--resume", run, *more)
     assert again.code == 0, again.err
     assert json.loads((run / "summary.json").read_text())["placement"] == placement
     assert asked == []
     given = tmp_path / "given"
     assert flatout(*RUN, "--run-dir", given, "--env-backend", backend, "--placement", placement,
-                   "--steps", 1920).code == 0  # fmt: skip
+                   "--steps", 768).code == 0  # fmt: skip
     mine, theirs = (load_file(each / "params.safetensors") for each in (run, given))
     assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
 
@@ -155,7 +158,7 @@ def test_a_run_moves_to_the_host_only_from_its_start(
     assert flatout(*words, "--run-dir", tmp_path / "a").code == 0
     assert str(asked[0].base) == FUSED, "a proven twin is the rule"
     rows = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(row)["step"] for row in rows] == list(range(64, 1281, 64)), "no row twice"
+    assert [json.loads(row)["step"] for row in rows] == ROWS, "no row twice"
     settings = json.loads((tmp_path / "a" / "config.json").read_text())["settings"]
     assert (settings["placement"], settings["env_backend"]) == ("cpu", "host")
     assert flatout(*RUN, "--run-dir", tmp_path / "b", "--placement", "cpu").code == 0
@@ -182,7 +185,7 @@ def test_a_run_never_fails_because_planning_did(
     answers(FlatoutError("the physics exploded"))
     assert flatout(*RUN, "--run-dir", tmp_path / "a", "--json").code == 0
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
-    assert (summary["steps"], summary["placement"]) == (1280, "cpu")
+    assert (summary["steps"], summary["placement"]) == (STEPS, "cpu")
 
 
 def test_a_callback_never_sees_a_run_begin_again(answers: Any, tmp_path: Path) -> None:
@@ -190,8 +193,8 @@ def test_a_callback_never_sees_a_run_begin_again(answers: Any, tmp_path: Path) -
 
     answers(planned(TWO_GROUPS))
     steps: list[int] = []
-    agent = PPO("CartPole-v1", **{name: SETTINGS[name] for name in SETTINGS if name != "env"})
-    agent.learn(1280, callback=lambda progress, metrics: steps.append(progress.steps))
+    agent = PPO("CartPole-v1", **tiny.python("ppo"))
+    agent.learn(STEPS, callback=lambda progress, metrics: steps.append(progress.steps))
     assert steps == sorted(set(steps))
 
 
@@ -247,7 +250,7 @@ def test_a_resumed_run_never_begins_again(
     answers(planned("cpu"))
     assert flatout(*RUN, "--run-dir", tmp_path / "a").code == 0
     answers(planned(TWO_GROUPS))
-    words = ("--resume", tmp_path / "a", "--placement", "auto", "--remeasure", "--steps", 2560)
+    words = ("--resume", tmp_path / "a", "--placement", "auto", "--remeasure", "--steps", 768)
     assert flatout("train", *words, "--quiet").code == 0
     rows = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(row)["step"] for row in rows] == list(range(64, 2561, 64))
+    assert [json.loads(row)["step"] for row in rows] == list(range(64, 769, 64))

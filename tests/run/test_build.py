@@ -16,11 +16,10 @@ from flatout.run.build import assemble
 from flatout.run.components import Components
 from flatout.spans import Spans
 from flatout.types import UserCode
-from tests import own_algorithms
+from tests import own_algorithms, tiny
 from tests.bad_envs import Good
 
-SMALL: dict[str, Any] = {"envs": 4, "n_steps": 8, "batch_size": 32, "hidden": [8], "steps": 64}
-PROCESSES = "sampler=processes workers=2x2"
+PROCESSES = "sampler=processes workers=1x2"
 
 
 class Envs:
@@ -51,8 +50,8 @@ def build(
     envs: Callable[..., Any] | None = None, algorithm: str = "ppo", code: Any = None,
     notes: list[str] | None = None, **settings: Any,
 ) -> Components:  # fmt: skip
-    small = SMALL if algorithm == "ppo" else {"envs": 4, "steps": 64}
-    config = resolve(algorithm, {"env": "scripted"} | small | settings)
+    small = tiny.settings(algorithm) if algorithm in ("ppo", "dqn") else {"envs": 2}
+    config = resolve(algorithm, small | {"env": "scripted", "steps": 64} | settings)
     said = [] if notes is None else notes
     passed = UserCode(env=envs or Envs(), algorithm=code)
     return assemble(config, Spans(), code=passed, announce=said.append)
@@ -85,8 +84,7 @@ def test_a_placement_that_is_named_is_taken_as_it_is() -> None:
 @pytest.mark.parametrize(("starts", "said"), [(64, True), (63, False)])
 def test_a_run_that_ends_before_it_learns_says_so(starts: int, said: bool) -> None:
     notes: list[str] = []
-    settings = {"learning_starts": starts, "buffer_size": 64, "batch_size": 8, "train_freq": 4}
-    build(algorithm="dqn", notes=notes, **settings).close()
+    build(algorithm="dqn", notes=notes, learning_starts=starts).close()
     assert any("nothing will be learned" in note for note in notes) == said
 
 
@@ -143,12 +141,12 @@ def test_refusals_come_before_anything_large_and_leave_nothing_open(
 def test_as_many_environments_are_open_as_are_needed_until_it_is_closed() -> None:
     envs = Envs()
     built = build(envs, eval_every=32, eval_episodes=3)
-    assert len(envs.made) == envs.open == 4 + 3
+    assert len(envs.made) == envs.open == 2 + 3
     built.close()
     assert envs.open == 0
 
 
-@pytest.mark.parametrize("fails", [0, 1, 3, 5])
+@pytest.mark.parametrize("fails", [0, 1, 4])
 def test_an_environment_that_cannot_be_made_closes_the_others(fails: int) -> None:
     """The first, one of training, or one of evaluation."""
     envs = Envs(fails)
@@ -182,6 +180,7 @@ def test_what_fails_to_compile_closes_environments_and_ends_workers() -> None:
         assert children() <= before
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_cannot_open_ends_the_workers() -> None:
     envs, before = Envs(fails=2), children()
     with pytest.raises((EnvironmentFailure, UsageError), match="no licence"):
@@ -192,7 +191,7 @@ def test_an_evaluation_that_cannot_open_ends_the_workers() -> None:
 
 def test_with_workers_nothing_is_open_here() -> None:
     envs, before = Envs(), children()
-    built = build(envs, placement=PROCESSES)
+    built = build(envs, placement="sampler=processes workers=2x1")
     assert len(children() - before) >= 2
     assert envs.open == 0
     built.close()

@@ -15,7 +15,10 @@ from flatout import PPO
 from flatout.cli.arguments import train_config
 from flatout.config.settings import resolve
 from flatout.run.card import OURS, SILENT, command
+from tests import tiny
 from tests.conftest import TINY, Result
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 Cli = Callable[..., Result]
 
@@ -73,7 +76,7 @@ def test_a_card_is_not_written_over_what_a_user_wrote(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "README.md").write_text("my notes\n")
-    agent = PPO("CartPole-v1", envs=2, n_steps=32)
+    agent = PPO("CartPole-v1", **tiny.python("ppo"))
     agent.learn(128, run_dir=run)
     assert (run / "README.md").read_text() == "my notes\n"
     assert (run / "curve.svg").exists()
@@ -87,7 +90,7 @@ def test_a_picture_that_cannot_be_written_harms_no_run(flatout: Cli, tmp_path: P
         for name in ("curve.svg", "README.md"):  # what each is first written to
             (run / f".{name}.tmp").mkdir(exist_ok=True)
 
-    agent = PPO("CartPole-v1", envs=2, n_steps=32).learn(128, run_dir=run, callback=block)
+    agent = PPO("CartPole-v1", **tiny.python("ppo")).learn(128, run_dir=run, callback=block)
     assert agent.summary["ended"] == "steps"
     assert not (run / "curve.svg").exists()
     assert not (run / "README.md").exists()
@@ -100,7 +103,7 @@ def test_code_given_in_python_is_not_a_command(tmp_path: Path) -> None:
     def make() -> gym.Env[Any, Any]:
         return gym.make("CartPole-v1")
 
-    PPO(make, envs=2, n_steps=32).learn(128, run_dir=tmp_path / "run")
+    PPO(make, **tiny.python("ppo")).learn(128, run_dir=tmp_path / "run")
     card = (tmp_path / "run" / "README.md").read_text()
     assert card.startswith(OURS)
     assert "flatout train" not in card

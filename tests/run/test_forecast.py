@@ -25,7 +25,7 @@ def _nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_time_of_last_time_is_said(flatout: Cli, tmp_path: Path) -> None:
-    shown = [str(word) for word in SMALL if word != "--quiet"]
+    shown = [str(word) for word in (*SMALL[:-1], "--steps", 128)]
     words = ("compiling the program of the whole loop (for the first time", "s here last time)")
     for number, word in enumerate(words):
         rate = ("--learning-rate", f"{number + 1}e-4")  # which changes no program

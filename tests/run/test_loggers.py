@@ -16,6 +16,9 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-
 from flatout import PPO, UsageError
 from flatout.installing import install
 from flatout.run.loggers import TensorBoard
+from tests import tiny
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 
 def masked(data: bytes) -> int:
@@ -75,5 +78,5 @@ def test_what_keeps_weights_and_biases_from_starting_is_said(
     ):
         monkeypatch.setitem(sys.modules, "wandb", module)
         with pytest.raises(UsageError, match=words) as raised:
-            PPO("CartPole-v1", n_steps=32, envs=2, batch_size=64, wandb="mine").learn(64)
+            PPO("CartPole-v1", **tiny.python("ppo", wandb="mine")).learn(64)
         assert "\n" not in str(raised.value)

@@ -16,8 +16,11 @@ import pytest
 from flatout import PPO
 from flatout.spans import NAMES
 from flatout.storage import checkpoint
+from tests import tiny
 from tests.conftest import TINY, Result
 from tests.kills import assert_same
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 PLACEMENTS = ("cpu", "act=cpu:1", "act=cpu learn=cpu:1", "act=cpu:3 learn=cpu:2")
 
@@ -28,7 +31,7 @@ PLACEMENTS = ("cpu", "act=cpu:1", "act=cpu learn=cpu:1", "act=cpu:3 learn=cpu:2"
     [
         ("CartPole-v1", PLACEMENTS[::3]),
         pytest.param("CartPole-v1", PLACEMENTS, marks=pytest.mark.slow),
-        pytest.param("Pendulum-v1", PLACEMENTS, marks=pytest.mark.slow),
+        pytest.param("Pendulum-v1", PLACEMENTS[::3], marks=pytest.mark.slow),
     ],
     ids=["two", "CartPole-v1", "Pendulum-v1"],
 )
@@ -40,7 +43,7 @@ def test_placement_changes_no_bit_on_cpu(
     for number, placement in enumerate(placements):
         run = tmp_path / str(number)
         result = flatout(
-            "train", "ppo", *TINY, "--env", env, "--steps", 640, "--placement", placement,
+            "train", "ppo", *TINY, "--env", env, "--steps", 384, "--placement", placement,
             "--normalize-observation", "--normalize-reward", "--run-dir", run, "--json",
         )  # fmt: skip
         assert result.code == 0, result.err
@@ -54,7 +57,7 @@ def test_placement_changes_no_bit_on_cpu(
 @pytest.mark.bits
 def test_seeds_decide_everything(tmp_path: Path) -> None:
     def learned(seed: int) -> dict[str, np.ndarray]:
-        agent = PPO("CartPole-v1", seed=seed, envs=2, n_steps=32).learn(256)
+        agent = PPO("CartPole-v1", **tiny.python("ppo", seed=seed)).learn(256)
         return checkpoint.load_agent(agent.save(tmp_path / "agent"))[0]
 
     one, again, other = learned(1), learned(1), learned(2)
@@ -95,7 +98,7 @@ def test_time_goes_to_the_span_that_took_it(flatout: Callable[..., Result], tmp_
 def test_setting_the_time_of_day_changes_no_duration(monkeypatch: pytest.MonkeyPatch) -> None:
     now, calls = time.time, iter(range(10**9))
     monkeypatch.setattr(time, "time", lambda: now() - 3 * next(calls))
-    summary = PPO("CartPole-v1", n_steps=32, batch_size=32).learn(64).summary
+    summary = PPO("CartPole-v1", **tiny.python("ppo")).learn(64).summary
     assert 0 < summary["compile_s"] <= summary["startup_s"] <= summary["wall_s"]
     compiling = summary["phases"]["compile"] * summary["wall_s"]
     assert compiling == pytest.approx(summary["compile_s"] + summary["compile_later_s"])
@@ -112,14 +115,14 @@ def test_updates_steps_and_episodes_are_counted(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:
     result = flatout(
-        "train", "ppo", "--env", "CartPole-v1", "--envs", 4, "--n-steps", 64, "--batch-size", 32,
-        "--n-epochs", 3, "--steps", 1000, "--run-dir", tmp_path / "run", "--json", "--quiet",
+        "train", "ppo", *tiny.flags("ppo"), "--steps", 250, "--run-dir", tmp_path / "run", "--json",
+        "--quiet",
     )  # fmt: skip
     summary = json.loads(result.out)
-    iterations = 4  # 4 x 256 = 1,024 is the first multiple of a rollout not below 1,000
-    assert summary["steps"] == iterations * 256
+    iterations = 4  # 4 x 64 = 256 is the first multiple of a rollout not below 250
+    assert summary["steps"] == iterations * 64
     assert summary["iterations"] == iterations
-    assert summary["updates"] == iterations * 3 * 256 // 32
+    assert summary["updates"] == iterations * 2 * 64 // 32
     rows = [json.loads(r) for r in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["rollout/episodes"] == summary["episodes"] > 0
 
@@ -157,18 +160,15 @@ METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
 def test_every_metric_is_documented_and_every_documented_metric_exists(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:
-    replayed = ("--steps", 400, "--learning-starts", 100, "--hidden", 8, "--quiet", "--log-every",
-                50)  # fmt: skip
-    runs = {
-        "ppo": (*TINY, "--eval-every", 64, "--log-every", 64, "--threshold", 1e9),
-        "dqn": ("--env", "CartPole-v1", *replayed),
-        "td3": ("--env", "Pendulum-v1", *replayed),
-        "sac": ("--env", "Pendulum-v1", *replayed),
+    replayed = ("--steps", 416, "--quiet", "--log-every", 32)  # whole episodes of both environments
+    runs: dict[str, tuple[Any, ...]] = {
+        "ppo": (*TINY, "--eval-every", 64, "--log-every", 64, "--threshold", 1e9)
     }
+    runs |= {name: (*tiny.flags(name), *replayed) for name in ("dqn", "td3", "sac")}
     runs |= {
-        "a2c": (*TINY, "--env", "tests.test_callbacks:Goal", "--placement", "schedule=overlapped",
-                "--log-every", 10, "--eval-every", 64),
-        "genetic": (*TINY, "--envs", 4, "--elites", 1),
+        "a2c": (*tiny.flags("a2c"), "--steps", 256, "--quiet", "--env", "tests.test_callbacks:Goal",
+                "--placement", "schedule=overlapped", "--log-every", 10, "--eval-every", 64),
+        "genetic": (*tiny.flags("genetic"), "--steps", 256, "--quiet"),
         "classify": ("--steps", 10, "--batch-size", 32, "--eval-every", 5, "--quiet"),
     }  # fmt: skip
     written: set[str] = set()
@@ -209,8 +209,8 @@ def test_thresholds_are_recorded_once_and_stopping_stops(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:
     result = flatout(
-        "train", "ppo", "--env", "CartPole-v1", "--envs", 4, "--n-steps", 64, "--steps", 50000,
-        "--threshold", 15, "--threshold", 1000, "--stop-at-return", 16, "--run-dir",
+        "train", "ppo", *tiny.flags("ppo"), "--steps", 50000, "--threshold", 15,
+        "--threshold", 1000, "--stop-at-return", 16, "--run-dir",
         tmp_path / "run", "--json", "--quiet",
     )  # fmt: skip
     summary = json.loads(result.out)
@@ -228,7 +228,7 @@ def test_thresholds_are_recorded_once_and_stopping_stops(
 def test_the_best_by_evaluation_is_kept(flatout: Callable[..., Result], tmp_path: Path) -> None:
     run = tmp_path / "run"
     result = flatout(
-        "train", "ppo", *TINY, "--steps", 2048, "--eval-every", 256, "--log-every", 64,
+        "train", "ppo", *TINY, "--steps", 1024, "--eval-every", 128, "--log-every", 64,
         "--eval-episodes", 5, "--run-dir", run, "--json",
     )  # fmt: skip
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

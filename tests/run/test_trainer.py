@@ -20,11 +20,11 @@ from flatout.run.trainer import Trainer
 from flatout.storage import checkpoint
 from flatout.storage.run_folder import RunFolder
 from flatout.types import Snapshot, UserCode
+from tests import tiny
 from tests.bad_envs import Good, Raises
 from tests.kills import assert_same
 
-ROW = 64
-"""Steps of an iteration: 32 of each of 2 environments."""
+ROW = tiny.ITERATION
 
 
 class Watched(Display):
@@ -80,14 +80,16 @@ class Run:
         self, path: Path | None = None, *, callback: Any = None, resume: bool = False,
         envs: Envs | None = None, initial: Any = None, **settings: Any,
     ) -> None:  # fmt: skip
-        small = {"envs": 2, "n_steps": 32, "batch_size": 64, "n_epochs": 1, "hidden": [8],
-                 "keep_checkpoints": 99, "tensorboard": False, "steps": 5 * ROW}  # fmt: skip
+        small = tiny.settings(
+            "ppo", env="scripted", keep_checkpoints=99, tensorboard=False, steps=5 * ROW
+        )
         self.path, self.envs, self.display = path, envs or Envs(), Watched()
         self.folder = None if path is None else RunFolder(path, resume)
-        config = resolve("ppo", {"env": "scripted"} | small | settings)
+        config = resolve("ppo", small | settings)
         self.trainer = Trainer(
             config, code=UserCode(env=self.envs), folder=self.folder, resume=resume,
             callback=callback, display=self.display,
+            programs=tiny.programs(("trainer", settings.get("network"))),
             start=None if initial is None else Start(Snapshot(initial, {})),
         )  # fmt: skip
 
@@ -148,7 +150,7 @@ def test_a_row_is_the_mean_of_its_iterations(tmp_path: Path) -> None:
         for name in part[0]:
             assert row[name] == pytest.approx(np.mean([one[name] for one in part]), rel=1e-6), name
         assert row["time/iterations"] == row["step"] // ROW
-        assert row["train/updates"] == row["step"] // ROW
+        assert row["train/updates"] == row["step"] // ROW * tiny.UPDATES
         assert row["rollout/episodes"] == 2 * (row["step"] // 40)  # of 20 steps each
 
 
@@ -171,7 +173,7 @@ def test_checkpoints_are_saved_where_they_are_due_and_at_the_end(
 
 
 def test_by_default_each_tenth_of_a_run_is_saved(tmp_path: Path) -> None:
-    run = Run(tmp_path / "run", steps=40 * ROW, n_steps=32)
+    run = Run(tmp_path / "run", steps=40 * ROW)
     run.go()
     assert run.saved == [number * 4 * ROW for number in range(1, 11)]
 
@@ -208,17 +210,18 @@ def test_a_callback_that_says_false_ends_the_run_whole(tmp_path: Path) -> None:
     """With its last row, its checkpoint and its parameters, and it may go on from there."""
     run = Run(tmp_path / "run", callback=stop_at(128), log_every=10_000)
     summary = run.go()
-    assert (summary["ended"], summary["steps"], summary["updates"]) == ("callback", 128, 2)
+    assert (summary["ended"], summary["steps"]) == ("callback", 128)
+    assert summary["updates"] == 2 * tiny.UPDATES
     assert [row["step"] for row in run.rows] == [64, 128]
     assert run.saved[-1] == 128
-    assert run.trainer.progress.counts == (128, 2, 2)
+    assert run.trainer.progress.counts == (128, 2 * tiny.UPDATES, 2)
     assert (tmp_path / "run" / "params.safetensors").exists()
     assert run.envs.all_closed
     again = Run(tmp_path / "run", resume=True)
     again.go()
     whole = Run()
     whole.go()
-    assert again.trainer.progress.counts == (320, 5, 5)
+    assert again.trainer.progress.counts == (320, 5 * tiny.UPDATES, 5)
     assert again.trainer.final is not None
     assert whole.trainer.final is not None
     assert_same(again.trainer.final.arrays, whole.trainer.final.arrays)

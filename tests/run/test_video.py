@@ -14,7 +14,10 @@ import pytest
 
 from flatout import PPO, UsageError
 from flatout.run.video import WIDE, grid, writer
+from tests import tiny
 from tests.conftest import TINY, Result
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     path = tmp_path_factory.mktemp("video") / "run"
     flags = ["--env", "flatout/Snake-v0", "--env-kwargs", "size=5", "patience=20"]
+    flags += ["--network", "mlp"]
     assert main(["train", "ppo", *TINY, *flags, "--run-dir", str(path)]) == 0
     return path
 
@@ -81,7 +85,7 @@ def test_several_episodes_of_one_environment_object(tmp_path: Path) -> None:
     import gymnasium as gym
 
     env = gym.make("CartPole-v1", render_mode="rgb_array")
-    agent = PPO(env, n_steps=32, batch_size=32).learn(32)
+    agent = PPO(env, **tiny.python("ppo", **tiny.ONE)).learn(64)
     with pytest.raises(UsageError, match="one episode at a time"):
         agent.record(tmp_path / "out.gif", episodes=2)
 

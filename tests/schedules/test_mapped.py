@@ -83,8 +83,8 @@ def test_one_call_acts_for_all_and_one_dispatch_teaches_all(
     monkeypatch.setattr(build, "recall", recalled)
     monkeypatch.setattr(Mapped, "_acted", acts)
     monkeypatch.setattr(Mapped, "_learned", learns)
-    population(tmp_path, "ppo", [], 3, steps=256).run()  # 4 iterations of 16 steps
-    assert acted == [3] * 64
+    population(tmp_path, "ppo", [], 3, steps=256).run()  # 4 iterations of 32 steps
+    assert acted == [3] * 128
     assert learned == [3] * 4
 
 

@@ -25,15 +25,9 @@ from flatout.run.components import Components
 from flatout.schedules.overlapped import OverlappedSchedule
 from flatout.spans import Spans
 from flatout.types import UserCode
+from tests import tiny
 from tests.fault_envs import Faulty
 from tests.kills import kill_at_random_times
-
-SETTINGS: dict[str, dict[str, Any]] = {
-    "ppo": {"n_steps": 16, "batch_size": 32, "n_epochs": 2},
-    "dqn": {"train_freq": 16, "gradient_steps": 4, "learning_starts": 32, "buffer_size": 256},
-    "sac": {"env": "Pendulum-v1", "train_freq": 8, "gradient_steps": 2, "learning_starts": 16,
-            "buffer_size": 256, "hidden": [16]},
-}  # fmt: skip
 
 QUICK = {(1, "dqn"), (2, "ppo"), (3, "sac")}
 """Each lag and each algorithm once."""
@@ -43,9 +37,11 @@ QUICK = {(1, "dqn"), (2, "ppo"), (3, "sac")}
 def parts(
     algorithm: str, placement: str, source: Any = None, **settings: Any
 ) -> Iterator[Components]:
-    own = {"env": "CartPole-v1", "envs": 4, "steps": 10_000, "placement": placement}
-    config = resolve(algorithm, own | SETTINGS[algorithm] | settings)
-    made = assemble(config, Spans(), code=UserCode(env=source))
+    found = tiny.settings(algorithm, steps=10_000, placement=placement, **settings)
+    programs = tiny.programs(("overlapped", algorithm, sorted(settings.items())))
+    made = assemble(
+        resolve(algorithm, found), Spans(), code=UserCode(env=source), programs=programs
+    )
     try:
         made.schedule.start()
         yield made
@@ -95,13 +91,13 @@ class Dawdling(gym.Wrapper[Any, Any, Any, Any]):
     [
         pytest.param(lag, name, marks=() if (lag, name) in QUICK else pytest.mark.slow)
         for lag in (1, 2, 3)
-        for name in SETTINGS
+        for name in ("ppo", "dqn", "sac")
     ],
 )
 def test_timing_changes_nothing(algorithm: str, lag: int) -> None:
     iterations = 12
     expected = by_hand(algorithm, lag, iterations)
-    env = SETTINGS[algorithm].get("env", "CartPole-v1")
+    env = tiny.SETTINGS[algorithm]["env"]
     for slow_env, slow_learner in ((False, False), (True, False), (False, True), (True, True)):
         source = (lambda **k: Dawdling(gym.make(env, **k), lag)) if slow_env else None
         with parts(algorithm, f"schedule=overlapped lag={lag}", source) as made:
@@ -147,7 +143,7 @@ def test_collecting_and_learning_happen_at_the_same_time() -> None:
             return super().step(action)
 
     with parts("ppo", "schedule=overlapped", lambda **k: Meeting(gym.make("CartPole-v1", **k)),
-               envs=1, batch_size=16) as made:  # fmt: skip
+               envs=1, n_steps=16, batch_size=16) as made:  # fmt: skip
         flow: Any = made.schedule
         update = flow.learner.update
         list(flow.advance(1))
@@ -203,18 +199,17 @@ def test_a_snapshot_goes_on_as_if_nothing_had_been(lag: int) -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        ("ppo", "--n-steps", "32", "--batch-size", "64", "--steps", "20000"),
-        ("dqn", "--train-freq", "32", "--gradient-steps", "4", "--steps", "7000",
-         "--learning-starts", "200", "--buffer-size", "600"),
+        ("ppo", *tiny.flags("ppo"), "--steps", "16000"),
+        ("dqn", *tiny.flags("dqn"), "--steps", "6000", "--learning-starts", "200"),
     ],
     ids=["ppo", "dqn"],
-)  # fmt: skip
+)
 def test_killed_at_random_times_and_resumed_is_bit_equal(
     flags: tuple[str, ...], tmp_path: Path
 ) -> None:
     common = (
-        "--env", "CartPole-v1", "--envs", "4", "--checkpoint-every", "256", "--no-tensorboard",
-        "--quiet", "--placement", "schedule=overlapped lag=2",
+        "--checkpoint-every", "256", "--no-tensorboard", "--quiet",
+        "--placement", "schedule=overlapped lag=2",
     )  # fmt: skip
     kill_at_random_times(("train", *flags, *common), 2, random.Random(flags[0]), tmp_path)
 
@@ -238,7 +233,7 @@ def test_a_learner_that_raises_ends_the_run() -> None:
 def test_an_environment_that_fails_leaves_a_whole_boundary(tmp_path: Path) -> None:
     """What was being learned from is booked first: the state is that of so many iterations."""
     source = functools.partial(Faulty, "raise", 70, str(tmp_path), 50)
-    own: dict[str, Any] = {"envs": 1, "n_steps": 16, "batch_size": 16}
+    own: dict[str, Any] = {"env": "faulty", "envs": 1, "n_steps": 16, "batch_size": 16}
     with parts("ppo", "schedule=overlapped", source, **own) as made:
         steps = 0
         with pytest.raises(EnvironmentFailure, match="exploded"):  # noqa: PT012 - in one of them

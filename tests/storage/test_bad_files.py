@@ -17,7 +17,7 @@ from safetensors.numpy import save as dump_tensors
 from tests.cli.test_bad_input import Cli, contents, sentence
 from tests.conftest import TINY
 
-RUN = (*TINY, "--batch-size", "64", "--checkpoint-every", "64")
+RUN = (*TINY, "--checkpoint-every", "64")
 NEWEST = Path("checkpoints") / "step_000000000256"
 NESTED = b"[" * 99999
 

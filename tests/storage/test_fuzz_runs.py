@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import tiny
 from tests.conftest import TINY
 
 ROOT = Path(__file__).parents[2]
-DQN = ("--learning-starts", "32", "--batch-size", "8", "--buffer-size", "512", "--train-freq", "64")
-PPO = ("--batch-size", "64", "--n-epochs", "2", "--placement", "schedule=overlapped")
+PPO = ("--placement", "schedule=overlapped")
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +22,9 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     from flatout.__main__ import main
 
     folder = tmp_path_factory.mktemp("bases")
-    flags = [flag for flag in TINY if flag not in ("--n-steps", "32")]
+    flags = (*tiny.flags("dqn"), "--steps", "256", "--quiet")
     common = ("--checkpoint-every", "128", "--log-every", "64", "--run-dir")
-    assert main(["train", "dqn", *flags, *DQN, *common, str(folder / "dqn")]) == 0
+    assert main(["train", "dqn", *flags, *common, str(folder / "dqn")]) == 0
     assert main(["train", "ppo", *TINY, *PPO, *common, str(folder / "ppo")]) == 0
     return [folder / "dqn", folder / "ppo"]
 

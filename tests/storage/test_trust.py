@@ -23,7 +23,7 @@ from tests.conftest import TINY, Result
 from tests.own_algorithms import good
 from tests.storage.test_bad_files import header, metadata, settings
 
-RUN = (*TINY, "--batch-size", "64", "--checkpoint-every", "64", "--log-every", "64")
+RUN = (*TINY, "--checkpoint-every", "64", "--log-every", "64")
 EVIL = 'import os\n\nos.close(os.open("{}", os.O_CREAT | os.O_WRONLY))\nimport gymnasium\n\n\n' + (
     'def make(**kwargs):\n    return gymnasium.make("CartPole-v1", **kwargs)\n'
 )

@@ -1,0 +1,96 @@
+"""The smallest useful settings of each algorithm, shared by all tests.
+
+A program depends on an algorithm's settings and sizes, not on the seed, the steps or real-valued
+hyper-parameters. Runs with these settings are compiled once for the whole test session; a test that
+needs other sizes says why.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flatout.config.schema import TrainConfig
+    from flatout.learner.programs import Programs
+
+ITERATION = 64
+"""Environment steps of one iteration of PPO with these settings, also with `ONE` of its own."""
+
+UPDATES = 4
+"""Updates of one iteration of PPO with these settings."""
+
+ONE: dict[str, Any] = {"envs": 1, "n_steps": 64}
+"""For PPO in one environment that is passed as an object: as long an iteration."""
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ppo": {"env": "CartPole-v1", "envs": 2, "n_steps": 32, "batch_size": 32, "n_epochs": 2},
+    "a2c": {"env": "CartPole-v1", "envs": 2, "n_steps": 8},
+    "dqn": {"env": "CartPole-v1", "envs": 2, "train_freq": 16, "gradient_steps": 4, "batch_size": 8,
+            "learning_starts": 32, "buffer_size": 512},
+    "sac": {"env": "Pendulum-v1", "envs": 2, "train_freq": 8, "gradient_steps": 2, "batch_size": 8,
+            "learning_starts": 16, "buffer_size": 256, "hidden": [16]},
+    "td3": {"env": "Pendulum-v1", "envs": 2, "train_freq": 8, "gradient_steps": 2, "batch_size": 8,
+            "learning_starts": 16, "buffer_size": 256, "hidden": [16]},
+    "genetic": {"env": "flatout/Snake-v0", "env_kwargs": {"size": 4, "patience": 20},
+                "network": "mlp", "envs": 4,
+                "n_steps": 24, "elites": 2, "hidden": [8]},
+}  # fmt: skip
+
+
+def settings(algorithm: str, **more: Any) -> dict[str, Any]:
+    """The smallest settings of an algorithm, with others in their place or in addition."""
+    return SETTINGS[algorithm] | more
+
+
+def python(algorithm: str, **more: Any) -> dict[str, Any]:
+    """The same without the environment: keyword arguments of `PPO(env, ...)` and its siblings."""
+    return {name: value for name, value in settings(algorithm, **more).items() if name != "env"}
+
+
+def flags(algorithm: str, **more: Any) -> tuple[str, ...]:
+    """The same as flags of the command line, behind ``train ALGORITHM``."""
+    words: list[str] = []
+    for name, value in settings(algorithm, **more).items():
+        words.append("--" + name.replace("_", "-"))
+        if isinstance(value, dict):
+            words += [f"{key}={each}" for key, each in value.items()]
+        elif isinstance(value, list):
+            words += map(str, value)
+        else:
+            words.append(str(value))
+    return tuple(words)
+
+
+_PROGRAMS: dict[Any, tuple[Any, Any]] = {}
+NO_PROGRAM = {
+    "steps", "run_dir", "checkpoint_every", "keep_checkpoints", "eval_every", "stop_at_return",
+    "threshold", "log_every", "tensorboard", "wandb", "metric_names", "trace", "quiet", "json",
+}  # fmt: skip
+"""Settings of a run that no program depends on."""
+
+
+def programs(shape: Any, code: Any = None) -> Programs:
+    """Programs that runs of one shape share, as members of a population do: compiled once.
+
+    Args:
+        shape: names it: all that programs depend on.
+        code: the `UserCode` of these runs; its objects have programs of their own.
+    """
+    from flatout.learner.programs import Programs
+
+    given = () if code is None else (code.env, code.network, code.algorithm)
+    under = (repr(shape), *map(id, given))
+    # With the objects, which must not end before their ids do.
+    return _PROGRAMS.setdefault(under, (Programs(), given))[0]
+
+
+def shape(config: TrainConfig) -> list[Any]:
+    """What the programs of a run depend on: all settings but `NO_PROGRAM` and real numbers."""
+    from flatout.config.settings import changeable
+
+    values, free = config.flat(), changeable(config)
+    if values.get("prioritized"):  # its schedule is a part of the program
+        free = ["seed"]
+    kept = [(name, value) for name, value in values.items() if name not in {*free, *NO_PROGRAM}]
+    return [kept, values["steps"] if values.get("prioritized") else None,
+            [values[name] is None for name in free]]  # fmt: skip
