@@ -23,7 +23,8 @@ from flatout.algorithms.base import raw_key
 from flatout.api.load import AGENTS
 from flatout.storage import checkpoint
 from flatout.types import ContinuousSpec, DiscreteSpec
-from tests.conftest import TINY, Result
+from tests import tiny
+from tests.conftest import Result
 
 VECTOR = gym.spaces.Box(-5, 5, (6,), np.float32)
 PIXELS = gym.spaces.Box(0, 255, (44, 40, 3), np.uint8)
@@ -74,14 +75,18 @@ def expected(agent: Agent, obs: np.ndarray) -> np.ndarray:
     params, algorithm = agent._acting.params(), agent._acting._algorithm
     if not isinstance(agent.task.action_spec, DiscreteSpec):
         assert isinstance(agent.task.action_spec, ContinuousSpec)
-        return np.asarray(algorithm.act(params, obs, (), None)[0])
-    x = observe(agent.task.obs_spec, obs)
-    if agent.algorithm == "dqn":
-        return np.asarray(params.network(x))
-    if agent.algorithm == "genetic":
-        return np.asarray(policy(jax.tree.map(lambda leaf: leaf[0], params), x)[0])
-    moments = params.moments
-    return np.asarray(policy(params.actor, x if moments is None else normalise(x, moments))[0])
+        return np.asarray(jax.jit(algorithm.act)(params, obs, (), None)[0])
+
+    def outputs(params: Any, obs: jax.Array) -> jax.Array:
+        x = observe(agent.task.obs_spec, obs)
+        if agent.algorithm == "dqn":
+            return params.network(x)
+        if agent.algorithm == "genetic":
+            return policy(jax.tree.map(lambda leaf: leaf[0], params), x)[0]
+        moments = params.moments
+        return policy(params.actor, x if moments is None else normalise(x, moments))[0]
+
+    return np.asarray(jax.jit(outputs)(params, obs))
 
 
 def slow(*values: Any) -> Any:
@@ -139,7 +144,8 @@ def test_the_command_writes_a_file_that_needs_numpy_alone(
     from flatout.__main__ import main
 
     run, file = tmp_path / "run", tmp_path / "policy.py"
-    assert main(["train", "ppo", *TINY, "--normalize-observation", "--run-dir", str(run)]) == 0
+    flags = (*tiny.flags("ppo"), "--normalize-observation", "--steps", "64", "--quiet")
+    assert main(["train", "ppo", *flags, "--run-dir", str(run)]) == 0
     assert main(["export", str(run), "--numpy", str(file)]) == 0
     code = (
         "import sys, json\n"

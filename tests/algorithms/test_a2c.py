@@ -69,7 +69,7 @@ def test_an_update_is_its_definition(hyper: dict[str, Any], lag: float) -> None:
     if hyper:
         advantage = (advantage - advantage.mean()) / (advantage.std(ddof=1) + 1e-8)
 
-    def loss(params: Any) -> jax.Array:
+    def loss(params: Any, x: Trajectory, advantage: jax.Array, target: jax.Array) -> jax.Array:
         log_p = jax.nn.log_softmax(forward(params["actor"], x.obs))
         log_prob = jnp.take_along_axis(log_p, x.actions[..., None], -1)[..., 0]
         weight = jnp.minimum(jnp.exp(jax.lax.stop_gradient(log_prob) - x.extras["log_prob"]), 1)
@@ -78,11 +78,11 @@ def test_an_update_is_its_definition(hyper: dict[str, Any], lag: float) -> None:
         total = -(weight * advantage * log_prob).mean() + 0.5 * jnp.square(target - value).mean()
         return total - hyper.get("ent_coef", 0.0) * entropy
 
-    grads = jax.jit(jax.grad(loss))(params)
-    norm = jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(grads)))
-    grads = jax.tree.map(lambda g: g * jnp.minimum(1.0, 0.5 / (norm + 1e-6)), grads)
-    step = jax.tree.map(lambda g: 0.01 * g / (jnp.sqrt(0.01 * g * g) + 1e-5), grads)
-    expected = jax.tree.map(jnp.subtract, params, step)
+    grads = jax.device_get(jax.jit(jax.grad(loss))(params, x, advantage, target))
+    norm = np.sqrt(sum(np.square(leaf).sum() for leaf in jax.tree.leaves(grads)))
+    grads = jax.tree.map(lambda g: g * min(1.0, 0.5 / (norm + 1e-6)), grads)
+    step = jax.tree.map(lambda g: 0.01 * g / (np.sqrt(0.01 * g * g) + 1e-5), grads)
+    expected = jax.tree.map(np.subtract, params, step)
     found, metrics = learn(algorithm, state, x)
     assert_close(plain(found), expected, atol=2e-5)
     assert metrics["updates"] == 1.0
@@ -107,8 +107,11 @@ def by_hand(
     return targets
 
 
+advantages = jax.jit(lambda *given: next_reward_advantages(*given, None))
+
+
 @settings(deadline=None, max_examples=60)
-@given(st.integers(0, 2**32 - 1), st.sampled_from((1, 2, 9)), st.floats(0, 0.5))  # compiled each
+@given(st.integers(0, 2**32 - 1), st.sampled_from((1, 9)), st.floats(0, 0.5))  # each is compiled
 def test_next_reward_targets_say_whether_a_reward_follows(
     seed: int, steps: int, often: float
 ) -> None:
@@ -118,7 +121,7 @@ def test_next_reward_targets_say_whether_a_reward_follows(
     truncated = (rng.random((steps, 3)) < 0.2) & ~terminated
     after = rng.normal(0.5, 0.5, (steps, 3)).astype(np.float32)
     zeros, done = np.zeros_like(after), terminated | truncated
-    found = next_reward_advantages(rewards, zeros, after, terminated, done, None)
+    found = advantages(rewards, zeros, after, terminated, done)
     np.testing.assert_allclose(found, by_hand(rewards, after, terminated, truncated), atol=1e-6)
 
 

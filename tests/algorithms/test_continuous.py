@@ -60,6 +60,16 @@ def compiled(algorithm: Algorithm) -> Any:
     return lambda state, batch: update(state, batch, wrap_key(KEY), algorithm.hp)
 
 
+@functools.partial(jax.jit, static_argnums=1)
+def drawn(update: jax.Array, count: int) -> jax.Array:
+    return normals(wrap_key(KEY), jnp.int32(0), update, count)
+
+
+def normal_numbers(update: int, count: int) -> np.ndarray:
+    """The noise of an update, float64."""
+    return np.asarray(drawn(np.int32(update), count), np.float64)
+
+
 @functools.cache
 def acting(name: str) -> Any:
     """Acting with noise, and without."""
@@ -69,12 +79,24 @@ def acting(name: str) -> Any:
 
 def learned(algorithm: Algorithm, batch: Batch, times: int) -> dict[str, np.ndarray]:
     """The metrics ``[times]`` of so many updates, which fill the run of 1000 steps."""
-    state, rows = algorithm.init(raw_key(0, 0), algorithm.hp), list[Any]()
-    for t in range(times):
-        step = np.int32(1000 * t // times)
-        state, metrics, _ = compiled(algorithm)(at(state, step), batch)
-        rows.append(metrics)
-    return {name: np.array([row[name] for row in jax.device_get(rows)]) for name in rows[0]}
+    state = algorithm.init(raw_key(0, 0), algorithm.hp)
+    steps = (1000 * np.arange(times) // times).astype(np.int32)
+    return jax.device_get(updates(algorithm)(state, batch, steps, algorithm.hp))
+
+
+@functools.cache
+def updates(algorithm: Algorithm) -> Any:
+    """``state, batch, steps, hp -> metrics`` of an update at each of these steps, compiled."""
+
+    @jax.jit
+    def learn(state: State, batch: Batch, steps: jax.Array, hp: Any) -> Any:
+        def update(state: State, step: jax.Array) -> Any:
+            state, metrics, _ = algorithm.update(at(state, step), batch, wrap_key(KEY), hp)
+            return state, metrics
+
+        return jax.lax.scan(update, state, steps)[1]
+
+    return learn
 
 
 def sample(seed: int, rows: int = B) -> Batch:
@@ -100,7 +122,7 @@ def start(algorithm: Algorithm) -> State:
     return at(state._replace(params=params._replace(**networks)), np.int32(500))
 
 
-def at(state: State, step: np.int32) -> State:
+def at(state: State, step: Any) -> State:
     """The state at an environment step."""
     return state._replace(counters=state.counters._replace(step=step))
 
@@ -144,9 +166,9 @@ def reference_update(
     action = (x.actions - MIDDLE) / HALF
     next_action = np.tanh(forward(nets["target_actor"][0], x.next_obs))
     if twin:
-        noise = normals(wrap_key(KEY), jnp.int32(0), jnp.int32(t - 1), B * A).reshape(B, A)
+        noise = normal_numbers(t - 1, B * A).reshape(B, A)
         reach = hyper.target_noise_clip
-        smooth = np.clip(hyper.target_policy_noise * np.asarray(noise), -reach, reach)
+        smooth = np.clip(hyper.target_policy_noise * noise, -reach, reach)
         assert 0 < (np.abs(smooth) == reach).sum() < smooth.size  # some are clipped
         next_action = np.clip(next_action + smooth, -1, 1)
         assert reach < 0.9 or (np.abs(next_action) == 1).any()  # and some stay at the bounds
@@ -198,7 +220,7 @@ def test_updates_are_those_of_the_papers(name: str, hyper: dict[str, Any]) -> No
     for t in range(1, 5):
         batch = sample(t)
         nets, said, errors = reference_update(nets, batch, t, config, optimisers)
-        state, metrics, found = compiled(algorithm)(state, batch)
+        state, metrics, found = jax.device_get(compiled(algorithm)(state, batch))
         assert_close(plain(state), nets, atol=2e-5)
         np.testing.assert_allclose(found, errors, atol=1e-4)  # the new priorities
         last = said.setdefault("actor_loss", last)
@@ -238,9 +260,10 @@ def test_states_keep_their_shapes_and_start_the_same_on_every_device(name: str) 
 def test_actions_are_random_until_learning_starts(name: str, learning_starts: int) -> None:
     algorithm = agent(name, learning_starts=learning_starts)
     state, seen = algorithm.init(raw_key(0, 0), algorithm.hp), list[float]()
+    advance = jax.jit(lambda state: algorithm.advance(state, np.int32(50), algorithm.hp)[0])
     for _ in range(4):
         seen.append(float(algorithm.actor(state, algorithm.hp).epsilon))
-        state, _ = algorithm.advance(state, jnp.int32(50), algorithm.hp)
+        state = jax.device_get(advance(state))
     assert seen == ([1, 1, 0, 0] if learning_starts else [0] * 4)
 
 
@@ -254,7 +277,7 @@ def untrained(name: str, seed: int) -> ActorParams:
 def noise(name: str, rows: int) -> Any:
     """One step's draws in so many environments, ``[rows, A]`` each."""
     over = jax.vmap(agent(name).noise, (None, 0, None))
-    return jax.jit(over)(wrap_key(raw_key(3, 2)), np.arange(rows), 7)
+    return jax.device_get(jax.jit(over)(wrap_key(raw_key(3, 2)), np.arange(rows), np.int32(7)))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -267,10 +290,11 @@ def test_the_warm_up_is_uniform_and_runs_no_network(name: str) -> None:
     for own in ((np.asarray(action) - BOX.low) / (BOX.high - BOX.low)).T:
         assert scipy.stats.kstest(own, "uniform").pvalue > 1e-3
     assert abs(np.corrcoef(np.asarray(action).T)[0, 1]) < 0.1
-    one = agent(name).noise(wrap_key(raw_key(3, 2)), 1234, 7)  # a function of these three alone
+    draw_one, key = jax.jit(agent(name).noise), wrap_key(raw_key(3, 2))
+    one = draw_one(key, 1234, 7)  # a function of these three alone
     np.testing.assert_allclose(one.uniform, draw.uniform[1234], rtol=1e-6)
     np.testing.assert_allclose(one.normal, draw.normal[1234], rtol=1e-5)
-    other = agent(name).noise(wrap_key(raw_key(3, 2)), 1234, 8)
+    other = jax.device_get(draw_one(key, 1234, 8))
     assert not np.isin(np.concatenate(other), np.concatenate(draw)).any()
 
 

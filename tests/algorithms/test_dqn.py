@@ -143,7 +143,7 @@ def test_updates_are_those_of_the_papers(hyper: dict[str, Any]) -> None:
         batch = sample(seed)
         highest = q_values(net, batch.obs).max(-1).mean()
         net, errors, loss = reference_update(net, target, batch, hyper, optimiser)
-        state, metrics, found = compiled(algorithm)(state, batch)
+        state, metrics, found = jax.device_get(compiled(algorithm)(state, batch))
         assert metrics.keys() == set(algorithm.metrics)
         assert_close(plain(state.params.network), net, atol=2e-5)
         np.testing.assert_allclose(found, np.abs(errors), atol=1e-4)  # the new priorities
@@ -174,14 +174,21 @@ def test_states_keep_their_shapes() -> None:
 
 def epsilons(algorithm: Algorithm, taken: int, count: int) -> list[float]:
     """Epsilon before anything and after each of so many advances."""
-    hp, advance, actor = algorithm.hp, jax.jit(algorithm.advance), jax.jit(algorithm.actor)
-    state = algorithm.init(raw_key(0, 0), hp)
-    seen = [float(actor(state, hp).epsilon)]
-    for _ in range(count):
-        state, said = advance(state, np.int32(taken), hp)
-        assert said == {"epsilon": actor(state, hp).epsilon}
-        seen.append(float(said["epsilon"]))
-    return seen
+
+    @jax.jit
+    def advances(state: State, hp: Any) -> Any:
+        def advance(state: State, _: Any) -> Any:
+            state, said = algorithm.advance(state, jnp.int32(taken), hp)
+            return state, (said, algorithm.actor(state, hp).epsilon)
+
+        first = algorithm.actor(state, hp).epsilon
+        return first, jax.lax.scan(advance, state, length=count)[1]
+
+    state = algorithm.init(raw_key(0, 0), algorithm.hp)
+    first, (said, own) = jax.device_get(advances(state, algorithm.hp))
+    assert list(said) == ["epsilon"]
+    np.testing.assert_array_equal(said["epsilon"], own)
+    return [float(first), *said["epsilon"].tolist()]
 
 
 @pytest.mark.parametrize(
@@ -208,7 +215,11 @@ def test_epsilon_falls_linearly_after_the_warm_up(hyper: dict[str, Any], fall: i
 def noise(envs: int, steps: int) -> Noise:
     """``[steps, envs]``."""
     over = jax.vmap(jax.vmap(agent().noise, (None, 0, None)), (None, None, 0))
-    return jax.jit(over)(wrap_key(raw_key(3, 2)), np.arange(envs), np.arange(steps))
+    key = wrap_key(raw_key(3, 2))
+    return jax.device_get(jax.jit(over)(key, np.arange(envs), np.arange(steps)))
+
+
+acting = jax.jit(lambda *given: agent().act(*given))
 
 
 def acted(epsilon: float, q: Any = (0.5, 2.0, -1.0)) -> tuple[np.ndarray, np.ndarray]:
@@ -217,7 +228,7 @@ def acted(epsilon: float, q: Any = (0.5, 2.0, -1.0)) -> tuple[np.ndarray, np.nda
     network = eqx.tree_at(lambda n: n.head.bias, network, np.float32(q))
     draw = jax.tree.map(np.ravel, noise(30, 100))
     obs = np.zeros((3000, *OBS.shape), np.float32)
-    action, _, extras = jax.jit(agent().act)(ActorParams(network, epsilon), obs, (), draw)
+    action, _, extras = acting(ActorParams(network, np.float32(epsilon)), obs, (), draw)
     return np.bincount(action, minlength=ACTIONS), np.asarray(extras["q_max"])
 
 
@@ -242,7 +253,7 @@ def test_without_noise_actions_are_greedy_whatever_epsilon() -> None:
     algorithm = agent()
     params = algorithm.actor(start(algorithm), algorithm.hp)._replace(epsilon=np.float32(1.0))
     obs = sample(0).obs
-    action, _, extras = jax.jit(algorithm.act)(params, obs, (), None)
+    action, _, extras = acting(params, obs, (), None)
     q = q_values(plain(params.network), obs)
     assert action.tolist() == q.argmax(-1).tolist()
     assert len(set(action.tolist())) > 1
@@ -252,12 +263,13 @@ def test_without_noise_actions_are_greedy_whatever_epsilon() -> None:
 def test_noise_is_a_function_of_key_environment_and_step() -> None:
     draw, key, block = jax.jit(agent().noise), wrap_key(raw_key(3, 2)), noise(30, 100)
     for env, step in ((0, 0), (29, 0), (0, 99), (17, 31)):
-        one = draw(key, env, step)
+        one = jax.device_get(draw(key, env, step))
         assert (one.explore, one.action) == (block.explore[step, env], block.action[step, env])
     assert len(np.unique(block.explore)) == 3000
     assert scipy.stats.kstest(np.ravel(block.explore), "uniform").pvalue > 1e-3
     assert scipy.stats.chisquare(np.bincount(np.ravel(block.action))).pvalue > 1e-3
-    assert draw(wrap_key(raw_key(4, 2)), 0, 0).explore != block.explore[0, 0]
+    other = jax.device_get(draw(wrap_key(raw_key(4, 2)), 0, 0))
+    assert other.explore != block.explore[0, 0]
 
 
 @pytest.mark.parametrize("tau", [1.0, 0.25])
@@ -267,7 +279,7 @@ def test_the_target_moves_where_an_interval_of_environment_steps_is_crossed(tau:
     gap = jax.tree.map(np.subtract, state.params.target, state.params.network)
     crossed = {55: 3}  # intervals in one go are as many moves
     for taken in (4, 4, 4, 7, 1, 35, 5, 1):  # to 4, 8, 12, 19, 20, 55, 60, 61
-        before, state = state, advance(state, np.int32(taken), algorithm.hp)[0]
+        before, state = state, jax.device_get(advance(state, np.int32(taken), algorithm.hp)[0])
         if not eqx.tree_equal(before.params.target, state.params.target):
             moved.append(int(state.counters.step) - 500)
             left = (1 - tau) ** crossed.get(moved[-1], 1)
@@ -290,10 +302,16 @@ def test_a_chain_is_worth_what_its_end_says(ends: str, v0: float, v1: float) -> 
         discounts=np.float32([0.5, 0.5 * (ends == "truncated")] * 2),
         weights=np.ones(4, np.float32),
     )
-    update, advance = compiled(algorithm), jax.jit(algorithm.advance)
-    state = algorithm.init(raw_key(0, 0), algorithm.hp)
-    for _ in range(500):
-        state = advance(update(state, batch)[0], np.int32(2), algorithm.hp)[0]
+
+    @jax.jit
+    def learned(state: State, batch: Batch) -> State:
+        def once(_: Any, state: State) -> State:
+            state, _, _ = algorithm.update(state, batch, wrap_key(KEY), algorithm.hp)
+            return algorithm.advance(state, jnp.int32(2), algorithm.hp)[0]
+
+        return jax.lax.fori_loop(0, 500, once, state)
+
+    state = jax.device_get(learned(algorithm.init(raw_key(0, 0), algorithm.hp), batch))
     q = q_values(plain(state.params.network), states)
     np.testing.assert_allclose(q[:, :2], [[v0, v0 - 1], [v1, v1 - 1]], atol=0.02)
 
@@ -314,13 +332,13 @@ def test_images_and_custom_networks_learn() -> None:
         lambda state: images.act(images.actor(state, images.hp), pixels, (), None)[2]["q_max"]
     )
     wanted = jax.jit(lambda state: state.params.network(np.float32(pixels / 255)).max())(state)
-    assert float(acting(state)[0]) == pytest.approx(float(wanted), rel=1e-4)
+    assert float(np.asarray(acting(state))[0]) == pytest.approx(float(wanted), rel=1e-4)
     batch = sample(0)._replace(obs=np.repeat(pixels, B, 0), next_obs=np.repeat(pixels, B, 0))
     jax.eval_shape(images.update, state, batch, wrap_key(KEY), images.hp)
     custom = agent(custom=lambda key, shape: eqx.nn.MLP(shape[0], 7, 16, 1, key=key))
     assert custom.shapes.params.network.head.weight.shape == (ACTIONS, 7)
     state = custom.init(raw_key(0, 0), custom.hp)
-    after, _, _ = compiled(custom)(state, sample(0))
+    after, _, _ = jax.device_get(compiled(custom)(state, sample(0)))
     nets = state.params.network, after.params.network
     moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), *nets)
     assert min(jax.tree.leaves(moved)) > 1e-3

@@ -6,7 +6,6 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -47,7 +46,40 @@ def played(fitness: list[float]) -> Trajectory:
 
 
 def member(members: Any, index: int) -> list[np.ndarray]:
-    return [np.asarray(leaf[index]) for leaf in jax.tree.leaves(members)]
+    return [leaf[index] for leaf in jax.tree.leaves(members)]
+
+
+@functools.cache
+def compiled(algorithm: Algorithm) -> Any:
+    return jax.jit(algorithm.update)
+
+
+def learn(algorithm: Algorithm, state: Any, trajectory: Trajectory) -> tuple[Any, Any]:
+    """The state (NumPy) and the metrics after a generation."""
+    key = wrap_key(raw_key(0, 1))
+    after, metrics, _ = compiled(algorithm)(state, trajectory, key, algorithm.hp)
+    return jax.device_get((after, metrics))
+
+
+@functools.cache
+def played_alone(action: Any) -> Any:
+    """``members, obs, noise ->`` what members choose together, each alone, without noise, and the
+    first of them alone; compiled."""
+    act = agent(action).act
+
+    def chosen(members: Any, obs: jax.Array, noise: jax.Array) -> Any:
+        def alone(given: tuple[jax.Array, jax.Array]) -> jax.Array:
+            index, row = given
+            own = jax.tree.map(lambda leaf: leaf[index][None], members)
+            return act(own, row[None], (), None)[0][0]
+
+        zeroth = jax.tree.map(lambda leaf: leaf[:1], members)
+        return (
+            act(members, obs, (), noise)[0], jax.lax.map(alone, (noise, obs)),
+            act(members, obs, (), None)[0], act(zeroth, obs, (), None)[0],
+        )  # fmt: skip
+
+    return jax.jit(chosen)
 
 
 @pytest.mark.parametrize(
@@ -58,14 +90,9 @@ def test_each_environment_is_played_by_its_member(action: Any, first: int, count
     algorithm = agent(action)
     members = algorithm.init(raw_key(3, 0), algorithm.hp).params
     obs = np.random.default_rng(0).normal(size=(count, 3)).astype(np.float32)
-    noise = jnp.arange(first, first + count)
-    found = algorithm.act(members, obs, (), noise)[0]
-    for row in range(count):
-        alone = jax.tree.map(lambda leaf: leaf[first + row][None], members)  # noqa: B023
-        expected = algorithm.act(alone, obs[row : row + 1], (), None)[0][0]
-        np.testing.assert_allclose(found[row], expected, rtol=1e-5)
-    best = algorithm.act(members, obs, (), None)[0]
-    zeroth = algorithm.act(jax.tree.map(lambda leaf: leaf[:1], members), obs, (), None)[0]
+    noise = np.arange(first, first + count)
+    together, alone, best, zeroth = played_alone(action)(members, obs, noise)
+    np.testing.assert_allclose(together, alone, rtol=1e-5)
     np.testing.assert_array_equal(best, zeroth)
 
 
@@ -73,9 +100,7 @@ def test_the_best_stay_and_the_others_become_noisy_copies_of_them() -> None:
     algorithm = agent(rollout_episodes=2)
     state = algorithm.init(raw_key(3, 0), algorithm.hp)
     fitness = [1.0, 9.0, 3.0, 8.0, 0.0, 2.0]
-    after, metrics, _ = algorithm.update(
-        state, played(fitness), wrap_key(raw_key(0, 1)), algorithm.hp
-    )
+    after, metrics = learn(algorithm, state, played(fitness))
     for place, before in enumerate((1, 3)):
         for new, old in zip(member(after.params, place), member(state.params, before), strict=True):
             np.testing.assert_array_equal(new, old)
@@ -106,7 +131,7 @@ def test_an_episode_that_is_not_finished_counts_as_one() -> None:
     trajectory.valid[:, 1], trajectory.rewards[:, 1] = True, 0.0
     trajectory.rewards[0, 1], trajectory.terminated[:, 1] = 20.0, False
     state = algorithm.init(raw_key(3, 0), algorithm.hp)
-    after, metrics, _ = algorithm.update(state, trajectory, wrap_key(raw_key(0, 1)), algorithm.hp)
+    after, metrics = learn(algorithm, state, trajectory)
     assert float(metrics["fitness_max"]) == 20.0
     for new, old in zip(member(after.params, 0), member(state.params, 1), strict=True):
         np.testing.assert_array_equal(new, old)
@@ -120,7 +145,8 @@ def test_every_generation_begins_its_own_episodes(placement: str) -> None:
     """What `n_steps` left unfinished is no gift to the next member; a resumed run does the same."""
     settings: dict[str, Any] = {
         "env": "flatout/Snake-v0", "env_kwargs": {"patience": 50}, "envs": 4, "n_steps": 9,
-        "elites": 2, "network": "onehot", "placement": placement, "steps": 10_000,
+        "elites": 2, "network": "onehot", "hidden": [8], "placement": placement, "steps": 10_000,
+        "seed": 2,
     }  # fmt: skip
 
     def collected(saved: Snapshot | None) -> tuple[Snapshot, np.ndarray]:
@@ -157,17 +183,17 @@ def test_generations_differ_and_are_reproduced() -> None:
     algorithm = agent()
     state = algorithm.init(raw_key(3, 0), algorithm.hp)
     second = state._replace(counters=state.counters._replace(updates=np.int32(1)))
-    key = wrap_key(raw_key(0, 1))
-    one = algorithm.update(state, played([0.0] * P), key, algorithm.hp)[0]
-    again = algorithm.update(state, played([0.0] * P), key, algorithm.hp)[0]
-    later = algorithm.update(second, played([0.0] * P), key, algorithm.hp)[0]
+    one, again, later = (
+        learn(algorithm, given, played([0.0] * P))[0] for given in (state, state, second)
+    )
     for place in range(P):
         assert all(map(np.array_equal, member(one.params, place), member(again.params, place)))
     assert not all(map(np.array_equal, member(one.params, 5), member(later.params, 5)))
 
 
 def test_cartpole_is_learned_by_parameters_alone() -> None:
-    agent = Genetic("CartPole-v1", envs=16, elites=3, noise=0.3, seed=1).learn(60_000)
+    settings: dict[str, Any] = {"envs": 16, "elites": 3, "noise": 0.3, "hidden": [8]}
+    agent = Genetic("CartPole-v1", seed=1, **settings).learn(15_000)
     assert agent.evaluate(10).return_mean > 100
 
 

@@ -107,8 +107,11 @@ def test_another_value_is_learned_with_by_the_same_program(
     assert jax.tree.structure(other.hp) == jax.tree.structure(algorithm.hp)
     changed = algorithm.hp._replace(**{leaf: getattr(other.hp, leaf)})
     jax.tree.map(np.testing.assert_array_equal, changed, other.hp)
-    # Not of `algorithm.update` itself: other tests have programs of it.
-    update, key = jax.jit(lambda *given: algorithm.update(*given)), wrap_key(KEY)
+
+    def update(*given: Any) -> Any:  # not `algorithm.update` itself: others compile that, too
+        return algorithm.update(*given)
+
+    update, key = jax.jit(update), wrap_key(KEY)
     before, after = (update(state, data, key, hp) for hp in (algorithm.hp, changed))
     assert update._cache_size() == 1  # type: ignore[attr-defined]
     pairs = zip(jax.tree.leaves(before[0]), jax.tree.leaves(after[0]), strict=True)

@@ -18,8 +18,9 @@ import pytest
 from flatout import PPO, Agent, CheckpointError, UsageError
 from flatout.storage import checkpoint
 from tests import own_algorithms as own
+from tests import tiny
 from tests.cli.test_bad_input import sentence
-from tests.conftest import TINY, Result, furthest, last_saved
+from tests.conftest import Result, furthest, last_saved
 from tests.kills import (
     ROOT,
     assert_same,
@@ -32,8 +33,8 @@ from tests.kills import (
 Cli = Callable[..., Result]
 EXAMPLE = "examples.5_own_algorithm:vtrace_actor_critic"
 CARTPOLE = ("--env", "CartPole-v1", "--envs", "2", "--quiet", "--no-tensorboard")
-RUN = ("train", EXAMPLE, *CARTPOLE, "--steps", "1600", "--seed", "3")
-"""20 steps of 2 environments pay for an update: 40 of them."""
+RUN = ("train", EXAMPLE, *CARTPOLE, "--steps", "400", "--seed", "3")
+"""20 steps of 2 environments pay for an update: 10 of them."""
 
 
 @pytest.fixture(autouse=True)
@@ -70,9 +71,9 @@ def small(flatout: Cli, name: str, path: Path, *flags: Any) -> Result:
 
 @pytest.mark.bits
 def test_the_command_and_python_learn_the_same(run: Path, example: Any, tmp_path: Path) -> None:
-    agent = Agent("CartPole-v1", algorithm=example, envs=2, seed=3).learn(1600)
+    agent = Agent("CartPole-v1", algorithm=example, envs=2, seed=3).learn(400)
     assert agent.summary["algorithm"] == EXAMPLE
-    assert agent.summary["updates"] == 40
+    assert agent.summary["updates"] == 10
     arrays, _ = checkpoint.load_agent(agent.save(tmp_path / "agent"))
     kept, _ = checkpoint.load_agent(run / "params.safetensors")
     assert set(kept) < set(arrays)  # what `save` writes can learn on
@@ -122,10 +123,10 @@ def test_a_loaded_agent_learns_on(tmp_path: Path) -> None:
 @pytest.mark.bits
 def test_resumed_it_ends_as_if_undisturbed(run: Path, flatout: Cli, tmp_path: Path) -> None:
     half = tmp_path / "half"
-    assert flatout(*RUN, "--steps", 800, "--run-dir", half).code == 0
-    assert flatout("train", EXAMPLE, "--resume", half, "--steps", 1600, "--quiet").code == 0
+    assert flatout(*RUN, "--steps", 200, "--run-dir", half).code == 0
+    assert flatout("train", EXAMPLE, "--resume", half, "--steps", 400, "--quiet").code == 0
     assert_same(final_state(half)["arrays"], final_state(run)["arrays"])
-    message = flatout("train", "--resume", half, "--steps", 2400, "--hp", "gamma=0.5").message
+    message = flatout("train", "--resume", half, "--steps", 800, "--hp", "gamma=0.5").message
     assert "--resume cannot change hp" in message
     message = flatout("train", "tests.own_algorithms:good", "--resume", half).message
     assert f"was trained with {EXAMPLE}" in message
@@ -138,7 +139,7 @@ def test_killed_at_random_times_and_resumed_is_bit_equal(tmp_path: Path) -> None
         "train", EXAMPLE, *CARTPOLE, "--steps", "16000", "--checkpoint-every", "80",
         "--log-every", "80", "--hp", "gamma=0.98",
     )  # fmt: skip
-    kill_at_random_times(flags, 3, random.Random("own"), tmp_path)
+    kill_at_random_times(flags, 2, random.Random("own"), tmp_path)
 
 
 @pytest.mark.slow
@@ -157,7 +158,7 @@ def test_the_command_shows_virtual_devices(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     summary = json.loads(done.out)
     assert "cpu:1" in summary["placement"]
-    assert summary["updates"] == 40
+    assert summary["updates"] == 10
 
 
 @pytest.mark.bits
@@ -248,7 +249,7 @@ def test_hyper_parameters_that_cannot_be(
 
 
 def test_built_in_algorithms_have_flags_instead(flatout: Cli) -> None:
-    result = flatout("train", "ppo", *TINY, "--hp", "gamma=0.9")
+    result = flatout("train", "ppo", *tiny.flags("ppo"), "--hp", "gamma=0.9")
     sentence(result, 2, "--hp|ppo|flag for each setting")
     told = " ".join(flatout("train", EXAMPLE, "--help").out.replace("│", " ").split())
     assert "--hp NAME=VALUE" in told
@@ -363,8 +364,9 @@ def test_divergence_names_what_is_no_longer_finite(
 
 
 def test_divergence_of_a_built_in_names_some_of_many(flatout: Cli, tmp_path: Path) -> None:
-    flags = (*TINY, "--env", "tests.bad_envs:HugeReward", "--run-dir", tmp_path / "run")
-    message = sentence(flatout("train", "ppo", *flags), 1, "value_loss| more became NaN")
+    flags = (*tiny.flags("ppo", env="tests.bad_envs:HugeReward"), "--steps", 256, "--quiet")
+    result = flatout("train", "ppo", *flags, "--run-dir", tmp_path / "run")
+    message = sentence(result, 1, "value_loss| more became NaN")
     assert len(message) < 500
 
 
@@ -394,7 +396,7 @@ def test_built_in_algorithms_are_named_to_agent() -> None:
 def test_agents_of_other_algorithms_are_not_mistaken(run: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=f"agent of {EXAMPLE}"):
         PPO.load(run)
-    file = PPO("CartPole-v1", n_steps=8, batch_size=8).learn(8).save(tmp_path / "ppo")
+    file = PPO("CartPole-v1", **tiny.python("ppo")).learn(64).save(tmp_path / "ppo")
     with pytest.raises(UsageError, match=r"agent of ppo.*algorithm="):
         Agent.load(file, algorithm=own.good)
     with pytest.raises(CheckpointError, match="does not fit"):

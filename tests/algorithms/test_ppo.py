@@ -13,7 +13,6 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.flatten_util import ravel_pytree
 
 from flatout.algorithms.base import Algorithm, BuildSpec, State, raw_key, wrap_key
 from flatout.algorithms.common.returns import RunningMoments
@@ -58,18 +57,29 @@ def compiled(algorithm: Algorithm) -> Any:
 
 
 def learn(algorithm: Algorithm, state: State, x: Trajectory, key: Any = KEY) -> tuple[State, Any]:
-    state, metrics, _ = compiled(algorithm)(state, x, key)
+    """The state (NumPy) and the metrics after an update."""
+    state, metrics, _ = jax.device_get(compiled(algorithm)(state, x, key))
     assert set(metrics) == set(algorithm.metrics)
     return state, {name: float(value) for name, value in metrics.items()}
+
+
+@functools.cache
+def acted(algorithm: Algorithm) -> Any:
+    """``state, obs [T * N, D] -> actions, extras`` with noise of its own in each row, compiled."""
+
+    def act(state: State, obs: jax.Array) -> Any:
+        draw = jax.vmap(algorithm.noise, (None, None, 0))(wrap_key(KEY), 0, jnp.arange(T * N))
+        action, _, extras = algorithm.act(algorithm.actor(state, algorithm.hp), obs, (), draw)
+        return action, extras
+
+    return jax.jit(act)
 
 
 def rollout(algorithm: Algorithm, seed: int = 0, off_policy: float = 0.0) -> Trajectory:
     """By `start`'s policy, more or less: env 0 terminates at t = 2, env 1 is cut at t = 4."""
     rng = np.random.default_rng(seed)
     obs = rng.normal(size=(T + 1, N, 3)).astype(np.float32)
-    noise = jax.vmap(algorithm.noise, (None, None, 0))(wrap_key(KEY), 0, jnp.arange(T * N))
-    params = algorithm.actor(start(algorithm), algorithm.hp)
-    action, _, extras = algorithm.act(params, obs[:-1].reshape(-1, 3), (), noise)
+    action, extras = acted(algorithm)(start(algorithm), obs[:-1].reshape(-1, 3))
     extras = {name: np.array(x).reshape(T, N, *x.shape[1:]) for name, x in extras.items()}
     extras["log_prob"] += (off_policy * rng.normal(size=(T, N))).astype(np.float32)
     terminated, truncated = np.zeros((2, T, N), np.bool_)
@@ -102,7 +112,10 @@ def forward(layers: list[Any], x: Any) -> Any:
 
 
 def critic_values(params: Params, obs: np.ndarray) -> np.ndarray:
-    return np.asarray(forward(params["critic"], obs)[..., 0], np.float64)
+    for weight, bias in params["critic"][:-1]:
+        obs = np.tanh(obs @ weight + bias)
+    weight, bias = params["critic"][-1]
+    return np.asarray((obs @ weight + bias)[..., 0], np.float64)
 
 
 def reference_update(params: Params, x: Trajectory, action: ActionSpec, hyper: PPOConfig) -> Params:
@@ -149,14 +162,15 @@ def reference_update(params: Params, x: Trajectory, action: ActionSpec, hyper: P
     optimiser = optax.chain(clip, optax.adam(hyper.learning_rate, eps=1e-5))
 
     @jax.jit
-    def step(params: Any, moments: Any) -> Any:
-        change, moments = optimiser.update(jax.grad(loss)(params), moments)
-        return optax.apply_updates(params, change), moments
+    def steps(params: Any) -> Any:
+        def step(_: Any, now: Any) -> Any:
+            params, moments = now
+            change, moments = optimiser.update(jax.grad(loss)(params), moments)
+            return optax.apply_updates(params, change), moments
 
-    moments = optimiser.init(params)
-    for _ in range(hyper.n_epochs):
-        params, moments = step(params, moments)
-    return params
+        return jax.lax.fori_loop(0, hyper.n_epochs, step, (params, optimiser.init(params)))[0]
+
+    return jax.device_get(steps(params))
 
 
 def assert_close(own: Any, wanted: Any, atol: float = 1e-5) -> None:
@@ -165,7 +179,8 @@ def assert_close(own: Any, wanted: Any, atol: float = 1e-5) -> None:
 
 
 def largest_change(before: Any, after: Any) -> float:
-    return float(np.abs(ravel_pytree(after)[0] - ravel_pytree(before)[0]).max())
+    apart = jax.tree.map(lambda a, b: np.abs(a - b).max(initial=0.0), after, before)
+    return float(max(jax.tree.leaves(apart)))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from collections import namedtuple
 from collections.abc import Iterator
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -28,6 +27,7 @@ Discounts = namedtuple("Discounts", ("gamma", "gae_lambda"))
 advantages = jax.jit(generalised_advantages)
 update = jax.jit(update_moments)
 discounted = jax.jit(discounted_returns)
+normalised = jax.jit(normalise)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -141,17 +141,17 @@ def merged(batches: list[np.ndarray]) -> RunningMoments:
     moments = initial_moments(batches[0].shape[1:])
     for batch in batches:
         moments = update(moments, batch)
-    return moments
+    return jax.device_get(moments)
 
 
 @property_test
-@given(seeds, st.sets(st.sampled_from([1, 6, 11])), st.sampled_from([(), (2,)]))
+@given(seeds, st.sampled_from([[], [8], [4, 8], [8, 12], [4, 8, 12]]), st.sampled_from([(), (2,)]))
 def test_moments_are_those_of_all_batches_in_any_split(
-    seed: int, cuts: set[int], shape: tuple[int, ...]
+    seed: int, cuts: list[int], shape: tuple[int, ...]
 ) -> None:
     rng = np.random.default_rng(seed)
     x = rng.normal(rng.normal() * 3, rng.uniform(0.1, 4), (16, *shape)).astype(np.float32)
-    moments = merged(np.split(x, sorted(cuts)))
+    moments = merged(np.split(x, cuts))
     # What nothing seen counts for (1e-4 rows of mean 0, variance 1) is all that may differ.
     np.testing.assert_allclose(moments.mean, x.mean(0), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(moments.var, x.var(0), rtol=1e-3, atol=1e-3)
@@ -173,18 +173,18 @@ def test_rows_of_no_weight_do_not_count(seed: int, counts: list[bool]) -> None:
 
 
 def test_merging_stays_precise_at_a_large_mean() -> None:
-    x = (1000 + np.random.default_rng(0).normal(size=(64, 1))).astype(np.float32)
-    moments = merged(list(x.reshape(4, 16, 1)))
+    x = (1000 + np.random.default_rng(0).normal(size=(64, 2))).astype(np.float32)
+    moments = merged(list(x.reshape(4, 16, 2)))
     direct = merged([x])
-    assert float(moments.var[0]) == pytest.approx(float(direct.var[0]), rel=1e-2)
+    assert moments.var == pytest.approx(direct.var, rel=1e-2)
 
 
 @property_test
 @given(seeds)
 def test_normalised_values_have_mean_0_and_deviation_1(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    x = rng.normal([-5, 0.5], [0.5, 20], (256, 2)).astype(np.float32)
-    y = np.asarray(normalise(jnp.asarray(x), merged([x])))
+    x = rng.normal([-5, 0.5], [0.5, 20], (64, 2)).astype(np.float32)
+    y = np.asarray(normalised(x, merged([x])))
     np.testing.assert_allclose(y.mean(0), 0, atol=1e-3)
     np.testing.assert_allclose(y.std(0), 1, atol=1e-3)
     np.testing.assert_allclose(y, (x - x.mean(0)) / x.std(0), atol=1e-2)
@@ -192,17 +192,18 @@ def test_normalised_values_have_mean_0_and_deviation_1(seed: int) -> None:
 
 def test_normalised_values_are_clipped_and_constants_do_no_harm() -> None:
     moments = RunningMoments(np.float32(1), np.float32(4), np.float32(10))
-    x = jnp.asarray([1.0, 3.0, -1.0, 1e6, -1e6])
-    np.testing.assert_allclose(normalise(x, moments), [0, 1, -1, 10, -10], rtol=1e-6)
-    np.testing.assert_allclose(normalise(x, moments, clip=0.5), [0, 0.5, -0.5, 0.5, -0.5])
+    x = np.float32([1.0, 3.0, -1.0, 1e6, -1e6])
+    np.testing.assert_allclose(normalised(x, moments), [0, 1, -1, 10, -10], rtol=1e-6)
+    np.testing.assert_allclose(
+        normalised(x, moments, clip=np.float32(0.5)), [0, 0.5, -0.5, 0.5, -0.5]
+    )
     constant = RunningMoments(np.float32(3), np.float32(0), np.float32(10))
-    assert float(normalise(jnp.float32(3), constant)) == 0.0
-    assert float(normalise(jnp.float32(4), constant)) == 10.0
+    assert normalised(np.float32([3, 4, 3, 3, 3]), constant).tolist() == [0, 10, 0, 0, 0]
 
 
 @property_test
-@given(seeds, st.floats(0, 1), st.sampled_from([1, 5]))
-def test_discounted_returns_sum_forwards_and_restart(seed: int, gamma: float, cut: int) -> None:
+@given(seeds, st.floats(0, 1))
+def test_discounted_returns_sum_forwards_and_restart(seed: int, gamma: float) -> None:
     rng = np.random.default_rng(seed)
     r = rng.normal(size=(T, N)).astype(np.float32)
     done = rng.random((T, N)) < 0.3
@@ -218,7 +219,8 @@ def test_discounted_returns_sum_forwards_and_restart(seed: int, gamma: float, cu
     np.testing.assert_allclose(each, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(last, np.where(done[-1], 0, expected[-1]), rtol=1e-5, atol=1e-5)
     # Two trajectories with the sums carried over are as one.
-    middle, first = discounted(carried, r[:cut], done[:cut], gamma)
+    cut = T // 2
+    middle, first = jax.device_get(discounted(carried, r[:cut], done[:cut], gamma))
     end, second = discounted(middle, r[cut:], done[cut:], gamma)
     np.testing.assert_allclose(np.concatenate([first, second]), each, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(end, last, rtol=1e-5, atol=1e-5)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 
 from flatout import DDPG, SAC, TD3, CheckpointError
 from flatout.algorithms.base import raw_key, wrap_key
-from flatout.algorithms.common.randomness import normals
 from flatout.algorithms.sac import LOG_STD, squashed
 from flatout.config.hyper import SACConfig
 from flatout.networks.torsos import NatureCNN
@@ -37,6 +35,7 @@ from tests.algorithms.test_continuous import (
     forward,
     learned,
     noise,
+    normal_numbers,
     plain,
     q_values,
     sample,
@@ -67,6 +66,9 @@ def by_hand(out: np.ndarray, normal: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return np.tanh(raw), (scipy.stats.norm.logpdf(raw, mean, std) + 2 * log_cosh).sum(-1)
 
 
+sampled = jax.jit(squashed)
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.floats(-2, 2), st.floats(-2, 0.5), st.floats(-2, 2))
 def test_densities_are_those_of_the_actions(mean: float, log_std: float, normal: float) -> None:
@@ -75,7 +77,7 @@ def test_densities_are_those_of_the_actions(mean: float, log_std: float, normal:
     near = 1e-5 * (1 - abs(action))
     raw = np.arctanh([action - near, action + near])
     low, high = scipy.stats.norm.cdf(raw, mean, math.exp(log_std))
-    out, log_prob = squashed(np.float32([[mean, log_std]]), np.float32([[normal]]))
+    out, log_prob = jax.device_get(sampled(np.float32([[mean, log_std]]), np.float32([[normal]])))
     assert float(out[0, 0]) == pytest.approx(action, abs=1e-6)
     assert float(log_prob[0]) == pytest.approx(math.log((high - low) / (2 * near)), abs=2e-3)
 
@@ -85,23 +87,27 @@ def test_components_are_independent_and_deviations_are_cut() -> None:
     out, normal = rng.normal(size=(6, 2 * A)), rng.normal(size=(6, A))
     out[:4, A:] = np.array([[-30, 2.5], [5, -21], [2.1, 0.1], [-20.5, 30]])
     assert LOG_STD == (-20, 2)
-    action, log_prob = squashed(np.float32(out), np.float32(normal))
+    action, log_prob = jax.device_get(sampled(np.float32(out), np.float32(normal)))
     wanted = by_hand(out, normal)
     np.testing.assert_allclose(action, wanted[0], atol=1e-5)
     np.testing.assert_allclose(log_prob[2:3], wanted[1][2:3], rtol=1e-3)
     np.testing.assert_allclose(log_prob[4:], wanted[1][4:], rtol=1e-4, atol=1e-4)
 
 
+@jax.jit
+@jax.value_and_grad
+def density_and_slopes(x: jax.Array) -> jax.Array:
+    return squashed(x, np.zeros((1, 1), np.float32))[1][0]
+
+
 @pytest.mark.parametrize("raw", [-1000.0, -30.0, 30.0, 1000.0])
 def test_densities_and_their_slopes_survive_saturation(raw: float) -> None:
-    def density(x: jax.Array) -> jax.Array:
-        return squashed(x, np.zeros((1, 1), np.float32))[1][0]
-
     x = np.float32([[raw, 0.0]])
     # Far out 1 - tanh(raw)^2 is 4 exp(-2 |raw|).
     wanted = -0.5 * math.log(2 * math.pi) + 2 * abs(raw) - math.log(4)
-    assert float(density(x)) == pytest.approx(wanted, rel=1e-5)
-    np.testing.assert_allclose(jax.grad(density)(x), [[2 * np.sign(raw), -1.0]], atol=1e-5)
+    density, slopes = density_and_slopes(x)
+    assert float(density) == pytest.approx(wanted, rel=1e-5)
+    np.testing.assert_allclose(slopes, [[2 * np.sign(raw), -1.0]], atol=1e-5)
 
 
 def test_acting_samples_and_without_noise_takes_the_middle() -> None:
@@ -124,8 +130,7 @@ def reference_update(
     nets: Nets, log_ent: Any, x: Batch, t: int, hyper: SACConfig, optimisers: list[ByHand]
 ) -> tuple[Nets, Any, dict[str, float], np.ndarray]:
     """Haarnoja et al. (2018b), algorithm 1, in Stable-Baselines3's order: critics, then actor."""
-    drawn = normals(wrap_key(KEY), jnp.int32(0), jnp.int32(t - 1), 2 * B * A).reshape(2, B, A)
-    drawn = np.asarray(drawn, np.float64)
+    drawn = normal_numbers(t - 1, 2 * B * A).reshape(2, B, A)
     critic, actor, temperature = optimisers
     ent_coef = float(np.exp(log_ent))
     action = (x.actions - MIDDLE) / HALF
@@ -190,7 +195,7 @@ def test_updates_are_those_of_the_paper(hyper: dict[str, Any]) -> None:
     for t in range(1, 5):
         batch = sample(t)
         nets, log_ent, said, errors = reference_update(nets, log_ent, batch, t, config, optimisers)
-        state, metrics, found = compiled(algorithm)(state, batch)
+        state, metrics, found = jax.device_get(compiled(algorithm)(state, batch))
         assert_close(plain(state), nets, atol=3e-5)
         if not given:
             assert float(state.params.log_ent) == pytest.approx(float(log_ent), abs=1e-5)

@@ -27,6 +27,7 @@ from flatout.spans import Spans
 from flatout.storage import checkpoint
 from flatout.storage.segments import SavedRows, SegmentStore
 from flatout.types import ContinuousSpec, DiscreteSpec
+from tests import tiny
 from tests.conftest import Result
 from tests.run.test_resume import assert_same
 from tests.worlds import VECTOR, Rates, World, compare, grid, image, plain
@@ -41,7 +42,6 @@ CASES = {
     "actions": ("sac", VECTOR, {"train_freq": 2, "gradient_steps": 2}),
     "priorities": ("dqn", VECTOR, {"prioritized": True, "train_freq": 6, "learning_starts": 16}),
     "several": ("dqn", VECTOR, FIVE | {"prioritized": True}),
-    "long": ("dqn", VECTOR, {"train_freq": 12, "n_step": 2}),
 }
 
 
@@ -126,11 +126,13 @@ compiled = functools.cache(Agent)
 
 
 def agent(
-    case: str, kind: str = "host", chunk: int | None = None, number: int = 0,
-    rates: Rates | None = None,
-) -> Agent:  # fmt: skip
-    """An agent at its start; its programs are compiled once for all tests."""
-    found = compiled(case, kind, chunk, number)
+    case: str, kind: str = "host", chunk: int | None = None, rates: Rates | None = None
+) -> Agent:
+    """An agent at its start; its programs are compiled once for all tests.
+
+    With replay on the device it learns on another device than with replay on the host.
+    """
+    found = compiled(case, kind, chunk, int(kind == "device"))
     found.learner.restore(*found.initial)
     found.enter(rates)
     return found
@@ -206,8 +208,8 @@ def test_each_rows_priority_is_the_size_of_its_last_error(chunk: int | None) -> 
 @pytest.mark.bits
 def test_truncation_with_every_step_makes_room() -> None:
     """From none to as many final observations as there are rows, on a host and on a device."""
-    one, other = agent("long"), agent("long", "device", number=1)
-    for truncated in (0, 0.1, 1, 1, 1, 1, 0.2, 0):
+    one, other = agent("stacks"), agent("stacks", "device")
+    for truncated in (0, 0.1, *[1] * 8, 0.2, 0):
         one.world.rates = other.world.rates = Rates(0, truncated, 0)
         assert one.step() == other.step()
         assert_same(one.state(), other.state())
@@ -230,7 +232,7 @@ def test_rings_hold_what_happened(kind: str) -> None:
 @pytest.mark.bits
 @pytest.mark.parametrize("case", ["stacks", "priorities"])
 @pytest.mark.parametrize("kinds", [("host", "device"), ("device", "host")])
-@pytest.mark.parametrize("steps", [0, 1, 9])
+@pytest.mark.parametrize("steps", [pytest.param(0, marks=pytest.mark.slow), 1, 9])
 def test_a_saved_buffer_goes_on_as_if_nothing_had_been(
     case: str, kinds: tuple[str, str], steps: int, tmp_path: Path
 ) -> None:
@@ -273,10 +275,10 @@ def test_the_updates_that_are_due_are_made(kind: str, case: str, each: int) -> N
 
 
 RUN = (
-    "train", "dqn", "--env", "CartPole-v1", "--envs", 2, "--steps", 600, "--learning-starts", 100,
-    "--buffer-size", 300, "--batch-size", 16, "--hidden", 16, "--gradient-steps", 2,
-    "--checkpoint-every", 0, "--no-tensorboard", "--quiet",
+    "train", "dqn", *tiny.flags("dqn"), "--steps", 640, "--checkpoint-every", 0,
+    "--no-tensorboard", "--quiet",
 )  # fmt: skip
+"""More steps than the buffer holds."""
 
 
 @pytest.mark.bits

@@ -267,7 +267,7 @@ def test_inactive_environments_wait_at_their_episodes_start() -> None:
 @pytest.mark.parametrize(
     ("game", "count", "reseed_after", "steps", "more"),
     [
-        (config("Breakout", sticky_actions=0.25), 4, 0, 140, 200),
+        (config("Breakout", sticky_actions=0.25), 4, 0, 100, 120),
         (config("Pong", sticky_actions=0.25, env_kwargs={"max_num_frames_per_episode": 400}),
          2, 150, 110, 200),
     ],
@@ -369,7 +369,7 @@ def test_lost_lives_and_signs_reach_the_learner_and_raw_returns_the_log() -> Non
 
         flow.learner.update = look
         flow.start()
-        told = list(flow.advance(4))
+        told = list(flow.advance(2))
     finally:
         parts.close()
     returns = [total for one in told for total in one.episodes.episode_return]

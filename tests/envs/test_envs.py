@@ -21,8 +21,8 @@ from flatout.envs.host import HostEnvs, to_environment
 from flatout.envs.make import episode_limit, factory, specs
 from flatout.errors import UsageError
 from flatout.types import ContinuousSpec, DiscreteSpec, ObservationSpec
-from tests import bad_envs
-from tests.conftest import TINY, Result
+from tests import bad_envs, tiny
+from tests.conftest import Result
 
 ROOT = Path(__file__).parents[2]
 Ended = tuple[int, bool, bool, np.ndarray, float, int]
@@ -155,9 +155,8 @@ def test_box_actions_keep_shape_and_type() -> None:
 
 def test_box_actions_of_a_policy_keep_to_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    agent = PPO(
-        "tests.bad_envs:Float64Box", envs=2, n_steps=32, batch_size=64, log_std_init=2.0
-    ).learn(128)
+    settings = tiny.python("ppo", log_std_init=2.0)
+    agent = PPO("tests.bad_envs:Float64Box", **settings).learn(128)
     # The environment checked what it was given. Most draws lie outside of its bounds, and some
     # bounds are no float32: rounded to the nearest, they would lie outside too.
     action = agent.predict(np.zeros(4, np.float32), deterministic=False)
@@ -297,7 +296,7 @@ def test_no_source(source: Any) -> None:
 
 def test_learning_leaves_a_users_object_open() -> None:
     env = bad_envs.Good()
-    agent = PPO(env, n_steps=32, batch_size=32).learn(64)
+    agent = PPO(env, **tiny.python("ppo", envs=1)).learn(64)
     agent.evaluate(1)
     agent.learn(32)
     assert env.step_number >= 96
@@ -338,8 +337,8 @@ def test_resume_names_what_does_not_reproduce(
     name: str, flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    command = ["train", "ppo", *TINY, "--batch-size", "64", "--env", f"tests.bad_envs:{name}"]
-    assert flatout(*command, "--run-dir", tmp_path).code == 0
+    flags = (*tiny.flags("ppo", env=f"tests.bad_envs:{name}"), "--steps", 256, "--quiet")
+    assert flatout("train", "ppo", *flags, "--run-dir", tmp_path).code == 0
     result = flatout("train", "--resume", tmp_path, "--quiet", "--json", "--steps", "320")
     assert result.code == 0, result.err
     notes = [note for note in json.loads(result.out)["notes"] if "does not reproduce" in note]

@@ -12,8 +12,9 @@ import pytest
 from gymnasium import spaces
 
 from flatout import PPO, UsageError
+from tests import tiny
 from tests.bad_envs import VECTOR, Good
-from tests.conftest import TINY, Result
+from tests.conftest import Result
 
 ROOT = Path(__file__).parents[2]
 MASK = np.ones(2, np.int8)
@@ -91,7 +92,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_masks_are_refused_by_name(where: str) -> None:
     env, kwargs = KINDS[where]
     with pytest.raises(UsageError, match="masks its actions") as refused:
-        PPO(env, n_steps=64, env_kwargs=kwargs).learn(64)
+        PPO(env, env_kwargs=kwargs, **tiny.python("ppo")).learn(64)
     assert where in str(refused.value)
     assert "--ignore-action-masks" in str(refused.value)
 
@@ -105,7 +106,8 @@ PLAIN = ("Method.action_masks()", "observation['action_mask']")
 )
 def test_masks_are_ignored_where_asked(where: str) -> None:
     env, kwargs = KINDS[where]
-    agent = PPO(env, ignore_action_masks=True, n_steps=64, n_epochs=1, env_kwargs=kwargs).learn(64)
+    settings = tiny.python("ppo", env_kwargs=kwargs)
+    agent = PPO(env, ignore_action_masks=True, **settings).learn(64)
     assert agent.summary["steps"] == 64
     assert len(agent.evaluate(2).returns) == 2
 
@@ -117,20 +119,24 @@ def test_a_mask_among_several_observations_is_a_dict_all_the_same() -> None:
         PPO(Stacked, ignore_action_masks=True).learn(64)
 
 
+NAMED = tiny.flags("ppo", env="tests.envs.test_masks:InInfo")
+TRAIN = ("train", "ppo", *NAMED, "--steps", 128, "--quiet")
+WORKER = ("--placement", "sampler=processes workers=1x2")
+
+
 def test_the_command_line_and_what_it_leaves(
     flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
     run = tmp_path / "run"
-    train = ["train", "ppo", *TINY, "--batch-size", "64", "--env", "tests.envs.test_masks:InInfo"]
-    refused = flatout(*train, "--run-dir", tmp_path / "refused")
+    refused = flatout(*TRAIN, "--run-dir", tmp_path / "refused")
     assert refused.code == 2
     assert "tests.envs.test_masks:InInfo masks its actions" in refused.message
-    assert flatout(*train, "--run-dir", run, "--ignore-action-masks").code == 0
-    changed = flatout("train", "--resume", run, "--no-ignore-action-masks", "--steps", "320")
+    assert flatout(*TRAIN, "--run-dir", run, "--ignore-action-masks").code == 0
+    changed = flatout("train", "--resume", run, "--no-ignore-action-masks", "--steps", 192)
     assert changed.code == 2
     assert "ignore_action_masks" in changed.message
-    assert flatout("train", "--resume", run, "--steps", "320", "--quiet").code == 0
+    assert flatout("train", "--resume", run, "--steps", 192, "--quiet").code == 0
     assert flatout("eval", run, "--episodes", "1", "--video", tmp_path / "seen.gif").code == 0
 
 
@@ -138,11 +144,17 @@ def test_actor_processes_refuse_at_once(
     flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    where = ["--placement", "sampler=processes workers=1x2"]
-    train = ["train", "ppo", *TINY, "--batch-size", "64", "--env", "tests.envs.test_masks:InInfo"]
-    refused = flatout(*train, *where, "--run-dir", tmp_path / "refused")
+    refused = flatout(*TRAIN, *WORKER, "--run-dir", tmp_path / "refused")
     assert refused.code == 2
     assert "masks its actions" in refused.message
     assert "restart" not in refused.err  # again would be the same
-    trained = flatout(*train, *where, "--run-dir", tmp_path / "run", "--ignore-action-masks")
+
+
+@pytest.mark.slow
+def test_actor_processes_ignore_masks_where_asked(
+    flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    flags = (*WORKER, "--ignore-action-masks", "--run-dir", tmp_path / "run")
+    trained = flatout(*TRAIN, *flags)
     assert trained.code == 0, trained.err

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from flatout.hardware import backend
-from tests.conftest import TINY, Result
+from tests import tiny
+from tests.conftest import Result
 
 
 def test_products_on_a_gpu_are_compiled_in_full_float32_unless_its_own_default_is_wanted() -> None:
@@ -37,11 +38,13 @@ def test_every_program_of_a_run_has_its_precision(
             return nullcontext()
 
         monkeypatch.setattr(f"flatout.learner.{module}.product_precision", note)
-    flags = ("--precision", "default", "--eval-every", 128, "--eval-episodes", 1)
-    result = flatout("train", "ppo", *TINY, *flags, "--run-dir", tmp_path / "run")
+    flags = (*tiny.flags("ppo"), "--steps", 128, "--quiet", "--precision", "default",
+             "--eval-every", 128, "--eval-episodes", 1)  # fmt: skip
+    result = flatout("train", "ppo", *flags, "--run-dir", tmp_path / "run")
     assert result.code == 0, result.err
     assert sorted(asked) == [("learner", "default"), *[("policy", "default")] * 2]
-    result = flatout("train", "classify", "--steps", 20, "--precision", "default", "--quiet",
+    result = flatout("train", "classify", "--steps", 6, "--batch-size", 64, "--log-every", 2,
+                     "--precision", "default", "--quiet", "--no-tensorboard",
                      "--run-dir", tmp_path / "classify")  # fmt: skip
     assert result.code == 0, result.err
     assert sorted(asked)[1:2] == [("learner", "default")]

@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from flatout.types import ContinuousSpec, DiscreteSpec, ObservationSpec
 from tests.device_envs import corridor, pushed
 
 good = corridor()
+FEW = 300
+"""Random steps."""
 
 
 def after(change: Any) -> DeviceEnv:
@@ -35,7 +38,7 @@ def begun(change: Any) -> DeviceEnv:
 
 @pytest.mark.parametrize("env", [good, pushed()], ids=lambda env: env.name)
 def test_nothing_is_said_of_what_is_right(env: DeviceEnv) -> None:
-    assert check_device_env(env) == []
+    assert check_device_env(env, FEW) == []
 
 
 QUICK = ("Pendulum-v1", "flatout/Snake-v0")
@@ -46,7 +49,7 @@ QUICK = ("Pendulum-v1", "flatout/Snake-v0")
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in TWINS],
 )
 def test_twins_keep_the_contract(name: str) -> None:
-    assert check_device_env(device_env(name), steps=1000) == []
+    assert check_device_env(device_env(name), FEW) == []
 
 
 SHAPES = {
@@ -110,10 +113,32 @@ def test_a_value_that_is_kept_from_one_call_to_the_next_is_found() -> None:
     assert "step keeps what it is given beyond the call" in said
 
 
+def test_a_value_that_is_kept_from_within_a_loop_is_found() -> None:
+    kept: list[Any] = []
+
+    def keeps(s: Any, o: Any, r: Any, *flags: Any) -> Any:
+        def looped(carry: Any, _: Any) -> Any:
+            kept.append(carry)
+            return carry, None
+
+        r, _ = jax.lax.scan(looped, r, None, length=2)
+        return (s, o, r, *flags)
+
+    (found,) = check_device_env(after(keeps))
+    assert "step keeps what it is given beyond the call" in found
+
+
+def test_functions_that_jax_caches_are_no_kept_values() -> None:
+    def smooth(s: Any, o: Any, r: Any, *flags: Any) -> Any:
+        return (s, o, jax.nn.relu(r), *flags)  # it has a derivative of its own
+
+    assert check_device_env(after(smooth)) == []
+
+
 def test_episodes_that_never_end_need_a_limit() -> None:
     endless = after(lambda s, o, r, d, t: (s, o, r, d & False, t))
-    assert check_device_env(replace(endless, limit=7)) == []
-    (said,) = check_device_env(replace(endless, limit=None), steps=300)
+    assert check_device_env(replace(endless, limit=7), FEW) == []
+    (said,) = check_device_env(replace(endless, limit=None), FEW)
     assert "no episode of 16 ended within 300 random steps; set limit" in said
 
 
@@ -121,18 +146,18 @@ def test_numbers_that_are_no_numbers_are_found() -> None:
     def bad(s: Any, o: Any, r: Any, *flags: Any) -> Any:
         return (s, o, jnp.where(s["walked"] == 3, jnp.nan, r), *flags)
 
-    (said,) = check_device_env(after(bad))
+    (said,) = check_device_env(after(bad), FEW)
     assert "step 2 of random play gave NaN or infinity" in said
     board = replace(
         after(lambda s, o, *rest: (s, jnp.full(2, 4, jnp.uint8), *rest)),
         obs_spec=ObservationSpec((2,), "uint8", 3),
         reset=lambda key: (good.reset(key)[0], jnp.zeros(2, jnp.uint8)),
     )
-    (said,) = check_device_env(board)
+    (said,) = check_device_env(board, FEW)
     assert "above obs_spec.high (3)" in said
 
 
 def test_boxes_without_bounds_are_played() -> None:
     wide = ContinuousSpec((2,), (-np.inf, -1.0), (np.inf, 1.0))
-    assert check_device_env(replace(pushed(), action_spec=wide)) == []
-    assert check_device_env(replace(corridor(), action_spec=DiscreteSpec(2, start=5))) == []
+    assert check_device_env(replace(pushed(), action_spec=wide), FEW) == []
+    assert check_device_env(replace(corridor(), action_spec=DiscreteSpec(2, start=5)), FEW) == []

@@ -19,10 +19,12 @@ from flatout.envs.device.on_host import TOGETHER, DeviceEnvs, OneDevice
 from flatout.envs.host import HostEnvs
 from flatout.envs.task import open_task
 from flatout.errors import EnvironmentFailure
+from tests import tiny
 from tests.conftest import Result, furthest, last_saved
 from tests.device_envs import corridor, pushed
 
 ROOT = Path(__file__).parents[3]
+MANY = TOGETHER + 3
 
 
 class Played:
@@ -57,7 +59,7 @@ def one_by_one(device: DeviceEnv, count: int, seed: int = 1, stream: int = TRAIN
 @pytest.mark.parametrize("stream", [TRAINING, EVALUATION])
 @pytest.mark.parametrize(
     ("device", "count"),
-    [(corridor(), TOGETHER + 3), (pushed(), 3), (corridor(patience=3), 1)],
+    [(corridor(), MANY), (pushed(), 3), (corridor(patience=3), 1)],
     ids=["corridor", "pushed", "alone"],
 )
 def test_many_play_the_episodes_that_each_plays_alone(
@@ -103,41 +105,42 @@ def test_what_the_environment_cuts_is_truncated() -> None:
 
 
 def test_only_active_environments_step() -> None:
-    played = together(corridor(length=50), 4)
+    played = together(corridor(length=50, limit=4), 3)
     before = played.obs.copy()
-    played.step([1, 1, 1, 1], active=[1, 3])
-    assert played.envs.lengths == [0, 1, 0, 1]
-    assert np.array_equal(played.obs[[0, 2]], before[[0, 2]])
-    played.step([1, 1, 1, 1])
-    assert np.allclose(played.obs[:, 1], [0.01, 0.02, 0.01, 0.02])
+    played.step([1, 1, 1], active=[0, 2])
+    assert played.envs.lengths == [1, 0, 1]
+    assert np.array_equal(played.obs[1], before[1])
+    played.step([1, 1, 1])
+    assert np.allclose(played.obs[:, 1], [0.02, 0.01, 0.02])
 
 
 def test_episodes_are_reproduced_from_their_actions() -> None:
-    rng, device = np.random.default_rng(3), corridor(length=6)
-    played = together(device, 5)
-    taken: list[list[int]] = [[] for _ in range(5)]
+    rng, device = np.random.default_rng(3), corridor()
+    played = together(device, MANY)
+    taken: list[list[int]] = [[] for _ in range(MANY)]
     for _ in range(33):
-        actions = rng.integers(0, 2, 5).astype(np.int32)
+        actions = rng.integers(0, 2, MANY).astype(np.int32)
         before = list(played.envs.episode)
         played.step(actions)
-        for env in range(5):
+        for env in range(MANY):
             same = played.envs.episode[env] == before[env]
             taken[env] = [*taken[env], int(actions[env])] if same else []
-    again = together(device, 5)
+    again = together(device, MANY)
     given: list[np.ndarray | None] = [np.int32(actions) for actions in taken]
-    assert again.envs.replay_all(played.envs.origin, given, again.obs) == [True] * 5
+    assert again.envs.replay_all(played.envs.origin, given, again.obs) == [True] * MANY
     assert again.envs.lengths == played.envs.lengths == played.envs.since
     for _ in range(20):  # and go on alike, to the bit
         assert np.array_equal(again.obs, played.obs)
-        actions = rng.integers(0, 2, 5).astype(np.int32)
+        actions = rng.integers(0, 2, MANY).astype(np.int32)
         played.step(actions)
         again.step(actions)
 
 
 def test_actions_that_end_the_episode_reproduce_nothing() -> None:
-    played = together(corridor(length=2, limit=None), 3)
-    given = [np.ones(40, np.int32), None, np.zeros(3, np.int32)]
-    assert played.envs.replay_all([0, 0, 0], given, played.obs) == [False, False, True]
+    played = together(corridor(), MANY)
+    given = [np.ones(40, np.int32), *[None] * (MANY - 2), np.zeros(3, np.int32)]
+    done = played.envs.replay_all([0] * MANY, given, played.obs)
+    assert done == [*[False] * (MANY - 1), True]
 
 
 def test_a_callback_that_raises_is_a_sentence() -> None:
@@ -227,7 +230,8 @@ def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-FLAGS = ("--env", NAMED, "--envs", 4, "--n-steps", 16, "--batch-size", 32, "--quiet", "--json")
+FLAGS = (*tiny.flags("ppo", env=NAMED), "--quiet", "--json")
+SETTINGS = tiny.python("ppo")
 
 
 @pytest.mark.slow
@@ -236,11 +240,11 @@ def test_a_run_learns_resumes_and_is_evaluated(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
-    done = flatout("train", "ppo", *FLAGS, "--steps", 1280, "--run-dir", whole)
+    done = flatout("train", "ppo", *FLAGS, "--steps", 256, "--run-dir", whole)
     assert done.code == 0, done.err
     assert json.loads(done.out)["updates"] > 0
-    assert flatout("train", "ppo", *FLAGS, "--steps", 640, "--run-dir", halves).code == 0
-    done = flatout("train", "ppo", "--resume", halves, "--steps", 1280, "--quiet", "--env", NAMED)
+    assert flatout("train", "ppo", *FLAGS, "--steps", 128, "--run-dir", halves).code == 0
+    done = flatout("train", "ppo", "--resume", halves, "--steps", 256, "--quiet", "--env", NAMED)
     assert done.code == 0, done.err
     assert furthest(last_saved(whole), last_saved(halves)) == 0.0
     done = flatout("eval", whole, "--episodes", 4, "--json", "--env", NAMED)
@@ -253,7 +257,7 @@ def test_workers_step_what_this_process_would(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:
     ends = []
-    for placement in ("cpu", "sampler=processes workers=1x4"):  # each imports JAX
+    for placement in ("cpu", "sampler=processes workers=1x2"):  # each imports JAX
         run = tmp_path / str(len(ends))
         given = "--steps", 128, "--run-dir", run, "--placement", placement
         done = flatout("train", "ppo", *FLAGS, *given)
@@ -263,7 +267,7 @@ def test_workers_step_what_this_process_would(
 
 
 def test_an_agent_takes_a_device_environment_and_shows_it() -> None:
-    agent = PPO(corridor(length=4), envs=4, n_steps=16, batch_size=32, seed=3).learn(1024)
+    agent = PPO(corridor(length=4), seed=3, **SETTINGS).learn(64)
     result = agent.evaluate(5)
     assert len(result.returns) == 5
     from flatout.run.evaluate import greedy_episode
@@ -275,8 +279,8 @@ def test_an_agent_takes_a_device_environment_and_shows_it() -> None:
 
 
 def test_a_function_may_return_a_device_environment() -> None:
-    agent = PPO(lambda: corridor(length=4), envs=4, n_steps=16, batch_size=32).learn(64)
-    assert agent.evaluate(2).returns
+    agent = PPO(lambda: corridor(length=4), **SETTINGS).learn(64)
+    assert agent.evaluate(5).returns
 
 
 def test_what_renders_nothing_is_said() -> None:
