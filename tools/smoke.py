@@ -64,6 +64,7 @@ class Place:
         gone = ("PYTHON", "XDG_", "JAX_", "XLA_", "VIRTUAL_ENV")
         self.variables = {k: v for k, v in os.environ.items() if not k.startswith(gone)}
         self.variables |= {"HOME": str(folder / "home"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        self.variables["PIP_NO_COMPILE"] = "1"  # most modules of the packages are never imported
         if cache := _pip_cache(python):
             self.variables["PIP_CACHE_DIR"] = cache  # the packages are downloaded once
         run([python, "-m", "venv", str(folder / "venv")], self.variables, folder)
