@@ -1,19 +1,20 @@
 """CPU seconds, minutes and compiled programs of the test suite in a fresh clone with cold caches.
 
-    python benchmarks/suite.py                      # make test at HEAD
-    python benchmarks/suite.py --avx2               # the same, as CPUs without AVX-512 compute it
-    python benchmarks/suite.py --target test-slow   # the slow tier and the AVX2 round
-    python benchmarks/suite.py --commit 90f8dc3     # at another commit
+    python benchmarks/suite.py                                   # make test, at HEAD
+    python benchmarks/suite.py --commits 90f8dc3 HEAD --avx2     # of two commits, without AVX-512
+    python benchmarks/suite.py --target test-slow                # the slow tier and the AVX2 round
 
-Installing is not counted. CPU seconds are those of every process that the target starts, daemons
-included. Programs are the entries of XLA's compile cache at the end, one for each different
-program.
+Each run clones this checkout; installing is not counted. CPU seconds are those of every process
+that the target starts, daemons included. Programs are the entries of XLA's compile cache at the
+end, one for each different program. All runs are kept and shown in RESULTS.md. Run it with nothing
+else on the machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import datetime
 import os
 import resource
 import shutil
@@ -21,10 +22,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from harness import HERE, Row, add_line, kept_lines, parser
+from report import machine, table, write_section
+
 AVX2 = (
     "--xla_force_host_platform_device_count=8 --xla_cpu_parallel_codegen_split_count=1"
     " --xla_cpu_max_isa=AVX2"
@@ -63,42 +65,73 @@ def run_counted(command: list[str], folder: Path, env: dict[str, str]) -> tuple[
     return code, wall, cpu_seconds() - used
 
 
-def programs(cache: Path) -> Counter[str]:
-    """How many different programs of each name the compile cache holds."""
-    return Counter(entry.name.rsplit("-", 2)[0] for entry in cache.rglob("*-cache"))
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--commit", default="HEAD")
-    parser.add_argument("--target", default="test", help="target of the Makefile")
-    parser.add_argument("--avx2", action="store_true", help="compile without AVX-512")
-    parser.add_argument("--names", type=int, default=0, help="print the N most frequent programs")
-    chosen = parser.parse_args()
+def measured(commit: str, target: str, avx2: bool) -> Row:
+    """One cold run of a target of the Makefile at a commit."""
     with tempfile.TemporaryDirectory(prefix="flatout-suite-") as parent:
         folder = Path(parent) / "clone"
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
-        subprocess.run(["git", "checkout", "--quiet", chosen.commit], cwd=folder, check=True)
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"],
-            cwd=folder, check=True, capture_output=True, text=True,
-        ).stdout.strip()  # fmt: skip
+
+        def git(*words: str) -> str:
+            done = subprocess.run(["git", *words], check=True, capture_output=True, text=True)
+            return done.stdout.strip()
+
+        here = str(HERE.parent)
+        git("clone", "--quiet", here, str(folder))
+        git("-C", str(folder), "checkout", "--quiet", git("-C", here, "rev-parse", commit))
         dropped = ("JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS", "CI")
         env = {name: value for name, value in os.environ.items() if name not in dropped}
         make = ["make", "--silent"]
         subprocess.run([*make, "install", ".venv/.developing"], cwd=folder, env=env, check=True)
         shutil.rmtree(folder / ".cache", ignore_errors=True)
-        if chosen.avx2:
+        if avx2:
             env["XLA_FLAGS"] = AVX2
-        code, wall, cpu = run_counted([*make, chosen.target], folder, env)
-        compiled = programs(folder / ".cache")
-    print(
-        f"{commit} make {chosen.target}{' (AVX2)' if chosen.avx2 else ''}: {cpu:.0f} s of CPU, "
-        f"{wall / 60:.1f} min, {compiled.total()} programs compiled, exit code {code}"
-    )
-    for name, count in compiled.most_common(chosen.names):
-        print(f"{count:6d} {name}")
-    return code
+        code, wall, cpu = run_counted([*make, target], folder, env)
+        return {
+            "commit": git("-C", str(folder), "rev-parse", "--short", "HEAD"),
+            "target": target, "avx2": avx2, "code": code, "wall_s": wall, "cpu_s": cpu,
+            "programs": sum(1 for _ in (folder / ".cache").rglob("*-cache")),
+            "when": datetime.date.today().isoformat(),
+        }  # fmt: skip
+
+
+def report(args: argparse.Namespace, rows: list[Row]) -> None:
+    """Write the section: each run, and its CPU seconds against the first run of its kind."""
+    first: dict[tuple[str, bool], float] = {}
+    body: list[list[str]] = []
+    for row in rows:
+        kind = (row["target"], row["avx2"])
+        share = row["cpu_s"] / first.setdefault(kind, row["cpu_s"])
+        body.append([
+            row["commit"], f"make {row['target']}" + (", AVX2" if row["avx2"] else ""),
+            f"{row['cpu_s']:.0f}", f"{share:.0%}", f"{row['wall_s'] / 60:.1f}",
+            f"{row['programs']:,}", "passed" if row["code"] == 0 else f"exit code {row['code']}",
+            row["when"],
+        ])  # fmt: skip
+    head = ["commit", "command", "CPU s", "of the first", "minutes", "programs", "result", "date"]
+    avx512 = "with" if "avx512f" in Path("/proc/cpuinfo").read_text() else "without"
+    write_section(
+        args, "suite",
+        "## The tests with cold caches\n\n"
+        f"- Machine: {machine()}, {avx512} AVX-512.\n"
+        "- Command: `python benchmarks/suite.py`, with `--commits`, `--avx2` and `--target`.\n"
+        "- Each line is one run; CPU seconds of whole process trees.\n\n" + table(head, body),
+    )  # fmt: skip
+
+
+def main() -> int:
+    options = parser(__doc__, 1)
+    options.add_argument("--commits", nargs="+", default=["HEAD"])
+    options.add_argument("--target", default="test", help="target of the Makefile")
+    options.add_argument("--avx2", action="store_true", help="compile without AVX-512")
+    args = options.parse_args()
+    kept = Path(args.results) / "suite.jsonl"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    codes = []
+    for commit in args.commits:
+        row = measured(commit, args.target, args.avx2)
+        add_line(kept, row)
+        codes.append(row["code"])
+    report(args, kept_lines(kept))
+    return max(codes)
 
 
 if __name__ == "__main__":
