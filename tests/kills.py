@@ -107,9 +107,10 @@ def kill_at_random_times(
         folder: for runs.
         seconds: the longest that a process trains before it is killed.
     """
+    from flatout.__main__ import main
+
     whole = folder / "whole"
-    done = finish(spawn(*flags, "--run-dir", str(whole)))
-    assert done.code == 0, done.err
+    assert main([*flags, "--run-dir", str(whole)]) == 0
     run, kills, rounds, reached = folder / "run-0", 0, 0, set[tuple[int, str]]()
     # Most kills must hit a run that had moved on.
     while kills < wanted or len(reached) < (wanted + 1) // 2:

@@ -15,6 +15,7 @@ import pytest
 
 from flatout.samplers.processes.shared_memory import Arena
 from flatout.storage import nofollow
+from tests import tiny
 
 PACKAGES = (
     "asyncio, cloudpickle, equinox, gymnasium.vector, importlib.metadata, jax, jax.numpy, "
@@ -83,13 +84,13 @@ kernel.PASSES_DESCRIPTORS = False
 MACOS = f"""
 without([], {LINUX})
 """
-TRAIN = """
+TRAIN = f"""
+TINY = {tiny.flags("ppo")}
 from pathlib import Path
 from flatout.__main__ import main
 
-def train(folder, *flags, steps="256"):
-    return main(["train", "ppo", "--env", "CartPole-v1", "--envs", "4", "--n-steps", "32",
-                 "--batch-size", "64", "--steps", steps, "--quiet", "--run-dir", folder, *flags])
+def train(folder, *flags, steps="128"):
+    return main(["train", "ppo", *TINY, "--steps", steps, "--quiet", "--run-dir", folder, *flags])
 """
 
 
@@ -105,15 +106,15 @@ def test_windows_trains_in_one_process(tmp_path: Path) -> None:
     done = run(
         tmp_path, WINDOWS, "all_modules('win32')", TRAIN,
         'assert train("run") == 0',
-        'assert main(["train", "--resume", "run", "--steps", "384", "--quiet"]) == 0',
+        'assert main(["train", "--resume", "run", "--steps", "192", "--quiet"]) == 0',
         "from flatout.storage.run_folder import RunFolder",
         'held = RunFolder(Path("run"), resume=True)',
-        'assert main(["train", "--resume", "run", "--steps", "512", "--quiet"]) == 1',
+        'assert main(["train", "--resume", "run", "--steps", "256", "--quiet"]) == 1',
         "held.close()",
         'Path("other").mkdir(); Path("other/config.json").symlink_to(Path("run/config.json"))',
         'assert main(["train", "--resume", "other", "--quiet"]) == 1',
-        'assert train("pool", "--placement", "sampler=processes workers=2x2") == 2',
-        'assert "step_000000000384" in os.listdir("run/checkpoints")',
+        'assert train("pool", "--placement", "sampler=processes workers=2x1") == 2',
+        'assert "step_000000000192" in os.listdir("run/checkpoints")',
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     in_use, link, pool = (line for line in done.stderr.splitlines() if "flatout: " in line)
@@ -130,8 +131,8 @@ def test_macos_trains_with_actor_processes(tmp_path: Path) -> None:
         tmp_path, MACOS, "all_modules('darwin')", TRAIN,
         "from flatout.samplers.processes import pool",
         f"pool.PROGRAM = {prelude!r} + pool.PROGRAM",
-        'assert train("run", "--placement", "sampler=processes workers=2x2") == 0',
-        'assert train("one", "--placement", "sampler=inline") == 0',
+        'assert train("run", "--envs", "4", "--placement", "sampler=processes workers=2x2") == 0',
+        'assert train("one", "--envs", "4", "--placement", "sampler=inline") == 0',
         "from safetensors.numpy import load_file",
         'one, two = (load_file(f"{run}/params.safetensors") for run in ("one", "run"))',
         "assert all((one[name] == two[name]).all() for name in one)",

@@ -15,9 +15,10 @@ import pytest
 
 import flatout
 from flatout import PPO, UsageError
+from tests import tiny
 
 NOTEBOOK = Path(__file__).parent.parent / "examples" / "7_notebook.ipynb"
-SETTINGS: dict[str, Any] = {"envs": 2, "n_steps": 32, "batch_size": 64, "log_every": 64}
+SETTINGS: dict[str, Any] = tiny.python("ppo", log_every=64)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +103,7 @@ def test_a_plot_of_nothing(call: Any, words: str) -> None:
 
 
 def test_an_agent_that_ended_no_episode_has_no_curve() -> None:
-    agent = PPO("Pendulum-v1", **SETTINGS).learn(64)
+    agent = PPO("Pendulum-v1", **SETTINGS).learn(tiny.ITERATION)
     with pytest.raises(UsageError, match="ended no episode yet"):
         agent.plot()
     assert "svg" not in Tags(agent._repr_html_()).tags
@@ -138,7 +139,7 @@ from flatout import PPO
 def stop(progress, metrics):
     if progress.iterations == 3:
         os.kill(os.getpid(), signal.SIGINT)
-agent = PPO("CartPole-v1", envs=2, n_steps=32, batch_size=64)
+agent = PPO("CartPole-v1", **{tiny.python("ppo")})
 try:
     print(agent.learn(1_000_000, callback=stop) is agent)
 except KeyboardInterrupt:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -21,6 +22,7 @@ from flatout.envs.host import HostEnvs
 from flatout.envs.make import specs
 from flatout.errors import EnvironmentFailure
 from flatout.storage import checkpoint
+from tests import tiny
 from tests.bad_envs import Good, NumpyValues, WrongValue
 from tests.conftest import TINY, Result
 
@@ -34,6 +36,19 @@ case = pytest.param
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)  # where `--env tests.bad_envs:Name` is found
+
+
+@pytest.fixture
+def _one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in environments of `tests.bad_envs` share their programs: all have the same spaces."""
+    from flatout.run import trainer
+
+    assemble = trainer.assemble
+
+    def sharing(config: Any, spans: Any, *, programs: Any = None, **more: Any) -> Any:
+        return assemble(config, spans, programs=programs or tiny.programs("bad_envs"), **more)
+
+    monkeypatch.setattr(trainer, "assemble", sharing)
 
 
 def sentence(result: Result, code: int, words: str) -> str:
@@ -180,6 +195,7 @@ def test_unsupported_spaces(
         ("WrongTuple", "", "step|returned|5"),
     ],
 )
+@pytest.mark.usefixtures("_one_program")
 def test_environments_that_fail_midway(
     flatout: Cli, tmp_path: Path, name: str, settings: str, words: str
 ) -> None:
@@ -208,6 +224,7 @@ def test_environments_that_fail_midway(
         ("HugeReward", "size=1e39", "environment 0|returned reward"),
     ],
 )
+@pytest.mark.usefixtures("_one_program")
 def test_environments_that_fail_at_once(
     flatout: Cli, tmp_path: Path, name: str, settings: str, words: str
 ) -> None:

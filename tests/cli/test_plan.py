@@ -21,6 +21,7 @@ from flatout.planning.predict import Prediction
 from flatout.planning.stages import Stages
 from flatout.run import auto
 from flatout.run.device_probe import in_time
+from flatout.run.planned import answer
 from flatout.run.probe_process import ask
 from flatout.types import NAMED, UserCode
 
@@ -49,7 +50,7 @@ def asked(*words: str, seconds: float = 1.0, **more: Any) -> Question:
 
 def test_the_choice_is_measured_named_and_kept(flatout: Callable[..., Any], tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
-    words = (*SMALL, "--seconds", "4")
+    words = (*SMALL, "--seconds", "1")
     first = flatout("plan", *words, "--json", file, "--what-if", "env-speed=10x", "cores=16")
     assert first.code == 0, first.err
     values = json.loads(file.read_text())
@@ -112,12 +113,15 @@ def test_other_settings_have_other_plans() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [("raise", "physics exploded"), ("sleep", "within 8 s"), ("segfault", "ended")],
-)
+    [
+        pytest.param("raise", "physics exploded", marks=pytest.mark.slow),
+        ("sleep", "within 4 s"), ("segfault", "ended"),
+    ],
+)  # fmt: skip
 def test_what_goes_wrong_in_a_probe_stays_there(fault: str, words: str) -> None:
     env = ("--env", "tests.fault_envs:faulty", "--env-kwargs", f'fault="{fault}"', "at=5")
     with pytest.raises(FlatoutError, match=words):
-        ask(asked("ppo", *env), NAMED, 8.0)
+        ask(asked("ppo", *env), NAMED, 4.0 if fault == "sleep" else 60.0)
 
 
 def test_one_environment_object_is_not_stepped_by_a_probe() -> None:
@@ -126,7 +130,7 @@ def test_one_environment_object_is_not_stepped_by_a_probe() -> None:
     env = gym.make("CartPole-v1")
     try:
         with pytest.raises(FlatoutError, match="object"):
-            ask(asked(*SMALL), UserCode(env=env), 60.0)
+            answer(asked(*SMALL), UserCode(env=env))
     finally:
         env.close()
 
@@ -174,6 +178,7 @@ def test_an_environment_in_the_working_folder_is_found(
 # --- Environments on a device ---------------------------------------------------------------------
 
 FUSED = "act=cpu sampler=device schedule=fused"
+ON_DEVICE = ("--env-backend", "device", "--envs", "2", "--n-steps", "16", "--batch-size", "32")
 TWIN = replace(
     STAGES, rollout={"cpu": 1e-3}, stepping={"cpu": 2e-4}, inside={"cpu": 9e-3},
     apart={"cpu": 1e-4},
@@ -227,17 +232,25 @@ def test_an_environment_of_ones_own_has_only_programs(
     [
         ("tests.device_envs:raising", "no board"),
         pytest.param("tests.device_envs:broken", "NaN or infinite", marks=pytest.mark.slow),
-        ("tests.tiny_envs:Bandit", "flatout.DeviceEnv"),
-        ("Hopper-v5", "no device environment"),
     ],
 )
 def test_what_cannot_step_on_a_device_is_one_sentence(
     env: str, said: str, flatout: Callable[..., Any]
 ) -> None:
-    words = ("--env-backend", "device", "--envs", 2, "--n-steps", 16, "--batch-size", 32)
-    result = flatout("plan", "ppo", "--env", env, *words, "--seconds", 1)
+    result = flatout("plan", "ppo", "--env", env, *ON_DEVICE, "--seconds", 1)
     assert result.code == 1
     assert said in result.message
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ("tests.tiny_envs:Bandit", "flatout.DeviceEnv"), ("Hopper-v5", "no device environment"),
+    ],
+)  # fmt: skip
+def test_what_has_no_device_environment_is_not_measured(env: str, said: str) -> None:
+    with pytest.raises(FlatoutError, match=said):
+        answer(asked("ppo", "--env", env, *ON_DEVICE), NAMED)
 
 
 def test_a_plan_that_could_not_measure_all_is_not_kept() -> None:

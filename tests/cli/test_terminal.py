@@ -37,6 +37,7 @@ from flatout.samplers.processes import pool as pool
 from flatout.storage import checkpoint
 from flatout.storage.run_folder import RunFolder
 from flatout.storage.segments import SegmentStore
+from tests import tiny
 from tests.conftest import Result
 from tests.fault_envs import STEERING, stuck
 from tests.kills import finish, wait_for
@@ -49,7 +50,7 @@ VARIABLES = {
 }
 STEPS = 256
 TRAIN = (
-    f"flatout train ppo --env CartPole-v1 --envs 2 --n-steps 32 --steps {STEPS} --no-tensorboard "
+    f"flatout train ppo {' '.join(tiny.flags('ppo'))} --steps {STEPS} --no-tensorboard "
     "--run-dir run"
 )
 ASCII = "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0"
@@ -133,20 +134,21 @@ LONG = {
         f"({TRAIN} --env tests.fault_envs:steering --env-kwargs raises=false prints=true "
         "--placement 'sampler=processes workers=2x1') 2>&1 | head -1", 0, whole,
     ),
-    "explain, read by head": Situation(
-        f"{TRAIN} --quiet && flatout explain run 2> /dev/null | head -1", 0, whole
-    ),
-    "eval, to a full disk": Situation(
-        f"{TRAIN} --quiet && flatout eval run --episodes 1 > /dev/full", 1, told
-    ),
+    "explain, read by head": Situation("flatout explain run 2> /dev/null | head -1", 0, whole),
+    "eval, to a full disk": Situation("flatout eval run --episodes 1 > /dev/full", 1, told),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)]
 )
-def test_a_line_of_a_shell_ends_as_said(name: str, tmp_path: Path) -> None:
+def test_a_line_of_a_shell_ends_as_said(
+    name: str, tmp_path: Path, flatout: Callable[..., Result]
+) -> None:
     situation = (QUICK | LONG)[name]
+    if "train" not in situation.line and " run" in situation.line:  # a finished run
+        words = ("--steps", STEPS, "--quiet", "--run-dir", tmp_path / "run")
+        assert flatout("train", "ppo", *tiny.flags("ppo"), *words).code == 0
     result = shell(situation.line, tmp_path)
     assert result.code == situation.code, result
     assert "Traceback" not in result.err
@@ -206,11 +208,11 @@ class Terminal:
         return code
 
 
-SLEEPY = (
-    "train", "ppo", "--env", "tests.fault_envs:sleepy", "--envs", "2", "--n-steps", "16",
-    "--batch-size", "16", "--no-tensorboard", "--checkpoint-every", "0", "--log-every", "1",
-    "--run-dir", "run",
+WATCHED = (
+    "train", "ppo", *tiny.flags("ppo"), "--no-tensorboard", "--checkpoint-every", "0",
+    "--log-every", "1", "--run-dir", "run",
 )  # fmt: skip
+SLEEPY = (*WATCHED, "--env", "tests.fault_envs:sleepy", "--env-kwargs", "seconds=0.005")
 
 
 def learns(folder: Path) -> bool:
@@ -231,7 +233,7 @@ def test_a_terminal_that_hangs_up_ends_a_run_that_saves(tmp_path: Path) -> None:
     terminal.process.send_signal(signal.SIGHUP)
     assert terminal.ends() == 129
     assert saved_step(tmp_path) > 0
-    assert saved_step(tmp_path) % 32 == 0
+    assert saved_step(tmp_path) % tiny.ITERATION == 0
     assert summary(tmp_path)["ended"] == "signal"
 
 
@@ -282,8 +284,8 @@ def test_any_terminal_shows_a_run_and_gets_its_cursor_back(
 
 @pytest.mark.slow
 def test_a_second_ctrl_c_ends_a_hanging_environment_and_shows_the_cursor(tmp_path: Path) -> None:
-    faulty = ("--env", "tests.fault_envs:faulty", "--env-kwargs", "fault=swallow", "at=40")
-    terminal = Terminal(*SLEEPY, "--steps", "64000", *faulty, folder=tmp_path)
+    faulty = ("--env", "tests.fault_envs:faulty", "--env-kwargs", "fault=swallow", "at=400")
+    terminal = Terminal(*WATCHED, "--steps", "64000", *faulty, folder=tmp_path)
     wait_for(lambda: learns(tmp_path))
     for _ in range(2):
         time.sleep(1.0)
@@ -338,7 +340,7 @@ def test_ctrl_c_at_the_very_beginning_is_one_line(
 def test_an_environments_text_cannot_steer_the_terminal(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:
-    flags = ("--env", "tests.fault_envs:steering", "--envs", 2, "--n-steps", 32, "--quiet")
+    flags = (*tiny.flags("ppo", env="tests.fault_envs:steering"), "--quiet")
     result = flatout("train", "ppo", *flags, "--run-dir", tmp_path / "run")
     assert result.code == 1
     assert "raised RuntimeError in step: a " in result.message
@@ -405,8 +407,7 @@ def test_what_blocks_is_interrupted_and_leaves_no_timer(how: str) -> None:
     assert signal.getsignal(signal.SIGALRM) is before
 
 
-STUCK = ("--env", "tests.fault_envs:stuck", "--envs", "2", "--n-steps", "32", "--steps", "64",
-         "--batch-size", "32", "--quiet")  # fmt: skip
+STUCK = (*tiny.flags("ppo", env="tests.fault_envs:stuck"), "--steps", "64", "--quiet")
 
 
 def test_environments_that_do_not_close_are_named(
@@ -449,8 +450,9 @@ def test_native_code_and_threads_that_stay_are_bounded(
     assert summary(tmp_path)["steps"] == 64
 
 
-FAULTY = ("train", "ppo", "--env", "tests.fault_envs:faulty", "--n-steps", "16", "--batch-size",
-          "16", "--checkpoint-every", "16", "--quiet", "--no-tensorboard")  # fmt: skip
+FAULTY = ("train", "ppo", "--env", "tests.fault_envs:faulty", "--envs", "1", "--n-steps", "16",
+          "--batch-size", "16", "--n-epochs", "2", "--checkpoint-every", "16", "--quiet",
+          "--no-tensorboard")  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -487,7 +489,7 @@ def test_what_a_process_died_of_is_said_at_the_next_resume(
 
 def test_a_folder_deleted_while_its_run_goes_on_ends_the_run(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "flatout", *SLEEPY, "--steps", "64000", "--checkpoint-every",
-            "64", "--quiet"]  # fmt: skip
+            "128", "--quiet"]  # fmt: skip
     process = subprocess.Popen(
         argv, cwd=tmp_path, env=VARIABLES, text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

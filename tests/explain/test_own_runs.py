@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -49,18 +50,19 @@ from flatout.storage.span_records import (
     as_line,
 )
 from flatout.types import NAMED
+from tests import tiny
 from tests.conftest import TINY, Result
 from tests.kills import finish, spawn, wait_for
 from tests.storage.test_span_records import record
 
 Cli = Callable[..., Result]
-PPO = resolve("ppo", {"env": "Hopper-v5", "envs": 8, "n_steps": 256, "placement": "cpu"}).flat()
+PPO = resolve("ppo", {"env": "Hopper-v5", "envs": 8, "n_steps": 32, "placement": "cpu"}).flat()
 DQN = resolve("dqn", {"env": "Hopper-v5", "placement": "cpu"}).flat()
 
 
 def told(
     main: dict[str, float], *, settings: dict[str, Any] = PPO, placement: str = "cpu",
-    cores: int = 4, steps: int = 20_000, updates: int = 3_000, iterations: int = 10,
+    cores: int = 4, steps: int = 20_480, updates: int = 3_000, iterations: int = 80,
     use: Use | None = None, workers: tuple[Worker, ...] = (),
     learner: dict[str, float] | None = None, gpus: tuple[str, ...] = (),
 ) -> RunFacts:  # fmt: skip
@@ -409,6 +411,8 @@ def test_the_time_line_is_in_order(rows: list[tuple[str, dict[str, float]]]) -> 
 
 # --- Real runs ----------------------------------------------------------------------------------
 
+share = pytest.mark.usefixtures("shared_programs")
+
 
 def train(flatout: Cli, run: Path, *more: object, algorithm: str = "ppo") -> dict[str, Any]:
     flags = ("train", algorithm, "--run-dir", run, "--json", "--quiet", "--no-tensorboard", *more)
@@ -417,13 +421,35 @@ def train(flatout: Cli, run: Path, *more: object, algorithm: str = "ppo") -> dic
     return json.loads(result.out)
 
 
-SLOW = ("--env", "tests.fault_envs:sleepy", "--envs", 4, "--n-steps", 8, "--batch-size", 32,
-        "--n-epochs", 1, "--checkpoint-every", 0)  # fmt: skip
+SLOW = (*tiny.flags("ppo", env="tests.fault_envs:sleepy"), "--env-kwargs", "seconds=0.01",
+        "--checkpoint-every", "0")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run; not to be changed."""
+    from flatout.__main__ import main
+
+    run = tmp_path_factory.mktemp("made") / "run"
+    assert main(["train", "ppo", *TINY, "--run-dir", str(run)]) == 0
+    return run
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(made, tmp_path / "run")
 
 
 def test_a_slow_environment_is_found(flatout: Cli, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    summary = train(flatout, run, *SLOW, "--steps", 192)
+    words = (*SLOW, "--steps", 384, "--no-tensorboard")
+    result = flatout("train", "ppo", "--run-dir", run, *words)
+    assert result.code == 0, result.err
+    lines = result.out.splitlines()
+    assert any(line.startswith("VERDICT  env-bound: learner idle") for line in lines)
+    assert any(line.startswith("TRY      --placement") and "predicted" in line for line in lines)
+    summary = json.loads((run / "summary.json").read_text())
     assert summary["verdict"] == "env-bound"
     assert "waiting for env.step" in summary["headline"]
     assert summary["try"]["setting"][0] == "--placement"
@@ -436,20 +462,22 @@ def test_a_slow_environment_is_found(flatout: Cli, tmp_path: Path) -> None:
     assert diagnosis.cores >= 1
 
 
-@pytest.mark.parametrize("inference", ["central", "local"])
+@pytest.mark.parametrize("inference", ["central", pytest.param("local", marks=pytest.mark.slow)])
 def test_workers_say_what_they_did(flatout: Cli, tmp_path: Path, inference: str) -> None:
     run = tmp_path / "run"
-    where = f"sampler=processes workers=2x2 inference={inference} schedule=overlapped"
-    summary = train(flatout, run, *SLOW, "--steps", 192, "--placement", where)
+    where = f"sampler=processes workers=2x1 inference={inference} schedule=overlapped"
+    words = (*SLOW, "--steps", 512, "--placement", where)
+    summary = train(flatout, run, *words)
     diagnosis = diagnose_run(run)
     assert {lane.name for lane in diagnosis.lanes} == {"main", "learner", "worker 0", "worker 1"}
     assert summary["verdict"] == "env-bound", diagnosis
     assert diagnosis.phases["env"] > 0.6
 
 
+@share
 def test_constant_evaluation_and_checkpoints_are_found(flatout: Cli, tmp_path: Path) -> None:
     train(flatout, tmp_path / "a", *TINY[:-1], "--eval-every", 64, "--eval-episodes", 40,
-          "--checkpoint-every", 0, "--n-epochs", 1)  # fmt: skip
+          "--checkpoint-every", 0)  # fmt: skip
     diagnosis = diagnose_run(tmp_path / "a")
     assert diagnosis.phases["eval"] == max(diagnosis.phases.values())
     assert diagnosis.findings[0].setting[0] == "--eval-every"
@@ -460,13 +488,11 @@ def test_constant_evaluation_and_checkpoints_are_found(flatout: Cli, tmp_path: P
     assert diagnosis.findings[0].setting[0] == "--checkpoint-every"
 
 
+@share
 def test_a_resumed_run_cuts_what_came_after_its_checkpoint(flatout: Cli, tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(flatout, run, *TINY[:-1], "--checkpoint-every", 128)
-    last = max((run / "checkpoints").iterdir(), key=lambda path: path.name)
-    for file in last.iterdir():
-        file.unlink()
-    last.rmdir()
+    shutil.rmtree(max((run / "checkpoints").iterdir(), key=lambda path: path.name))
     for name in ("spans.jsonl", "devices.jsonl"):
         with open(run / name, "a") as file:
             file.write('{"t": 99999.0, "d": 1.0, "lane": "main", "spans": {}}\n{"t": 3, "half')
@@ -482,8 +508,7 @@ def test_a_resumed_run_cuts_what_came_after_its_checkpoint(flatout: Cli, tmp_pat
 
 def test_a_killed_run_is_explained(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    flags = [str(flag) for flag in SLOW]
-    process = spawn("train", "ppo", *flags, "--steps", "100000", "--run-dir", str(run),
+    process = spawn("train", "ppo", *SLOW, "--steps", "100000", "--run-dir", str(run),
                     "--no-tensorboard", "--quiet", "--placement", "cpu")  # fmt: skip
     spans = run / "spans.jsonl"
     wait_for(lambda: spans.exists() and spans.read_text().count('"steps"') >= 3, 60)
@@ -495,13 +520,10 @@ def test_a_killed_run_is_explained(tmp_path: Path) -> None:
     assert diagnosis.usage
 
 
-def test_a_run_without_its_span_records_is_refused_in_a_sentence(
-    flatout: Cli, tmp_path: Path
-) -> None:
-    train(flatout, tmp_path / "run", *TINY[:-1])
-    (tmp_path / "run" / "spans.jsonl").unlink()
+def test_a_run_without_its_span_records_is_refused_in_a_sentence(run: Path) -> None:
+    (run / "spans.jsonl").unlink()
     with pytest.raises(FlatoutError, match=r"no finished iteration in its spans\.jsonl"):
-        diagnose_run(tmp_path / "run")
+        diagnose_run(run)
 
 
 def test_what_is_no_run_is_said_in_a_sentence(tmp_path: Path) -> None:
@@ -517,11 +539,9 @@ def test_what_is_no_run_is_said_in_a_sentence(tmp_path: Path) -> None:
         diagnose_run(tmp_path)
 
 
-def test_saved_evidence_is_diagnosed_elsewhere(flatout: Cli, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    train(flatout, run, *TINY[:-1])
+def test_saved_evidence_is_diagnosed_elsewhere(flatout: Cli, made: Path, tmp_path: Path) -> None:
     files = {name: tmp_path / name for name in ("d.json", "d.html", "e.json")}
-    done = flatout("explain", run, "--json", files["d.json"], "--html", files["d.html"],
+    done = flatout("explain", made, "--json", files["d.json"], "--html", files["d.html"],
                    "--save", files["e.json"])  # fmt: skip
     assert done.code == 0
     shown = json.loads(files["d.json"].read_text())
@@ -533,21 +553,18 @@ def test_saved_evidence_is_diagnosed_elsewhere(flatout: Cli, tmp_path: Path) -> 
         Evidence.from_json({"kind": "run"})
 
 
-def test_nothing_that_a_folder_names_is_called(flatout: Cli, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    train(flatout, run, *TINY[:-1])
+def test_nothing_that_a_folder_names_is_called(run: Path) -> None:
     config = json.loads((run / "config.json").read_text())
     config["settings"]["env"] = "os:system"
     (run / "config.json").write_text(json.dumps(config))
     assert isinstance(diagnose_run(run), Diagnosis)
 
 
+@share
 def test_what_planning_kept_of_a_run_is_used(
-    flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flatout: Cli, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    run = tmp_path / "run"
-    train(flatout, run, *TINY[:-1], "--placement", "cpu")
     saved = tmp_path / "saved.json"
     assert flatout("explain", run, "--save", saved).code == 0
     assert json.loads(saved.read_text())["plan"] is None
@@ -592,14 +609,6 @@ def test_a_fused_run_is_measured_where_it_is_explained(
         assert "timed alone here: stepping the environments" in report.read_text()
 
 
-def test_the_closing_report_has_the_verdict(flatout: Cli, tmp_path: Path) -> None:
-    result = flatout("train", "ppo", "--run-dir", tmp_path / "run", *SLOW, "--steps", 192)
-    assert result.code == 0
-    lines = result.out.splitlines()
-    assert any(line.startswith("VERDICT  env-bound: learner idle") for line in lines)
-    assert any(line.startswith("TRY      --placement") and "predicted" in line for line in lines)
-
-
 def test_samples_of_the_steady_state_are_the_ones_that_count() -> None:
     config = resolve("ppo", {"env": "Hopper-v5", "placement": "cpu"})
     lines = [{"begin": {"t": 0}}, as_line(record(0, first=True)), as_line(record(10)),
@@ -614,9 +623,7 @@ def test_samples_of_the_steady_state_are_the_ones_that_count() -> None:
     assert diagnosis.seconds == 2
 
 
-def test_reading_changes_nothing(flatout: Cli, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    train(flatout, run, *TINY[:-1])
+def test_reading_changes_nothing(run: Path) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     read_run(run)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before

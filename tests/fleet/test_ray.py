@@ -223,7 +223,7 @@ def test_a_killed_worker_costs_its_trial_one_try(
 ) -> None:
     """The retry begins with the last checkpoint that had come home; the other goes on."""
     where, ray = there
-    file = sweep(tmp_path, steps=3200)
+    file = sweep(tmp_path, steps=1600)
     words = (str(file), *SLOW, *ON_RAY, "--ray-address", where, "--json")
     process = spawn("fleet", *words, "--run-dir", str(tmp_path / "f"))
     wait_for(lambda: len(list((tmp_path / "f").glob("*/checkpoints"))) == 2, 90)
@@ -272,7 +272,7 @@ def test_a_cluster_that_goes_away_is_said_and_costs_nothing_that_came_home(
 ) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'flatout[ray]'")
     ray = started()
-    file = sweep(tmp_path, steps=3200)
+    file = sweep(tmp_path, steps=1600)
     folder = tmp_path / "f"
     words = (*SLOW, *ON_RAY, "--ray-address", address(ray), "--run-dir", str(folder))
     process = spawn("fleet", str(file), *words)

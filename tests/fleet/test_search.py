@@ -253,7 +253,7 @@ def test_a_fleet_of_optuna_that_is_killed_goes_on(
     optuna: Any, flatout: Cli, tmp_path: Path
 ) -> None:
     file = sweep(tmp_path, checkpoint_every=64)
-    slow = ("--env", "tests.fault_envs:sleepy", "--env-kwargs", "seconds=0.01", "--at-once", "1")
+    slow = ("--env", "tests.fault_envs:sleepy", "--env-kwargs", "seconds=0.004", "--at-once", "1")
     killed = tmp_path / "killed"
     process = spawn("fleet", str(file), *slow, "--run-dir", str(killed))
     wait_for(lambda: len(list(killed.glob("*/summary.json"))) == 2, 90)

@@ -21,12 +21,12 @@ from flatout.fleet.sweep.fleet import Fleet
 from flatout.fleet.sweep.folder import PLAN
 from flatout.fleet.sweep.slots import Slots
 from flatout.hardware.inventory import Gpu, Hardware
+from tests import tiny
 from tests.conftest import Result, furthest, last_saved
 from tests.kills import finish, spawn, wait_for
 
 Cli = Callable[..., Result]
-SMALL = ("ppo", "--env", "CartPole-v1", "--n-steps", 32, "--batch-size", 32, "--n-epochs", 1,
-         "--steps", 320, "--no-tensorboard", "--checkpoint-every", 64)  # fmt: skip
+SMALL = ("ppo", *tiny.flags("ppo"), "--steps", 320, "--no-tensorboard", "--checkpoint-every", 64)
 GRID = ("--grid", "learning-rate=1e-4,1e-3")
 LOTS = ",".join(map(str, range(1, 101)))
 
@@ -42,7 +42,8 @@ def states(result: Result) -> dict[str, Any]:
 
 def test_each_trial_is_the_run_that_it_would_be_alone(flatout: Cli, tmp_path: Path) -> None:
     folder = tmp_path / "f"
-    result = flatout("fleet", *SMALL, *GRID, "--seeds", 2, "--run-dir", folder, "--json")
+    words = (*SMALL, *GRID, "--seeds", 2, "--at-once", 1)  # one process makes them all
+    result = flatout("fleet", *words, "--run-dir", folder, "--json")
     assert result.code == 0, result.err
     found = states(result)
     assert len(found) == 4

@@ -91,10 +91,17 @@ def test_where_nothing_is_a_setting_it_is_said(tmp_path: Path) -> None:
     assert outcome.as_json()["gain"] is None
 
 
+def test_a_run_of_a_trial_that_fails_says_why(tmp_path: Path) -> None:
+    (tmp_path / trial.BASE).write_text(json.dumps(PPO | {"steps": 256}))
+    with pytest.raises(FlatoutError, match=r"--n-steps 7.*does not divide into minibatches"):
+        trial._train(tmp_path, tmp_path / "run", ("--n-steps", "7"), 60.0)
+
+
+@pytest.mark.slow
 def test_a_trial_that_fails_says_why(
     flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "SECONDS", 0.1)
+    monkeypatch.setattr(trial, "SECONDS", 0.01)
     run = tmp_path / "run"
     assert flatout("train", "ppo", *TINY, "--run-dir", run).code == 0
     finding = Finding("env-bound", 0.9, ("x",), "y", 2.0, 2.0, 2.0, ("--n-steps", "7"))
@@ -137,7 +144,7 @@ def test_a_remedy_is_tried_end_to_end(
 ) -> None:
     """Environments that sleep: in processes of their own they sleep at the same time."""
     monkeypatch.setattr(trial, "PAIRS", 1)
-    monkeypatch.setattr(trial, "SECONDS", 2.0)
+    monkeypatch.setattr(trial, "SECONDS", 1.0)
     run = tmp_path / "run"
     flags = ("--env", "tests.fault_envs:sleepy", "--envs", 4, "--n-steps", 8, "--batch-size", 32,
              "--n-epochs", 1, "--checkpoint-every", 0, "--steps", 256)  # fmt: skip

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,14 +19,17 @@ from flatout.envs.make import factory  # noqa: F401 - imported early: its time i
 from flatout.errors import Interrupt
 from flatout.run.interrupts import Interrupts
 from flatout.storage import checkpoint
+from tests import fault_envs, tiny
 from tests.conftest import TINY, Result
 from tests.kills import assert_same, final_state, finish, kill_at_random_times, spawn, wait_for
 
+# Runs in this process share their programs; the killed ones compile their own.
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 ROOT = Path(__file__).parents[2]
 COMMON = (
-    "train", "ppo", "--env", "CartPole-v1", "--envs", "2", "--n-steps", "32", "--batch-size", "32",
-    "--n-epochs", "2", "--checkpoint-every", "64", "--log-every", "64", "--no-tensorboard",
-    "--quiet",
+    "train", "ppo", *tiny.flags("ppo"), "--checkpoint-every", "64", "--log-every", "64",
+    "--no-tensorboard", "--quiet",
 )  # fmt: skip
 VARIANTS = {
     "plain": ("--steps", "12000"),
@@ -35,7 +39,7 @@ VARIANTS = {
     "episodes": ("--steps", "12000", "--rollout-episodes", "1", "--env-kwargs",
                  "max_episode_steps=50", "--batch-size", "50"),
 }  # fmt: skip
-KILLS = {"plain": 4, "normalised": 3, "evaluated": 3, "episodes": 2}
+KILLS = {"plain": 2, "normalised": 2, "evaluated": 2, "episodes": 1}
 
 
 @pytest.mark.bits
@@ -92,13 +96,19 @@ def test_rows_after_the_checkpoint_are_cut_off(
 
 
 SLOW = (
-    "train", "ppo", "--env", "tests.fault_envs:sleepy", "--envs", "2", "--n-steps", "16",
-    "--batch-size", "16", "--no-tensorboard", "--quiet", "--checkpoint-every", "0",
-    "--log-every", "1",
+    "train", "ppo", *tiny.flags("ppo", env="tests.fault_envs:sleepy"), "--env-kwargs",
+    "seconds=0.008", "--no-tensorboard", "--quiet", "--checkpoint-every", "0", "--log-every", "1",
 )  # fmt: skip
 
 
+@pytest.fixture
+def no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sleepy environment does not sleep in this process."""
+    monkeypatch.setattr(fault_envs, "time", SimpleNamespace(sleep=lambda seconds: None))
+
+
 @pytest.mark.bits
+@pytest.mark.usefixtures("no_sleep")
 @pytest.mark.parametrize(
     "signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
@@ -110,25 +120,25 @@ def test_a_signal_saves_the_last_boundary_and_ends(
     process = spawn(*SLOW, "--steps", "640", "--run-dir", str(run))
     rows = run / "metrics.jsonl"
     wait_for(lambda: rows.exists() and rows.read_text().count("\n") > 1)
-    time.sleep(0.3)  # 16 steps of 2 environments take 0.64 s: inside a trajectory
+    time.sleep(0.2)  # 32 steps of 2 environments take 0.5 s: inside a trajectory
     process.send_signal(signum)
     result = finish(process)
     assert result.code == 128 + signum  # all 640 steps would end with 0
     assert "--resume" in result.message
     step, _ = checkpoint.load(checkpoint.latest(run))
     assert 0 < step < 640
-    assert step % 32 == 0
-    resumed = flatout("train", "--resume", run, "--steps", 160, "--quiet")
+    assert step % tiny.ITERATION == 0
+    steps = step + 2 * tiny.ITERATION
+    resumed = flatout("train", "--resume", run, "--steps", steps, "--quiet")
     assert resumed.code == 0, resumed.err
-    whole = flatout(*SLOW, "--steps", 160, "--run-dir", tmp_path / "whole")
+    whole = flatout(*SLOW, "--steps", steps, "--run-dir", tmp_path / "whole")
     assert whole.code == 0, whole.err
     assert_same(final_state(run)["arrays"], final_state(tmp_path / "whole")["arrays"])
 
 
 @pytest.mark.parametrize(
-    "delay", [0.05, pytest.param(0.3, marks=pytest.mark.slow), 0.6,
-              pytest.param(0.9, marks=pytest.mark.slow)]
-)  # fmt: skip
+    "delay", [0.6, *(pytest.param(delay, marks=pytest.mark.slow) for delay in (0.05, 0.3, 0.9))]
+)
 def test_a_signal_while_starting_ends_cleanly(delay: float, tmp_path: Path) -> None:
     process = spawn(*SLOW, "--steps", "100000", "--run-dir", str(tmp_path / "run"))
     wait_for(lambda: (tmp_path / "run" / ".lock").exists())
@@ -170,7 +180,9 @@ def test_a_second_signal_ends_an_environment_that_hangs(tmp_path: Path) -> None:
     assert result.code == 143
 
 
-def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_sentence_and_loses_nothing(
+    flatout: Callable[..., Result], tmp_path: Path
+) -> None:
     """On a real file system of 400 KiB."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
@@ -182,7 +194,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path) -> None:
     try:
         run = mounted / "run"
         flags = (*COMMON, "--steps", "20000", "--keep-checkpoints", "100")
-        result = finish(spawn(*flags, "--run-dir", str(run)))
+        result = flatout(*flags, "--run-dir", run)
         assert result.code == 1
         assert "No space left on device" in result.message
         saved = checkpoint.checkpoints(run / "checkpoints")
@@ -194,10 +206,8 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path) -> None:
                 file.unlink()
             path.rmdir()
         step = int(saved[-1].name.removeprefix("step_"))
-        resumed = finish(
-            spawn("train", "--resume", str(run), "--steps", str(step + 64), "--quiet",
-                  "--keep-checkpoints", "1")
-        )  # fmt: skip
+        more = ("--steps", step + tiny.ITERATION, "--keep-checkpoints", 1, "--quiet")
+        resumed = flatout("train", "--resume", run, *more)
         assert resumed.code == 0, resumed.err
     finally:
         subprocess.run(["umount", "-l", str(mounted)], check=False)
@@ -215,17 +225,18 @@ def test_state_is_never_unpickled() -> None:
 
 
 @pytest.mark.bits
+@pytest.mark.usefixtures("no_sleep")
 def test_a_run_killed_before_its_first_checkpoint_begins_again(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    process = spawn(*SLOW, "--steps", "96", "--run-dir", str(run))
+    process = spawn(*SLOW, "--steps", "128", "--run-dir", str(run))
     wait_for(lambda: (run / "config.json").exists())
     process.kill()
     finish(process)
     assert not (run / "checkpoints").exists()
     assert flatout("train", "--resume", run, "--quiet").code == 0
-    assert flatout(*SLOW, "--steps", 96, "--run-dir", tmp_path / "whole").code == 0
+    assert flatout(*SLOW, "--steps", 128, "--run-dir", tmp_path / "whole").code == 0
     assert_same(final_state(run), final_state(tmp_path / "whole"))
 
 

@@ -29,7 +29,7 @@ VARIANTS = {
               "mlp", "--learning-starts", "40", "--train-freq", "8", "--checkpoint-every", "16",
               "--terminal-on-life-loss", "--clip-reward"),
 }  # fmt: skip
-KILLS = {"dqn": 3, "prioritised": 2, "sac": 2, "snake": 2, "atari": 2}
+KILLS = {"dqn": 2, "prioritised": 1, "sac": 1, "snake": 1, "atari": 1}
 LONGEST = {"atari": 2.5, "snake": 2.0}
 """Seconds that a process trains at most before it is killed, where 0.8 is too little."""
 

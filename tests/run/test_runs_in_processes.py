@@ -22,21 +22,12 @@ from flatout.config.placement import parse
 from flatout.config.workers import shares, with_workers
 from flatout.errors import UsageError
 from flatout.storage import checkpoint
+from tests import tiny
 from tests.conftest import Result, last_saved
 from tests.kills import finish, spawn, wait_for
 
 Cli = Callable[..., Result]
-SMALL = (
-    "--env",
-    "CartPole-v1",
-    "--n-steps",
-    "16",
-    "--batch-size",
-    "32",
-    "--steps",
-    "512",
-    "--quiet",
-)
+SMALL = (*tiny.flags("ppo"), "--steps", "256", "--quiet")
 
 
 def differences(one: Path, other: Path) -> list[str]:
@@ -48,9 +39,9 @@ def differences(one: Path, other: Path) -> list[str]:
 @pytest.mark.bits
 def test_one_group_is_bit_equal_to_the_inline_sampler(flatout: Cli, tmp_path: Path) -> None:
     """One worker has one group: the same batches, and so the same bits, as without processes."""
-    placements = ("cpu", "sampler=processes workers=1x4")
+    placements = ("cpu", "sampler=processes workers=1x2")
     for number, placement in enumerate(placements):
-        flags = ("--envs", 4, "--placement", placement, "--run-dir", tmp_path / str(number))
+        flags = ("--placement", placement, "--run-dir", tmp_path / str(number))
         assert flatout("train", "ppo", *SMALL, *flags).code == 0
     assert differences(tmp_path / "0", tmp_path / "1") == []
 
@@ -60,11 +51,12 @@ def test_one_group_is_bit_equal_to_the_inline_sampler(flatout: Cli, tmp_path: Pa
 def test_several_acting_devices_are_bit_equal_to_one(flatout: Cli, tmp_path: Path) -> None:
     """Which device acts changes nothing, as long as the groups are the same."""
     for number, act in enumerate(("cpu,cpu:1", "cpu:2,cpu:3")):
-        placement = f"act={act} learn=cpu sampler=processes workers=4x2"
-        flags = ("--placement", placement, "--run-dir", tmp_path / str(number), "--json")
+        placement = f"act={act} learn=cpu sampler=processes workers=4x1"
+        where = ("--placement", placement, "--run-dir", tmp_path / str(number))
+        flags = ("--envs", 4, *where, "--json")
         result = flatout("train", "ppo", *SMALL, *flags)
         assert result.code == 0, result.err
-        assert json.loads(result.out)["envs"] == 8
+        assert json.loads(result.out)["envs"] == 4
     assert differences(tmp_path / "0", tmp_path / "1") == []
 
 
@@ -72,8 +64,8 @@ def test_several_acting_devices_are_bit_equal_to_one(flatout: Cli, tmp_path: Pat
 @pytest.mark.parametrize(
     "ways",
     [
-        ("2x4",),
-        pytest.param(("2x4", "8x1", "4x2 inference=local"), marks=pytest.mark.slow),
+        ("1x4",),
+        pytest.param(("1x4", "4x1", "2x2 inference=local"), marks=pytest.mark.slow),
     ],
     ids=["one", "every"],
 )
@@ -81,14 +73,14 @@ def test_equal_groups_learn_the_same_under_every_sampler(
     ways: tuple[str, ...], flatout: Cli, tmp_path: Path
 ) -> None:
     """However many environments a worker steps; a group is a part of a worker, or several."""
-    placements = ["groups=4", *(f"groups=4 sampler=processes workers={way}" for way in ways)]
-    sizes = ("--envs", 8, "--n-steps", 16, "--batch-size", 32, "--steps", 256)
+    placements = ["groups=2", *(f"groups=2 sampler=processes workers={way}" for way in ways)]
+    sizes = ("--envs", 4, "--n-steps", 16, "--batch-size", 32, "--n-epochs", 2, "--steps", 128)
     for number, placement in enumerate(placements):
         run = tmp_path / str(number)
         where = ("--placement", placement, "--run-dir", run, "--json")
         result = flatout("train", "ppo", "--env", "Pendulum-v1", *sizes, *where)
         assert result.code == 0, result.err
-        assert "groups=4" in json.loads(result.out)["placement"].split()
+        assert "groups=2" in json.loads(result.out)["placement"].split()
         assert differences(tmp_path / "0", run) == []
 
 
@@ -162,7 +154,8 @@ def test_what_cannot_be_is_refused(flatout: Cli, flags: tuple[str, ...], words: 
 def sleepy(run: Path, *more: str) -> subprocess.Popen[str]:
     return spawn(
         "train", "ppo", "--env", "tests.fault_envs:sleepy", "--env-kwargs", "seconds=0.01",
-        "--placement", "sampler=processes workers=2x2", "--n-steps", "16", "--batch-size", "32",
+        "--placement", "sampler=processes workers=2x1", "--envs", "2", "--n-steps", "16",
+        "--batch-size", "32", "--n-epochs", "2",
         "--steps", "100000", "--checkpoint-every", "64", "--run-dir", str(run), "--quiet", *more,
     )  # fmt: skip
 
@@ -175,7 +168,7 @@ def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
 @pytest.mark.fault
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_no_worker_outlives_its_parent(how: signal.Signals, tmp_path: Path) -> None:
+def test_no_worker_outlives_its_parent(how: signal.Signals, flatout: Cli, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = sleepy(run)
     wait_for(lambda: saved(run) or process.poll() is not None, 60)
@@ -185,24 +178,26 @@ def test_no_worker_outlives_its_parent(how: signal.Signals, tmp_path: Path) -> N
     result = finish(process)
     assert result.code == (-9 if how == signal.SIGKILL else 128 + how)
     wait_for(lambda: not any(worker.is_running() for worker in workers), 10)
-    resumed = flatout_resume(run)
+    resumed = resume(flatout, run)
     assert resumed.code == 0, resumed.err
 
 
 @pytest.mark.bits
 @pytest.mark.fault
 @pytest.mark.slow
-def test_a_signal_to_the_whole_group_loses_nothing_that_workers_know(tmp_path: Path) -> None:
+def test_a_signal_to_the_whole_group_loses_nothing_that_workers_know(
+    flatout: Cli, tmp_path: Path
+) -> None:
     """As `timeout` and job schedulers send it; with local inference they hold the state."""
     run = tmp_path / "run"
-    process = sleepy(run, "--placement", "sampler=processes workers=2x2 inference=local")
+    process = sleepy(run, "--placement", "sampler=processes workers=2x1 inference=local")
     wait_for(lambda: saved(run) or process.poll() is not None, 60)
     for worker in workers_of(process):
         os.kill(worker.pid, signal.SIGTERM)
     os.kill(process.pid, signal.SIGTERM)
     result = finish(process)
     assert result.code == 143, result.err
-    resumed = flatout_resume(run)
+    resumed = resume(flatout, run)
     assert resumed.code == 0, resumed.err
     assert "began anew" not in resumed.err
     assert "restarted" not in resumed.err
@@ -228,23 +223,23 @@ def saved(run: Path) -> bool:
     return bool(checkpoint.checkpoints(run / "checkpoints"))
 
 
-def flatout_resume(run: Path) -> Result:
+def resume(flatout: Cli, run: Path) -> Result:
     steps = json.loads((checkpoint.latest(run) / "state.json").read_text())["step"]
-    return finish(spawn("train", "--resume", str(run), "--steps", str(steps + 64), "--quiet"))
+    return flatout("train", "--resume", run, "--steps", steps + 64, "--quiet")
 
 
 @pytest.mark.fault
 @pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_the_run_says_so(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    process = sleepy(run, "--steps", "1024", "--json")
+    process = sleepy(run, "--steps", "512", "--json")
     wait_for(lambda: saved(run) or process.poll() is not None, 60)
     os.kill(workers_of(process)[0].pid, signal.SIGKILL)
     result = finish(process)
     assert result.code == 0, result.err
     summary = json.loads(result.out)
     notes = summary["notes"]
-    assert summary["flow"]["environments_lost"] == 2
+    assert summary["flow"]["environments_lost"] == 1
     assert any("SIGKILL" in note and "begin new episodes" in note for note in notes), notes
 
 
@@ -260,9 +255,9 @@ class Mine(gym.wrappers.TimeLimit):
     pass
 
 gym.register("Mine-v0", entry_point=lambda **k: Mine(gym.make("CartPole-v1", **k), 20))
+where = "sampler=processes workers=1x2"
 for env in (lambda **k: Mine(gym.make("CartPole-v1", **k), 20), "Mine-v0"):
-    agent = PPO(env, n_steps=8, batch_size=16, placement="sampler=processes workers=2x2")
-    agent.learn(64)
+    PPO(env, n_steps=8, batch_size=16, n_epochs=1, placement=where).learn(16)
 print("done")
 """
     )

@@ -17,6 +17,9 @@ from safetensors.numpy import save as dump_tensors
 from tests.cli.test_bad_input import Cli, contents, sentence
 from tests.conftest import TINY
 
+# Every test here runs the same few runs; how their programs are made is not the subject.
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 RUN = (*TINY, "--checkpoint-every", "64")
 NEWEST = Path("checkpoints") / "step_000000000256"
 NESTED = b"[" * 99999

@@ -20,6 +20,9 @@ from tests.cli.test_bad_input import Cli, sentence
 from tests.conftest import replay_run
 from tests.storage.test_bad_files import NEWEST, metadata, settings, state
 
+# Every test here runs the same few runs; how their programs are made is not the subject.
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 CONFIG, CHECKPOINT = "config.json", str(NEWEST)
 
 

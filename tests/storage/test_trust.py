@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ EVIL = 'import os\n\nos.close(os.open("{}", os.O_CREAT | os.O_WRONLY))\nimport g
 )
 COMMANDS: dict[str, tuple[str, ...]] = {
     "resume": ("train", "--quiet", "--steps", "320", "--resume"),
-    "resume in processes": ("train", "--quiet", "--placement", "sampler=processes workers=2x1",
+    "resume in processes": ("train", "--quiet", "--placement", "sampler=processes workers=1x2",
                             "--steps", "320", "--resume"),
     "eval": ("--episodes", "1", "eval"),
     "eval final": ("--episodes", "1", "--checkpoint", "final", "eval"),
@@ -86,7 +85,7 @@ class Got:
 
 
 @pytest.fixture
-def got(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Got:
+def got(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_programs: None) -> Got:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in ("got", "got.pwn", "pwn", "evilmod"):
@@ -318,35 +317,47 @@ def test_a_settings_file_may_not_bring_an_algorithm(brain: Path, flatout: Cli) -
 # One's own
 
 
-@pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Path]:
-    """Makes a run of one's own environment, whose module lies in the working folder."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    project = tmp_path / "project"
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder with a key in `config`, and in `project` a module with an environment of
+    one's own and a run of it; not to be changed."""
+    from flatout.__main__ import main
+
+    home = tmp_path_factory.mktemp("home")
+    project = home / "project"
     project.mkdir()
-    monkeypatch.chdir(project)
-    (project / "mine.py").write_text(EVIL.format(tmp_path / "ran"))
-
-    def make() -> Path:
-        from flatout.__main__ import main
-
-        monkeypatch.delitem(sys.modules, "mine", raising=False)
+    (project / "mine.py").write_text(EVIL.format(home / "ran"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CONFIG_HOME", str(home / "config"))
+        patched.setattr(sys, "path", list(sys.path))
+        patched.chdir(project)
+        patched.delitem(sys.modules, "mine", raising=False)
         flags = [*RUN, "--run-dir", "runs/one"]
         assert main(["train", "ppo", *flags, "--env", "mine:make"]) == 0
-        monkeypatch.delitem(sys.modules, "mine")
-        return project / "runs" / "one"
+        del sys.modules["mine"]
+    return home
 
-    return make
+
+@pytest.fixture
+def mine(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_programs: None
+) -> Path:
+    """A run of one's own environment, whose module lies in the working folder."""
+    for name in ("config", "project"):
+        shutil.copytree(home / name, tmp_path / name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    return tmp_path / "project" / "runs" / "one"
 
 
 def test_own_runs_go_on_without_asking_wherever_they_are(
-    mine: Callable[[], Path], flatout: Cli, tmp_path: Path
+    mine: Path, flatout: Cli, tmp_path: Path
 ) -> None:
-    run = mine()
     key = tmp_path / "config" / "flatout" / "key"
     assert key.stat().st_mode & 0o777 == 0o600
-    moved = shutil.move(run, tmp_path / "elsewhere")
+    moved = shutil.move(mine, tmp_path / "elsewhere")
     assert flatout("eval", moved, "--episodes", "1").code == 0
     del sys.modules["mine"]
     assert flatout("train", "--resume", moved, "--steps", "320", "--quiet").code == 0
@@ -355,10 +366,8 @@ def test_own_runs_go_on_without_asking_wherever_they_are(
 
 
 @pytest.mark.parametrize("lost", ["key", "signature", "public key", "short key", "another's"])
-def test_without_key_or_hash_they_ask(
-    mine: Callable[[], Path], flatout: Cli, tmp_path: Path, lost: str
-) -> None:
-    run = mine()
+def test_without_key_or_hash_they_ask(mine: Path, flatout: Cli, tmp_path: Path, lost: str) -> None:
+    run = mine
     key = tmp_path / "config" / "flatout" / "key"
     if lost == "key":
         key.unlink()
@@ -381,8 +390,8 @@ def test_without_key_or_hash_they_ask(
 
 
 @pytest.mark.parametrize("change", ["env_kwargs", "seed", "format", "placement", "hidden"])
-def test_the_hash_covers_all_of_it(mine: Callable[[], Path], flatout: Cli, change: str) -> None:
-    run = mine()
+def test_the_hash_covers_all_of_it(mine: Path, flatout: Cli, change: str) -> None:
+    run = mine
     values = json.loads((run / "config.json").read_bytes())
     new = {"env_kwargs": {"x": 1}, "seed": 1, "hidden": [64, 64, 64]}
     if change in new:
@@ -395,10 +404,10 @@ def test_the_hash_covers_all_of_it(mine: Callable[[], Path], flatout: Cli, chang
 
 
 def test_a_signed_name_is_not_the_code_that_came_back_with_it(
-    mine: Callable[[], Path], flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mine: Path, flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given away and returned with another `mine.py` inside."""
-    run = Path(shutil.move(mine(), tmp_path / "back"))
+    run = Path(shutil.move(mine, tmp_path / "back"))
     mark = tmp_path / "pwned"
     (run / "mine.py").write_text(EVIL.format(mark))
     (run / "gymnasium.py").write_text(EVIL.format(mark))
