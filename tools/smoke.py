@@ -5,13 +5,14 @@
 
 Builds the source archive, and the wheel from it; installs the wheel into a new virtual environment
 in a temporary folder; trains, predicts, explains and exports in an empty folder with an empty
-home; installs what a message there says; then the same once more from the source archive. Needs a
-package index. Everything is removed afterwards.
+home; installs what a message there says; and checks that the source archive installs the same
+files. Needs a package index. Everything is removed afterwards.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import re
 import shutil
@@ -149,6 +150,15 @@ def check(place: Place) -> None:
     place.run("python", "exported.py")
 
 
+def installed(place: Place) -> dict[str, str]:
+    """The package's files and their SHA-256."""
+    root = Path(place.run("python", "-c", "import flatout; print(flatout.__file__)").strip()).parent
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    }  # fmt: skip
+
+
 def obey(place: Place) -> None:
     """A message says what to install; a user who does that gets on."""
     plot = ("flatout", "plot", "run", "--out", "curve.png")
@@ -161,7 +171,7 @@ def obey(place: Place) -> None:
 
 
 def main() -> None:
-    """Build, install, use; twice."""
+    """Build, install, use."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--python", default=sys.executable, help="the Python to try it with")
     asked = parser.parse_args()
@@ -172,11 +182,17 @@ def main() -> None:
         place.fresh()
         try:
             archive, wheel = build(place, folder)
-            for built, flags in ((wheel, ()), (archive, ("--no-deps", "--force-reinstall"))):
-                place.run("python", "-m", "pip", "install", "--quiet", *flags, built)
-                check(place)
-                place.run("python", "-m", "pip", "check")
-                print(f"passed: {built.name}, after {time.monotonic() - began:.0f} s", flush=True)
+            place.run("python", "-m", "pip", "install", "--quiet", wheel)
+            check(place)
+            place.run("python", "-m", "pip", "check")
+            print(f"passed: {wheel.name}, after {time.monotonic() - began:.0f} s", flush=True)
+            of_wheel = installed(place)
+            flags = ("--no-deps", "--force-reinstall")
+            place.run("python", "-m", "pip", "install", "--quiet", *flags, archive)
+            if installed(place) != of_wheel:
+                raise SmokeError(f"{archive.name} installs other files than {wheel.name}")
+            place.run("flatout", "--help")
+            print(f"passed: {archive.name}, after {time.monotonic() - began:.0f} s", flush=True)
             obey(place)
             versions = place.run("python", "-c", "import sys, jax, numpy, gymnasium as g; print(\
                 'Python', sys.version.split()[0], 'jax', jax.__version__, 'numpy',\

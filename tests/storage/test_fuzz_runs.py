@@ -46,8 +46,8 @@ def test_100_mutations(bases: list[Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_5000_mutations(bases: list[Path], tmp_path: Path) -> None:
-    run_fuzz(bases, tmp_path, 2, 5000, "readers")
+def test_2000_mutations(bases: list[Path], tmp_path: Path) -> None:
+    run_fuzz(bases, tmp_path, 2, 2000, "readers")
 
 
 @pytest.mark.slow
