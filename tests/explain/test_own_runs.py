@@ -421,8 +421,7 @@ def train(flatout: Cli, run: Path, *more: object, algorithm: str = "ppo") -> dic
     return json.loads(result.out)
 
 
-SLOW = (*tiny.flags("ppo", env="tests.fault_envs:sleepy"), "--env-kwargs", "seconds=0.01",
-        "--checkpoint-every", "0")  # fmt: skip
+SLOW = (*tiny.flags("ppo", env="tests.fault_envs:sleepy"), "--checkpoint-every", "0")
 
 
 @pytest.fixture(scope="module")
