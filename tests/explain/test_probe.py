@@ -420,3 +420,12 @@ def test_a_failure_to_begin_is_left_for_the_report(tmp_path: Path) -> None:
     (failed,) = folder.glob("*.failed")
     assert "_no_such_module" in failed.read_text()
     assert json.loads(f"[{failed.stem}]")[0] > 0
+
+
+def test_a_process_whose_own_line_comes_late_is_not_lost(tmp_path: Path) -> None:
+    """A fork within a window of counted calls leaves a line before the child's own."""
+    late = [{"k": "calls", "t": 1.0}, {"k": "process", "pid": 7}, {"k": "end", "t": 2.0}]
+    (tmp_path / "7.jsonl").write_text("\n".join(map(json.dumps, late)) + '\n{"k": "cut')
+    (tmp_path / "8.jsonl").write_text(json.dumps({"k": "end", "t": 2.0}) + "\n")
+    (rows,) = rows_of(tmp_path)
+    assert [row["k"] for row in rows] == ["process", "calls", "end"]

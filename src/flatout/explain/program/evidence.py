@@ -146,15 +146,19 @@ class Evidence:
 
 
 def rows_of(folder: Path) -> list[list[dict[str, Any]]]:
-    """The probe's lines by process, without incomplete ones."""
+    """The probe's lines by process, without incomplete ones; that of the process itself is first.
+
+    A fork within a window of counted calls can leave a line before it.
+    """
     processes = []
     for path in sorted(folder.glob("*.jsonl")):
         rows = []
         for line in path.read_text(errors="replace").splitlines():
             with suppress(ValueError):
                 rows.append(json.loads(line))
-        if rows and rows[0].get("k") == "process":
-            processes.append(rows)
+        own = [row for row in rows if row.get("k") == "process"]
+        if own:
+            processes.append([*own, *(row for row in rows if row.get("k") != "process")])
     return processes
 
 
