@@ -7,17 +7,27 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from flatout.storage import checkpoint
 from tests.conftest import Result
 
 ROOT = Path(__file__).parent.parent
 TIMES = ("time/", "phase/")
+
+
+def of_all_cpus(variants: Iterable[str], one: str) -> list[Any]:
+    """The variants as parameters, of which one is tried under every instruction set.
+
+    Both lives of a killed run execute the same programs, whatever these compute; what a resumed
+    run restores is compared to the bit under every instruction set by tests in one process.
+    """
+    return [pytest.param(name, marks=pytest.mark.bits if name == one else ()) for name in variants]
 
 
 def spawn(*argv: str, cwd: Path = ROOT) -> subprocess.Popen[str]:

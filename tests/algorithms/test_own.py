@@ -132,7 +132,6 @@ def test_resumed_it_ends_as_if_undisturbed(run: Path, flatout: Cli, tmp_path: Pa
     assert f"was trained with {EXAMPLE}" in message
 
 
-@pytest.mark.bits
 @pytest.mark.slow
 def test_killed_at_random_times_and_resumed_is_bit_equal(tmp_path: Path) -> None:
     flags = (

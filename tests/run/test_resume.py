@@ -21,7 +21,15 @@ from flatout.run.interrupts import Interrupts
 from flatout.storage import checkpoint
 from tests import fault_envs, tiny
 from tests.conftest import TINY, Result
-from tests.kills import assert_same, final_state, finish, kill_at_random_times, spawn, wait_for
+from tests.kills import (
+    assert_same,
+    final_state,
+    finish,
+    kill_at_random_times,
+    of_all_cpus,
+    spawn,
+    wait_for,
+)
 
 # Runs in this process share their programs; the killed ones compile their own.
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -42,9 +50,8 @@ VARIANTS = {
 KILLS = {"plain": 2, "normalised": 2, "evaluated": 2, "episodes": 1}
 
 
-@pytest.mark.bits
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", of_all_cpus(VARIANTS, "plain"))
 def test_killed_at_random_times_and_resumed_is_bit_equal(variant: str, tmp_path: Path) -> None:
     flags = (*COMMON, *VARIANTS[variant], "--seed", "3")
     kill_at_random_times(flags, KILLS[variant], random.Random(variant), tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kills import kill_at_random_times
+from tests.kills import kill_at_random_times, of_all_cpus
 
 COMMON = ("--no-tensorboard", "--quiet", "--hidden", "16", "--buffer-size", "600",
           "--batch-size", "16", "--seed", "4")  # fmt: skip
@@ -34,9 +34,8 @@ LONGEST = {"atari": 2.5, "snake": 2.0}
 """Seconds that a process trains at most before it is killed, where 0.8 is too little."""
 
 
-@pytest.mark.bits
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", of_all_cpus(VARIANTS, "dqn"))
 def test_killed_at_random_times_and_resumed_is_bit_equal(variant: str, tmp_path: Path) -> None:
     """Networks, optimisers, replayed rows, priorities, counters, rows of metrics and episodes."""
     if variant == "atari" and importlib.util.find_spec("ale_py") is None:
