@@ -199,6 +199,17 @@ def act_counter(spec: BuildSpec) -> Algorithm:
     return _with_act(spec, lambda action, *rest: ((action + next(count)) % 2, *rest))
 
 
+def act_keeps(spec: BuildSpec) -> Algorithm:
+    """Actions that it was given are kept beyond the call."""
+    kept: list[Any] = []
+
+    def change(action: Any, *rest: Any) -> Any:
+        kept.append(action)
+        return (action, *rest)
+
+    return _with_act(spec, change)
+
+
 def actor_integers(spec: BuildSpec) -> Algorithm:
     return replace(good(spec), actor=lambda state, hp: {"n": state.counters.step, **state.params})
 

@@ -320,6 +320,7 @@ def test_modules_that_do_not_import(
         ("act_numpy_random", "act is not pure|noise"),
         ("act_numpy_array", "act is not pure|noise"),
         ("act_counter", "act is not pure|state"),
+        ("act_keeps", "act keeps what it is given beyond the call|state"),
         ("actor_integers", "actor returns params['n'] as int32[]|floats"),
         ("actor_fails", "actor failed|AttributeError|network"),
         ("noise_fails", "noise failed"),
