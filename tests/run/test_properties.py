@@ -17,7 +17,7 @@ from flatout import PPO
 from flatout.spans import NAMES
 from flatout.storage import checkpoint
 from tests import tiny
-from tests.conftest import TINY, Result
+from tests.conftest import TINY, Result, last_saved
 from tests.kills import assert_same
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -55,6 +55,23 @@ def test_placement_changes_no_bit_on_cpu(
 
 
 @pytest.mark.bits
+def test_each_environment_has_its_own_noise_however_many_act_in_one_call(
+    flatout: Callable[..., Result], tmp_path: Path
+) -> None:
+    actions: list[dict[str, np.ndarray]] = []
+    for groups in (1, 2):
+        run = tmp_path / str(groups)
+        where = ("--placement", f"groups={groups}", "--steps", tiny.ITERATION)
+        assert flatout("train", "ppo", *TINY, *where, "--run-dir", run).code == 0
+        saved = last_saved(run).items()
+        actions.append({name: array for name, array in saved if "sampler/actions/" in name})
+    one, two = actions
+    assert one.keys() == two.keys()
+    assert sum(len(array) for array in one.values()) > 10
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, two[name], name)
+
+
 def test_seeds_decide_everything(tmp_path: Path) -> None:
     def learned(seed: int) -> dict[str, np.ndarray]:
         agent = PPO("CartPole-v1", **tiny.python("ppo", seed=seed)).learn(256)
