@@ -34,6 +34,7 @@ from flatout.samplers.processes import pool as pool
 from flatout.spans import Spans
 from flatout.types import Trajectory, UserCode
 from tests.fault_envs import Faulty, Sleepy
+from tests.kills import wait_for
 
 PROCESSES = "sampler=processes workers=2x2"
 LOCAL = f"{PROCESSES} inference=local"
@@ -298,6 +299,23 @@ def test_a_lost_worker_begins_new_episodes(fault: str, words: str, at: int, tmp_
         for env, last, new in restarted:
             assert (last[1], new[1]) == (16, 0)
             assert env in changed
+
+
+@pytest.mark.fault
+def test_a_worker_that_dies_between_trajectories_is_replaced() -> None:
+    """It is noticed when the next command is sent, not by waiting for an answer."""
+    notes: list[str] = []
+    before = children()
+    with sampler(source=faulty("none", 1), notes=notes) as made:
+        collected(made, 1)
+        worker = psutil.Process(min(children() - before))
+        worker.kill()
+        wait_for(lambda: worker.status() == psutil.STATUS_ZOMBIE)
+        (trajectory,) = collected(made, 1)
+        assert made.lost == 2
+    (note,) = notes
+    assert "SIGKILL" in note
+    assert (trajectory.obs[..., 1] > 0).sum() > 16
 
 
 @pytest.mark.fault
