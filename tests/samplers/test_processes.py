@@ -303,7 +303,6 @@ def test_a_lost_worker_begins_new_episodes(fault: str, words: str, at: int, tmp_
 
 @pytest.mark.fault
 def test_a_worker_that_dies_between_trajectories_is_replaced() -> None:
-    """It is noticed when the next command is sent, not by waiting for an answer."""
     notes: list[str] = []
     before = children()
     with sampler(source=faulty("none", 1), notes=notes) as made:
