@@ -1,0 +1,64 @@
+"""Which signals wait for a safe moment, which count as one, and which end the process at once."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from flatout.errors import Interrupt
+from flatout.run import interrupts
+from flatout.run.interrupts import Interrupts
+
+
+@pytest.fixture
+def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The exit codes with which the process would have ended at once."""
+    codes: list[int] = []
+
+    class Leaving(Exception):  # noqa: N818 - it stands for the end of the process
+        pass
+
+    def leave(code: int) -> Any:
+        codes.append(code)
+        raise Leaving
+
+    monkeypatch.setattr(interrupts.os, "_exit", leave)
+    return codes
+
+
+def arrive(signals: Interrupts, *numbers: int) -> None:
+    for number in numbers:
+        try:
+            signals._handle(number, None)
+        except Exception as end:
+            if type(end).__name__ != "Leaving":
+                raise
+
+
+def test_a_second_ctrl_c_ends_the_process_at_once(exits: list[int]) -> None:
+    left: list[int] = []
+    signals = Interrupts(lambda: left.append(1))
+    arrive(signals, signal.SIGINT)
+    assert (exits, left) == ([], [])
+    arrive(signals, signal.SIGINT)
+    assert (exits, left) == ([130], [1])
+
+
+def test_several_hang_ups_count_as_one(exits: list[int]) -> None:
+    signals = Interrupts()
+    arrive(signals, signal.SIGHUP, signal.SIGHUP, signal.SIGHUP)
+    arrive(signals, signal.SIGINT)  # nobody has asked for the end before
+    assert exits == []
+    with pytest.raises(Interrupt), signals.discardable():
+        pass
+
+
+def test_a_signal_is_raised_only_where_work_may_be_thrown_away(exits: list[int]) -> None:
+    signals = Interrupts()
+    with signals.discardable(), pytest.raises(Interrupt):
+        signals._handle(signal.SIGTERM, None)
+    with pytest.raises(Interrupt), signals.discardable():
+        pass
+    assert exits == []
