@@ -5,7 +5,9 @@ Each situation is a real process with a real pipe or a real terminal, and ends a
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import io
 import json
 import os
 import pty
@@ -538,3 +540,28 @@ def test_replay_that_was_deleted_is_written_again(tmp_path: Path) -> None:
     assert after[-1]["end"] == 12
     assert after[0]["first"] == 0
     assert all((tmp_path / "replay" / one["file"]).is_file() for one in after)
+
+
+class Unwritable(io.StringIO):
+    """A stream that raises when it is written to."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self._error = error
+
+    def write(self, text: str) -> int:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "unread"),
+    [(BrokenPipeError(errno.EPIPE, "Broken pipe"), True), (OSError(errno.ENOSPC, "full"), False)],
+)
+def test_a_reader_that_goes_away_is_no_failure_and_a_full_disk_is(
+    error: OSError, unread: bool
+) -> None:
+    output = Output(Unwritable(error), "standard output")
+    assert output.write("a line") == 6
+    output.flush()
+    assert output.lost == error.strerror
+    assert output.unread is unread, "only what nobody reads keeps the usual exit code"
