@@ -126,22 +126,26 @@ def replay_run(path: Path, *flags: str) -> Path:
     return path
 
 
+def share_programs(monkeypatch: pytest.MonkeyPatch, programs_of: Callable[[Any, Any], Any]) -> None:
+    """Give runs that bring no programs those of `programs_of(config, code)`."""
+    from flatout.run import trainer
+
+    assemble = trainer.assemble
+
+    def sharing(config: Any, spans: Any, *, programs: Any = None, **more: Any) -> Any:
+        programs = programs or programs_of(config, more["code"])
+        return assemble(config, spans, programs=programs, **more)
+
+    monkeypatch.setattr(trainer, "assemble", sharing)
+
+
 @pytest.fixture
 def shared_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of one shape share their programs over all tests, as members of a population do.
 
     For tests whose subject is what a run does, not how its programs are made.
     """
-    from flatout.run import trainer
-
-    assemble = trainer.assemble
-
-    def sharing(config: Any, spans: Any, *, programs: Any = None, **more: Any) -> Any:
-        if programs is None:
-            programs = tiny.programs(tiny.shape(config), more["code"])
-        return assemble(config, spans, programs=programs, **more)
-
-    monkeypatch.setattr(trainer, "assemble", sharing)
+    share_programs(monkeypatch, lambda config, code: tiny.programs(tiny.shape(config), code))
 
 
 def last_saved(run: Path) -> dict[str, np.ndarray]:

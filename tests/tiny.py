@@ -85,7 +85,7 @@ def programs(shape: Any, code: Any = None) -> Programs:
 
 
 def shape(config: TrainConfig) -> list[Any]:
-    """What the programs of a run depend on: all settings but `NO_PROGRAM` and real numbers."""
+    """The settings on which a run's programs depend: all but `NO_PROGRAM` and real numbers."""
     from flatout.config.settings import changeable
 
     values, free = config.flat(), changeable(config)

@@ -192,6 +192,7 @@ def main() -> None:
             if installed(place) != of_wheel:
                 raise SmokeError(f"{archive.name} installs other files than {wheel.name}")
             place.run("flatout", "--help")
+            place.run("python", "-m", "pip", "check")
             print(f"passed: {archive.name}, after {time.monotonic() - began:.0f} s", flush=True)
             obey(place)
             versions = place.run("python", "-c", "import sys, jax, numpy, gymnasium as g; print(\

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -24,7 +23,7 @@ from flatout.errors import EnvironmentFailure
 from flatout.storage import checkpoint
 from tests import tiny
 from tests.bad_envs import Good, NumpyValues, WrongValue
-from tests.conftest import TINY, Result
+from tests.conftest import TINY, Result, share_programs
 
 ROOT = Path(__file__).parents[2]
 RUN = (*TINY, "--checkpoint-every", "64")
@@ -41,14 +40,7 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def _one_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in environments of `tests.bad_envs` share their programs: all have the same spaces."""
-    from flatout.run import trainer
-
-    assemble = trainer.assemble
-
-    def sharing(config: Any, spans: Any, *, programs: Any = None, **more: Any) -> Any:
-        return assemble(config, spans, programs=programs or tiny.programs("bad_envs"), **more)
-
-    monkeypatch.setattr(trainer, "assemble", sharing)
+    share_programs(monkeypatch, lambda config, code: tiny.programs("bad_envs"))
 
 
 def sentence(result: Result, code: int, words: str) -> str:

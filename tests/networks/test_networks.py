@@ -267,7 +267,7 @@ def draws(algorithm: Algorithm, envs: int, steps: int) -> np.ndarray:
 
 
 def sampled(action: ActionSpec, x: np.ndarray, extra: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """What a distribution draws with this noise."""
+    """The sample that a distribution draws with this noise."""
     return np.asarray(jax.jit(distribution(action).sample)(x, extra, noise))
 
 

@@ -1,4 +1,4 @@
-"""What planning reads from a run's settings."""
+"""Facts that planning reads from a run's settings."""
 
 from __future__ import annotations
 

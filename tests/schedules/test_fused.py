@@ -27,7 +27,7 @@ from tests import tiny
 from tests.conftest import furthest, last_saved
 
 MORE: dict[str, dict[str, Any]] = {"dqn": {"prioritized": True, "n_step": 3}}
-"""State that the loop carries beside what every run with the tiny settings has."""
+"""State that the loop carries in addition to that of the tiny settings."""
 NORMALISED = {"ppo": {"normalize_observation": True}}
 """The same of PPO, where a test's subject is the state."""
 
