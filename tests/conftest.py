@@ -81,6 +81,14 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["XLA_FLAGS"] = " ".join([*given, *more])
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m bits`, import only files with such tests: importing all of them takes seconds."""
+    if config.option.markexpr != "bits" or not collection_path.name.startswith("test_"):
+        return None
+    text = collection_path.read_text()
+    return None if "mark.bits" in text or "of_all_cpus" in text else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow tests run where `-m` chooses them, or an id names them."""
     if not quick_tier(config):

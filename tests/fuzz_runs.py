@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import random
 import shutil
 import stat
@@ -287,10 +288,23 @@ class Watch:
             self.seen.append(f"{event} {real}")
 
 
+EXPLAINED: dict[bytes, Any] = {}
+"""Diagnoses, each under the evidence from which it follows."""
+
+
+def explain(run: Path) -> None:
+    """Read a run's evidence and diagnose it, unless the same evidence was diagnosed before."""
+    from flatout.explain.own.runs import diagnose_evidence, read_run
+
+    evidence = read_run(run)
+    name = pickle.dumps(evidence)
+    if name not in EXPLAINED:
+        EXPLAINED[name] = diagnose_evidence(evidence)
+
+
 def readers(run: Path) -> list[Callable[[], Any]]:
     """All that reads a run folder, without training."""
     from flatout.cli.scale import compared
-    from flatout.explain.own.runs import diagnose_evidence, read_run
     from flatout.run.progress import Progress
     from flatout.storage import checkpoint
     from flatout.storage.agent_file import find_agent, saved_config
@@ -327,9 +341,23 @@ def readers(run: Path) -> list[Callable[[], Any]]:
             folder.close()
 
     return [
-        lambda: load_config(run), lambda: diagnose_evidence(read_run(run)),
-        lambda: compared([run]), agent, saved, owned,
+        lambda: load_config(run), lambda: explain(run), lambda: compared([run]), agent, saved,
+        owned,
     ]  # fmt: skip
+
+
+def share_programs() -> None:
+    """Runs of one shape share their programs: how these are made is not the subject."""
+    import tiny  # beside this file
+    from flatout.run import trainer
+
+    assemble = trainer.assemble
+
+    def sharing(config: Any, spans: Any, **more: Any) -> Any:
+        programs = tiny.programs(tiny.shape(config), more["code"])
+        return assemble(config, spans, **more | {"programs": programs})
+
+    trainer.assemble = sharing
 
 
 def command(run: Path, dice: random.Random) -> None:
@@ -381,6 +409,9 @@ def fuzz(bases: list[Path], place: Path, seed: int, count: int, commands: bool) 
     from flatout.errors import FlatoutError
 
     os.fsync = lambda descriptor: None  # nothing here cuts the power
+    os.environ |= {"COLUMNS": "20", "LINES": "10"}  # `watch` draws small pictures
+    if commands:
+        share_programs()
     precious, run = place / "precious", place / "run"
     shutil.copytree(bases[0], precious)
     (precious / "keys").write_text("secret")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,20 +18,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flatout.__main__ import main
 from flatout.algorithms.parallel.accumulate import gradient
 from flatout.algorithms.parallel.shards import Shards
 from flatout.buffers.arrays import split
 from flatout.buffers.ring import Geometry, Ring
 from flatout.buffers.rows import RingRows, by_shard
 from flatout.learner.mesh import Mesh
+from flatout.storage import checkpoint
 from flatout.types import ObservationSpec, Trajectory
 from tests.conftest import Result, furthest, last_saved
 from tests.worlds import Rates, Store, World
 
 Cli = Callable[..., Result]
+Learned = Callable[..., dict[str, np.ndarray]]
 
 REPLAYED = (
-    "--batch-size", 32, "--learning-starts", 64, "--buffer-size", 96, "--steps", 112,
+    "--batch-size", 32, "--learning-starts", 64, "--buffer-size", 96, "--steps", 400,
     "--gradient-steps", 1, "--train-freq", 16, "--hidden", 16,
 )  # fmt: skip
 RUNS: dict[str, tuple[Any, ...]] = {
@@ -39,20 +45,40 @@ RUNS: dict[str, tuple[Any, ...]] = {
     "a2c": (
         "a2c", "--env", "CartPole-v1", "--steps", 80, "--normalize-advantage", "--hidden", 16,
     ),
-    "dqn": ("dqn", "--env", "CartPole-v1", *REPLAYED),
+    "dqn": ("dqn", "--env", "CartPole-v1", *REPLAYED, "--gradient-steps", 4, "--train-freq", 32),
     "td3": ("td3", "--env", "Pendulum-v1", *REPLAYED),
     "sac": ("sac", "--env", "Pendulum-v1", *REPLAYED),
 }  # fmt: skip
 """Short runs of a few updates each, of 16 environments."""
+ORDERED = ("--reduce", "ordered")
+ONE = (*ORDERED, "--devices", 1)
+"""Of the run with which the others of an algorithm are compared."""
 
 
-def learned(flatout: Cli, run: Path, *flags: Any) -> dict[str, np.ndarray]:
-    """The last checkpoint's arrays of a run of 16 environments in 8 parts."""
-    shards = () if "--shards" in flags else ("--shards", 8)
-    always = ("--envs", 16, "--quiet", "--no-tensorboard", "--run-dir", run)
-    result = flatout("train", *flags, *shards, *always)
-    assert result.code == 0, result.err
-    return last_saved(run)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``trained("ppo", "--devices", 2) -> Path``: the folder of a run in 8 parts.
+
+    Runs with the same flags are trained once for all tests.
+    """
+    folder, numbers = tmp_path_factory.mktemp("trained"), itertools.count()
+
+    @functools.cache
+    def train(name: str, *flags: object) -> Path:
+        run = folder / str(next(numbers))
+        always = ("--envs", 16, "--shards", 8, "--quiet", "--no-tensorboard", "--run-dir", run)
+        assert main(["train", *map(str, (*RUNS[name], *always, *flags))]) == 0
+        return run
+
+    return train
+
+
+@pytest.fixture
+def learned(
+    trained: Callable[..., Path], shared_programs: None
+) -> Callable[..., dict[str, np.ndarray]]:
+    """The last checkpoint's arrays of such a run."""
+    return lambda *flags: last_saved(trained(*flags))
 
 
 @pytest.mark.bits
@@ -61,115 +87,100 @@ def learned(flatout: Cli, run: Path, *flags: Any) -> dict[str, np.ndarray]:
     ("name", "count"), [("ppo", 2), ("a2c", 8), ("dqn", 8), ("td3", 8), ("sac", 8)]
 )
 def test_as_many_parts_learn_the_same_on_any_number_of_devices(
-    name: str, count: int, flatout: Cli, tmp_path: Path
+    name: str, count: int, learned: Learned
 ) -> None:
-    longer = () if name in ("ppo", "a2c") else ("--steps", 400)  # a last bit may take a while
-    ordered = (*RUNS[name], *longer, "--reduce", "ordered")
-    one = learned(flatout, tmp_path / "1", *ordered, "--devices", 1)
-    several = learned(flatout, tmp_path / "several", *ordered, "--devices", count)
-    assert furthest(one, several) == 0.0
+    assert furthest(learned(name, *ONE), learned(name, *ORDERED, "--devices", count)) == 0.0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RUNS)
-def test_the_fastest_sum_of_parts_differs_by_rounding_alone(
-    name: str, flatout: Cli, tmp_path: Path
-) -> None:
-    one = learned(flatout, tmp_path / "1", *RUNS[name], "--reduce", "ordered", "--devices", 1)
-    fastest = learned(flatout, tmp_path / "fastest", *RUNS[name], "--devices", 8)
-    assert furthest(one, fastest) < 2e-5
+@pytest.mark.parametrize("name", ["ppo", "a2c", "dqn"])
+def test_the_fastest_sum_of_parts_differs_by_rounding_alone(name: str, learned: Learned) -> None:
+    assert furthest(learned(name, *ONE), learned(name, "--devices", 8)) < 2e-5
 
 
 @pytest.mark.slow
-def test_episodes_of_unequal_length_count_alike_on_any_number_of_devices(
-    flatout: Cli, tmp_path: Path
+@pytest.mark.parametrize(("name", "count"), [("ppo", 1), ("dqn", 1), ("td3", 8), ("sac", 8)])
+def test_gradients_in_pieces_are_those_of_the_whole_batch(
+    name: str, count: int, learned: Learned
 ) -> None:
+    """Of several devices also with the fastest sum of their parts."""
+    pieces = learned(name, "--micro-batch", 2, "--devices", count)
+    assert furthest(learned(name, *ONE), pieces) < 2e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_parts_of_a_full_batch_learn_what_the_whole_batch_does(name: str, learned: Learned) -> None:
+    """Normalised advantages, observations and rewards are those of all parts together."""
+    full = ("--batch-size", 256) if name == "ppo" else ()
+    one, parts = learned(name, *full, "--shards", 1), learned(name, *full, "--devices", 8)
+    assert furthest(one, parts) < 2e-5
+
+
+@pytest.mark.slow
+def test_parts_that_agree_now_and_then_do_so_on_any_number_of_devices(learned: Learned) -> None:
+    flags = ("dqn", "--sync", "every:3", "--devices")
+    one = learned(*flags, 1)
+    assert furthest(one, learned(*flags, 8)) < 2e-5
+    assert furthest(one, learned("dqn", *ONE)) > 1e-4  # it is something else
+
+
+@pytest.mark.slow
+def test_episodes_of_unequal_length_count_alike_on_any_number_of_devices(learned: Learned) -> None:
     """Rows that only pad a trajectory weigh nothing, whoever has more of them."""
     flags = ("ppo", "--env", "CartPole-v1", "--rollout-episodes", 16, "--batch-size", 64,
-             "--n-epochs", 2, "--steps", 600, "--hidden", 16, "--env-kwargs",
-             "max_episode_steps=40")  # fmt: skip
-    one = learned(flatout, tmp_path / "1", *flags, "--devices", 1)
-    assert furthest(one, learned(flatout, tmp_path / "4", *flags, "--devices", 4)) < 2e-5
+             "--steps", 600, "--env-kwargs", "max_episode_steps=40", "--devices")  # fmt: skip
+    assert furthest(learned(*flags, 1), learned(*flags, 4)) < 2e-5
+
+
+PRIORITISED = (
+    "dqn", "--prioritized", "--n-step", 3, "--gradient-steps", 1, "--train-freq", 16, *ORDERED,
+    "--buffer-size", 256, "--steps", 640, "--checkpoint-every", 320, "--keep-checkpoints", 2,
+    "--devices",
+)  # fmt: skip
+"""Priorities feed a last bit's difference back into which rows are drawn."""
+PLACES = {place: ("--placement", f"act=cpu replay={place}") for place in ("cpu", "device")}
 
 
 @pytest.mark.bits
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["cpu", "device"])
+@pytest.mark.parametrize("where", PLACES)
 def test_replay_in_parts_is_the_same_wherever_it_lives_and_whoever_carries_it(
-    where: str, flatout: Cli, tmp_path: Path
+    where: str, learned: Learned
 ) -> None:
-    """Bit for bit: priorities feed a last bit's difference back into which rows are drawn."""
-    flags = (*RUNS["dqn"], "--prioritized", "--n-step", 3, "--reduce", "ordered")
-    one = learned(flatout, tmp_path / "1", *flags, "--devices", 1)
-    placement = f"act=cpu replay={where}"
-    other = learned(flatout, tmp_path / "4", *flags, "--devices", 4, "--placement", placement)
-    assert furthest(one, other) == 0.0
+    """Bit for bit, where each trajectory pays for one update."""
+    one = learned(*PRIORITISED, 1, *PLACES["device"])
+    assert furthest(one, learned(*PRIORITISED, 4, *PLACES[where])) == 0.0
 
 
 @pytest.mark.bits
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("where", "then", "first", "last"), [("cpu", "device", 1, 4), ("device", "cpu", 4, 1)]
+    ("where", "then", "first", "last"), [("device", "cpu", 1, 4), ("cpu", "device", 4, 1)]
 )
 def test_a_run_goes_on_with_another_number_of_devices_and_its_replay_elsewhere(
-    where: str, then: str, first: int, last: int, flatout: Cli, tmp_path: Path
-) -> None:
-    flags = (*RUNS["dqn"], "--prioritized", "--n-step", 3, "--reduce", "ordered")
-    before, after = (f"act=cpu replay={place}" for place in (where, then))
-    # The exponent of the weights moves over the steps of the run, which are more after resuming.
-    flags = (*flags, "--priority-beta", 0.5, "--placement", before, "--steps")
-    whole = learned(flatout, tmp_path / "whole", *flags, 320, "--devices", last)
-    learned(flatout, tmp_path / "parts", *flags, 160, "--devices", first)
-    resumed = flatout(
-        "train", "--resume", tmp_path / "parts", "--steps", 320, "--devices", last,
-        "--quiet", "--placement", after,
-    )  # fmt: skip
-    assert resumed.code == 0, resumed.err
-    again = last_saved(tmp_path / "parts")
-    assert furthest(whole, again) == 0.0
+    where: str, then: str, first: int, last: int, trained: Callable[..., Path], learned: Learned,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """From its first checkpoint, as if it had been killed before the second."""
+    whole = learned(*PRIORITISED, last, *PLACES[then])
+    run = shutil.copytree(trained(*PRIORITISED, first, *PLACES[where]), tmp_path / "run")
+    early, late = checkpoint.checkpoints(run / "checkpoints")
+    assert (early.name, late.name) == ("step_000000000320", "step_000000000640")
+    shutil.rmtree(late)
+    again = ("train", "--resume", run, "--devices", last, "--quiet", *PLACES[then])
+    assert main([str(word) for word in again]) == 0
+    assert furthest(whole, last_saved(run)) == 0.0
 
 
 @pytest.mark.slow
-def test_parts_that_agree_now_and_then_do_so_on_any_number_of_devices(
-    flatout: Cli, tmp_path: Path
+def test_replay_and_its_memory_are_divided_over_the_devices(
+    trained: Callable[..., Path], shared_programs: None
 ) -> None:
-    flags = (*RUNS["dqn"], "--sync", "every:3", "--train-freq", 32, "--gradient-steps", 8)
-    one = learned(flatout, tmp_path / "1", *flags, "--devices", 1)
-    assert furthest(one, learned(flatout, tmp_path / "8", *flags, "--devices", 8)) < 2e-5
-    always = learned(flatout, tmp_path / "always", *flags, "--sync", "every-step")
-    assert furthest(one, always) > 1e-4  # it is something else
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["ppo", "a2c"])
-def test_parts_of_a_full_batch_learn_what_the_whole_batch_does(
-    name: str, flatout: Cli, tmp_path: Path
-) -> None:
-    """Normalised advantages, observations and rewards are those of all parts together."""
-    flags = (*RUNS[name], *(("--batch-size", 256) if name == "ppo" else ()))
-    one = learned(flatout, tmp_path / "whole", *flags, "--shards", 1)
-    assert furthest(one, learned(flatout, tmp_path / "parts", *flags, "--devices", 4)) < 2e-5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["ppo", "dqn", "td3", "sac"])
-def test_gradients_in_pieces_are_those_of_the_whole_batch(
-    name: str, flatout: Cli, tmp_path: Path
-) -> None:
-    flags = (*RUNS[name], "--shards", 2)
-    one = learned(flatout, tmp_path / "whole", *flags)
-    parts = learned(flatout, tmp_path / "pieces", *flags, "--micro-batch", 4)
-    assert furthest(one, parts) < 2e-5
-
-
-@pytest.mark.slow
-def test_replay_and_its_memory_are_divided_over_the_devices(flatout: Cli, tmp_path: Path) -> None:
     """Parameters lie everywhere, replay in parts; as foreseen."""
     taken: dict[int, dict[str, Any]] = {}
     for count in (1, 4):
-        run = tmp_path / str(count)
-        flags = (*RUNS["dqn"], "--devices", count, "--placement", "act=cpu replay=device")
-        learned(flatout, run, *flags)
+        run = trained(*PRIORITISED, count, *PLACES["device"])
         taken[count] = json.loads((run / "summary.json").read_text())["memory_mb"]
     whole = taken[1]["cpu"]
     assert set(taken[4]) == {"cpu", "cpu:1", "cpu:2", "cpu:3"}
@@ -182,25 +193,21 @@ def test_replay_and_its_memory_are_divided_over_the_devices(flatout: Cli, tmp_pa
         assert live["replay"] == pytest.approx(device["expected"]["replay"], rel=0.3)
 
 
-WIDE = ("--hidden", 256, 256, "--placement", "act=cpu params=sharded")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "remains"), [("ppo", 0.4), ("dqn", 0.4)])
 def test_divided_parameters_learn_the_same_in_less_memory(
-    name: str, remains: float, flatout: Cli, tmp_path: Path
+    name: str, remains: float, trained: Callable[..., Path], shared_programs: None
 ) -> None:
-    flags = (*RUNS[name], "--devices", 4, *WIDE)
-    divided = learned(flatout, tmp_path / "divided", *flags)
-    whole = learned(flatout, tmp_path / "whole", *flags[:-2])
-    assert furthest(whole, divided) < 2e-5
+    flags = (name, "--hidden", 128, 128, "--devices", 4)
+    whole, divided = trained(*flags), trained(*flags, "--placement", "act=cpu params=sharded")
+    assert furthest(last_saved(whole), last_saved(divided)) < 2e-5
     taken: dict[str, float] = {}
-    for run in ("whole", "divided"):
-        summary = json.loads((tmp_path / run / "summary.json").read_text())
+    for run in (whole, divided):
+        summary = json.loads((run / "summary.json").read_text())
         live = [device["live"] for device in summary["memory_mb"].values()]
         assert len(live) == 4
         taken[run] = max(one["model"] + one["optimiser"] for one in live)
-    assert taken["divided"] < remains * taken["whole"]
+    assert taken[divided] < remains * taken[whole]
 
 
 # --- The pieces ---------------------------------------------------------------------------------

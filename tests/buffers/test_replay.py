@@ -39,7 +39,7 @@ FIVE = {"gradient_steps": 5}
 CASES = {
     "vectors": ("dqn", VECTOR, FIVE | {"n_step": 3, "double": True, "dueling": True}),
     "stacks": ("dqn", image(3), {"gradient_steps": 2, "n_step": 2, "optimizer": "rmsprop"}),
-    "actions": ("sac", VECTOR, {"train_freq": 2, "gradient_steps": 2}),
+    "actions": ("sac", VECTOR, {"gradient_steps": 2}),
     "priorities": ("dqn", VECTOR, {"prioritized": True, "train_freq": 6, "learning_starts": 16}),
     "several": ("dqn", VECTOR, FIVE | {"prioritized": True}),
 }
@@ -158,7 +158,10 @@ def assert_equal(one: Agent, other: Agent, steps: int = 40, cuts: tuple[int, ...
     "case", ["stacks", *(pytest.param(n, marks=pytest.mark.slow) for n in ("vectors", "actions"))]
 )
 def test_where_replay_lives_changes_no_bit(case: str) -> None:
-    assert_equal(agent(case), agent(case, "device"), cuts=(0, 3, 11, 12))
+    """Of stacks also where room for final observations is made, which takes another program."""
+    rates = None if case == "stacks" else Rates(truncated=0.04)
+    one, other = agent(case, rates=rates), agent(case, "device", rates=rates)
+    assert_equal(one, other, cuts=(0, 3, 11, 12))
 
 
 @pytest.mark.bits

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,18 +23,9 @@ from flatout.storage import checkpoint
 from flatout.storage.joint import Beside, OneOf
 from tests.conftest import Result, furthest
 from tests.fleet.test_population import REPLAY, SMALL
+from tests.kills import finish, spawn
 
 Cli = Callable[..., Result]
-
-
-FEW_APART = """
-import sys
-from flatout.__main__ import main
-from flatout.fleet import population
-population.KEPT_APART = 2
-sys.exit(main(sys.argv[1:]))
-"""
-"""The command, for which more than two members are many."""
 
 
 def trained(path: Path, words: Any, seeds: int, resume: bool = False, stop: int = 0) -> Population:
@@ -118,19 +106,19 @@ def test_many_members_killed_at_any_moment_end_with_the_same_bits(
     words += ["--stop-at-return", "24"] if early else []
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert flatout("train", *words, "--run-dir", whole).code == 0
-    argv = [sys.executable, "-c", FEW_APART, "train"]
-    first = [*argv, *words, "--run-dir", str(killed)]
-    again = [*argv, "--resume", str(killed), "--quiet"]
+    first = ["train", *words, "--run-dir", str(killed)]
+    again = ["train", "--resume", str(killed), "--quiet"]
     for number, command in enumerate([first, again, again]):  # each time at another moment
-        with subprocess.Popen(command) as process:
-            folder = killed / "groups" / "0" / "checkpoints"
-            before, until = set(checkpoint.checkpoints(folder)), time.monotonic() + 300
-            while set(checkpoint.checkpoints(folder)) <= before and time.monotonic() < until:
-                if process.poll() is not None:
-                    break
-                time.sleep(0.01)
-            time.sleep(0.05 * number)
-            os.kill(process.pid, signal.SIGKILL)
+        process = spawn(*command, module="tests.fleet.few_apart")
+        folder = killed / "groups" / "0" / "checkpoints"
+        before, until = set(checkpoint.checkpoints(folder)), time.monotonic() + 300
+        while set(checkpoint.checkpoints(folder)) <= before and time.monotonic() < until:
+            if process.poll() is not None:
+                break
+            time.sleep(0.01)
+        time.sleep(0.05 * number)
+        process.kill()
+        finish(process)
     assert flatout("train", "--resume", killed, "--quiet").code == 0
     steps = set[int]()
     for seed in range(6):

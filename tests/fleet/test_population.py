@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +17,7 @@ from flatout.fleet.curves import Run, curves, text
 from flatout.fleet.members import FOLDER, members
 from tests import tiny
 from tests.conftest import Result, furthest, last_saved
+from tests.kills import finish, spawn
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -91,14 +88,14 @@ def test_a_killed_population_resumes_to_the_same_bits(
     words = [str(word) for word in SMALL] + ["--seeds", "3", "--steps", "16000"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert flatout("train", *words, "--run-dir", whole).code == 0
-    argv = [sys.executable, "-m", "flatout", "train", *words, "--run-dir", str(killed)]
-    with subprocess.Popen(argv) as process:
-        last = killed / FOLDER / ("seed=0" if when == "early" else "seed=2") / "checkpoints"
-        until = time.monotonic() + 120
-        while not (last.is_dir() and any(last.iterdir())) and time.monotonic() < until:
-            assert process.poll() is None, "it ended before it could be killed"
-            time.sleep(0.01)
-        os.kill(process.pid, signal.SIGKILL)
+    process = spawn("train", *words, "--run-dir", str(killed))
+    last = killed / FOLDER / ("seed=0" if when == "early" else "seed=2") / "checkpoints"
+    until = time.monotonic() + 120
+    while not (last.is_dir() and any(last.iterdir())) and time.monotonic() < until:
+        assert process.poll() is None, f"it ended before it could be killed: {finish(process)}"
+        time.sleep(0.01)
+    process.kill()
+    finish(process)
     assert flatout("train", "--resume", killed, "--quiet").code == 0
     for seed in range(3):
         one, other = (folder / FOLDER / f"seed={seed}" for folder in (whole, killed))

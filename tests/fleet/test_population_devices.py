@@ -29,8 +29,11 @@ from tests.fleet.test_strategy import configs
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
 Cli = Callable[..., Result]
-HOST = ("ppo", *tiny.flags("ppo", env_backend="host", placement="cpu"), "--steps", 64,
+HOST = ("a2c", *tiny.flags("a2c", env_backend="host", placement="cpu"), "--steps", 64,
         "--no-tensorboard", "--quiet")  # fmt: skip
+LOOP = ("a2c", *tiny.flags("a2c", env_backend="device"), "--steps", 160, "--log-every", 16,
+        "--checkpoint-every", 80, "--no-tensorboard", "--quiet")  # fmt: skip
+"""A run whose loop is one program, smaller than that of `SMALL`; `--quiet` is its last word."""
 
 
 def member(folder: Path, seed: int) -> Path:
@@ -59,20 +62,21 @@ def test_spread_members_take_the_devices_in_turn(flatout: Cli, tmp_path: Path) -
 def test_each_device_has_groups_of_its_own(flatout: Cli, tmp_path: Path) -> None:
     words = ("--strategy", "together", "--run-dir")
     both = ("--devices", 2, "--seeds", 3, *words)
-    result = flatout("train", *SMALL[:-1], *both, tmp_path / "p")
+    result = flatout("train", *LOOP[:-1], *both, tmp_path / "p")
     assert result.code == 0, result.err
     assert "2 at a time in one program on each of cpu, cpu:1" in result.out
     assert placements(tmp_path / "p", 3) == ["cpu", "cpu", "cpu:1"]
-    for first, count in ((0, 2), (2, 1)):  # as two populations with a device each
-        own = tmp_path / f"{first}"
-        own_words = ("--seed", first, "--seeds", count, *words, own)
-        assert flatout("train", *SMALL, *own_words).code == 0
+    for first, count, device in ((0, 2, "cpu"), (2, 1, "cpu:1")):
+        own = tmp_path / f"{first}"  # as two populations with a device each
+        place = ("--placement", f"act={device} sampler=device schedule=fused")
+        own_words = ("--seed", first, "--seeds", count, *place, *words, own)
+        assert flatout("train", *LOOP, *own_words).code == 0
         for seed in range(first, first + count):
             one, other = member(tmp_path / "p", seed), member(own, seed)
             assert furthest(last_saved(one), last_saved(other)) == 0.0
     short = tmp_path / "short"
-    assert flatout("train", *SMALL, *both, short, "--steps", 320).code == 0
-    assert flatout("train", "--resume", short, "--steps", 640, "--quiet").code == 0
+    assert flatout("train", *LOOP, *both, short, "--steps", 80).code == 0
+    assert flatout("train", "--resume", short, "--steps", 160, "--quiet").code == 0
     for seed in range(3):
         one, other = member(tmp_path / "p", seed), member(short, seed)
         assert furthest(last_saved(one), last_saved(other)) == 0.0
@@ -91,7 +95,7 @@ def test_members_on_the_host_share_calls_on_each_device(flatout: Cli, tmp_path: 
 @pytest.mark.slow
 def test_members_of_several_shards_have_all_devices(flatout: Cli, tmp_path: Path) -> None:
     words = ("--devices", 2, "--shards", 2, "--seeds", 2, "--strategy", "spread")
-    assert flatout("train", *SMALL, *words, "--run-dir", tmp_path).code == 0
+    assert flatout("train", *LOOP, *words, "--run-dir", tmp_path).code == 0
     for seed in range(2):
         summary = json.loads((member(tmp_path, seed) / "summary.json").read_text())
         assert summary["placement"] == "act=cpu,cpu:1 sampler=device schedule=fused"

@@ -12,12 +12,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flatout.algorithms.base import Algorithm, Counters, State, Updated, raw_key, shapes_of
+from flatout.algorithms.base import (
+    Algorithm,
+    BuildSpec,
+    Counters,
+    State,
+    Updated,
+    raw_key,
+    shapes_of,
+)
 from flatout.algorithms.parallel.packing import Bundle
+from flatout.algorithms.sac import sac
+from flatout.algorithms.td3 import td3
 from flatout.buffers.base import Buffer
 from flatout.buffers.device import DeviceReplay
 from flatout.buffers.on_policy import OnPolicyBuffer
 from flatout.buffers.ring import Geometry
+from flatout.config.hyper import HYPER
+from flatout.config.schema import NetworkConfig
 from flatout.errors import FlatoutError
 from flatout.learner.learn_step import ActorLayout, LearnerState, make_learn_step
 from flatout.learner.learner import Learner
@@ -109,6 +121,15 @@ def doubling(broken: str = "") -> Step:
     return algorithm, OnPolicyBuffer(algorithm), data
 
 
+def continuous(name: str) -> Step:
+    config = HYPER[name](learning_rate="lin_0.02", learning_starts=0, **REPLAY)
+    sizes = {"num_envs": 2, "total_steps": 1000}
+    small = BuildSpec(
+        NetworkConfig(hidden=(4,)), test_continuous.OBS, test_continuous.ACTIONS, **sizes
+    )
+    return replayed((sac if name == "sac" else td3)(config, small), 2)
+
+
 def dqn() -> Step:
     return replayed(test_dqn.agent(prioritized=True, hidden=(160, 160), **REPLAY), 0)
 
@@ -116,8 +137,8 @@ def dqn() -> Step:
 STEPS: dict[str, Callable[[], Step]] = {
     "ppo": on_policy,
     "dqn": dqn,
-    "sac": lambda: replayed(test_continuous.agent("sac", **REPLAY), 2),
-    "td3": lambda: replayed(test_continuous.agent("td3", **REPLAY), 2),
+    "sac": functools.partial(continuous, "sac"),
+    "td3": functools.partial(continuous, "td3"),
     "doubling": doubling,
 }
 

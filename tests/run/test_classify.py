@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
+import itertools
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flatout.__main__ import main
 from flatout.algorithms.base import DATA, INIT, BuildSpec, raw_key
 from flatout.algorithms.classify import classify
 from flatout.config.hyper import ClassifyConfig
@@ -35,6 +39,24 @@ def summary(flatout: Cli, run: Path, *flags: Any) -> dict[str, Any]:
     result = flatout("train", "classify", *flags, "--run-dir", run)
     assert result.code == 0, result.err
     return json.loads((run / "summary.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``trained("--shards", 4) -> Path``: the folder of a tiny run.
+
+    Runs with the same flags are trained once for all tests.
+    """
+    folder, numbers = tmp_path_factory.mktemp("trained"), itertools.count()
+
+    @functools.cache
+    def train(*flags: object) -> Path:
+        run = folder / str(next(numbers))
+        words = ("train", "classify", *TINY, *flags, "--run-dir", run)
+        assert main([str(word) for word in words]) == 0
+        return run
+
+    return train
 
 
 def write_idx(
@@ -59,28 +81,28 @@ def test_the_digits_are_learned(flatout: Cli, tmp_path: Path) -> None:
     assert rows[-1]["eval/accuracy"] == found["test_accuracy"]
 
 
+FEWER = ("--shards", 4, "--devices", 2)
+"""Devices of which each carries several parts."""
+
+
 @pytest.mark.bits
 @pytest.mark.slow
 @pytest.mark.parametrize("size", ["small", "large"])
 def test_as_many_parts_learn_the_same_on_any_number_of_devices(
-    size: str, flatout: Cli, tmp_path: Path
+    size: str, trained: Callable[..., Path]
 ) -> None:
     """Bit for bit with ordered sums, unless statistics are averaged inside of the network."""
-    flags = (*TINY, "--size", size, "--shards", 4)
-    for devices, reduce in ((1, "ordered"), (4, "ordered"), (4, "fastest")):
-        name = f"{devices}{reduce}"
-        summary(flatout, tmp_path / name, *flags, "--devices", devices, "--reduce", reduce)
-    one = last_saved(tmp_path / "1ordered")
-    assert furthest(one, last_saved(tmp_path / "4ordered")) <= (2e-5 if size == "small" else 0.0)
-    assert furthest(one, last_saved(tmp_path / "4fastest")) < 2e-5
+    given, ordered = (() if size == "small" else ("--size", size)), ("--reduce", "ordered")
+    one = last_saved(trained("--shards", 4, *given, *ordered))
+    several = last_saved(trained(*FEWER, *given, *ordered))
+    assert furthest(one, several) <= (2e-5 if size == "small" else 0.0)
+    assert furthest(one, last_saved(trained(*FEWER, *given))) < 2e-5
 
 
 @pytest.mark.slow
-def test_batch_normalisation_is_over_all_parts(flatout: Cli, tmp_path: Path) -> None:
+def test_batch_normalisation_is_over_all_parts(trained: Callable[..., Path]) -> None:
     """Otherwise four parts would learn something else than the whole batch at once."""
-    for shards in (1, 4):
-        summary(flatout, tmp_path / str(shards), *TINY, "--shards", shards)
-    assert furthest(last_saved(tmp_path / "1"), last_saved(tmp_path / "4")) < 2e-5
+    assert furthest(last_saved(trained()), last_saved(trained(*FEWER))) < 2e-5
 
 
 @pytest.mark.slow
@@ -128,12 +150,14 @@ def test_gradients_in_pieces_take_less_memory_and_are_the_same(
 
 @pytest.mark.bits
 @pytest.mark.slow
-def test_a_resumed_run_is_the_uninterrupted_one(flatout: Cli, tmp_path: Path) -> None:
+def test_a_resumed_run_is_the_uninterrupted_one(
+    trained: Callable[..., Path], flatout: Cli, tmp_path: Path
+) -> None:
     summary(flatout, tmp_path / "whole", *TINY, "--steps", 12)
-    summary(flatout, tmp_path / "parts", *TINY)
-    again = flatout("train", "--resume", tmp_path / "parts", "--steps", 12, "--quiet")
+    parts = shutil.copytree(trained(), tmp_path / "parts")
+    again = flatout("train", "--resume", parts, "--steps", 12, "--quiet")
     assert again.code == 0, again.err
-    assert furthest(last_saved(tmp_path / "whole"), last_saved(tmp_path / "parts")) == 0.0
+    assert furthest(last_saved(tmp_path / "whole"), last_saved(parts)) == 0.0
 
 
 # --- Data ---------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from tests.kills import assert_same
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
-PLACEMENTS = ("cpu", "act=cpu:1", "act=cpu learn=cpu:1", "act=cpu:3 learn=cpu:2")
+PLACEMENTS = ("cpu", "act=cpu:2", "act=cpu learn=cpu:1", "act=cpu:2 learn=cpu:1")
 
 
 @pytest.mark.bits
@@ -186,7 +186,8 @@ def test_every_metric_is_documented_and_every_documented_metric_exists(
         "a2c": (*tiny.flags("a2c"), "--steps", 256, "--quiet", "--env", "tests.test_callbacks:Goal",
                 "--placement", "schedule=overlapped", "--log-every", 10, "--eval-every", 64),
         "genetic": (*tiny.flags("genetic"), "--steps", 256, "--quiet"),
-        "classify": ("--steps", 10, "--batch-size", 32, "--eval-every", 5, "--quiet"),
+        "classify": ("--steps", 6, "--batch-size", 64, "--log-every", 2, "--eval-every", 4,
+                     "--quiet"),
     }  # fmt: skip
     written: set[str] = set()
     summary: set[str] = set()

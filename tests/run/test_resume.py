@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -147,7 +148,11 @@ def test_a_signal_saves_the_last_boundary_and_ends(
     "delay", [0.6, *(pytest.param(delay, marks=pytest.mark.slow) for delay in (0.05, 0.3, 0.9))]
 )
 def test_a_signal_while_starting_ends_cleanly(delay: float, tmp_path: Path) -> None:
-    process = spawn(*SLOW, "--steps", "100000", "--run-dir", str(tmp_path / "run"))
+    words = (*SLOW, "--steps", "100000", "--run-dir", str(tmp_path / "run"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flatout", *words], cwd=ROOT, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     wait_for(lambda: (tmp_path / "run" / ".lock").exists())
     time.sleep(delay)
     process.send_signal(signal.SIGINT)

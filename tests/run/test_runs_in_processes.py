@@ -24,6 +24,7 @@ from flatout.errors import UsageError
 from flatout.storage import checkpoint
 from tests import tiny
 from tests.conftest import Result, last_saved
+from tests.forked import Child
 from tests.kills import finish, spawn, wait_for
 
 Cli = Callable[..., Result]
@@ -151,7 +152,7 @@ def test_what_cannot_be_is_refused(flatout: Cli, flags: tuple[str, ...], words: 
     assert words in result.message
 
 
-def sleepy(run: Path, *more: str) -> subprocess.Popen[str]:
+def sleepy(run: Path, *more: str) -> Child:
     return spawn(
         "train", "ppo", "--env", "tests.fault_envs:sleepy", "--env-kwargs", "seconds=0.01",
         "--placement", "sampler=processes workers=2x1", "--envs", "2", "--n-steps", "16",
@@ -160,7 +161,7 @@ def sleepy(run: Path, *more: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+def workers_of(process: Child) -> list[psutil.Process]:
     every = psutil.Process(process.pid).children(recursive=True)
     return [child for child in every if child.name() != "tee"]  # that one keeps last words
 

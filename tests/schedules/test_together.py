@@ -18,6 +18,9 @@ from flatout.schedules import fused, together
 from tests.conftest import last_saved
 from tests.schedules.test_fused import chunks_of, settings
 
+UNEQUAL: dict[str, Any] = {"env": "CartPole-v1", "env_kwargs": {}}
+"""For the genetic algorithm: episodes, and so members' iterations, end at different steps."""
+
 
 def trained(
     path: Path,
@@ -47,8 +50,9 @@ def test_a_member_learns_what_it_would_alone(algorithm: str, tmp_path: Path) -> 
     key = "noise" if algorithm == "genetic" else "learning_rate"
     file = tmp_path / "members.toml"
     file.write_text(f"[one]\n{key} = 1e-3\nseed = 0\n[other]\n{key} = 1e-2\nseed = 1\n")
+    more = UNEQUAL if algorithm == "genetic" else {}
     for strategy in ("together", "spread"):
-        trained(tmp_path / strategy, algorithm, [str(file)], None, strategy, steps=128)
+        trained(tmp_path / strategy, algorithm, [str(file)], None, strategy, steps=128, **more)
     for name in ("one", "other"):
         mine, alone = (learned(tmp_path / way / FOLDER / name) for way in ("together", "spread"))
         assert mine.keys() == alone.keys()
@@ -69,9 +73,8 @@ def test_members_end_by_themselves_and_the_rest_are_brought_together(
 
     monkeypatch.setattr(together.Together, "_gather", noted)
     rates = ["learning_rate=1e-3,2e-3,3e-3,1e30"]
-    made = trained(tmp_path, "ppo", rates, 1, steps=64_000, stop_at_return=30.0,
-                   max_grad_norm=1e30, normalize_observation=False,
-                   checkpoint_every=640)  # fmt: skip
+    made = trained(tmp_path, "a2c", rates, 1, steps=64_000, stop_at_return=30.0,
+                   max_grad_norm=1e30, log_every=640, checkpoint_every=640)  # fmt: skip
     ended = {state.member.name: state for state in made.states}
     assert ended.pop("learning_rate=1e30_seed=0").error.startswith("learning diverged")
     assert {state.ended for state in ended.values()} == {"return"}
@@ -117,7 +120,7 @@ def test_no_chunk_and_no_member_has_a_program_of_its_own(
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", compiled)
     monkeypatch.setattr(fused.FusedSchedule, "_dispatched", dispatched)
-    made = trained(tmp_path, "ppo", [], 3, strategy, steps=1280, log_every=320)
+    made = trained(tmp_path, "a2c", [], 2, strategy, steps=320, log_every=80)
     assert {state.ended for state in made.states} == {"steps"}
     assert len(lengths) > 2
     assert names.count("jit_made") == 1
@@ -128,8 +131,7 @@ def test_members_whose_iterations_differ_end_within_chunks(
     length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunks_of(monkeypatch, length)
-    env = {"env": "CartPole-v1", "env_kwargs": {}}  # its episodes end at different steps
-    made = trained(tmp_path, "genetic", [], 2, steps=600, **env)
+    made = trained(tmp_path, "genetic", [], 2, steps=600, **UNEQUAL)
     assert [(state.ended, state.error) for state in made.states] == [("steps", "")] * 2
 
 

@@ -235,7 +235,7 @@ SETTINGS = tiny.python("ppo")
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("at_root")
+@pytest.mark.usefixtures("at_root", "shared_programs")
 def test_a_run_learns_resumes_and_is_evaluated(
     flatout: Callable[..., Result], tmp_path: Path
 ) -> None:
