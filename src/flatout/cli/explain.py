@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from flatout import documents
 from flatout.cli.arguments import parse
 from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.output import say
@@ -110,14 +111,14 @@ def _plan(path: Path, asked: ExplainArguments) -> Answer | None:
     from flatout.hardware.inventory import inventory
     from flatout.run import auto
     from flatout.storage.run_folder import load_config
-    from flatout.storage.trust import Consent, add_here
+    from flatout.storage.trust import Consent, import_here
 
     consent = Consent(trust=asked.trust)
     if asked.measure:
         config = load_config(path, consent)  # its environment will be called
         if not config.hyper.acts:
             raise UsageError(f"--measure: {config.algorithm} has no environment to measure.")
-        add_here(path)
+        import_here(config.env.env, config.algorithm, folder=path)
         say(f"measuring the parts of this run for about {MEASURE_S:.0f} s")
         asks, *_ = auto.asked_about(config)
         return auto.measured(asks, config.run.placement, inventory(), MEASURE_S)
@@ -132,14 +133,22 @@ def _saved(path: Path) -> Diagnosis:
     from flatout.explain.program import diagnose, evidence
 
     try:
-        values = json.loads(path.read_text())
-        kind = values.get("kind")
-    except (OSError, ValueError, AttributeError):
-        values, kind = {}, None
+        values = documents.read_json(path, limit=evidence.MOST_BYTES)
+    except (OSError, ValueError) as error:
+        raise FlatoutError(
+            f"{path} is not evidence that flatout explain --save wrote: {one_line(error)}."
+        ) from None
     try:
-        if kind != "run":
-            return diagnose.diagnose(evidence.load(path))
-        return runs.diagnose_evidence(runs.Evidence.from_json(values))
+        if isinstance(values, dict) and values.get("kind") == "run":
+            found = runs.diagnose_evidence(runs.Evidence.from_json(values))
+        else:
+            found = diagnose.diagnose(evidence.from_json(values, path))
+        found.check()
+        return found
+    except FlatoutError as error:
+        if str(path) in str(error):
+            raise
+        raise FlatoutError(f"{path}: {error}") from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise FlatoutError(
             f"{path} is damaged evidence ({type(error).__name__}: {one_line(error)}); "

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from flatout.config.aliases import meant
@@ -21,6 +21,7 @@ from flatout.config.schema import (
     validate,
 )
 from flatout.config.values import convert, hints
+from flatout.documents import parse_toml, read_json, read_toml
 from flatout.errors import UsageError, nearest
 
 
@@ -108,7 +109,7 @@ def load_preset(name: str) -> dict[str, Any]:
         raise UsageError(
             f"unknown preset {name!r}; there are {', '.join(names)}.{nearest(name, names)}"
         )
-    return tomllib.loads((_PRESETS / f"{name}.toml").read_text())
+    return parse_toml((_PRESETS / f"{name}.toml").read_text())
 
 
 def load_file(path: str) -> dict[str, Any]:
@@ -119,11 +120,10 @@ def load_file(path: str) -> dict[str, Any]:
     """
     json_file = path.endswith(".json")
     try:
-        with open(path, "rb") as file:
-            return json.load(file) if json_file else tomllib.load(file)
+        return (read_json if json_file else read_toml)(Path(path))
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:  # both formats' errors are ValueErrors
+    except ValueError as error:  # both formats' errors
         kind = "JSON" if json_file else "TOML"
         raise UsageError(f"--config {path} is not {kind}: {error}.") from None
 
@@ -146,9 +146,9 @@ def parse_kwargs(pairs: Iterable[str], flag: str = "--env-kwargs") -> dict[str, 
 def _toml_value(text: str) -> Any:
     """One TOML number, flag, string or list of them; anything else is the text itself."""
     try:
-        table = tomllib.loads(f"value = {text}")
+        table = parse_toml(f"value = {text}")
         json.dumps(table)  # dates and the like have no place in config.json
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         return text
     return table["value"] if len(table) == 1 else text
 

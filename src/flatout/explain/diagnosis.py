@@ -5,13 +5,16 @@ Plain values: the rules make them, the reports show them, nothing here measures 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from flatout.planning.gains import MODELLED
 
 if TYPE_CHECKING:
     from flatout.hardware.monitor import MonitorSample
+
+LARGEST = 1e15
+"""Numbers of a diagnosis are smaller: seconds, shares, MiB."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Finding:
     high: float = 1.0
     setting: tuple[str, ...] = ()  # flags of Flatout that apply the remedy, where it is one
     kind: str = MODELLED  # of the gain, `MEASURED`, `MODELLED` or `ASSUMED`
+    phases: tuple[str, ...] = ()  # whose time it is, as far as that is known
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,39 @@ class Diagnosis:
     # shares are of the whole.
     part: str = ""
 
+    def check(self) -> None:
+        """Refuse values of wrong types and impossible numbers, as damaged files have them.
+
+        Raises:
+            ValueError: with the first one.
+        """
+        _check(self, "the diagnosis")
+        for phase, share in self.phases.items():
+            if not -0.01 <= share <= 1.01:
+                raise ValueError(f"{100 * share:.0f} % of the time is {phase}")
+
     def as_json(self) -> dict[str, Any]:
         """What ``--json`` writes: everything but the timeline."""
         shown = asdict(self)
         del shown["lanes"], shown["usage"]
         return shown
+
+
+def _check(value: Any, name: str) -> None:
+    import typeguard
+
+    if is_dataclass(value) and not isinstance(value, type):
+        hints = get_type_hints(type(value))
+        every = typeguard.CollectionCheckStrategy.ALL_ITEMS
+        for each in fields(value):
+            inner = getattr(value, each.name)
+            try:
+                typeguard.check_type(inner, hints[each.name], collection_check_strategy=every)
+            except typeguard.TypeCheckError as error:
+                raise ValueError(f"{each.name}: {error}") from None
+            _check(inner, each.name)
+    elif isinstance(value, dict | tuple | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            _check(inner, name)
+    elif isinstance(value, int | float) and not abs(value) < LARGEST:
+        raise ValueError(f"{name} has {value:.3g} for a number")

@@ -13,10 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flatout import documents
 from flatout.errors import FlatoutError
 from flatout.hardware.monitor import MonitorSample
 
 VERSION = 1
+
+MOST_BYTES = 256 << 20
+"""Maximum size of a file of evidence."""
 
 Recording = tuple[dict[str, Any], list[list[dict[str, Any]]]]
 """Evidence as it is saved: facts about the program, and each process's rows."""
@@ -231,14 +235,20 @@ def build(meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any]]]) -> Evi
 
 
 def load(path: Path) -> Evidence:
-    """Read saved evidence; `FlatoutError` for other files and versions, others for damaged ones."""
-    try:
-        values = json.loads(path.read_text())
-        version = values.pop("flatout_evidence")
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise FlatoutError(
-            f"{path} is not evidence that flatout explain --save wrote ({error})."
-        ) from None
+    """Evidence from a saved file; raises as `from_json` does, and `OSError`."""
+    return from_json(documents.read_json(path, limit=MOST_BYTES), path)
+
+
+def from_json(values: Any, path: Path) -> Evidence:
+    """Evidence from the value of a saved file.
+
+    Raises:
+        FlatoutError: it is something else, or of another version.
+        ArithmeticError, AttributeError, LookupError, TypeError, ValueError: it is damaged.
+    """
+    if not isinstance(values, dict) or "flatout_evidence" not in values:
+        raise FlatoutError(f"{path} is not evidence that flatout explain --save wrote.")
+    version = values.pop("flatout_evidence")
     if version != VERSION:
         raise FlatoutError(
             f"{path} is evidence of version {version}, and this Flatout reads {VERSION}: "

@@ -1,0 +1,100 @@
+"""JSON and TOML of files that may be a stranger's: limited in size and in depth."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 64 << 20
+"""Maximum size of a document by default."""
+
+DEPTH = 100
+"""Maximum number of lists and tables within one another."""
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: it is no JSON, nested more deeply than `DEPTH`, or has NaN or an infinity.
+    """
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise _too_deep() from None
+    _refuse_deep(value)
+    return value
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table of a TOML text.
+
+    Raises:
+        ValueError: it is no TOML, or nested more deeply than `DEPTH`.
+    """
+    try:
+        value = tomllib.loads(text)
+    except RecursionError:
+        raise _too_deep() from None
+    _refuse_deep(value)
+    return value
+
+
+def read_json(path: Path, limit: int = MOST_BYTES) -> Any:
+    """The JSON value of a file that the user names.
+
+    Args:
+        limit: maximum number of bytes.
+
+    Raises:
+        OSError: it cannot be read, or is no ordinary file.
+        ValueError: it is larger, or as `parse_json` raises.
+    """
+    return parse_json(_content(path, limit))
+
+
+def read_toml(path: Path, limit: int = MOST_BYTES) -> dict[str, Any]:
+    """The same of a TOML file; raises as `parse_toml` does, too."""
+    return parse_toml(_content(path, limit).decode())
+
+
+def _content(path: Path, limit: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a pipe must not block
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise ValueError(f"it has {status.st_size:,} bytes, and at most {limit:,} are read")
+    return content
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"it has {name} for a number")
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"it is nested more than {DEPTH} levels deep")
+
+
+def _refuse_deep(value: Any) -> None:
+    level = [value]
+    for _ in range(DEPTH + 1):
+        inner = list[Any]()
+        for each in level:
+            if isinstance(each, dict):
+                inner += each.values()
+            elif isinstance(each, list):
+                inner += each
+        level = [each for each in inner if isinstance(each, dict | list)]
+        if not level:
+            return
+    raise _too_deep()

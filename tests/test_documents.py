@@ -1,0 +1,61 @@
+"""JSON and TOML of strangers: limits on size and depth, each a sentence in every command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flatout.documents import DEPTH, parse_json, parse_toml, read_json
+from tests.cli.test_bad_input import Cli
+
+
+@pytest.mark.parametrize("levels", [DEPTH + 2, 10**5])
+def test_deep_documents_are_refused(levels: int) -> None:
+    lists, tables = "[" * levels + "]" * levels, '{"a":' * levels + "1" + "}" * levels
+    for text in (lists, tables):
+        with pytest.raises(ValueError, match="deep"):
+            parse_json(text)
+    with pytest.raises(ValueError, match="deep"):
+        parse_toml(f"a = {lists}")
+
+
+def test_what_is_not_too_deep_is_read() -> None:
+    text = "[" * DEPTH + "]" * DEPTH
+    assert parse_json(text) == parse_toml(f"a = {text}")["a"]
+
+
+@pytest.mark.parametrize("text", ["NaN", "[1, -Infinity]", '{"a": Infinity}'])
+def test_numbers_that_json_does_not_have_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="for a number"):
+        parse_json(text)
+
+
+def test_a_large_file_and_a_pipe_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "large").write_text(" " * 1001)
+    with pytest.raises(ValueError, match="1,001 bytes"):
+        read_json(tmp_path / "large", limit=1000)
+    with pytest.raises(OSError, match="ordinary"):
+        read_json(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("explain",), "d.json"),
+        (("train", "ppo", "--env", "CartPole-v1", "--config"), "d.json"),
+        (("train", "ppo", "--env", "CartPole-v1", "--config"), "d.toml"),
+        (("train", "ppo", "--env", "CartPole-v1", "--population"), "d.toml"),
+        (("fleet",), "d.toml"),
+        (("plan", "ppo", "--env", "CartPole-v1", "--machine"), "d.json"),
+    ],
+)
+def test_commands_refuse_a_deep_file_in_a_sentence(
+    flatout: Cli, tmp_path: Path, words: tuple[str, ...], name: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(("a = " if name.endswith("toml") else "") + "[" * 200_000)
+    result = flatout(*words, file)
+    assert result.code in (1, 2)
+    assert str(file) in result.message
+    assert "deep" in result.message
