@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from flatout.config.settings import resolve
-from flatout.errors import CheckpointError, UsageError
+from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.fleet.sweep.engine import Job
 from flatout.fleet.sweep.fleet import Fleet
 from flatout.fleet.sweep.plan import Group, Trial
@@ -159,6 +160,73 @@ def test_a_changed_journal_is_refused(optuna: Any, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(CheckpointError, match="n_epochs = 9"):
         made(tmp_path, table)
+
+
+def test_a_damaged_journal_is_read_or_refused_in_a_sentence(optuna: Any, tmp_path: Path) -> None:
+    study, table = made(tmp_path / "whole", trials=4)
+    rest(study)
+    lines = (tmp_path / "whole" / "optuna.log").read_bytes().splitlines()
+    dice, refused = random.Random(0), 0
+    for number in range(300):
+        damaged = list(lines)
+        at = dice.randrange(len(damaged))
+        values = json.loads(damaged[at])
+        key = dice.choice(list(values))
+        if dice.random() < 0.3:
+            del values[key]
+        else:
+            values[key] = dice.choice([None, -1, "x", [], {}, 1e308, 10**30, [[1]], {"a": None}])
+        damaged[at] = dice.choice([json.dumps(values).encode(), damaged[at][:-3], b"[" * 10**5])
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "optuna.log").write_bytes(b"\n".join(damaged) + b"\n")
+        try:
+            again, _ = made(folder, table)
+            rest(again)
+        except FlatoutError as error:
+            refused += 1
+            assert "\n" not in str(error)  # noqa: PT017
+    assert 0 < refused < 300
+
+
+def test_only_a_storage_in_the_folder_is_used_without_trust(
+    optuna: Any, flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "key")
+    monkeypatch.chdir(tmp_path)
+    section = """
+    [optuna]
+    trials = 1
+    storage = "{}"
+    [optuna.space]
+    learning_rate = [1e-3]
+    """
+    outside = ["sqlite:////tmp/x-$SECRET.db", "sqlite:///x.db", "sqlite:///fleet/../x.db",
+               "postgresql://me:secret@nowhere/$SECRET", "sqlite:///fleet-x/y.db"]  # fmt: skip
+    for url in outside:
+        file = sweep_file(tmp_path, section.format(url), steps=64)
+        result = flatout("fleet", file, "--run-dir", "fleet", "--dry-run")
+        assert result.code == 2
+        for word in ("--trust", "outside", str(file)):
+            assert word in result.message
+        assert "secret" not in result.message
+        assert "key" not in result.message
+    inside = sweep_file(tmp_path, section.format("sqlite:///fleet/$SECRET.db"), steps=64)
+    assert flatout("fleet", inside, "--run-dir", "fleet", "--dry-run").code == 0
+
+
+def test_addresses_are_expanded_only_outside_of_the_folder(
+    optuna: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "key")
+    made(tmp_path / "a", storage=f"sqlite:///{tmp_path}/a/$SECRET.db")
+    assert (tmp_path / "a" / "$SECRET.db").exists()
+    made(tmp_path / "b", storage=f"sqlite:///{tmp_path}/$SECRET.db")  # with --trust
+    assert (tmp_path / "key.db").exists()
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "x.db").symlink_to(tmp_path / "key.db")
+    with pytest.raises(FlatoutError, match="symbolic link"):
+        made(tmp_path / "c", storage=f"sqlite:///{tmp_path}/c/x.db")
 
 
 def test_without_optuna_one_sentence_says_so(

@@ -159,6 +159,19 @@ def _made(
         raise UsageError(f"{where} {what} {name}: {one_line(error)[:300]}") from None
 
 
+def hidden(url: str) -> str:
+    """A storage's address for messages, without its user and password."""
+    return re.sub("://.*@", "://...@", url)[:200]
+
+
+def file_within(url: str, folder: Path) -> Path | None:
+    """The file of an SQLite address, if it lies in a folder; None for any other address."""
+    start = "sqlite:///"
+    path = os.path.abspath(url.removeprefix(start))
+    inside = path.startswith(os.path.abspath(folder) + os.sep)
+    return Path(path) if url.startswith(start) and inside and "?" not in url else None
+
+
 class _Held:
     """No lock of the journal's own: the fleet's lock is held while it is open."""
 
@@ -201,20 +214,32 @@ class Search:
         self._count = 0
         self._study = self._open(folder)
         self._study.pruner = _pruner(settings, every, base.run.steps, "[optuna]")
-        self._before = [
-            group for frozen in self._study.get_trials(deepcopy=False)
-            if (group := self._group(frozen)) is not None
-        ]  # fmt: skip
+        try:
+            self._before = [
+                group for frozen in self._study.get_trials(deepcopy=False)
+                if (group := self._group(frozen)) is not None
+            ]  # fmt: skip
+        except FlatoutError:
+            raise
+        except Exception as error:  # Optuna trusts its journal
+            raise CheckpointError(
+                f"[optuna] the study is damaged ({type(error).__name__}: {one_line(error)[:200]})."
+            ) from error
 
     def _open(self, folder: Path) -> Any:
         """The study, new or as it was left."""
         optuna, url = self._optuna, self._settings["storage"]
         identity = self._settings["identity"]
         name = self._settings["study"] or (f"flatout-{identity}" if url else "flatout")
-        where = f"the storage {re.sub('://.*@', '://...@', url)[:200]}" if url else JOURNAL
+        where = f"the storage {hidden(url)}" if url else JOURNAL
         try:
             if url:
-                storage: Any = optuna.storages.RDBStorage(os.path.expandvars(url))
+                file = file_within(url, folder)
+                if file is not None and file.is_symlink():
+                    raise OSError("it is a symbolic link")
+                # An address outside of the folder is the user's, or was trusted.
+                address = os.path.expandvars(url) if file is None else url
+                storage: Any = optuna.storages.RDBStorage(address)
             else:
                 _mend(folder / JOURNAL)
                 journal = optuna.storages.journal
