@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from flatout import __version__
 from flatout.config.settings import resolve
 from flatout.errors import FlatoutError
+from flatout.fleet.sweep import place
 from flatout.fleet.sweep.engine import Job
 from flatout.fleet.sweep.gathered import Leaving, newest, pieces, put, settle
 from flatout.fleet.sweep.plan import Group, trials
@@ -75,6 +84,52 @@ def test_a_checkpoint_that_is_removed_while_it_leaves_counts_not(tmp_path: Path)
     (path / "arrays").unlink()
     path.rmdir()
     assert not arrive(tmp_path / "here", made)
+
+
+def rotate(folder: Path, monkeypatch: pytest.MonkeyPatch, when: int = 1) -> None:
+    """Remove the oldest checkpoint after the checkpoints' folder was listed so many times."""
+    listed, times = os.scandir, itertools.count(1)
+
+    @contextmanager
+    def scandir(place: Any) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with listed(place) as opened:
+            entries = list(opened)
+        if any(entry.name.startswith("step_") for entry in entries) and next(times) == when:
+            shutil.rmtree((folder / OLD).parent, ignore_errors=True)
+        yield iter(entries)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+
+
+@pytest.mark.parametrize("when", [1, 2])
+@pytest.mark.parametrize("found", [newest, lambda folder: list(pieces(folder))])
+def test_a_checkpoint_may_be_rotated_away_during_a_walk(
+    found: Callable[[Path], Any], when: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = files(tmp_path / "there")
+    before = found(folder)
+    with monkeypatch.context() as patch:
+        rotate(folder, patch, when)
+        during = found(folder)
+    assert during in (before, found(folder))
+
+
+def test_metrics_are_read_while_checkpoints_are_rotated_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    local = SimpleNamespace(warm=lambda count: None, close=lambda: None)
+    monkeypatch.setattr(place, "Local", lambda *_: local)
+    made = place.Place(json.dumps([[], 0, __version__]))
+    made._forget("job")
+    files(made._folder)
+    with monkeypatch.context() as patch:
+        rotate(made._folder, patch)
+        told, _ = made._tell([{"trial": "job"}], [])
+    assert json.loads(told)[1] == {"metrics.jsonl": [0, "{}\n"]}
+    made.close()
+    assert not made._root.exists()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 
 from flatout.errors import CheckpointError, FlatoutError
 from flatout.storage import checkpoint, nofollow
-from flatout.storage.run_folder import FILES
+from flatout.storage.joint import Joint
+from flatout.storage.run_folder import FILES, RunFolder
 from flatout.storage.segments import SegmentStore
 from flatout.types import Snapshot
 from tests.cli.test_bad_input import Cli, contents, sentence
@@ -109,7 +110,8 @@ def test_deeper_ones(run: Path, flatout: Cli, name: str, kind: str) -> None:
         assert flatout("train", "--resume", run, "--quiet").code == 0
     else:
         words = "symbolic link" if kind == "link" else "pipe"
-        sentence(flatout("train", "--resume", run, "--quiet"), 1, f"{run}|{words}")
+        more = ("--steps", "320", "--quiet")  # of a run without a step left, replay is not read
+        sentence(flatout("train", "--resume", run, *more), 1, f"{run}|{words}")
     assert contents(run.parent / "precious") == before
 
 
@@ -211,6 +213,47 @@ def test_the_way_above_the_run_folder_may_be_a_link(tmp_path: Path) -> None:
     for run in (tmp_path / "runs" / "run", tmp_path / "latest"):
         checkpoint.save(run / "checkpoints", 1, snapshot(), 3)
         assert checkpoint.load(checkpoint.latest(run))[0] == 1
+
+
+@pytest.mark.parametrize("held", [nofollow.HELD, False])
+def test_below_a_confined_folder_nothing_is_entered_through_a_link(
+    held: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nofollow, "HELD", held)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine" / "a").mkdir(parents=True)
+    (tmp_path / "mine" / "a" / "file").write_text("mine")
+    (tmp_path / "disk" / "deep").mkdir(parents=True)
+    (tmp_path / "disk" / "file").write_text("theirs")
+    (tmp_path / "disk" / "deep" / "away").symlink_to(tmp_path / "mine")
+    (tmp_path / "theirs").symlink_to("disk")  # which the user may have made
+    before = contents(tmp_path / "mine")
+    for root in (tmp_path / "theirs", Path("theirs")):
+        away = root / "deep" / "away" / "a"
+        refused: list[Callable[[], object]] = [
+            lambda away=away: nofollow.read(away / "file"),
+            lambda away=away: nofollow.open_file(away / "file", nofollow.CHANGE, 0),
+            lambda away=away: nofollow.replace(away / "file", b"new"),
+            lambda away=away: nofollow.remove_file(away / "file"),
+            lambda away=away: nofollow.remove_tree(away),
+            lambda away=away, root=root: nofollow.move(away, root / "new"),
+            lambda away=away, root=root: nofollow.move(root / "deep", away / "new"),
+            lambda away=away: nofollow.walk(away),
+            lambda away=away: RunFolder(away / "run"),
+            lambda away=away: Joint(away / "groups" / "0", 1),
+        ]
+        with nofollow.confined(root):
+            for action in refused:
+                with pytest.raises((nofollow.NotOrdinaryError, FlatoutError), match="symbolic"):
+                    action()
+            assert nofollow.read(root / "file") == b"theirs"
+            assert [*map(str, nofollow.walk(root))] == ["file"]
+    nofollow.remove_tree(tmp_path / "disk" / "deep")
+    assert not (tmp_path / "disk" / "deep").exists()
+    nofollow.remove_tree(tmp_path / "theirs")
+    assert not (tmp_path / "theirs").is_symlink()
+    assert (tmp_path / "disk" / "file").read_text() == "theirs"
+    assert contents(tmp_path / "mine") == before
 
 
 def test_a_file_too_large_for_memory_is_not_read(tmp_path: Path) -> None:

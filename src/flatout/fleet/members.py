@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import changeable, resolve, with_run
 from flatout.config.values import hints
+from flatout.documents import read_toml
 from flatout.errors import CheckpointError, UsageError, nearest, writing
 from flatout.run.auto import with_placement
 from flatout.storage import nofollow, signing
@@ -140,6 +140,10 @@ def _member(config: TrainConfig, name: str, row: Mapping[str, Any], folder: Path
             f"--population: {key} is left out by some members and given by others, which are two "
             "programs: train them apart."
         )
+    if not nofollow.is_plain_name(name):
+        raise UsageError(
+            f"--population: {name[:100]!r} is no folder's name, as a member's has to be."
+        )
     return Member(name, made)
 
 
@@ -153,7 +157,7 @@ def _grid(config: TrainConfig, words: Sequence[str]) -> list[tuple[str, dict[str
     for word in words:
         key, separator, text = word.partition("=")
         key = key.replace("-", "_")
-        values = text.split(",")
+        values = [value.strip() for value in text.split(",")]
         if not separator or not all(values):
             raise UsageError(f"--population: {word!r} is not KEY=VALUE,VALUE ...")
         if key in axes:
@@ -184,13 +188,13 @@ def _number(text: str) -> Any:
 def _listed(file: Path) -> list[tuple[str, dict[str, Any]]]:
     """A file's tables, one a member, by their names."""
     try:
-        tables = tomllib.loads(file.read_text())
+        tables = read_toml(file)
     except OSError as error:
         raise UsageError(f"--population {file} cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise UsageError(f"--population {file} is no TOML: {error}.") from None
     for name, row in tables.items():
-        if not isinstance(row, dict) or not re.fullmatch(r"[\w.=+-]{1,100}", name):
+        if not isinstance(row, dict) or not nofollow.is_plain_name(name):
             raise UsageError(
                 f"--population {file}: write a table for each member, [NAME] and its settings; "
                 f"{name[:100]!r} is none."
@@ -231,7 +235,8 @@ def save(folder: Path, config: TrainConfig, rows: Sequence[Member], strategy: St
               "members": own,
               "strategy": {"name": strategy.name, "size": strategy.size}}  # fmt: skip
     with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        with nofollow.folder(folder, 0, make=True):
+            pass
         nofollow.replace(
             folder / POPULATION,
             (json.dumps(signing.signed(signing.RUN, values), indent=2)).encode(),
@@ -261,9 +266,7 @@ def load(
             raise ValueError(f"the strategy {str(told)[:100]} is impossible")
         known = {*changeable(config), "hp"}
         for name, row in rows.items():
-            if not re.fullmatch(r"[\w.=+,-]{1,200}", name) or name.startswith(".") or (
-                not row.keys() <= known
-            ):  # fmt: skip
+            if not nofollow.is_plain_name(name) or not row.keys() <= known:
                 raise ValueError(f"the member {name[:100]!r} is impossible")
         found = [
             Member(name, resolve(config.algorithm, config.flat(), row, changes, {

@@ -25,7 +25,7 @@ from flatout.run.progress import Display, Progress
 from flatout.run.trainer import Trainer
 from flatout.schedules.mapped import Mapped
 from flatout.schedules.together import Group, Together
-from flatout.storage import checkpoint
+from flatout.storage import checkpoint, nofollow
 from flatout.storage.joint import Joint
 from flatout.storage.run_folder import GROUPS, RunFolder
 
@@ -81,7 +81,7 @@ class State(Display):
         """Take over what a run ended with: one that had ended before a resume writes no row."""
         self.summary, self.ended = summary, str(summary.get("ended", "signal"))
         self.steps = summary.get("steps", self.steps)
-        self.mean = summary.get("return_mean_100", self.mean)
+        self.mean = summary.get("return_mean_last", self.mean)
         self.wall_s = summary.get("wall_s", self.wall_s)
 
 
@@ -122,7 +122,13 @@ class Population:
             show: called several times a second.
         """
         spread = self._strategy.name == SPREAD
-        with ThreadPoolExecutor(self._strategy.size if spread else self._on) as threads:
+        paths = {Path(str(state.member.config.run.run_dir)) for state in self.states}
+        with ExitStack() as stack:
+            for folder in {path.parent.parent for path in paths}:
+                stack.enter_context(nofollow.confined(folder))
+            threads = stack.enter_context(
+                ThreadPoolExecutor(self._strategy.size if spread else self._on)
+            )
             if spread:
                 jobs = [
                     threads.submit(self._member, number, state, number % self._on, None)

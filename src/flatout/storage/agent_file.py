@@ -26,6 +26,7 @@ def save_parameters(
     reached: float | None,
     optimiser: bool = False,
     learned: int = 1,
+    steps: int | None = None,
 ) -> None:
     """Write a saved agent: its learning state by name, with its settings.
 
@@ -34,6 +35,7 @@ def save_parameters(
         reached: the return to record, or None.
         optimiser: keep the optimiser's state too, so that learning can continue.
         learned: calls of `learn` so far; each draws other seeds.
+        steps: environment steps that it has learned from, if they are known.
     """
     chosen = {
         name: array
@@ -43,7 +45,8 @@ def save_parameters(
     }
     settings = {"algorithm": config.algorithm, "settings": config.flat()}
     metadata = {"format": checkpoint.FORMAT, "config": settings}
-    checkpoint.save_agent(path, chosen, metadata | {"return": reached, "learned": learned})
+    metadata |= {"return": reached, "learned": learned, "steps": steps}
+    checkpoint.save_agent(path, chosen, metadata)
 
 
 def saved_config(metadata: dict[str, Any], path: Path, consent: Consent | None) -> TrainConfig:

@@ -112,8 +112,10 @@ class Joint:
         self._folder, self._keep = folder / "checkpoints", keep
         self._store = SegmentStore(folder / checkpoint.REPLAY)
         with writing(folder), ExitStack() as undo:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = undo.enter_context(nofollow.open_stream(folder / ".lock", nofollow.CHANGE))
+            with nofollow.folder(folder, 2, make=True):
+                pass
+            lock = nofollow.open_stream(folder / ".lock", nofollow.CHANGE, 3)
+            self._lock = undo.enter_context(lock)
             try:
                 nofollow.lock(self._lock)
             except OSError:

@@ -6,7 +6,8 @@ an opened file must be an ordinary one. Where a system opens no folders (Windows
 at before they are opened, and a link that is put there in between is not noticed.
 
 `depth` is the number of a path's last names that lie within the run folder. The names before them
-are the user's, and may be links.
+are the user's, and may be links. Within the folders that are `confined`, `depth` counts all names
+below the confined folder.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import re
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO
+
+from flatout.storage.kernel import close_in_children
 
 MOST = 1 << 40
 """Maximum bytes of a file that is read."""
@@ -30,6 +35,12 @@ APPEND, NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT, os.O_WRONLY | os.O_CREAT |
 
 TEMPORARY = ".{}.tmp"
 """A file's name until it is complete."""
+
+DEEPEST = 32
+"""Maximum number of names of a path that `walk` finds: each folder on the way is held open."""
+
+_PLAIN_NAME = re.compile(r"[\w=+,@-][\w.=+,@-]*")
+_CONFINED: list[tuple[str, ...]] = []
 
 HELD = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 """Whether this system opens folders, and files relative to them."""
@@ -49,6 +60,38 @@ _JUNCTION = 0xA0000003
 _NO_LINK = "it is a symbolic link, which is not followed in a run folder"
 _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
           stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}  # fmt: skip
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name from a file or another machine is a file's or folder's name.
+
+    It consists of letters, digits and ``_ . = + , @ -``, does not begin with a dot, and has at most
+    255 bytes, so that a path which ends with it is below the folder before it.
+    """
+    return _PLAIN_NAME.fullmatch(name) is not None and len(os.fsencode(name)) <= 255
+
+
+@contextmanager
+def confined(root: Path) -> Iterator[None]:
+    """Follow no link below this folder, in the whole process, for as long as the block runs.
+
+    For the folder of a population or a fleet, which holds run folders. `root` may be a link.
+    """
+    parts = root.absolute().parts
+    _CONFINED.append(parts)
+    try:
+        yield
+    finally:
+        _CONFINED.remove(parts)
+
+
+def _confined_depth(path: Path, depth: int) -> int:
+    """`depth`, or the number of names below a confined folder if that is larger."""
+    for root in tuple(_CONFINED):  # other threads may change it
+        parts = path.absolute().parts
+        if parts[: len(root)] == root:
+            depth = max(depth, len(parts) - len(root))
+    return depth
 
 
 class NotOrdinaryError(OSError):
@@ -110,7 +153,7 @@ def folder(path: Path, depth: int = 1, make: bool = False) -> Iterator[Folder]:
 
     The module says what `depth` is; `make` makes the folder and its missing parents.
     """
-    within = max(len(path.parts) - depth, 0)
+    within = max(len(path.parts) - _confined_depth(path, depth), 0)
     root, names = Path(*path.parts[:within]), path.parts[within:]
     if make:
         root.mkdir(parents=True, exist_ok=True)
@@ -142,7 +185,7 @@ def open_file(path: Path, how: int = READ, depth: int = 1) -> int:
         OSError: it cannot be opened; `NotOrdinaryError` if it is no ordinary file, or has a second
             hard link and is to be written.
     """
-    if not depth:
+    if not _confined_depth(path, depth):
         return _checked(os.open(path, how | _SAFELY), how)
     with folder(path.parent, depth - 1) as parent:
         return _checked(_open_below(path.name, how, parent), how)
@@ -175,6 +218,8 @@ def read(path: Path, depth: int = 1, limit: int | None = None) -> bytes:
 def lock(file: IO[bytes], shared: bool = False) -> None:
     """Lock an open file; the system releases it when the file is closed or the process ends.
 
+    A child that user code forks does not hold it; one that is passed its descriptor does.
+
     Raises:
         OSError: another process holds it (with `shared`: for itself alone).
     """
@@ -185,6 +230,7 @@ def lock(file: IO[bytes], shared: bool = False) -> None:
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
         return
     fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    close_in_children(file)
 
 
 def write_file(name: str, content: bytes, parent: Folder) -> None:
@@ -212,6 +258,69 @@ def replace(path: Path, content: bytes, depth: int = 1) -> None:
             with suppress(OSError):
                 parent.unlink(temporary)
             raise
+
+
+def move(source: Path, target: Path, depth: int = 1) -> None:
+    """Rename a file or folder; the module says what `depth`, the same of both, is.
+
+    Missing parents of `target` are made.
+    """
+    with (
+        folder(source.parent, depth - 1) as before,
+        folder(target.parent, depth - 1, True) as after,
+    ):
+        held = {"src_dir_fd": before.descriptor, "dst_dir_fd": after.descriptor}
+        os.replace(before.at(source.name), after.at(target.name), **held)
+
+
+def remove_file(path: Path, depth: int = 1) -> None:
+    """Remove a file, or a link in its place; the module says what `depth` is."""
+    with suppress(FileNotFoundError), folder(path.parent, depth - 1) as parent:
+        parent.unlink(path.name)
+
+
+def remove_tree(path: Path, depth: int = 1) -> None:
+    """Remove a folder with all that is in it, or a link or file in its place; follow no link.
+
+    The module says what `depth` is.
+    """
+    with suppress(FileNotFoundError), folder(path.parent, depth - 1) as parent:
+        status = parent.stat(path.name)
+        if _is_link(status) or not stat.S_ISDIR(status.st_mode):
+            parent.unlink(path.name)
+        else:
+            shutil.rmtree(parent.at(path.name), dir_fd=parent.descriptor)
+
+
+def walk(path: Path, depth: int = 0) -> list[PurePath]:
+    """The ordinary files below a folder, relative to it and sorted.
+
+    Links and names that begin with a dot are left out, and so is what is removed meanwhile.
+
+    Args:
+        depth: see the module.
+    """
+    with suppress(FileNotFoundError), folder(path, depth) as opened:
+        return list(_files_below(opened, PurePath()))
+    return []
+
+
+def _files_below(current: Folder, inside: PurePath) -> Iterator[PurePath]:
+    with os.scandir(current.listed) as entries:
+        kinds = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries
+                 if not entry.name.startswith(".") and not entry.is_symlink()}  # fmt: skip
+    for name in sorted(kinds):
+        if not kinds[name]:
+            with suppress(FileNotFoundError):
+                if stat.S_ISREG(current.stat(name).st_mode):
+                    yield inside / name
+        elif len(inside.parts) < DEEPEST:
+            with suppress(FileNotFoundError, NotOrdinaryError):
+                below = _enter(name, current)
+                try:
+                    yield from _files_below(below, inside / name)
+                finally:
+                    below.close()
 
 
 def remove_folder(name: str, files: Iterable[str], parent: Folder) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import stat
 import time
 import traceback
@@ -50,15 +49,19 @@ class RunFolder:
         resume: the folder must hold a run; else it must hold none.
         report: write fatal signals to stderr too, see `LastWords`.
 
+    Attributes:
+        path: absolute, since an environment may change the working folder.
+        named: as the user named it, for messages.
+
     Raises:
         FlatoutError: it is a file, not writable, in use, already holds a run, or holds links,
             pipes or devices in the place of a run's files.
     """
 
     def __init__(self, path: Path, resume: bool = False, report: bool = False) -> None:
-        self.path = path
-        self.checkpoints = path / "checkpoints"
         with writing(f"the run folder {path}"), ExitStack() as undo:
+            self.named, self.path = path, path.absolute()
+            self.checkpoints = self.path / "checkpoints"
             if path.exists() and not path.is_dir():
                 raise UsageError(f"the run folder {path} is a file; choose another --run-dir.")
             if resume and not (path / "config.json").is_file():
@@ -69,7 +72,8 @@ class RunFolder:
                     "--run-dir."
                 )
             refuse_links(path)
-            path.mkdir(parents=True, exist_ok=True)
+            with nofollow.folder(path, 0, make=True):
+                pass
             lock = nofollow.open_stream(path / ".lock", nofollow.CHANGE)
             self._lock = undo.enter_context(lock)
             try:
@@ -78,8 +82,8 @@ class RunFolder:
                 raise FlatoutError(f"the run folder {path} is in use by another process.") from None
             recover(self.checkpoints)
             for name in FILES:  # left by a run that was killed while writing
-                (path / nofollow.TEMPORARY.format(name)).unlink(missing_ok=True)
-            self._words = LastWords(path, report)
+                nofollow.remove_file(path / nofollow.TEMPORARY.format(name))
+            self._words = LastWords(self.path, report)
             undo.pop_all()
         self.died_of = self._words.before  # a sentence, or empty
 
@@ -92,7 +96,7 @@ class RunFolder:
                 return
         what = "the run folder" if not self.path.exists() or not gone else f"{gone[0]} in"
         raise FlatoutError(
-            f"{what} {self.path} was deleted or moved while the run went on, which ends here: "
+            f"{what} {self.named} was deleted or moved while the run went on, which ends here: "
             "nothing more can be saved in it."
         )
 
@@ -114,10 +118,9 @@ class RunFolder:
         """
         with writing(self.path):
             for name in FOLDERS:
-                if (self.path / name).exists():
-                    shutil.rmtree(self.path / name)
+                nofollow.remove_tree(self.path / name)
             for name in AGENT_FILES:
-                (self.path / name).unlink(missing_ok=True)
+                nofollow.remove_file(self.path / name)
 
     def keep_traceback(self, error: FlatoutError) -> None:
         """Keep the traceback of what a user's code raised, where its author can read it."""
@@ -126,7 +129,7 @@ class RunFolder:
         text = "".join(traceback.format_exception(error.__cause__))
         with suppress(OSError):
             nofollow.replace(self.path / "error.log", text.encode(errors="replace"))
-            error.args = (f"{error} The traceback is in {self.path / 'error.log'}.",)
+            error.args = (f"{error} The traceback is in {self.named / 'error.log'}.",)
 
     @property
     def parent(self) -> str | None:
@@ -160,7 +163,7 @@ class RunFolder:
         self._words.close()
         if not (self.path / "config.json").exists():
             with suppress(OSError):  # it is not empty; Windows removes no open file
-                (self.path / ".lock").unlink(missing_ok=True)
+                nofollow.remove_file(self.path / ".lock")
                 self.path.rmdir()
         self._lock.close()
 

@@ -14,6 +14,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from flatout.config.modules import look_here
 from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError, EnvironmentFailure, one_line
 
@@ -90,17 +91,18 @@ def keep_out(folder: Path) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(kept)
 
 
-def add_here(folder: Path) -> None:
-    """Import from the working folder, too, unless it is or lies in the run folder."""
-    cwd = os.getcwd()
-    if cwd not in sys.path and not _lies_in(cwd, os.path.realpath(folder)):
-        sys.path.insert(0, cwd)
+def import_here(*names: str, folder: Path | None = None) -> None:
+    """Import from the working folder too, if a name of an environment or algorithm is of a module.
 
+    Child processes import what this process imports.
 
-def child_variables() -> dict[str, str]:
-    """Environment variables for a child process (``python -P``) with this process's `sys.path`."""
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    return {**os.environ, "PYTHONPATH": path}
+    Args:
+        names: to whose code the user has consented.
+        folder: a run's; not if the working folder is this one or lies in it.
+    """
+    inside = folder is not None and _lies_in(os.getcwd(), os.path.realpath(folder))
+    if any(map(names_code, names)) and not inside:
+        look_here()
 
 
 def reaching(config: TrainConfig) -> Iterator[tuple[str, str, Any]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -23,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from flatout import __version__
-from flatout.errors import FlatoutError, UsageError, one_line
+from flatout.errors import FlatoutError, UsageError, one_line, writing
 from flatout.fleet.sweep.engine import Job
 from flatout.fleet.sweep.gathered import pieces, put, settle
 from flatout.fleet.sweep.place import Place
 from flatout.installing import install
+from flatout.storage import nofollow
 
 ANSWER_S = 3.0
 """A cluster answers within this time, or there is none."""
@@ -156,7 +156,8 @@ class Cluster:
         self._ray, self._arriving, self._per = ray, folder / ARRIVING, per
         self._seats, self._events = list[Seat](), list[Mapping[str, Any]]()
         self._address, self._gone = ray.get_runtime_context().gcs_address, False
-        shutil.rmtree(self._arriving, ignore_errors=True)  # of a fleet that was killed
+        with writing(self._arriving):
+            nofollow.remove_tree(self._arriving)  # of a fleet that was killed
         part = {"num_gpus": 1.0 / per} if per else {"num_gpus": 0}
         self._place = ray.remote(num_cpus=1, max_restarts=0, **part)(Place)
 
@@ -198,7 +199,8 @@ class Cluster:
             text, some = self._ray.get(seat.ref)
             events, lines, first, whole = json.loads(text)
             if first:
-                shutil.rmtree(arriving, ignore_errors=True)
+                with writing(arriving):
+                    nofollow.remove_tree(arriving, 2)
             for piece in some:
                 put(arriving, piece)
             for name, (offset, rows) in lines.items():
@@ -228,7 +230,8 @@ class Cluster:
                 f"flatout fleet --resume {self._arriving.parent}"
             ) from None
         self._remove(seat)
-        shutil.rmtree(self._arriving / job.name, ignore_errors=True)
+        with suppress(OSError):
+            nofollow.remove_tree(self._arriving / job.name, 2)
         why, kind = self._why(error)
         for trial in job.trials:
             yield {"trial": trial.name, "error": why, "kind": kind}
@@ -264,7 +267,8 @@ class Cluster:
             self._events.append({"done": job})
 
     def close(self) -> None:
-        shutil.rmtree(self._arriving, ignore_errors=True)
+        with suppress(OSError):
+            nofollow.remove_tree(self._arriving)
         if self._gone:
             return
         ended = [seat.actor.close.remote() for seat in self._seats]

@@ -8,16 +8,16 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from flatout import child
 from flatout.fleet.sweep.plan import Trial
+from flatout.storage.kernel import close_in_children
 from flatout.storage.last_words import out_of_memory_kills
-from flatout.storage.trust import child_variables
 
 SHARE = 0.9
 """Of a card's free memory that trials may take."""
@@ -76,14 +76,15 @@ class Worker:
     """A child process (`flatout.fleet.sweep.worker`) and its job."""
 
     def __init__(self, variables: Mapping[str, str], keeps: int) -> None:
-        given = child_variables()
+        given = dict(os.environ)
         if "XLA_CLIENT_MEM_FRACTION" in variables:  # the older name beside it is an error
             given.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "flatout.fleet.sweep.worker"], stdin=subprocess.PIPE,
+            child.command("flatout.fleet.sweep.worker:main", str(keeps)), stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=[keeps],
             env=given | dict(variables), start_new_session=True,
         )  # fmt: skip
+        close_in_children(self.process.stdin, self.process.stdout)
         self.job: Job | None = None
         self.left = set[str]()
         self.devices: tuple[Any, ...] | None = None

@@ -6,12 +6,13 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError, FlatoutError, UsageError, writing
-from flatout.fleet.sweep.plan import Group, refuse_many, trials
+from flatout.fleet.sweep.plan import SHARED, Group, refuse_many, trials
 from flatout.fleet.sweep.search import examples, settings_of
 from flatout.storage import nofollow, signing
 from flatout.storage.checkpoint import FORMAT
@@ -28,6 +29,8 @@ WAIT_S = 5.0
 
 class Folder:
     """A fleet's folder: its plan, and a lock that its processes hold, too.
+
+    No link in it is followed until it is closed.
 
     Raises:
         UsageError, FlatoutError: it holds a fleet or a run, holds none to resume, or is in use.
@@ -64,6 +67,8 @@ class Folder:
             self._lock.truncate()
             self._lock.write(str(os.getpid()).encode())
             self._lock.flush()
+        self._open = ExitStack()
+        self._open.enter_context(nofollow.confined(path))
 
     def _refuse_taken(self, resume: bool) -> None:
         path, there = self.path, (self.path / PLAN).exists()
@@ -73,7 +78,7 @@ class Folder:
             what = f"a fleet; go on with: flatout fleet --resume {path}" if there else "a run"
             raise UsageError(f"{path} already holds {what}; or choose another --run-dir.")
         if not resume:  # which would count as this fleet's, whatever its settings
-            left = [*path.glob("*seed=*/config.json"), *path.glob(f"population-*/{POPULATION}")]
+            left = [*path.glob("*seed=*/config.json"), *path.glob(f"{SHARED}*/{POPULATION}")]
             if left:
                 raise UsageError(
                     f"{left[0].parent} already holds a run, of another fleet; choose another "
@@ -97,6 +102,7 @@ class Folder:
 
     def close(self) -> None:
         self._lock.close()
+        self._open.close()
 
     def save(
         self, base: TrainConfig, seeds: Sequence[int], groups: Sequence[Group], strategy: str,
@@ -138,9 +144,11 @@ class Folder:
             names = {trial.name for some in known for trial in some}
             if not {name for some in shared.values() for name in some} <= names:
                 raise ValueError("a population of unknown trials")
-            for name in names | shared.keys():
-                if "/" in name or name.startswith("."):
-                    raise ValueError(f"{name[:100]!r} is no folder's name")
+            for name in shared:
+                if not nofollow.is_plain_name(name) or not name.startswith(SHARED):
+                    raise ValueError(
+                        f"{name[:100]!r} is no folder's name of a population, such as population-1"
+                    )
             own = signing.is_own(signing.RUN, values)
             for some in known:  # a configuration may name another environment
                 refuse_foreign(some[0].config(), path, own, consent)

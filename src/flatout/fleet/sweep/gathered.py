@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -27,7 +24,8 @@ PIECE = 16 << 20
 
 METRICS = "metrics.jsonl"
 
-_NAME = re.compile(r"[\w.=+,@-]{1,255}")
+BEFORE = ".old"
+"""In the folder of what arrives: the version of a job's folder that is about to be replaced."""
 
 Piece = tuple[str, int, bytes]
 """A file's name within its folder, where in it these bytes begin, and the bytes."""
@@ -67,21 +65,24 @@ class Leaving:
 
 def newest(folder: Path) -> frozenset[Path]:
     """The newest checkpoint of a run, or of each program of a population."""
-    found = [checkpoints(path) for path in folder.rglob("checkpoints")]
+    inside = {path.parent.parent for path in nofollow.walk(folder)}
+    found = [checkpoints(folder / path) for path in inside if path.name == "checkpoints"]
     return frozenset(steps[-1] for steps in found if steps)
 
 
 def pieces(folder: Path, saved: frozenset[Path] | None = None) -> Iterator[Piece]:
-    """A folder's files: none that is half written, and of checkpoints only `saved`."""
-    for path in sorted(folder.rglob("*")):
-        inside = path.relative_to(folder)
-        old = saved is not None and path.parent.name.startswith("step_") and (
-            path.parent not in saved
-        )  # fmt: skip
-        hidden = any(part.startswith(".") for part in inside.parts)
-        if old or hidden or path.is_symlink() or not path.is_file():
+    """A folder's files: none that is half written, and of checkpoints only `saved`.
+
+    Files that the run removes meanwhile, as it does older checkpoints, are left out.
+    """
+    for inside in nofollow.walk(folder):
+        path, depth = folder / inside, len(inside.parts)
+        if saved is not None and path.parent.name.startswith("step_") and path.parent not in saved:
             continue
-        with suppress(FileNotFoundError), open(path, "rb") as file:
+        with (
+            suppress(FileNotFoundError, nofollow.NotOrdinaryError),
+            nofollow.open_stream(path, depth=depth) as file,
+        ):
             offset = 0
             while (data := file.read(PIECE)) or not offset:
                 yield str(inside), offset, data
@@ -96,7 +97,7 @@ def put(folder: Path, piece: Piece) -> None:
     """
     name, offset, data = piece
     parts = PurePosixPath(name).parts
-    if not parts or any(part in (".", "..") or not _NAME.fullmatch(part) for part in parts):
+    if not parts or not all(map(nofollow.is_plain_name, parts)):
         raise FlatoutError(f"a worker sent a file of an impossible name: {name[:100]!r}.")
     path = folder.joinpath(*parts)
     with writing(path):
@@ -122,13 +123,13 @@ def settle(arrived: Path, job: Job) -> None:
     for trial in job.trials if job.population else ():
         _sign(arrived / FOLDER / trial.name, folder / FOLDER / trial.name, trial)
     with writing(folder):
-        before = arrived.with_name(f"{arrived.name}.old")
-        shutil.rmtree(before, ignore_errors=True)
-        if folder.exists():
-            os.replace(folder, before)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(arrived, folder)
-        shutil.rmtree(before, ignore_errors=True)
+        before = arrived.with_name(BEFORE)
+        nofollow.remove_tree(before)
+        with suppress(FileNotFoundError):
+            nofollow.move(folder, before)
+        nofollow.move(arrived, folder)
+        with suppress(OSError):
+            nofollow.remove_tree(before)
 
 
 def _sign(arrived: Path, folder: Path, trial: Trial) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import sys
 import tempfile
@@ -69,7 +68,8 @@ class Place:
         self._next = 0.0  # when the next ones may leave
 
     def put(self, job: str, piece: Piece) -> None:
-        put(self._root / job, piece)
+        name, offset, data = piece
+        put(self._root, (f"{job}/{name}", offset, data))
 
     def start(self, text: str, *arrived: None) -> Told:
         """Begin a job, once what it goes on with has arrived."""
@@ -106,7 +106,8 @@ class Place:
             self._sent, self._read = leaving.saved, leaving.metrics
         if last and self._over:
             events += self._held
-            shutil.rmtree(self._folder, ignore_errors=True)
+            with suppress(OSError):
+                nofollow.remove_tree(self._folder)
         return self._tell(events, some, first, whole)
 
     def _tell(
@@ -114,9 +115,12 @@ class Place:
         whole: bool = False,
     ) -> Told:  # fmt: skip
         lines = dict[str, tuple[int, str]]()
-        for path in self._folder.rglob(METRICS) if events and not some else ():
-            with suppress(OSError), open(path, "rb") as file:
-                name, size = str(path.relative_to(self._folder)), os.fstat(file.fileno()).st_size
+        for inside in nofollow.walk(self._folder) if events and not some else ():
+            if inside.name != METRICS:
+                continue
+            path, depth = self._folder / inside, len(inside.parts)
+            with suppress(OSError), nofollow.open_stream(path, depth=depth) as file:
+                name, size = str(inside), os.fstat(file.fileno()).st_size
                 offset = self._read.get(name, 0)
                 offset = 0 if size < offset else offset  # a resumed run has cut it
                 file.seek(offset)
@@ -131,7 +135,9 @@ class Place:
 
     def close(self) -> None:
         self._local.close()
-        shutil.rmtree(self._root, ignore_errors=True)
+        with suppress(OSError):
+            nofollow.remove_tree(self._root)
+        self._lock.close()
 
 
 def _card(per: int) -> list[dict[str, str]]:
@@ -152,6 +158,6 @@ def _sweep_up() -> None:
         with suppress(OSError):
             if time.time() - root.stat().st_mtime < NEW_S:  # another, which is just beginning
                 continue
-            with nofollow.open_stream(root / LOCK, nofollow.CHANGE) as lock:
+            with nofollow.open_stream(root / LOCK, nofollow.CHANGE, 2) as lock:
                 nofollow.lock(lock)
-                shutil.rmtree(root, ignore_errors=True)
+                nofollow.remove_tree(root)

@@ -11,7 +11,6 @@ import json
 import math
 import random
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +19,15 @@ from typing import Any, Protocol
 from flatout.config.hyper import OwnConfig
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import changeable, parse_kwargs, resolve
+from flatout.documents import read_toml
 from flatout.errors import UsageError
+from flatout.storage.nofollow import is_plain_name
 
 MOST = 100_000
 """Trials of one sweep."""
+
+SHARED = "population-"
+"""How the names of folders of trials that one process trains begin."""
 
 SECTIONS = ("seeds", "grid", "list", "random", "optuna")
 """What a sweep's file has beside settings."""
@@ -116,10 +120,10 @@ def read(file: Path) -> dict[str, Any]:
         UsageError: it cannot be read or is no TOML.
     """
     try:
-        return tomllib.loads(file.read_text())
+        return read_toml(file)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{file} is no TOML: {error}.") from None
 
 
@@ -284,14 +288,22 @@ def _draw(dice: random.Random, values: Any, where: str) -> Any:
 
 
 def trials(base: TrainConfig, group: Group, seeds: Sequence[int]) -> list[Trial]:
-    """The runs of a group."""
+    """The runs of a group.
+
+    Raises:
+        UsageError: its settings are impossible, or its name, which may be a file's, is no folder's.
+    """
     common = resolve(base.algorithm, base.flat(), group.row).flat()
     common = {k: list(v) if isinstance(v, tuple) else v for k, v in common.items()}
-    return [
+    found = [
         Trial("_".join(filter(None, (group.name, f"seed={seed}"))), group.name, base.algorithm,
               common | {"seed": seed})
         for seed in seeds
     ]  # fmt: skip
+    for trial in found:
+        if not is_plain_name(trial.name):
+            raise UsageError(f"{trial.name[:100]!r} is no folder's name, as a trial's has to be.")
+    return found
 
 
 def populations(found: Sequence[Trial], parts: int) -> dict[str, list[str]]:
@@ -313,7 +325,7 @@ def populations(found: Sequence[Trial], parts: int) -> dict[str, list[str]]:
     for same in shapes.values():
         count = max(min(parts, len(same) // 2), 1)
         names += [same[number::count] for number in range(count) if len(same) > 1]
-    return {f"population-{number}": some for number, some in enumerate(names, 1)}
+    return {f"{SHARED}{number}": some for number, some in enumerate(names, 1)}
 
 
 def _compiled(config: TrainConfig) -> bool:

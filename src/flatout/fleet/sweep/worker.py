@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +23,8 @@ from flatout.fleet.sweep.plan import Trial
 from flatout.run.interrupts import Interrupts
 from flatout.run.progress import Display, Progress
 from flatout.run.summary import peak_rss_mb
+from flatout.storage import nofollow
+from flatout.storage.kernel import close_in_children
 
 RESERVED_MB, PER_CORE_MB = 1024, 32
 """Memory that libraries and threads ask for and do not use: it counts against no cap."""
@@ -60,8 +63,9 @@ class Telling(Display):
 
 
 def main() -> None:
-    """The process's entry."""
+    """The process's entry; its argument is the descriptor of the fleet's lock."""
     lines, told = os.dup(0), os.dup(1)
+    close_in_children(lines, told, int(sys.argv[1]))
     with open(os.devnull, "r+") as nothing:  # what environments print goes nowhere
         os.dup2(nothing.fileno(), 0)
         os.dup2(nothing.fileno(), 1)
@@ -79,13 +83,14 @@ def main() -> None:
         os._exit(1)
 
     threading.Thread(target=listen, daemon=True).start()
-    programs = dict[str, Any]()
+    programs, home = dict[str, Any](), os.open(".", os.O_RDONLY)  # it may be deleted
     with Interrupts() as interrupts:
         tell(ready=os.getpid())
         while interrupts.signum is None:
             try:
                 with interrupts.discardable():
                     job = jobs.get()
+                os.chdir(home)  # an environment of the job before may have left it
                 _do(job, tell, interrupts, programs)
             except Interrupt:
                 break
@@ -99,11 +104,13 @@ def _do(
     """Train a job's trials."""
     found = [Trial(**values) for values in job["trials"]]
     _limit(job["cap_mb"])
+    folder = Path(job["folder"]).absolute()
     try:
-        if job["population"]:
-            _population(found, Path(job["folder"]), job["strategy"], tell, interrupts)
-        else:
-            _lone(found[0], Path(job["folder"]), tell, interrupts, programs)
+        with nofollow.confined(folder.parent):  # the fleet's folder
+            if job["population"]:
+                _population(found, folder, job["strategy"], tell, interrupts)
+            else:
+                _lone(found[0], folder, tell, interrupts, programs)
     except FlatoutError as error:
         _failed(found, str(error), kind_of(error), tell)
     except Exception as error:  # a full memory, or a defect, which is the trial's end alone
@@ -227,7 +234,3 @@ def _population(
 
     population.run(show)
     show(final=True)
-
-
-if __name__ == "__main__":
-    main()
