@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     from flatout.output import guarded, trouble
 
     arguments = sys.argv[1:] if argv is None else argv
-    with guarded() as stdout:
+    with guarded(ends=argv is None) as stdout:
         code = _run(arguments)
         if stdout is not None and code == 0:
             stdout.flush()

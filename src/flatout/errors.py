@@ -35,6 +35,10 @@ class EnvironmentFailure(FlatoutError):  # noqa: N818 - the run's failure, not a
     """A user's environment raised, or returned an invalid observation or reward."""
 
 
+class InvalidReturn(EnvironmentFailure):
+    """A user's environment returned what none may return: making it again would not help."""
+
+
 class CallbackFailure(FlatoutError):  # noqa: N818 - as `EnvironmentFailure`
     """A user's callback raised, or did what none may do."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import errno
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -76,6 +77,7 @@ class Output:
         self.called = called
         self.lost = ""
         self.unread = self.told = False
+        self._diverted: Output | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -101,6 +103,26 @@ class Output:
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
             self._stream.flush()
+
+    def divert(self) -> TextIO:
+        """Write to a duplicate of descriptor 1, which itself leads to stderr from now on.
+
+        Returns:
+            A stream for those who print to `sys.stdout`.
+        """
+        diverted = Output(self._stream, "standard error")
+        self._stream = os.fdopen(os.dup(1), "w", encoding=self._stream.encoding or "utf-8")
+        os.dup2(2, 1)
+        self._diverted = diverted
+        return cast(TextIO, diverted)
+
+    def restore(self) -> None:
+        """Undo `divert`."""
+        if self._diverted is not None:
+            self._diverted.flush()
+            with self._stream as duplicate:
+                os.dup2(duplicate.fileno(), 1)
+            self._stream, self._diverted = self._diverted._stream, None
 
     def _attempt(self, action: Callable[[], object]) -> None:
         if not self.lost:
@@ -128,9 +150,45 @@ def tolerant(stream: TextIO | None) -> TextIO | None:
     return None if stream is None else cast(TextIO, Output(stream, STDOUT))
 
 
+_reserved: Output | None = None
+"""The stdout that `reserve_stdout` keeps for `print_json`."""
+
+
+def reserve_stdout() -> None:
+    """Keep stdout for `print_json`; from now on everything else that is printed goes to stderr.
+
+    That includes what environments, libraries in C and child processes write to descriptor 1. It
+    lasts until the end of `guarded`, in which it must be called.
+    """
+    global _reserved
+    output = sys.stdout
+    if _reserved is not None or not isinstance(output, Output):
+        return
+    _reserved, sys.stdout = output, sys.stderr
+    with suppress(OSError, ValueError):  # a stream without a descriptor: nothing else writes there
+        if output.fileno() == 1:
+            output.flush()
+            sys.stdout = output.divert()
+
+
+def stdout() -> TextIO | None:
+    """The command's stdout, also where it is reserved."""
+    return sys.stdout if _reserved is None else cast(TextIO, _reserved)
+
+
+def print_json(value: object) -> None:
+    """Print a value as one line of JSON on the command's stdout."""
+    print(json.dumps(value), file=stdout(), flush=True)
+
+
 @contextmanager
-def guarded() -> Iterator[Output | None]:
-    """A context in which printing never fails; gives stdout, or None if there is none."""
+def guarded(ends: bool = False) -> Iterator[Output | None]:
+    """A context in which printing never fails; gives stdout, or None if there is none.
+
+    Args:
+        ends: the process ends after it: a reserved stdout stays so, for what exit handlers print.
+    """
+    global _reserved
     _fill_gaps()
     before = sys.stdout, sys.stderr
     made = [
@@ -144,6 +202,9 @@ def guarded() -> Iterator[Output | None]:
         for output in made:
             if output is not None:
                 output.settle()
+        if _reserved is not None and not ends:
+            _reserved.restore()
+        _reserved = None
         sys.stdout, sys.stderr = before
 
 

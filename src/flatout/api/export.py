@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import pprint
 from importlib import resources
+from inspect import getsource
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from flatout.algorithms.common.continuous import Bounds, Trunk
 from flatout.algorithms.common.distributions import inwards
 from flatout.algorithms.dqn import QNetwork
 from flatout.config.schema import TrainConfig
+from flatout.envs.stored import stored
 from flatout.envs.task import Task
 from flatout.errors import UsageError, writing
 from flatout.networks.boards import Centred, Compass, Grid, OneHot, WideGrid
@@ -129,9 +131,10 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
         "algorithm": config.algorithm,
         "environment": printable(config.env.env),
         "observation": list(obs.shape),
+        "dtype": obs.dtype,
         "start": action.start if isinstance(action, DiscreteSpec) else None,
         "action": [] if discrete else list(action.shape),
-        "dtype": None if discrete else action.dtype,
+        "action_dtype": None if discrete else action.dtype,
         "layers": layers.steps,
         "shapes": [list(array.shape) for array in layers.arrays],
     }
@@ -142,6 +145,7 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
     # Literals of plain values: nothing that a stranger's run holds becomes code.
     literal = pprint.pformat(spec, width=LINE, sort_dicts=False)
     text = text.replace("SPEC: dict = {}", f"SPEC = {literal}")
+    text = text.replace("from flatout.envs.stored import stored\n", f"\n{getsource(stored)}\n")
     return text.replace('DATA = ""', f'DATA = """\n{lines}\n"""')
 
 

@@ -11,6 +11,8 @@ import base64
 
 import numpy as np
 
+from flatout.envs.stored import stored
+
 SPEC: dict = {}
 
 
@@ -25,13 +27,13 @@ def predict(observation):
     if SPEC["start"] is not None:
         actions = found.argmax(-1) + SPEC["start"]
     else:
-        actions = found.astype(SPEC["dtype"]).reshape(len(found), *SPEC["action"])
+        actions = found.astype(SPEC["action_dtype"]).reshape(len(found), *SPEC["action"])
     return actions[0] if single else actions
 
 
 def outputs(obs):
     """What the network gives for raw observations ``[B, ...]``: float32 ``[B, outputs]``."""
-    x = np.asarray(obs).astype(np.float32)
+    x = stored(obs, SPEC["dtype"]).astype(np.float32)
     for name, arrays, settings in SPEC["layers"]:
         x = LAYERS[name](x, *(ARRAYS[i] for i in arrays), *settings)
     return x

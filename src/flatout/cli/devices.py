@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 
 from rich.console import Console
@@ -11,7 +10,7 @@ from rich.text import Text
 
 from flatout.cli.arguments import parse
 from flatout.hardware.inventory import Hardware, inventory, resolve_placement
-from flatout.output import printable
+from flatout.output import print_json, printable, reserve_stdout
 
 
 @dataclass(frozen=True)
@@ -25,13 +24,15 @@ class DevicesArguments:
 def devices(argv: list[str]) -> int:
     """Run the command; returns the exit code."""
     asked = parse(DevicesArguments(), "flatout devices", argv)
+    if asked.json:
+        reserve_stdout()
     hardware = inventory()
     would = {
         kind: str(resolve_placement("auto", hardware, images=kind == "images")[0])
         for kind in ("vectors", "images")
     }
     if asked.json:
-        print(json.dumps(asdict(hardware) | {"auto": would}))
+        print_json(asdict(hardware) | {"auto": would})
     else:
         show(hardware, would, Console())
     return 0

@@ -37,6 +37,8 @@ def export(argv: list[str]) -> int:
     keep_out(Path(asked.path))
     from flatout.api.load import load_any
 
+    file = Path(asked.numpy).absolute()  # the environment may change the working folder
     agent, _ = load_any(Path(asked.path), asked.checkpoint, asked.env, asked.trust)
-    print(agent.export(asked.numpy))
+    agent.export(file)
+    print(asked.numpy)
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,7 +11,7 @@ from tyro.conf import Positional, arg
 from flatout.cli.arguments import parse
 from flatout.config.values import need
 from flatout.errors import UsageError
-from flatout.output import printable
+from flatout.output import print_json, printable, reserve_stdout
 from flatout.run.video import MOST, writer
 from flatout.storage.trust import keep_out
 
@@ -81,14 +80,18 @@ def _folder(command: str, path: str | None, gif: str | None) -> Path:
 def evaluate(argv: list[str]) -> int:
     """Run ``flatout eval``; returns the exit code."""
     asked = parse(EvalArguments(), "flatout eval", argv)
+    if asked.json:
+        reserve_stdout()
     path = _folder("eval", asked.path, asked.video)
     need(1 <= asked.video_episodes <= MOST, "video_episodes", asked.video_episodes, f"1 to {MOST}")
     from flatout.api.load import load_any
 
+    # An environment may change the working folder.
+    video = None if asked.video is None else Path(asked.video).absolute()
     agent, file = load_any(path, asked.checkpoint, asked.env, asked.trust, asked.algorithm)
     result = agent.evaluate(asked.episodes, seed=asked.seed)
-    if asked.video is not None:
-        agent.record(asked.video, episodes=asked.video_episodes, seed=asked.seed)
+    if video is not None:
+        agent.record(video, episodes=asked.video_episodes, seed=asked.seed)
     low, high = min(result.returns), max(result.returns)
     if asked.json:
         shown = {
@@ -97,7 +100,7 @@ def evaluate(argv: list[str]) -> int:
             "return_max": high, "length_mean": result.length_mean,
             "returns": list(result.returns), "video": asked.video,
         }  # fmt: skip
-        print(json.dumps(shown))
+        print_json(shown)
         return 0
     print(
         f"{printable(agent.config.env.env)}: return {result.return_mean:.2f} ± "
@@ -114,7 +117,7 @@ def show(argv: list[str]) -> int:
     asked = parse(WatchArguments(), "flatout watch", argv)
     if asked.gif is not None and not asked.gif.lower().endswith(".gif"):
         raise UsageError(f"--gif {asked.gif}: name a .gif file; eval --video writes .mp4, too.")
-    path = _folder("watch", asked.path, asked.gif)
+    path = _folder("watch", asked.path, asked.gif).absolute()
     if asked.episodes < 1:
         raise UsageError(f"--episodes {asked.episodes} is impossible: at least 1.")
     if asked.fps is not None and not 0 < asked.fps <= 1000:
@@ -128,7 +131,8 @@ def show(argv: list[str]) -> int:
         return load_any(path, asked.checkpoint, asked.env, asked.trust, asked.algorithm)
 
     if asked.gif is not None:
-        total = newest()[0].record(asked.gif, seed=asked.seed)
+        gif = Path(asked.gif).absolute()
+        total = newest()[0].record(gif, seed=asked.seed)
         print(f"{asked.gif}: one episode, return {total:g}")
         return 0
     returns = watch(newest, asked.episodes, asked.fps, asked.seed, Console())

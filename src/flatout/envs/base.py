@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from flatout.errors import EnvironmentFailure
+from flatout.errors import InvalidReturn
 from flatout.types import Episode
 
 Ended = Callable[[int, bool, bool, np.ndarray], None]
@@ -120,9 +120,9 @@ class Envs(ABC):
         """Close every environment."""
 
 
-def blamed(name: str, step: int, env: int, what: str) -> EnvironmentFailure:
+def blamed(name: str, step: int, env: int, what: str) -> InvalidReturn:
     """The sentence for a value that no environment may return; step -1 is before the first."""
     where = f"at step {step} of the trajectory" if step >= 0 else "from reset"
-    return EnvironmentFailure(
+    return InvalidReturn(
         f"environment {env} ({name}) returned {what} {where}; look at what it computes there."
     )

@@ -19,7 +19,16 @@ import numpy as np
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
 from flatout.envs.masks import MASKS, masks_refused
-from flatout.errors import EnvironmentFailure, FlatoutError, Interrupt, one_line, raised_at, short
+from flatout.envs.stored import stored
+from flatout.errors import (
+    EnvironmentFailure,
+    FlatoutError,
+    Interrupt,
+    InvalidReturn,
+    one_line,
+    raised_at,
+    short,
+)
 from flatout.output import say
 from flatout.types import ActionSpec, DiscreteSpec, Episode, ObservationSpec
 
@@ -50,6 +59,7 @@ class HostEnvs(Envs):
         self._envs = list(envs)
         self._steps = [env.step for env in self._envs]
         self._spec = obs_spec
+        self._dtype = np.dtype(obs_spec.dtype)
         self._action_spec = action_spec
         self._ignore_masks = ignore_masks
         self._info: Mapping[str, Any] = {}  # of the last step that ended an episode
@@ -65,10 +75,9 @@ class HostEnvs(Envs):
             obs, info = self._envs[env].reset(seed=self._seed_of(env, number))
         except (Exception, SystemExit) as error:  # a user's environment may raise anything
             raise self.failure(env, error, "reset") from error
-        self._check(env, obs, "reset")
         self._check_info(env, info, "reset")
-        out[env] = obs
         self.episode[env] = number
+        out[env] = self._observed(env, obs, "reset")
         self.returns[env] = 0.0
         self.lengths[env] = 0
 
@@ -87,13 +96,13 @@ class HostEnvs(Envs):
             UsageError: it masks its actions.
         """
         choices = to_environment(self._action_spec, actions)
-        shape, returns, lengths = self._spec.shape, self.returns, self.lengths
+        shape, dtype, returns, lengths = self._spec.shape, self._dtype, self.returns, self.lengths
         env = -1
         try:
             for env in self._all if active is None else active:
                 obs, reward, terminated, truncated, info = self._steps[env](choices[env])
-                if getattr(obs, "shape", None) != shape or obs.dtype.kind not in "fiub":
-                    self._check(env, obs, "step")
+                if getattr(obs, "dtype", None) is not dtype or obs.shape != shape:
+                    obs = self._observed(env, obs, "step")
                 if not (type(reward) is float and type(terminated) is type(truncated) is bool):
                     reward = self._reward(env, reward)
                     terminated = self._flag(env, "terminated", terminated)
@@ -160,7 +169,7 @@ class HostEnvs(Envs):
             what = "5 values (observation, reward, terminated, truncated, info)"
             if call == "reset":
                 what = "2 values (observation, info)"
-            return EnvironmentFailure(
+            return InvalidReturn(
                 f"{self._which(env)} returned from {call} what is not {what}: {one_line(error)}."
             )
         return EnvironmentFailure(
@@ -168,14 +177,23 @@ class HostEnvs(Envs):
             f"{one_line(error)} ({raised_at(error)})."
         )
 
-    def _check(self, env: int, obs: Any, call: str) -> None:
+    def _observed(self, env: int, obs: Any, call: str) -> np.ndarray:
+        """An observation with the type that it is stored as."""
         array = np.asarray(obs)
         if array.shape != self._spec.shape or array.dtype.kind not in "fiub":
-            raise EnvironmentFailure(
+            raise InvalidReturn(
                 f"{self._which(env)} returned an observation of shape "
                 f"{array.shape} and type {array.dtype} from {call}; its observation_space says "
                 f"{self._spec.shape} {self._spec.dtype}."
             )
+        try:
+            return stored(array, self._dtype)
+        except ValueError as error:
+            when = f" {self.lengths[env] + 1}" if call == "step" else ""
+            raise InvalidReturn(
+                f"{self._which(env)} returned an observation from {call}{when} of episode "
+                f"{self.episode[env]} with {error}; correct the values, or its observation_space."
+            ) from None
 
     def _check_info(self, env: int, info: Any, call: str) -> None:
         if not isinstance(info, Mapping):
@@ -198,7 +216,7 @@ class HostEnvs(Envs):
         raise self._wrong(env, name, value, "step", "True or False")
 
     def _wrong(self, env: int, name: str, value: Any, call: str, right: str) -> EnvironmentFailure:
-        return EnvironmentFailure(
+        return InvalidReturn(
             f"{self._which(env)} returned {name} {short(value)} from {call}, which has to be "
             f"{right}."
         )

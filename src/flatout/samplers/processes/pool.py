@@ -8,7 +8,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from flatout import child
 from flatout.envs.deadline import CLOSE_S
 from flatout.errors import EnvironmentFailure, UsageError, one_line
 from flatout.output import say
@@ -24,9 +24,8 @@ from flatout.samplers.processes import protocol
 from flatout.samplers.processes.protocol import Job
 from flatout.samplers.processes.shared_memory import Arena
 from flatout.spans import Work
+from flatout.storage.kernel import close_in_children
 from flatout.storage.last_words import out_of_memory_kills
-
-PROGRAM = "from flatout.samplers.processes.worker import main; main()"
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Variables that are 1 in workers unless the user sets them: each worker has one core."""
@@ -55,6 +54,10 @@ class WorkerLost(Exception):  # noqa: N818 - an event that the run may survive
         self.worker, self.reason, self.details = worker, reason, details
 
 
+class WorkerTraceback(Exception):  # noqa: N818 - the cause of a failure, not one
+    """The traceback of what a worker's user code raised, as text."""
+
+
 class Worker:
     """One actor process and the socket to it.
 
@@ -76,11 +79,12 @@ class Worker:
         self._end, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", PROGRAM, str(theirs.fileno())],
+                child.command("flatout.samplers.processes.worker:main", str(theirs.fileno())),
                 pass_fds=(theirs.fileno(), self.job.arena[0]),
                 stdin=subprocess.PIPE,  # when it closes, even a worker whose step hangs ends
                 env=_variables(),
             )
+        close_in_children(self._end, self._process.stdin)
         self._killed = out_of_memory_kills()
         self._send(protocol.long(as_bytes(self.job)))
 
@@ -119,7 +123,8 @@ class Worker:
 
         Raises:
             WorkerLost: it died, raised, or took too long.
-            UsageError: the request is invalid; a restart would not help.
+            UsageError: the request is invalid.
+            InvalidReturn: an environment returned what none may return.
         """
         try:
             reply = self._first_byte()
@@ -134,9 +139,9 @@ class Worker:
         if reply == protocol.RESULT:
             return more
         self.kill()
-        text, details = more
+        text, details, lasting = more
         if reply == protocol.REFUSED:
-            raise UsageError(text)
+            raise lasting(text)
         raise WorkerLost(self, f"failed: {text}", details)
 
     def settle(self) -> None:
@@ -234,11 +239,14 @@ def as_bytes(job: Any) -> bytes:
         ) from error
 
 
+def _cause(lost: WorkerLost) -> WorkerTraceback | None:
+    """For the file of the run folder where a user finds the traceback."""
+    return WorkerTraceback(f"\n{lost.details}") if lost.details else None
+
+
 def _variables() -> dict[str, str]:
     """The environment variables of a worker."""
-    # An empty entry is the working folder, which -P excludes.
-    variables = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-    variables |= {name: "1" for name in ONE_THREAD if name not in os.environ}
+    variables = {name: "1" for name in ONE_THREAD if name not in os.environ}
     variables["JAX_PLATFORMS"] = "cpu"  # no device is opened by an environment
     return os.environ | variables
 
@@ -300,7 +308,7 @@ class WorkerPool:
         worker = lost.worker
         while True:
             if self.restarts >= MAX_RESTARTS:
-                raise self.failure(lost) from None
+                raise self.failure(lost) from _cause(lost)
             self.restarts += 1
             self._report(
                 f"worker {self.workers.index(worker)} {lost.reason}; its "
@@ -320,14 +328,13 @@ class WorkerPool:
         try:
             yield
         except WorkerLost as lost:
-            raise self.failure(lost) from None
+            raise self.failure(lost) from _cause(lost)
 
     def failure(self, lost: WorkerLost) -> EnvironmentFailure:
-        """The run's error for a lost worker, with its traceback."""
+        """The run's error for a lost worker."""
         which = self._which(lost.worker)
         after = f", after {self.restarts} restarts" if self.restarts else ""
-        details = f"\n{lost.details.rstrip()}" if lost.details else ""
-        return EnvironmentFailure(f"{which} {lost.reason.rstrip('.')}{after}.{details}")
+        return EnvironmentFailure(f"{which} {lost.reason.rstrip('.')}{after}.")
 
     def _which(self, worker: Worker) -> str:
         number, first = self.workers.index(worker), worker.job.first

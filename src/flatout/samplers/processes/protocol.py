@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flatout.errors import Interrupt
+from flatout.errors import Interrupt, InvalidReturn, UsageError
 from flatout.samplers.processes.shared_memory import Fields
 from flatout.types import UserCode
 
@@ -26,8 +26,11 @@ COMMAND = struct.Struct("<QBiq")
 whether only some are active, the slot, and the step."""
 
 DONE, RESULT, FAILED, REFUSED = b"d", b"p", b"f", b"r"
-"""Replies. A pickled result follows RESULT; a pickled sentence and traceback follow FAILED and
-REFUSED, and the process ends; after REFUSED a restart would not help."""
+"""Replies. A pickled result follows RESULT; a pickled sentence, traceback and kind of `LASTING`
+follow FAILED and REFUSED, and the process ends."""
+
+LASTING = (UsageError, InvalidReturn)
+"""Errors that another process would meet again: they are REFUSED, and end the run at once."""
 
 LENGTH = struct.Struct("<Q")
 

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flatout.errors import FlatoutError, UsageError, one_line
+from flatout.errors import FlatoutError, one_line, raised_at
 from flatout.output import guarded
 from flatout.samplers.processes import protocol
 from flatout.samplers.processes.protocol import Job
 from flatout.samplers.processes.shared_memory import Arena
+from flatout.storage.kernel import close_in_children
 
 if TYPE_CHECKING:
     from flatout.envs.base import Envs
@@ -114,6 +115,7 @@ def serve(end: socket.socket) -> None:
     try:
         job: Job = protocol.receive_object(end)
         arena = Arena(job.arena[1], job.arena[0])
+        close_in_children(end, arena.descriptor)
         if job.registered is not None:
             import gymnasium
 
@@ -136,10 +138,12 @@ def serve(end: socket.socket) -> None:
         text = (
             str(error)
             if isinstance(error, FlatoutError)
-            else f"{type(error).__name__}: {one_line(error)}"
+            else f"{type(error).__name__}: {one_line(error)} ({raised_at(error)})"
         )
-        reply = protocol.REFUSED if isinstance(error, UsageError) else protocol.FAILED
-        report = pickle.dumps((text, "".join(traceback.format_exception(error))))
+        lasting = next((kind for kind in protocol.LASTING if isinstance(error, kind)), None)
+        reply = protocol.FAILED if lasting is None else protocol.REFUSED
+        cause = "".join(traceback.format_exception(error.__cause__ or error))
+        report = pickle.dumps((text, cause, lasting))
         with contextlib.suppress(OSError):  # the parent may be gone
             end.sendall(reply + protocol.long(report))
 
