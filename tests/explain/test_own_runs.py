@@ -157,7 +157,7 @@ def test_slow_environments_come_first_and_processes_are_the_remedy() -> None:
 def test_the_headline_says_how_idle_the_learner_is() -> None:
     given = told({"env": 6.4, "act": 0.7, "learn": 2.9})
     assert headline(findings(given), given) == (
-        "learner idle 71 % of the time, 64 points of it waiting for env.step"
+        "learner idle 71 % of the time, 64 % of the time waiting for env.step"
     )
 
 

@@ -11,9 +11,11 @@ from tests import tiny
 
 
 def folder(
-    path: Path, returns: Sequence[float], every: int = 100, ended: str = "steps", **settings: Any
-) -> Path:
-    """A finished run with these mean returns, one each `every` steps and half a second."""
+    path: Path, returns: Sequence[float], every: int = 100, ended: str = "steps",
+    evaluations: Sequence[float] = (), **settings: Any,
+) -> Path:  # fmt: skip
+    """A finished run with these mean returns, one each `every` steps and half a second, and with
+    evaluations at the last of these steps."""
     settings = {"algorithm": "ppo", "env": "CartPole-v1", "learning_rate": 3e-4} | settings
     path.mkdir(parents=True)
     config = {"format": 1, "algorithm": settings["algorithm"], "settings": settings, "parent": None}
@@ -22,10 +24,13 @@ def folder(
         {"step": every * number, "time/wall_s": number / 2, "rollout/return_mean_100": value}
         for number, value in enumerate(returns, 1)
     ]
+    for row, value in zip(reversed(rows), reversed(evaluations), strict=False):
+        row["eval/return_mean"] = value
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     summary = {
         "steps": every * len(returns), "return_mean_100": None, "return_mean_last": returns[-1],
-        "ended": ended, "steps_per_s": 1000.0 + len(returns), "verdict": "env-bound",
+        "last_eval_return": evaluations[-1] if evaluations else None, "ended": ended,
+        "steps_per_s": 1000.0 + len(returns), "verdict": "env-bound",
     }  # fmt: skip
     (path / "summary.json").write_text(json.dumps(summary))
     return path

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from flatout import child
 from flatout.config.settings import load_file, resolve
 from flatout.errors import FlatoutError, UsageError
 from flatout.explain.diagnosis import Diagnosis, Finding
 from flatout.explain.own.runs import diagnose_evidence, read_run
-from flatout.fleet import child, trial
+from flatout.fleet import trial
 from flatout.fleet.trial import Outcome, difference, effect, show, try_first
 from tests.conftest import TINY, Result
 

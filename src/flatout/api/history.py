@@ -25,11 +25,13 @@ class History:
     Attributes:
         learned: in how many it learned.
         points: the curve of what was learned here, with these settings; None before that.
+        loaded_steps: environment steps that a loaded agent learned from; None where unknown.
     """
 
     def __init__(self) -> None:
         self.learned = 0
         self.points: Points | None = None
+        self.loaded_steps: int | None = None
         self._trained: dict[str, Any] = {}
         self._kept: tuple[TrainConfig, Snapshot] | None = None  # the last run, to go on with
         self._source: Path | None = None  # where it was loaded from, or its last run is kept
@@ -40,6 +42,7 @@ class History:
         """Go on from a saved agent, with some settings changed."""
         self.learned = 0 if "seed" in changed else saved.learned
         self._source, self._before, self._given = path, saved.config, frozenset(changed)
+        self.loaded_steps = saved.steps
 
     def keep(self, config: TrainConfig, final: Snapshot, path: Path | None, anew: bool) -> None:
         """Go on from the end of a run; `anew` if it went on with none itself."""

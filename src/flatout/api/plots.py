@@ -18,6 +18,7 @@ def plot(
     """The learning curves of run folders, populations' folders and agents.
 
     Runs that differ in nothing but their seeds make one curve: their mean with its 95 % interval.
+    It shows their evaluations where all runs have several, and otherwise their training episodes.
 
     Args:
         by: ``"steps"`` or ``"seconds"``.
@@ -49,7 +50,7 @@ def plot(
 
 def report(
     *runs: str | Path | Mapping[str, Sequence[str | Path]], group: Sequence[str] = (),
-    at: int | str | None = None, score: str = "return",
+    at: int | str | None = None, score: str | None = None,
     normalize: Mapping[str, tuple[float, float]] | None = None, out: str | Path | None = None,
 ) -> Report:  # fmt: skip
     """Which settings are better, and how sure that is: finished runs, ranked in groups of seeds.
@@ -59,8 +60,8 @@ def report(
         group: settings that tell groups apart, whatever else differs.
         at: after how many steps runs are compared, or ``"end"``; by default after as many as all
             runs of an environment have.
-        score: ``"return"``, the mean of the last 100 training episodes, or ``"eval"``, that of
-            the last evaluation.
+        score: ``"eval"``, the mean of the last evaluation, or ``"return"``, that of the last 100
+            training episodes; by default the first that all runs of an environment have.
         normalize: for every environment the scores that count as 0 and 1 where environments are
             taken together; by default those of its worst and its best run.
         out: a .csv, .json, .html or .png file to write.

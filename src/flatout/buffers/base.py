@@ -60,6 +60,11 @@ class Buffer:
         """Ingest a trajectory, as far as the host does that."""
         raise NotImplementedError
 
+    @property
+    def updates_due(self) -> bool:
+        """Whether the ingested trajectory pays for updates: without, nothing is learned from it."""
+        return True
+
     def batches(self) -> Iterable[Any]:
         """The inputs of the dispatches of `learn`, one or more, that the trajectory pays for."""
         raise NotImplementedError

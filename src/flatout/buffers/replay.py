@@ -77,6 +77,10 @@ class Replay(Buffer):
     def _restored(self, arrays: Arrays) -> Priorities | None:
         return restored(self._shard, arrays) if self._replay.prioritized else None
 
+    @property
+    def updates_due(self) -> bool:
+        return self.ledger.due > 0
+
     def _empty_priorities(self) -> Priorities | None:
         if not self._replay.prioritized:
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ from rich.text import Text
 
 from flatout.errors import UsageError
 from flatout.fleet.sweep.fleet import DONE, FAILED, PRUNED, RUNNING, WAITING, Fleet
-from flatout.output import printable, say
+from flatout.output import print_json, printable, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -127,7 +126,7 @@ def result(
     """Print what was found, and write its page; returns the exit code."""
     report = _report(fleet)
     if as_json:
-        print(json.dumps(_json(fleet, report)), flush=True)
+        print_json(_json(fleet, report))
     elif report is not None:
         console.print(Text(report.as_text()), soft_wrap=True)
     if html is not None and report is not None:
@@ -143,7 +142,7 @@ def result(
 
 def _report(fleet: Fleet) -> Report | None:
     """The groups, ranked; None where no trial is done. Failed trials are counted, not hidden."""
-    from flatout.fleet.ranking import Asked, of_groups
+    from flatout.fleet.ranking import of_groups
 
     done = {
         name or "as given": [
@@ -153,10 +152,9 @@ def _report(fleet: Fleet) -> Report | None:
         for name, states in fleet.groups.items()
         if any(state.state == DONE for state in states)
     }  # fmt: skip
-    score = "eval" if fleet.base.run.eval_every and fleet.base.hyper.acts else "return"
     done = {name: paths for name, paths in done.items() if paths}
     try:
-        return of_groups(done, Asked("end", score)) if done else None
+        return of_groups(done) if done else None
     except UsageError as error:  # no episode has ended, for example
         say(error)
         return None

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 RUNS = """\
 usage: flatout runs [DIR] [--where KEY=VALUE ...] [--sort KEY] [--json]
 
-A table of the runs in DIR (by default runs) and below it, members of populations too. A KEY is a
-column or a setting.
+A table of the runs in DIR (by default runs) and below it, members of populations too. `evaluation`
+is the mean return of a run's last evaluation (of a classifier the accuracy on the test images),
+`return` that of its last 100 training episodes. A KEY is a column or a setting.
 
   --where KEY=VALUE ...  only runs of which all of these hold
   --sort KEY             numbers from the largest on, text from A
@@ -39,7 +40,8 @@ PLOT = """\
 usage: flatout plot RUN ... [--by steps|seconds] [--group KEY ...] [--smooth SHARE] [--out FILE]
 
 The learning curves of runs and populations. Runs that differ in nothing but their seeds make one
-curve: their mean, with its 95 % interval (bootstrap over runs).
+curve: their mean, with its 95 % interval (bootstrap over runs). A curve shows the evaluations
+where all runs were evaluated more than once, and otherwise the last 100 training episodes.
 
   --by seconds       over wall time instead of steps
   --group KEY ...    one curve for each value of these settings, whatever else differs
@@ -61,7 +63,8 @@ folder or one that holds runs (by default runs). Intervals hold 95 %.
   --at STEPS               compare the runs after so many steps; by default after as many as all
                            of an environment have
   --at end                 compare each at its own end
-  --score eval             by the last evaluation; by default by the last 100 training episodes
+  --score eval             by the last evaluation: the default where all runs have one; otherwise
+  --score return           by the last 100 training episodes
   --normalize ENV=LOW,HIGH ...  scores that count as 0 and 1 where environments are taken together
                            (random and human, say); by default the worst and the best run's here
   --csv FILE               every group of every table
@@ -72,10 +75,11 @@ folder or one that holds runs (by default runs). Intervals hold 95 %.
   flatout report runs/* --group learning_rate --html report.html
 """
 
-HEADINGS = {"run": "run", "algorithm": "algorithm", "env": "env", "return": "return",
-            "steps": "steps", "steps_per_s": "steps/s", "verdict": "verdict", "state": "state",
-            "parent": "parent"}  # fmt: skip
-NUMBERS = ("return", "steps", "steps_per_s")
+HEADINGS = {"run": "run", "algorithm": "algorithm", "env": "env", "evaluation": "evaluation",
+            "return": "training return", "steps": "steps", "steps_per_s": "steps/s",
+            "verdict": "verdict", "state": "state", "parent": "parent"}  # fmt: skip
+NUMBERS = ("evaluation", "return", "steps", "steps_per_s")
+FRACTIONS = ("evaluation", "return")
 
 
 def _words(argv: list[str], command: str, usage: str, most: int) -> list[str] | None:
@@ -133,7 +137,7 @@ def _table(shown: list[Row]) -> None:
 
 def _cell(name: str, value: Any) -> str:
     if name in NUMBERS:
-        return "" if value is None else f"{value:,.2f}" if name == "return" else f"{value:,.0f}"
+        return "" if value is None else f"{value:,.{2 if name in FRACTIONS else 0}f}"
     return " ".join(printable(value or "").split())
 
 
@@ -207,7 +211,7 @@ def report(argv: list[str]) -> int:
     steps: int | str | None = at
     with suppress(ValueError, OverflowError):
         steps = at and int(float(at))
-    asked = Asked(steps, score or "return", dict(map(_scale, scales)))
+    asked = Asked(steps, score, dict(map(_scale, scales)))
     found = of_folders([Path(word) for word in words or ["runs"]], _keys(group), asked)
     print(json.dumps(found.as_json()) if "--json" in argv else found)
     for file in chosen.values():

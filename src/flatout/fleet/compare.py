@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flatout.errors import FlatoutError, UsageError
-from flatout.fleet.curves import curves, read
+from flatout.fleet.curves import curves, of_one_score, read
 from flatout.fleet.curves import text as curve_text
 from flatout.fleet.runs import NOT_TELLING
 from flatout.output import printable
@@ -18,8 +18,8 @@ from flatout.run.summary import PHASE_WORDS
 from flatout.storage import nofollow
 from flatout.storage.run_folder import MOST_CONFIG, load_config
 
-FACTS = ("steps", "episodes", "return_mean_last", "best_eval_return", "test_accuracy", "wall_s",
-         "startup_s", "steps_per_s", "placement", "verdict")  # fmt: skip
+FACTS = ("steps", "episodes", "last_eval_return", "best_eval_return", "return_mean_last",
+         "test_accuracy", "wall_s", "startup_s", "steps_per_s", "placement", "verdict")  # fmt: skip
 """What is compared of two summaries."""
 
 
@@ -36,16 +36,20 @@ def compared(a: Path, b: Path) -> dict[str, Any]:
     settings = {n: [one.get(n) for one in flat] for n in names if flat[0].get(n) != flat[1].get(n)}
     summaries = [_summary(path) for path in runs]
     facts = {n: [one.get(n) for one in summaries] for n in FACTS}
-    phases = {n: [_share(one, n) for one in summaries] for n in PHASE_WORDS}
-    text, at, values = "", None, None
+    times = [_phases(one) for one in summaries]
+    if not all(times):  # one of them has no steady state: the shares of its whole time
+        times = [one.get("phases") for one in summaries]
+    phases = {n: [_share(one, n) for one in times] for n in PHASE_WORDS}
+    text, at, values, score = "", None, None, None
     try:
-        found = [read(path) for path in runs]
+        found = of_one_score([read(path) for path in runs])
     except UsageError:  # one of them has no curve yet
         found = []
     if found:
         text = curve_text(
             [replace(curves([run])[0], label=n) for n, run in zip("AB", found, strict=True)]
         )
+        score = " or ".join(dict.fromkeys(run.value for run in found))
         at = min(run.steps[-1] for run in found)
         values = [float(np.interp(at, run.steps, run.returns)) for run in found]
     return {
@@ -53,6 +57,7 @@ def compared(a: Path, b: Path) -> dict[str, Any]:
         "settings": json.loads(json.dumps(settings, default=str)),
         "summary": {name: pair for name, pair in facts.items() if pair != [None, None]},
         "phases": {name: pair for name, pair in phases.items() if max(pair) >= 0.005},
+        "score": score,
         "at_steps": at,
         "return_at_steps": values,
         "curves": text,
@@ -70,8 +75,13 @@ def _summary(path: Path) -> dict[str, Any]:
     return summary if isinstance(summary, dict) else {}
 
 
-def _share(summary: dict[str, Any], phase: str) -> float:
-    phases = summary.get("phases")
+def _phases(summary: dict[str, Any]) -> Any:
+    """The shares on which the run's verdict rests."""
+    steady = summary.get("steady")
+    return steady.get("phases") if isinstance(steady, dict) else None
+
+
+def _share(phases: Any, phase: str) -> float:
     share = phases.get(phase) if isinstance(phases, dict) else None
     return float(share) if isinstance(share, int | float) else 0.0
 
@@ -101,7 +111,7 @@ def told(found: dict[str, Any]) -> str:
         })  # fmt: skip
     if found["curves"]:
         a, b = found["return_at_steps"]
-        lines += ["", "CURVES", found["curves"],
+        lines += ["", f"CURVES  {found['score']}", found["curves"],
                   f"at {found['at_steps']:,.0f} steps: A {a:,.2f}, B {b:,.2f}"]  # fmt: skip
     return printable("\n".join(lines))
 

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import importlib.util
+import io
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flatout.errors import FlatoutError, UsageError, short, writing
+from flatout.errors import CheckpointError, FlatoutError, UsageError, short, writing
 from flatout.fleet.members import FOLDER
 from flatout.fleet.runs import alike
 from flatout.installing import install
-from flatout.run.curve import AXES, BLOCKS, VALUES, Curve, points, sampled, svg
+from flatout.run.curve import (
+    AXES,
+    BLOCKS,
+    EVALUATIONS,
+    FEWEST_RUNS,
+    VALUES,
+    Curve,
+    evaluated,
+    points,
+    sampled,
+    svg,
+)
+from flatout.storage import nofollow
 from flatout.storage.run_folder import load_config
 
 POINTS, RESAMPLED = 200, 1000
@@ -22,7 +36,11 @@ POINTS, RESAMPLED = 200, 1000
 
 @dataclass(frozen=True)
 class Run:
-    """One run's curve: steps and values ``[K]``, and the settings that name it."""
+    """One run's curve: steps and values ``[K]``, and the settings that name it.
+
+    Attributes:
+        evaluations: the curve of its evaluations, if there are several.
+    """
 
     label: str
     steps: np.ndarray
@@ -30,6 +48,7 @@ class Run:
     settings: dict[str, object]
     seconds: np.ndarray | None = None  # [K], since the run's start
     value: str = next(iter(VALUES.values()))  # what the values are
+    evaluations: Run | None = None
 
 
 def read(path: Path) -> Run:
@@ -40,22 +59,54 @@ def read(path: Path) -> Run:
     """
     config = load_config(path, None)
     try:
-        (steps, seconds, returns), value = points(sampled(path / "metrics.jsonl"))
+        run = of_metrics(path / "metrics.jsonl", path.name, config.flat())
     except OSError as error:
         raise UsageError(
             f"{path / 'metrics.jsonl'} cannot be read: {error.strerror or error}."
         ) from None
-    if not len(steps):
+    if not len(run.steps):
         raise UsageError(f"{path} has no mean return yet: no episode has ended.")
-    return Run(path.name, steps, returns, config.flat(), seconds, value)
+    return run
+
+
+def of_metrics(path: Path, label: str, settings: dict[str, object]) -> Run:
+    """The curves of a file of metrics; that of training may be without a point.
+
+    Raises `OSError` if the file cannot be read.
+    """
+    (steps, seconds, values), name = points(sampled(path))
+    trained = Run(label, steps, values, settings, seconds, name)
+    (steps, seconds, values), name = points(evaluated(path), EVALUATIONS)
+    if len(steps) < 2:
+        return trained
+    return replace(trained, evaluations=Run(label, steps, values, settings, seconds, name))
+
+
+def of_one_score(runs: Sequence[Run], score: str = "eval") -> list[Run]:
+    """The curves by which these runs can be compared: those of their evaluations if all have them
+    (and `score` is "eval"), otherwise those of training."""
+    evaluations = [run.evaluations for run in runs if run.evaluations is not None]
+    return evaluations if score == "eval" and len(evaluations) == len(runs) else list(runs)
 
 
 def found(paths: Sequence[Path]) -> list[Path]:
-    """The run folders, those of populations' members in the place of a population."""
+    """The run folders, those of populations' members in the place of a population.
+
+    Raises:
+        CheckpointError: the folder of members is a link, or cannot be read.
+    """
     runs: list[Path] = []
     for path in paths:
         inside = path / FOLDER
-        runs += sorted(p for p in inside.iterdir() if p.is_dir()) if inside.is_dir() else [path]
+        try:
+            with nofollow.folder(inside) as opened, os.scandir(opened.listed) as entries:
+                names = [one.name for one in entries if one.is_dir(follow_symlinks=False)]
+        except (FileNotFoundError, NotADirectoryError):
+            runs.append(path)
+        except OSError as error:
+            raise CheckpointError(f"{inside} cannot be read: {error.strerror}.") from None
+        else:
+            runs += [inside / name for name in sorted(names)]
     return runs
 
 
@@ -154,24 +205,25 @@ class Picture:
         path = Path(path)
         drawable(path)
         with writing(path):
-            if path.suffix == ".svg":
-                path.write_text(self._repr_svg_(), encoding="utf-8")
-            else:
-                self._draw(path)
+            path.write_bytes(self.content(path.suffix))
         return path
 
-    def _draw(self, path: Path) -> None:
+    def content(self, suffix: str) -> bytes:
+        """A file's content with this ending: ``.svg``, ``.png`` or ``.pdf``."""
+        if suffix == ".svg":
+            return self._repr_svg_().encode()
         from matplotlib.figure import Figure  # type: ignore[import-not-found]
 
-        figure = Figure(figsize=(8, 5), layout="constrained")
+        figure, file = Figure(figsize=(8, 5), layout="constrained"), io.BytesIO()
         self.draw(figure.add_subplot())
-        figure.savefig(path)
+        figure.savefig(file, format=suffix[1:])
+        return file.getvalue()
 
     def draw(self, axes: Any) -> None:
         """Draw it on axes of matplotlib."""
         for curve in self.curves:
             (line,) = axes.plot(curve.x, curve.mean, label=curve.name)
-            if curve.runs > 1:
+            if curve.runs >= FEWEST_RUNS:
                 colour = line.get_color()
                 axes.fill_between(curve.x, curve.low, curve.high, alpha=0.2, color=colour)
         axes.set(title=self.title, xlabel=self.x_label, ylabel=self.y_label)
@@ -187,7 +239,8 @@ def drawable(path: Path) -> None:
 
 
 def picture(runs: Sequence[Run], view: View = PLAIN) -> Picture:
-    """The curves of these runs; raises as `curves` does."""
+    """The curves of these runs, all of one score; raises as `curves` does."""
+    runs = of_one_score(runs)
     titles = dict.fromkeys(f"{run.settings['algorithm']} on {run.settings['env']}" for run in runs)
     values = " or ".join(dict.fromkeys(run.value for run in runs))
     smoothing = f", smoothed over {view.smooth:.3g} of x" if view.smooth else ""
@@ -204,8 +257,8 @@ def text(found_: Sequence[Curve], width: int = 40) -> str:
         places = (shown - low) / max(high - low, 1e-12) * (len(BLOCKS) - 1)
         bar = "".join(BLOCKS[round(place)] for place in places)
         interval = f"[{curve.low[-1]:,.1f}, {curve.high[-1]:,.1f}]"
-        if curve.runs == 1:  # of one seed nothing is known about others
-            interval = "[one run]"
+        if curve.runs < FEWEST_RUNS:  # of one seed nothing is known about others
+            interval = "[one run]" if curve.runs == 1 else "[too few runs]"
         lines.append(f"{bar}  {curve.mean[-1]:,.1f} {interval}  {curve.name}")
     return "\n".join(lines)
 

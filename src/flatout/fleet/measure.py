@@ -109,14 +109,13 @@ def _timed(mesh: Mesh, function: Any, x: np.ndarray, each: np.ndarray) -> float:
 def main() -> None:
     """Read the settings, run, and print."""
     from flatout.errors import FlatoutError
+    from flatout.output import guarded, print_json, reserve_stdout, say
 
     settings = json.loads(Path(sys.argv[1]).read_text())
-    try:
-        print(json.dumps(measured(resolve(settings["algorithm"], settings))))
-    except FlatoutError as error:
-        print(f"flatout: {error}", file=sys.stderr)
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()
+    with guarded(ends=True):
+        reserve_stdout()
+        try:
+            print_json(measured(resolve(settings["algorithm"], settings)))
+        except FlatoutError as error:
+            say(error)
+            sys.exit(1)

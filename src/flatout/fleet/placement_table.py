@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flatout import child
 from flatout.config.settings import load_preset, resolve
 from flatout.errors import FlatoutError, writing
-from flatout.fleet.child import run_module
 from flatout.hardware.inventory import Hardware, resolve_placement
 from flatout.hardware.monitor import read_samples
 from flatout.planning.facts import mean_use
@@ -100,7 +100,7 @@ def measured(mode: Mode, hidden: Sequence[int], episodes: int, placement: str) -
                    "tensorboard": False}  # fmt: skip
         file.write_text(json.dumps(values))
         what = f"{mode.name}, hidden {list(hidden)}, on {placement}"
-        run_module(what, "flatout.fleet.placement_table", str(file), limit_s=LIMIT_S)
+        child.run(what, "flatout.fleet.placement_table:main", str(file), limit_s=LIMIT_S)
         summary = json.loads((folder / "summary.json").read_text())
         rows = json_lines(folder / "metrics.jsonl")
         use = mean_use(read_samples(folder / DEVICES))
@@ -210,7 +210,3 @@ def main() -> None:
         Trainer(config, folder=folder).run()
     finally:
         folder.close()
-
-
-if __name__ == "__main__":
-    main()

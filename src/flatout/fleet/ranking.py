@@ -22,6 +22,8 @@ from flatout.fleet.ranking_tables import Counted, few, over_all, table
 from flatout.fleet.runs import ENDED, NOT_TELLING, Row, alike, rows
 from flatout.run.curve import lines
 
+LACKS = "no "
+"""Why a run is left out that has no metric of this name."""
 FINISHED = {ENDED[why] for why in ("steps", "return", "callback")}
 """States of runs that count: not those that a resume would go on with."""
 AS_LONG = 1.05
@@ -30,12 +32,13 @@ MOST_METRICS = 1 << 28
 """Maximum bytes of metrics that are read whole."""
 
 SCORES = {
-    "return": ("mean return of the last 100 training episodes", "rollout/return_mean_100"),
     "eval": ("mean return of the last evaluation", "eval/return_mean"),
+    "return": ("mean return of the last 100 training episodes", "rollout/return_mean_100"),
 }
-"""What a run is judged by, and its name in the metrics."""
+"""Scores by which runs are compared, and their names in the metrics; the first that all runs of an
+environment have is the default."""
 TESTED = ("accuracy on the test images", "eval/accuracy")
-"""The same of classifiers."""
+"""The score of classifiers."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +48,18 @@ class Asked:
     Attributes:
         at: after how many steps: a number, "end" (each run's own), or None (as many as every run of
             an environment has).
-        score: a key of `SCORES`.
+        score: a key of `SCORES`; by default the first that all runs of an environment have.
         scale: for each of several environments the scores that count as 0 and 1 where they are
             taken together; by default those of its worst and its best run. Alone scores are raw.
     """
 
     at: int | str | None = None
-    score: str = "return"
+    score: str | None = None
     scale: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
 
     def __post_init__(self) -> None:
         """Raises `UsageError` for impossible values."""
-        if self.score not in SCORES:
+        if self.score is not None and self.score not in SCORES:
             raise UsageError(f"score = {self.score!r} is neither {' nor '.join(SCORES)}.")
         if self.at not in (None, "end") and not (isinstance(self.at, int) and self.at > 0):
             raise UsageError(f"at = {self.at!r} is neither a number of steps nor 'end'.")
@@ -185,20 +188,18 @@ def _ranked(groups: Mapping[str, Sequence[Row]], asked: Asked, damaged: Sequence
                 left[row.run] = row.state
             elif row.steps is None or row.steps < 1:  # the shortest is what others are cut to
                 left[row.run] = "damaged: its summary names no steps"
-            elif row.value is None and asked.score == "return":
-                left[row.run] = "no episode has ended"
             else:
                 ended[_env(row)][name].append(row)
     tables: list[Table] = []
     counted: dict[str, Counted] = {name: {} for name in groups}
     for env, found in sorted(ended.items()):
-        at, what = _at([row for members in found.values() for row in members], asked)
+        score, at, what = _compared([row for rows in found.values() for row in rows], asked)
         for name, members in found.items():
-            if pairs := _scored(members, at, asked, left):
+            if pairs := _scored(members, at, score, left):
                 counted[name][env] = pairs
         here = {name: {env: by[env]} for name, by in counted.items() if env in by}
         if here:
-            tables.append(table(env, what, here, there))
+            tables.append(table(env, score, what, here, there))
     if not tables:
         reason = "".join(f": {run} ({why})" for run, why in list(left.items())[:1])
         raise UsageError(f"there is no finished run to compare{reason}.")
@@ -212,45 +213,72 @@ def _env(row: Row) -> str:
     return row.env or str(row.settings.get("data") or "images")  # a classifier has data
 
 
+def _compared(members: Sequence[Row], asked: Asked) -> tuple[str, int | None, str]:
+    """Return the score by which the runs of one environment are compared, after how many steps
+    (None: at their ends), and both in words."""
+    score, what = asked.score, ""
+    if score is None:
+        score, at = "eval", _at(members, asked)[0]
+        if any(_score(row, at, score)[1].startswith(LACKS) for row in members):
+            score = "return"
+            if any(row.evaluation is not None for row in members):
+                what = " (not all runs have an evaluation)"
+    if score == "return":  # the shortest run is what others are cut to
+        members = [row for row in members if row.value is not None or row.env is None] or members
+    at, when = _at(members, asked)
+    name = TESTED[0] if members[0].env is None else SCORES[score][0]
+    return score, at, f"{name}{what}, {when}"
+
+
 def _at(members: Sequence[Row], asked: Asked) -> tuple[int | None, str]:
-    """After how many steps runs are compared (None: at their ends), and the score in words."""
-    what = TESTED[0] if members[0].env is None else SCORES[asked.score][0]
+    """After how many steps runs are compared (None: at their ends), also in words."""
     if isinstance(asked.at, int):
-        return asked.at, f"{what}, after {asked.at:,} steps"
-    shortest = min(members, key=lambda row: row.steps or 0)
+        return asked.at, f"after {asked.at:,} steps"
+    shortest = min(members, key=lambda row: (row.steps or 0, row.run))
     least, most = shortest.steps or 0, max(row.steps or 0 for row in members)
     if asked.at == "end" or most <= AS_LONG * least:
         steps = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-        return None, f"{what}, at the runs' ends, after {steps} steps"
+        return None, f"at the runs' ends, after {steps} steps"
     return least, (
-        f"{what}, after {least:,} steps: {shortest.run} has no more, the longest run {most:,} "
-        "(--at end compares their ends)"
+        f"after {least:,} steps: {shortest.run} has no more, the longest run {most:,} "
+        "(flatout report --at end compares their ends)"
     )
 
 
 def _scored(
-    members: Sequence[Row], at: int | None, asked: Asked, left: dict[str, str]
+    members: Sequence[Row], at: int | None, score: str, left: dict[str, str]
 ) -> list[tuple[Row, float]]:
     """The runs that have a score, with it; of the others it is noted why they are `left` out."""
     found: list[tuple[Row, float]] = []
     for row in members:
-        steps = row.steps or 0
-        score, why = row.value, "no episode has ended"
-        if at is not None and steps * AS_LONG < at:
-            score, why = None, f"it has {steps:,} steps"
-        elif asked.score != "return" or (at is not None and steps > AS_LONG * at):
-            name = (TESTED if row.env is None else SCORES[asked.score])[1]
-            try:
-                score, why = value_at(Path(row.run) / "metrics.jsonl", at, name), f"no {name}"
-            except OSError as error:
-                score, why = None, f"damaged: {error.strerror or error}"
-            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-                score, why = None, f"damaged: {type(error).__name__} in its metrics"
-        if score is None:
+        value, why = _score(row, at, score)
+        if value is None:
             left[row.run] = why
         else:
-            found.append((row, float(score)))
+            found.append((row, float(value)))
     return found
+
+
+def _score(row: Row, at: int | None, score: str) -> tuple[float | None, str]:
+    """A run's score after `at` steps (None: at its end), or None and why it has none."""
+    steps = row.steps or 0
+    if at is not None and steps * AS_LONG < at:
+        return None, f"it has {steps:,} steps"
+    trained = score == "return" and row.env is not None
+    if at is None or steps <= AS_LONG * at:
+        value = row.value if trained else row.evaluation
+        if value is not None:
+            return value, ""
+        if trained:
+            return None, "no episode has ended"
+    name = (TESTED if row.env is None else SCORES[score])[1]
+    try:
+        value = value_at(Path(row.run) / "metrics.jsonl", at, name)
+        return value, f"{LACKS}{name}" if value is None else ""
+    except OSError as error:
+        return None, f"damaged: {error.strerror or error}"
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        return None, f"damaged: {type(error).__name__} in its metrics"
 
 
 def value_at(path: Path, steps: int | None, name: str) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb, prod
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,7 @@ from flatout.output import printable
 
 SHOWN = 30
 """Rows of a table in text; of more, only files have all. So many are compared with the first."""
-CHANCE = 0.05
-"""How often a difference may be called one that is none."""
+TOO_FEW = "too few runs"
 HEADS = ("group", "runs", "IQM", "95 % interval", "median", "mean", "P(1 is better)", "steps/s",
          "verdict")  # fmt: skip
 
@@ -61,10 +59,13 @@ class Table:
 
     Attributes:
         env: its name; None over all.
+        score: by which runs are compared, a key of `ranking.SCORES`; over several environments
+            those of their tables, joined by commas.
         what: the score, and after how many steps, in words.
     """
 
     env: str | None
+    score: str
     what: str
     lines: list[Line]
 
@@ -76,17 +77,16 @@ class Table:
         chance = second.beaten
         assert chance is not None
         if chance.low is None:
-            return f"{first.name} may be ahead by chance: one run tells nothing of other seeds."
+            if 1 in (first.runs, second.runs):
+                return f"{first.name} may be ahead by chance: one run tells nothing of other seeds."
+            return (
+                f"{first.name} and {second.name} have too few runs to be told apart: "
+                f"{first.runs} and {second.runs}."
+            )
         words = (
             f"a run of the first scores more than one of the second with probability "
             f"{chance.value:.2f} [{chance.low:.2f}, {chance.high:.2f}]"
         )
-        orders = prod(
-            comb(x.size + y.size, x.size)
-            for x, y in zip(first.strata(), second.strata(), strict=True)
-        )
-        if orders < 2 / CHANCE:  # the best that can be seen is seen as often by chance
-            return f"{first.name} and {second.name} have too few runs to be told apart: {words}."
         if chance.low > 0.5:
             return f"{first.name} is better than {second.name}: {words}."
         return f"{first.name} and {second.name} cannot be told apart: {words}."
@@ -116,9 +116,13 @@ def cells(table: Table) -> list[list[str]]:
     for place, line in enumerate(table.lines[:SHOWN], 1):
         runs = f"{line.runs}" if line.runs == line.asked else f"{line.runs} of {line.asked}"
         rate = "" if line.steps_per_s is None else f"{line.steps_per_s:,.0f}"
-        beaten = "" if line.beaten is None else f"{line.beaten.value:.2f} {between(line.beaten, 2)}"
+        one = "one run" if line.runs == 1 else TOO_FEW
+        beaten = ""
+        if line.beaten is not None:
+            beaten = f"{line.beaten.value:.2f} {between(line.beaten, 2) or f'({TOO_FEW})'}"
         rows.append([
-            str(place), line.name, runs, f"{line.iqm.value:,.{digits}f}", between(line.iqm, digits),
+            str(place), line.name, runs, f"{line.iqm.value:,.{digits}f}",
+            between(line.iqm, digits) or one,
             *(f"{one.value:,.{digits}f}" for one in (line.median, line.mean)), beaten, rate,
             line.verdict or "",
         ])  # fmt: skip
@@ -126,9 +130,9 @@ def cells(table: Table) -> list[list[str]]:
 
 
 def between(estimate: Estimate, digits: int) -> str:
-    """The interval in words; one run has none."""
+    """The interval in words; empty where there are too few runs for one."""
     if estimate.low is None or estimate.high is None:
-        return "one run"
+        return ""
     return f"[{estimate.low:,.{digits}f}, {estimate.high:,.{digits}f}]"
 
 

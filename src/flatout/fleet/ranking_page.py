@@ -14,11 +14,11 @@ from string import Template
 
 import numpy as np
 
-from flatout.fleet.curves import Picture, Run, View, band
+from flatout.fleet.curves import Picture, Run, View, band, of_metrics, of_one_score
 from flatout.fleet.ranking_files import Line, Table, cells, title
-from flatout.fleet.statistics import Estimate, iqm, profiled
+from flatout.fleet.statistics import Estimate, enough, iqm, profiled
 from flatout.output import printable
-from flatout.run.curve import AXES, Curve, points, sampled
+from flatout.run.curve import AXES, Curve
 
 DRAWN = 8
 """Groups of a table that are drawn, the best of them."""
@@ -65,22 +65,27 @@ def draw(tables: Sequence[Table], path: Path) -> None:
 
 
 def pictures(table: Table) -> list[Picture]:
-    """Of one environment the learning curves over steps and seconds, then the profiles."""
+    """Of one environment the learning curves over steps and seconds, then the profiles of the
+    groups that have enough runs."""
     lines = table.lines[:DRAWN]
     made: list[Picture] = []
     if table.env is not None:
         groups = [(line, _runs(line, table.env)) for line in lines]
-        groups = [(line, runs) for line, runs in groups if runs]
-        for by, axis in AXES.items() if groups else ():
-            curves = [band(runs, line.name, View(by), _iqm) for line, runs in groups]
-            made.append(Picture(curves, table.env, axis, f"IQM, {groups[0][1][0].value}"))
+        shown = of_one_score([run for _, runs in groups for run in runs], table.score)
+        shown = [run for run in shown if len(run.steps)]
+        by_group = [(line, [run for run in shown if run.label == line.name]) for line in lines]
+        for by, axis in AXES.items() if shown else ():
+            curves = [band(runs, line.name, View(by), _iqm) for line, runs in by_group if runs]
+            made.append(Picture(curves, table.env, axis, f"IQM, {shown[0].value}"))
     scores = np.concatenate([np.concatenate(line.strata()) for line in table.lines])
     thresholds = np.linspace(scores.min(), scores.max(), THRESHOLDS)
     profiles = [
         Curve(line.name, thresholds, *profiled(line.strata(), thresholds), line.runs)
-        for line in lines
-    ]
-    made.append(Picture(profiles, f"{title(table)}: profile", "score", "share of runs above it"))
+        for line in lines if enough(line.strata())
+    ]  # fmt: skip
+    if profiles:
+        heading = f"{title(table)}: profile"
+        made.append(Picture(profiles, heading, "score", "share of runs above it"))
     return made
 
 
@@ -89,15 +94,13 @@ def _iqm(values: np.ndarray) -> np.ndarray:
 
 
 def _runs(line: Line, env: str) -> list[Run]:
-    """The curves of a group's runs, of those that have one."""
+    """The curves of a group's runs, labelled with its name."""
     folders = list(line.scores[env])
     chosen = np.unique(np.linspace(0, len(folders) - 1, min(len(folders), CURVES)).astype(int))
     runs: list[Run] = []
     for place in chosen:
         with suppress(OSError):
-            (steps, seconds, values), name = points(sampled(Path(folders[place]) / "metrics.jsonl"))
-            if len(steps):
-                runs.append(Run(line.name, steps, values, {}, seconds, name))
+            runs.append(of_metrics(Path(folders[place]) / "metrics.jsonl", line.name, {}))
     return runs
 
 

@@ -31,14 +31,14 @@ Counted = dict[str, list[tuple[Row, float]]]
 
 
 def table(
-    env: str | None, what: str, groups: Mapping[str, Counted],
+    env: str | None, score: str, what: str, groups: Mapping[str, Counted],
     there: Mapping[tuple[str, str], int], scale: Mapping[str, tuple[float, float]] | None = None,
 ) -> Table:  # fmt: skip
     """The groups' scores and statistics, the best first.
 
     Args:
         env: of one environment; None over several.
-        what: the scores in words.
+        score, what: as in `Table`.
         there: how many runs a group has in an environment, those without a score among them.
         scale: by environment the scores that count as 0 and 1; without one scores are raw.
     """
@@ -66,7 +66,7 @@ def table(
             average, beaten, float(np.median(rates)) if rates and env is not None else None,
             verdicts.most_common(1)[0][0] if verdicts else None,
         ))  # fmt: skip
-    return Table(env, what, made)
+    return Table(env, score, what, made)
 
 
 def _within(score: float, scale: tuple[float, float] | None) -> float:
@@ -114,15 +114,18 @@ def over_all(
     part = [name for name, by in counted.items() if 0 < len(by) < len(envs)]
     if not whole:
         return tables, ["no group has runs of every environment, so none is ranked over all"]
-    words = "scores on the scale 0 to 1 of --normalize"
+    kinds = [one.what.partition(",")[0] for one in tables]
+    name = kinds[0] if len(set(kinds)) == 1 else "scores of the tables below"
+    words = f"{name}, on the scale 0 to 1 of --normalize"
     if not scale:
         every = {env: [s for by in whole.values() for _, s in by[env]] for env in envs}
         scale = {
             env: (min(s), max(s) if max(s) > min(s) else min(s) + 1) for env, s in every.items()
         }
-        words = "scores from 0 (its worst run here) to 1 (its best) in each environment"
+        words = f"{name}, from 0 (its worst run here) to 1 (its best) in each environment"
     notes = [f"not ranked over all environments, for want of runs: {few(part)}"] if part else []
-    return [table(None, words, whole, there, scale), *tables], notes
+    score = ",".join(dict.fromkeys(one.score for one in tables))
+    return [table(None, score, words, whole, there, scale), *tables], notes
 
 
 def few(names: Sequence[str]) -> str:

@@ -38,7 +38,8 @@ class Row:
 
     Attributes:
         run: its path below the folder that was looked at.
-        value: mean return of the last 100 episodes, or a classifier's test accuracy.
+        evaluation: mean return of the last evaluation, or a classifier's test accuracy.
+        value: mean return of the last 100 training episodes.
         state: done, stopped (by a signal), running, killed, begun (nothing is known yet), or
             damaged and why.
     """
@@ -46,6 +47,7 @@ class Row:
     run: str
     algorithm: str | None = None
     env: str | None = None
+    evaluation: float | None = None
     value: float | None = None
     steps: int | None = None
     steps_per_s: float | None = None
@@ -124,27 +126,39 @@ def read(root: Path, name: str, there: Iterable[str]) -> Row:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         state = f"damaged: {type(error).__name__} in its files"
     steps = _number(summary.get("steps"))
-    values_ = (_number(summary.get(key)) for key in (
-        "return_mean_100", "return_mean_last", "test_accuracy"))  # fmt: skip
-    value = next((value for value in values_ if value is not None), None)
+
+    def first(*keys: str) -> float | None:
+        numbers = (_number(summary.get(key)) for key in keys)
+        return next((number for number in numbers if number is not None), None)
+
     return Row(
-        name or ".", value=value, steps=None if steps is None else int(steps),
+        name or ".", evaluation=first("last_eval_return", "test_accuracy"),
+        value=first("return_mean_100", "return_mean_last"),
+        steps=None if steps is None else int(steps),
         steps_per_s=_number(summary.get("steps_per_s")), verdict=_word(summary.get("verdict")),
         state=state, **row,
     )  # fmt: skip
 
 
 def _newest(path: Path, depth: int) -> dict[str, Any]:
-    """The last row of metrics, as a summary would say it."""
+    """The last row of metrics and its newest evaluation, as a summary would say them."""
     with nofollow.open_stream(path, nofollow.READ, depth) as file:
         file.seek(max(os.fstat(file.fileno()).st_size - TAIL, 0))
         lines = file.read(TAIL).splitlines()
-    for line in reversed(lines):
+    rows: list[dict[str, Any]] = []
+    for line in lines:
         with suppress(ValueError, RecursionError):
             row = json.loads(line)
-            return {"steps": row["step"], "return_mean_last": row.get("rollout/return_mean_100"),
-                    "steps_per_s": row.get("time/steps_per_s")}  # fmt: skip
-    return {}
+            rows += [row] if isinstance(row, dict) else []
+    if not rows:
+        return {}
+    names = ("eval/return_mean", "eval/accuracy")
+    evaluations = [row[name] for row in rows for name in names if name in row]
+    return {
+        "steps": rows[-1]["step"], "last_eval_return": evaluations[-1] if evaluations else None,
+        "return_mean_last": rows[-1].get("rollout/return_mean_100"),
+        "steps_per_s": rows[-1].get("time/steps_per_s"),
+    }  # fmt: skip
 
 
 def _locked(path: Path, depth: int) -> bool:

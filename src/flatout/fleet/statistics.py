@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import comb, prod
 
 import numpy as np
+
+from flatout.run.curve import FEWEST_RUNS
 
 Strata = Sequence[np.ndarray]
 Statistic = Callable[[Strata], np.ndarray]
@@ -22,11 +25,13 @@ DRAWS = 2_000_000
 """Scores drawn for a group, beyond which it is resampled less often."""
 COVERED = (0.025, 0.975)
 """The quantiles of a 95 % interval."""
+CHANCE = 0.05
+"""How often a difference may be called one that is none."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its 95 % interval, which is None of one run: it tells nothing of others."""
+    """A number and its 95 % interval; None where too few runs were made for one."""
 
     value: float
     low: float | None = None
@@ -133,6 +138,22 @@ def interval(value: np.ndarray, samples: np.ndarray) -> tuple[np.ndarray, np.nda
     return np.minimum(bounds[0], value), np.maximum(bounds[1], value)
 
 
+def enough(strata: Strata) -> bool:
+    """Whether the last axes hold enough runs for an interval: as many different resamples as
+    `FEWEST_RUNS` runs of one environment have."""
+    sizes = [scores.shape[-1] for scores in strata]
+    return prod(comb(2 * n - 1, n) for n in sizes) >= comb(2 * FEWEST_RUNS - 1, FEWEST_RUNS)
+
+
+def comparable(ours: Strata, theirs: Strata) -> bool:
+    """Whether there are enough runs to call one group better. There are not where one of the two
+    groups is ahead in all pairs more than once in 20 times by chance, or has only one run."""
+    sizes = [(len(x), len(y)) for x, y in zip(ours, theirs, strict=True)]
+    if any(all(pair[side] == 1 for pair in sizes) for side in (0, 1)):
+        return False
+    return prod(comb(n + m, n) for n, m in sizes) >= 2 / CHANCE
+
+
 def estimates(strata: Strata, statistics: Sequence[Statistic]) -> list[list[Estimate]]:
     """Each statistic with its interval, for each of G groups.
 
@@ -143,7 +164,7 @@ def estimates(strata: Strata, statistics: Sequence[Statistic]) -> list[list[Esti
     Returns:
         For each group an estimate of each statistic. The same scores always get the same interval.
     """
-    if all(scores.shape[-1] == 1 for scores in strata):
+    if not enough(strata):
         found = np.stack([statistic(strata) for statistic in statistics], axis=-1)
         return [[Estimate(float(value)) for value in row] for row in found]
     draws = resampled(strata, np.random.default_rng(0))
@@ -158,10 +179,9 @@ def estimates(strata: Strata, statistics: Sequence[Statistic]) -> list[list[Esti
 
 
 def compared(ours: Strata, theirs: Strata) -> Estimate:
-    """`improvement` of scores ``[n]`` over ``[m]`` with its interval; None if either is of one run
-    in every environment."""
+    """`improvement` of scores ``[n]`` over ``[m]``, with its interval if they are `comparable`."""
     value = improvement(ours, theirs)
-    if any(all(len(scores) == 1 for scores in strata) for strata in (ours, theirs)):
+    if not comparable(ours, theirs):
         return Estimate(float(value))
     random = np.random.default_rng(0)
     draws = [resampled(strata, random) for strata in _ranked(ours, theirs)]

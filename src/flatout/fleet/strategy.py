@@ -100,8 +100,9 @@ def _fitting(
     words."""
     fits: list[tuple[int, str]] = []
     for placement in placements:
-        for device, each in expected.by_device(placement).items():
+        for device, sizes in expected.by_memory(placement).items():
             free, capped = available_mb(device, placement, hardware)
+            each = sum(sizes.values())
             on = 1  # all devices of a CPU share the host's memory
             if device.kind == "gpu":  # all on it share one context
                 free, each, on = free - CUDA_CONTEXT_MB, each - CUDA_CONTEXT_MB, len(placements)

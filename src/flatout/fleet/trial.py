@@ -16,16 +16,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flatout import child
 from flatout.config.placement import Placement, parse
 from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError
 from flatout.explain.diagnosis import Diagnosis, Finding
 from flatout.explain.own.settings import named
 from flatout.explain.report import gain_words, setting_words
-from flatout.fleet.child import run_module
 from flatout.storage.run_folder import load_config
 from flatout.storage.span_records import SPANS, Totals, json_lines, read_lines, steady
-from flatout.storage.trust import NO_CONSENT, Consent, add_here
+from flatout.storage.trust import NO_CONSENT, Consent, import_here
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -103,7 +103,7 @@ def try_first(
             f"{path} has no {SPANS} of its steady state, so that there is no measure for a trial; "
             "run it once more with this version."
         )
-    add_here(path)  # the trial's runs import what this process would
+    import_here(config.env.env, config.algorithm, folder=path)
     settings = config.flat()
     size = max(round(totals.steps / max(totals.iterations, 1)), 1)
     rate = totals.steps / totals.seconds
@@ -192,8 +192,8 @@ def _words(setting: Sequence[str]) -> str:
 
 
 def _train(place: Path, run: Path, setting: Sequence[str], limit_s: float) -> None:
-    run_module(
-        f"a run of the trial ({_words(setting)})", "flatout", "train", "--trust",
+    child.run(
+        f"a run of the trial ({_words(setting)})", "flatout.__main__:main", "train", "--trust",
         "--config", str(place / BASE), *setting, "--run-dir", str(run), limit_s=limit_s,
     )  # fmt: skip
 

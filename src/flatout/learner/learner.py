@@ -131,6 +131,7 @@ class Learner:
         with spans.span("replay"):
             buffer.ingest(trajectory)
             batches = iter(buffer.batches())
+        working = "learn" if buffer.updates_due else "replay"  # which stores what was collected
         while True:
             with spans.span("replay"):
                 inputs = next(batches, None)
@@ -143,7 +144,7 @@ class Learner:
                 with spans.span("transfer"):
                     inputs = jax.block_until_ready(self.mesh.put(inputs, buffer.axes))
             program = self._program(inputs)
-            with spans.span("learn"):
+            with spans.span(working):
                 self._leaves, self._device_state, published, scalars, errors = program(
                     self._leaves, self._device_state, inputs, self.key, self.hp
                 )
@@ -152,7 +153,7 @@ class Learner:
             feedback.append(errors)
             values.append(scalars)
         if self.device.platform != "cpu":  # the device worked while batches were gathered
-            with spans.span("learn"):
+            with spans.span(working):
                 values = [np.asarray(scalars) for scalars in values]  # waits for the device
         if jax.tree.leaves(feedback):
             with spans.span("replay"):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flatout.config.placement import Placement
+from flatout.envs.ale_ids import is_atari
 from flatout.hardware.monitor import MonitorSample
 from flatout.planning.answer import Answer
 from flatout.planning.machine import SHIPPED, Machine
@@ -111,6 +112,8 @@ def facts(totals: Totals, *, cores: int, use: Use | None = None, **given: Any) -
         spent[phase] += wait_learner_s * duration / busy
     if not busy:
         spent["wait"] += wait_learner_s
+    if not totals.updates:  # nothing was learned: records of older runs call storing so
+        spent["replay"], spent["learn"] = spent["replay"] + spent["learn"], 0.0
     total = sum(spent.values())
     if total <= 0.0:
         spent["other"], total = 1.0, 1.0
@@ -137,7 +140,7 @@ def shows_images(settings: Mapping[str, Any]) -> bool:
     """Whether a run's observations are images, by its settings."""
     pixels = settings.get("network") in ("nature", "nature_same")
     prepared = bool(settings.get("grayscale")) or settings.get("resize") is not None
-    return pixels or prepared or str(settings.get("env", "")).startswith("ALE/")
+    return pixels or prepared or is_atari(str(settings.get("env", "")))
 
 
 def shared_out(waited: float, workers: Sequence[Worker]) -> dict[str, float]:

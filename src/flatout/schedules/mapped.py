@@ -193,7 +193,8 @@ class Mapped(Meeting):
         if key not in self._programs:
             with self._compiling(self._size), _divided("compile", spans):
                 self._programs[key] = _compiled(learn, learner, given)
-        with _divided("learn", spans):
+        updates = any(request.learner.buffer.updates_due for request in requests.values())
+        with _divided("learn" if updates else "replay", spans):
             found = jax.block_until_ready(self._programs[key](*given))
         return dict(zip(requests, found, strict=False))
 

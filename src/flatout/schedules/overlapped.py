@@ -41,7 +41,7 @@ class OverlappedSchedule(Schedule):
         self._bundles: dict[int, tuple[Any, ...]] = {}  # acting parameters by version
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
         self._learned_at = 0.0  # end of the last learning
-        self._learning_s = 0.0  # total
+        self._worked = {"learn": 0.0, "replay": 0.0}  # seconds in total, by span
         self._failure: EnvironmentFailure | None = None  # raised after learning has ended
         self._learned_from = 0  # trajectories in this process
         self._totals = dict.fromkeys(WAITS, 0.0)
@@ -62,7 +62,7 @@ class OverlappedSchedule(Schedule):
         }
 
     def work(self) -> dict[str, Work]:
-        return {"learner": Work({"learn": self._learning_s})} | super().work()
+        return {"learner": Work(dict(self._worked))} | super().work()
 
     def snapshot(self) -> Snapshot:
         snapshot = super().snapshot()
@@ -158,7 +158,8 @@ class OverlappedSchedule(Schedule):
         values = super()._learn(pending)
         self._learned_at = time.perf_counter()
         took = self._learned_at - begin
-        self._learning_s += took
+        # Without an update, what was collected was stored.
+        self._worked["learn" if values["updates"] else "replay"] += took
         return values | {"time/learn_s": took}
 
     def _kept(self) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flatout.config.schema import rows_every
 from flatout.explain.diagnosis import Finding
 from flatout.explain.own.proposals import WORTH_SAYING, Try, predicted, time_words
 from flatout.explain.own.settings import placed, worker_count
@@ -37,7 +38,7 @@ def writing(facts: RunFacts, cost: Costs, share: float) -> Finding:
         proposal = Try(gain, words, {"checkpoint_every": rarer})
     else:
         each = facts.steps / max(facts.iterations, 1)
-        every = max(int(settings.get("log_every", 1)), int(each), 1)
+        every = max(rows_every(settings.get("log_every"), facts.steps), int(each), 1)
         rarer, gain = _rarer(facts.logs, every)
         if facts.replays:  # rows of episodes do not become fewer
             gain = between(gain.high, gain.gain, gain_of(facts.logs, 1.0))
@@ -95,6 +96,8 @@ def oversubscribed(facts: RunFacts, cost: Costs, share: float) -> Finding | None
 def gpu_unused(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     """An unused GPU."""
     if not facts.gpus or any(device.kind == "gpu" for device in facts.placement.devices):
+        return None
+    if not facts.updates:
         return None
     share = facts.phases["learn"]
     update = share * facts.seconds / max(facts.updates, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flatout.config.placement import CPU
+from flatout.envs.ale_ids import is_atari
 from flatout.envs.device.make import has_twin, in_library
 from flatout.explain.diagnosis import Finding
 from flatout.explain.own.proposals import Try, predicted, time_words
@@ -145,7 +146,7 @@ def env(facts: RunFacts, cost: Costs, share: float) -> Finding:
     if facts.placement.sampler == "device":
         evidence[1:] = ["a program of its own steps and acts", *parts(facts)]
     # ALE's vector environment starts threads itself.
-    threaded = str(facts.settings.get("env", "")).startswith("ALE/") and not count
+    threaded = is_atari(str(facts.settings.get("env", ""))) and not count
     tries = [
         proposal
         for proposal in proposals(facts, cost)

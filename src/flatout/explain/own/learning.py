@@ -17,7 +17,11 @@ TINY_UPDATE_S = {"cpu": 50e-6, "gpu": 1e-3}
 
 
 def replay(facts: RunFacts, cost: Costs, share: float) -> Finding:
-    """Choosing and gathering batches."""
+    """Choosing and gathering batches, or before the first update storing what was collected."""
+    if not facts.updates:
+        stored = f"storing what was collected takes {percent(share)} of the time"
+        otherwise = "Store less: smaller observations, or fewer frames in each."
+        return predicted("replay-bound", share, [stored], otherwise, facts)
     evidence = [
         f"choosing and gathering batches takes {percent(share)} of the time, "
         f"{time_words(share * facts.seconds / max(facts.updates, 1))} an update"
@@ -126,8 +130,9 @@ def arithmetic(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
 def fused(facts: RunFacts, cost: Costs, share: float) -> Finding:
     """The one program of a fused schedule."""
     iterations, seconds = max(facts.iterations, 1), max(facts.seconds, 1e-9)
+    does = "acts, steps and learns" if facts.updates else "acts and steps"
     evidence = [
-        f"one program acts, steps and learns in {percent(share)} of the time",
+        f"one program {does} in {percent(share)} of the time",
         f"{facts.iterations / seconds:,.0f} iterations per second, each of "
         f"{facts.steps / iterations:,.0f} steps and {facts.updates / iterations:,.1f} updates",
     ]

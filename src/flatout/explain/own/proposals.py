@@ -35,6 +35,8 @@ def predicted(
         for proposal in tries
         if not proposal.changes or possible(facts.settings, proposal.changes, facts.cores)
     ]
+    if not facts.updates:  # how long learning takes is unknown, and so is what the run would gain
+        valid = []
     best = max(valid, key=lambda t: (t.gain.gain / t.handicap, bool(t.changes)), default=None)
     if best is None or best.gain.gain < 1.02:
         return Finding(cause, share, tuple(evidence), otherwise)

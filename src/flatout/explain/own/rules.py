@@ -7,6 +7,7 @@ names what remains after its remedy, and proposes only valid settings.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from flatout.explain.causes import CAUSE_OF, DEVICES, HEALTHY
 from flatout.explain.diagnosis import Finding
@@ -14,7 +15,7 @@ from flatout.explain.own import beside, collecting, learning
 from flatout.explain.own.proposals import WORTH_SAYING
 from flatout.explain.report import WORTHWHILE, percent
 from flatout.planning.facts import RunFacts
-from flatout.planning.gains import Costs, costs
+from flatout.planning.gains import LEARN, Costs, costs
 
 LEARNING_HOLDS = 0.5  # from this share on, learning itself is the bottleneck
 
@@ -30,19 +31,25 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
 )  # fmt: skip
 """Rules and their phases: a rule receives their share, and is skipped if it is small."""
 
+WEIGHED: dict[Rule, tuple[str, ...]] = {
+    learning.turns: (*LEARN, "publish", "other"), learning.arithmetic: ("learn",),
+    beside.gpu_unused: ("learn",),
+}  # fmt: skip
+"""The phases of rules that weigh a part of them."""
+
 
 def findings(facts: RunFacts) -> tuple[Finding, ...]:
-    """All findings, best first; at least one."""
+    """All findings, at least one: first the one that the verdict names, then the best."""
     results: list[Finding] = []
     cost = costs(facts)
     for phases, rule in RULES:
         share = sum(facts.phases[phase] for phase in phases)
         finding = None if phases and share < WORTH_SAYING else rule(facts, cost, share)
         if finding is not None:
-            results.append(finding)
-    if not results:
-        results.append(_unattributed(facts))
-    return tuple(sorted(results, key=lambda finding: -_rank(finding, facts)))
+            results.append(replace(finding, phases=phases or WEIGHED.get(rule, ())))
+    named = _named(results, facts) or _unattributed(facts)
+    others = [finding for finding in results if finding is not named]
+    return named, *sorted(others, key=lambda finding: -_rank(finding, facts))
 
 
 def verdict(ranked: tuple[Finding, ...]) -> str:
@@ -53,18 +60,24 @@ def verdict(ranked: tuple[Finding, ...]) -> str:
 def headline(ranked: tuple[Finding, ...], facts: RunFacts) -> str:
     """The verdict in one sentence: how idle the learner is, and what it waits for."""
     first, idle = ranked[0], 1.0 - facts.learner
-    if facts.phases["fused"] >= LEARNING_HOLDS:
-        return first.evidence[0]
-    if first.id == "compute-bound":
-        return f"the learner is busy {percent(facts.learner)} of the time"
-    phase = next((phase for phase, cause in CAUSE_OF.items() if cause == first.id), None)
-    if phase is None or first.share != facts.phases[phase]:
-        return first.evidence[0]
-    awaited = collecting.waits_for(facts) if phase == "wait" else _AWAITED[phase]
-    if first.share <= idle + 0.02:
-        points = f"{100 * first.share:.0f} points of it"
-        return f"learner idle {percent(idle)} of the time, {points} {awaited}"
-    return f"{percent(first.share)} of the time goes into {awaited}"
+    words = first.evidence[0]
+    if first.id == "compute-bound" and first.phases == ("learn",):
+        words = f"learning takes {percent(facts.phases['learn'])} of the time"
+    elif len(first.phases) == 1 and first.phases[0] in _AWAITED:
+        (phase,) = first.phases
+        awaited = collecting.waits_for(facts) if phase == "wait" else _AWAITED[phase]
+        words = f"{percent(first.share)} of the time goes into {awaited}"
+        if first.share <= idle + 0.02 and facts.updates:
+            words = (
+                f"learner idle {percent(idle)} of the time, {percent(first.share)} of the time "
+                f"{awaited}"
+            )
+    most = max((facts.phases[phase] for phase in first.phases), default=1.0)
+    larger = {phase: share for phase, share in facts.phases.items() if share > most + WORTH_SAYING}
+    if larger:
+        phase = max(larger, key=lambda name: larger[name])
+        words += f"; {_LARGER.get(phase, phase)} takes more, {percent(larger[phase])}"
+    return words if facts.updates else f"nothing was learned yet: {words}"
 
 
 def bottleneck(phases: dict[str, float]) -> tuple[str, float]:
@@ -81,15 +94,41 @@ _AWAITED = {
     "env": "waiting for env.step", "act": "choosing actions", "replay": "gathering batches",
     "ipc": "moving data between processes", "input": "waiting for images",
     "io": "writing logs and checkpoints", "compile": "compiling again",
+    "wait": "waiting",
 }  # fmt: skip
 """What the learner waits for."""
+
+_LARGER = {"learn": "learning", "fused": "the one program", "other": "what lies outside of spans",
+           "publish": "handing parameters to acting"}  # fmt: skip
+"""Phases that may take more than the one that a verdict names, where nothing shortens them."""
+
+
+def _named(found: list[Finding], facts: RunFacts) -> Finding | None:
+    """The finding that the verdict names: of the largest share of the time, by the table of phases,
+    that a remedy can shorten; or learning itself, where that takes most of the time."""
+
+    def weight(finding: Finding) -> float:
+        """The largest part of a phase that it explains."""
+        return max(min(facts.phases[phase], finding.share) for phase in finding.phases)
+
+    attributed = [finding for finding in found if finding.phases]
+    work = [finding for finding in attributed if finding.id == "compute-bound"]
+    remedied = [
+        finding for finding in attributed if finding.id != "compute-bound"
+        and (finding.id not in DEVICES or finding.gain > WORTHWHILE)
+    ]  # fmt: skip
+    for phase in ("learn", "fused"):
+        if facts.phases[phase] >= LEARNING_HOLDS:
+            remedied = [finding for finding in (*remedied, *work) if phase in finding.phases]
+    if remedied:
+        return max(remedied, key=lambda finding: (weight(finding), _rank(finding, facts)))
+    return work[0] if work else None
 
 
 def _rank(finding: Finding, facts: RunFacts) -> float:
     """Bottlenecks rank high, symptoms of other causes low."""
     if finding.id == "compute-bound":
-        is_bottleneck = facts.phases["learn"] + facts.phases["fused"] >= LEARNING_HOLDS
-        return 2.0 + finding.share if is_bottleneck else finding.share / 2
+        return finding.share / 2
     if finding.id in DEVICES:
         return 3.0 + finding.share if finding.gain > WORTHWHILE else -1.0
     if finding.id == "oversubscribed":
@@ -102,4 +141,4 @@ def _unattributed(facts: RunFacts) -> Finding:
     share = facts.phases[largest]
     evidence = (f"most of the time, {percent(share)}, lies outside of every span",)
     words = "Longer trajectories, so that each iteration does more."
-    return Finding("launch-bound", share, evidence, words)
+    return Finding("launch-bound", share, evidence, words, phases=(largest,))

@@ -140,6 +140,8 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
     )
     ranked = findings(facts_)
     notes = list(totals.notes)
+    if not totals.updates:
+        notes.append("No update was made: what learning takes is unknown, and what would gain.")
     if not evidence.ended:
         notes.append("The run has not ended: what it has written so far is explained.")
     notes += [note for sample in samples for note in sample.notes]
@@ -172,7 +174,7 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
 def closing(diagnosis: Diagnosis | None) -> dict[str, Any]:
     """The diagnosis in a run's summary: docs/metrics.md describes the keys."""
     if diagnosis is None:
-        return {"verdict": None, "headline": "", "try": None}
+        return {"verdict": None, "headline": "", "try": None, "steady": None}
     best = advice(diagnosis)
     if best is not None and best.gain <= WORTHWHILE:
         best = None
@@ -180,7 +182,9 @@ def closing(diagnosis: Diagnosis | None) -> dict[str, Any]:
         "verdict": diagnosis.verdict,
         "headline": diagnosis.headline,
         "try": None if best is None else json.loads(json.dumps(asdict(best))),
-    }
+        "steady": {"seconds": diagnosis.seconds, "phases": diagnosis.phases,
+                   "left_out": dict(diagnosis.apart)},
+    }  # fmt: skip
 
 
 def _during(
