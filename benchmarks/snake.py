@@ -55,11 +55,8 @@ DEVICE_PPO = on_device(
 )
 
 TIERS = {
-    "quick": Tier({"ppo": 1_000_000, "a2c": 1_000_000, "dqn": 300_000, "genetic": 1_000_000}, 15.0),
-    "long": Tier(
-        {"ppo": 10_000_000, "a2c": 10_000_000, "dqn": 2_000_000, "genetic": 10_000_000},
-        float("inf"),
-    ),
+    "quick": Tier({"ppo": 1_000_000, "a2c": 1_000_000, "dqn": 300_000}, 15.0),
+    "long": Tier({"ppo": 10_000_000, "a2c": 10_000_000, "dqn": 2_000_000}, float("inf")),
     "device": Tier(
         {"ppo": 12_000_000, "a2c": 12_000_000, "dqn": 2_000_000, "genetic": 40_000_000},
         float("inf"),
@@ -67,10 +64,7 @@ TIERS = {
             "ppo": DEVICE_PPO,
             "a2c": on_device("--envs 256 --hidden 128 128 --learning-rate lin_0.001_0.00003"),
             "dqn": on_device("--envs 64 --train-freq 256 --batch-size 512 --hidden 128 128"),
-            "genetic": on_device(
-                "--envs 1024 --rollout-episodes 4 --n-steps 400 --elites 64 --hidden 8 "
-                "--network compass --noise lin_0.3_0.05"
-            ),
+            "genetic": on_device(""),  # the preset's own
         },
     ),
     "device-long": Tier({"ppo": 50_000_000}, float("inf"), {"ppo": DEVICE_PPO}),

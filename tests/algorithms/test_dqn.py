@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from flatout.config.hyper import DQNConfig
 from flatout.config.schema import NetworkConfig
 from flatout.networks.torsos import NatureCNN
 from flatout.types import Batch, ContinuousSpec, DiscreteSpec, ObservationSpec
+from tests import tiny
 from tests.algorithms.test_optimiser import ByHand, assert_close, slopes
 from tests.tiny_envs import CONTEXTS, Bandit, Clock
 
@@ -222,11 +224,14 @@ def noise(envs: int, steps: int) -> Noise:
 acting = jax.jit(lambda *given: agent().act(*given))
 
 
-def acted(epsilon: float, q: Any = (0.5, 2.0, -1.0)) -> tuple[np.ndarray, np.ndarray]:
+def acted(
+    epsilon: float, q: Any = (0.5, 2.0, -1.0), valued: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """3000 explored steps with these action values everywhere: counts of actions, and q_max."""
     network = jax.tree.map(np.zeros_like, agent().init(raw_key(0, 0), agent().hp).params.network)
     network = eqx.tree_at(lambda n: n.head.bias, network, np.float32(q))
     draw = jax.tree.map(np.ravel, noise(30, 100))
+    draw = draw._replace(valued=np.full(3000, valued))
     obs = np.zeros((3000, *OBS.shape), np.float32)
     action, _, extras = acting(ActorParams(network, np.float32(epsilon)), obs, (), draw)
     return np.bincount(action, minlength=ACTIONS), np.asarray(extras["q_max"])
@@ -247,6 +252,23 @@ def test_the_network_does_not_run_where_every_action_is_random() -> None:
         assert len(counts) == ACTIONS
         assert scipy.stats.chisquare(counts).pvalue > 1e-3
         assert np.isnan(q_max).all()
+
+
+def test_every_eighth_step_has_values_and_the_same_actions() -> None:
+    assert noise(30, 100).valued.all(1).tolist() == [step % 8 == 0 for step in range(100)]
+    for epsilon in (1.0, 0.6):
+        counts, q_max = acted(epsilon, valued=True)
+        assert counts.tolist() == acted(epsilon)[0].tolist()
+        np.testing.assert_allclose(q_max, 2.0)
+
+
+def test_episodes_of_random_actions_have_values_too(tmp_path: Path) -> None:
+    settings = tiny.python("dqn", steps=256, run_dir=str(tmp_path / "run"), quiet=True)
+    DQN("CartPole-v1", exploration_final_eps=1.0, **settings).learn()
+    lines = (tmp_path / "run" / "episodes.jsonl").read_text().splitlines()
+    values = [json.loads(line)["q_max"] for line in lines]
+    assert len(values) >= 4
+    assert None not in values
 
 
 def test_without_noise_actions_are_greedy_whatever_epsilon() -> None:

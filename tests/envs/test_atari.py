@@ -270,6 +270,8 @@ def test_inactive_environments_wait_at_their_episodes_start() -> None:
         (config("Breakout", sticky_actions=0.25), 4, 0, 100, 120),
         (config("Pong", sticky_actions=0.25, env_kwargs={"max_num_frames_per_episode": 400}),
          2, 150, 110, 200),
+        (EnvConfig(env="Pong-v0", env_kwargs={"max_num_frames_per_episode": 200}),
+         2, 60, 50, 120),
     ],
 )  # fmt: skip
 def test_replay_is_exact(
@@ -382,9 +384,3 @@ def test_lost_lives_and_signs_reach_the_learner_and_raw_returns_the_log() -> Non
     assert (terminated & ended).sum() == ended.sum(), "a lost game ends with its last life"
     assert set(np.unique(rewards)) == {0.0, 1.0}
     assert min(returns) >= 10.0
-
-
-def test_a_games_old_id_is_answered_with_todays() -> None:
-    # v3, which none was: importing ale_py registers v4, as other tests do.
-    with pytest.raises(UsageError, match=r"'PongNoFrameskip-v3': Did you mean 'ALE/Pong-v5'\?"):
-        open_task(EnvConfig(env="PongNoFrameskip-v3"))

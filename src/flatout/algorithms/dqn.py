@@ -28,6 +28,10 @@ from flatout.networks.layers import Draw, FanIn, Linear
 from flatout.networks.torsos import Torso, features, make_torso, over_batch
 from flatout.types import Array, Batch, DiscreteSpec
 
+VALUED_EVERY = 8
+"""Steps from one at which the network runs in any case to the next: even while every action is
+random, episodes have a mean of their largest action values."""
+
 METRICS = ("loss", "td_error", "q_max", "grad_norm", "learning_rate")
 
 
@@ -70,10 +74,12 @@ class Counters(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """One step's draws: whether to explore (uniform), and with which action."""
+    """One step's draws: whether to explore (uniform), and with which action; and whether the
+    network runs even if every action is random (bool), for the statistics of action values."""
 
     explore: Array
     action: Array
+    valued: Array
 
 
 Values = Callable[[QNetwork, jax.Array], jax.Array]
@@ -143,7 +149,8 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
 
     def noise(key: jax.Array, env: jax.Array, step: jax.Array) -> Noise:
         drawn = uniforms(key, env, step, 2)
-        return Noise(drawn[0], jnp.floor(drawn[1] * actions).astype(jnp.int32))
+        random = jnp.floor(drawn[1] * actions).astype(jnp.int32)
+        return Noise(drawn[0], random, step % VALUED_EVERY == 0)
 
     def epsilon(step: jax.Array, hp: Any) -> jax.Array:
         """The probability of a random action."""
@@ -167,7 +174,7 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
         def skip(_: Any) -> tuple[jax.Array, jax.Array]:  # nobody would listen to the network
             return draw.action, jnp.full(explore.shape, jnp.nan, jnp.float32)
 
-        action, q_max = jax.lax.cond(explore.all(), skip, run, None)
+        action, q_max = jax.lax.cond(explore.all() & ~draw.valued.any(), skip, run, None)
         return action, carry, {"q_max": q_max}
 
     def advance(state: State, taken: jax.Array, hp: Any) -> tuple[State, dict[str, jax.Array]]:

@@ -1,8 +1,9 @@
-"""ALE/<Game>-v5 ids: the game, the settings that AtariVectorEnv gets, one game with pictures."""
+"""Atari games: the settings that AtariVectorEnv gets, and one game with pictures."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -10,16 +11,13 @@ import numpy as np
 
 from flatout.config.schema import EnvConfig
 from flatout.config.values import check
+from flatout.envs.ale_ids import atari_id, frame_skip, load, sticky_actions
+from flatout.envs.drawn_skips import DrawnSkips
 from flatout.errors import UsageError, nearest
-from flatout.installing import pip
 from flatout.types import DiscreteSpec, ObservationSpec
 
-PREFIX = "ALE/"
-SUFFIX = "-v5"
 DEFAULT_STACK = 4
 FRAMES_PER_SECOND = 60
-MULTIPLAYER = frozenset({"combat", "joust", "maze_craze", "warlords"})
-"""ROMs that nobody can play alone; ale-py registers no ids for them."""
 
 PASSED_ON: dict[str, Any] = {
     "full_action_space": False,
@@ -47,43 +45,11 @@ FLAGS = {
 """AtariVectorEnv's arguments that have flags here."""
 
 
-def is_atari(name: str) -> bool:
-    """Whether an id means the Arcade Learning Environment."""
-    return name.startswith(PREFIX)
-
-
-def load() -> Any:
-    """The module `ale_py`, which then keeps its banner to itself.
-
-    Raises:
-        UsageError: it is not installed.
-    """
-    try:
-        import ale_py
-        import ale_py.roms
-        import ale_py.vector_env
-    except ImportError:
-        raise UsageError(f"ALE environments need ale-py: {pip('ale-py')}.") from None
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-    return ale_py
-
-
-def rom_of(name: str) -> str:
-    """The ROM's name (``ms_pacman``) of an id (``ALE/MsPacman-v5``).
-
-    Raises:
-        UsageError: there is no such game.
-    """
-    roms = sorted(set(load().roms.get_all_rom_ids()) - MULTIPLAYER)
-    ids = {f"{PREFIX}{rom.title().replace('_', '')}{SUFFIX}": rom for rom in roms}
-    if name not in ids:
-        hint = nearest(name, ids) or f" An id looks like {PREFIX}Breakout{SUFFIX}."
-        raise UsageError(f"unknown environment {name!r}:{hint}")
-    return ids[name]
-
-
 def vector_settings(config: EnvConfig) -> dict[str, Any]:
     """AtariVectorEnv's arguments, all but the number of environments.
+
+    The frame skip is a range ``(low, high)`` where the id has it drawn at each step; `open_vector`
+    takes that too.
 
     Rewards are not clipped and lives do not end episodes there: both are for learning to do, and
     the raw return would be lost.
@@ -92,7 +58,7 @@ def vector_settings(config: EnvConfig) -> dict[str, Any]:
         UsageError: an unknown game, or what is impossible or has a flag of its own.
     """
     name, stack = config.env, config.frame_stack
-    rom = rom_of(name)
+    rom = atari_id(name).rom
     if config.grayscale or config.resize:
         raise UsageError(
             f"{name} is gray and 84 x 84 already: drop --grayscale and --resize (another size is "
@@ -103,8 +69,8 @@ def vector_settings(config: EnvConfig) -> dict[str, Any]:
         _check(name, key, value)
     return PASSED_ON | config.env_kwargs | {
         "game": rom,
-        "frameskip": config.frame_skip,
-        "repeat_action_probability": config.sticky_actions,
+        "frameskip": frame_skip(config),
+        "repeat_action_probability": sticky_actions(config),
         "noop_max": config.noop_max,
         "stack_num": DEFAULT_STACK if stack is None else stack,
         "episodic_life": False,
@@ -112,9 +78,17 @@ def vector_settings(config: EnvConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def open_vector(settings: Mapping[str, Any], num_envs: int, num_threads: int) -> Any:
+    """The games that step together; `settings` as `vector_settings` returns them."""
+    chosen: dict[str, Any] = {**settings, "num_envs": num_envs, "num_threads": num_threads}
+    if isinstance(settings["frameskip"], tuple):
+        return DrawnSkips(**chosen)
+    return load().vector_env.AtariVectorEnv(**chosen)
+
+
 def _check(name: str, key: str, value: Any) -> None:
     if key in FLAGS:
-        raise UsageError(f"--env-kwargs {key}: for ALE/ ids that is {FLAGS[key]}.")
+        raise UsageError(f"--env-kwargs {key}: for Atari ids that is {FLAGS[key]}.")
     if key not in PASSED_ON:
         raise UsageError(
             f"--env-kwargs {key}: {name} takes {', '.join(PASSED_ON)}.{nearest(key, PASSED_ON)}"
@@ -137,10 +111,11 @@ def atari_specs(config: EnvConfig) -> tuple[ObservationSpec, DiscreteSpec, int]:
     channels = stack if settings["grayscale"] else 3 * stack
     shape = settings["img_height"], settings["img_width"], channels
     frames, skip = settings["max_num_frames_per_episode"], settings["frameskip"]
+    least = skip[0] if isinstance(skip, tuple) else skip
     actions = _actions(settings["game"], settings["full_action_space"])
     return (
         ObservationSpec(shape, "uint8", 255, stack, "zeros"), DiscreteSpec(len(actions)),
-        -(-frames // skip),
+        -(-frames // least),
     )  # fmt: skip
 
 
@@ -189,24 +164,25 @@ class OneAtari(gym.Env[np.ndarray, Any]):
     def __init__(self, config: EnvConfig, render_mode: str | None = None) -> None:
         if render_mode not in (None, "rgb_array"):
             raise UsageError(f"render_mode {render_mode!r}: {config.env} renders rgb_array.")
-        self.metadata = {
-            "render_modes": ["rgb_array"],
-            "render_fps": FRAMES_PER_SECOND / config.frame_skip,
-        }
         self.render_mode = render_mode
         self.obs_spec, self.action_spec, self.max_steps = atari_specs(config)
         self.observation_space = gym.spaces.Box(0, 255, self.obs_spec.shape, np.uint8)
         self.action_space = gym.spaces.Discrete(self.action_spec.n)
-        settings = vector_settings(config) | {"num_threads": 1}
+        settings = vector_settings(config)
+        skip = settings["frameskip"]
+        frames = (skip[0] + skip[1] - 1) / 2 if isinstance(skip, tuple) else skip  # on average
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": FRAMES_PER_SECOND / frames}
         self._ale_py = load()
-        self._vector: Any = self._ale_py.vector_env.AtariVectorEnv(num_envs=1, **settings)
+        self._vector: Any = open_vector(settings, 1, 1)
         self._actions = _actions(settings["game"], settings["full_action_space"])
         self._fire = settings["use_fire_reset"] and self._ale_py.Action.FIRE in self._actions
         self._screen: Any = None
         if render_mode is not None:
             self._rom = self._ale_py.roms.get_rom_path(settings["game"])
             self._screen = self._ale_py.ALEInterface()
-            self._screen.setFloat("repeat_action_probability", config.sticky_actions)
+            self._screen.setFloat(
+                "repeat_action_probability", settings["repeat_action_probability"]
+            )
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -229,7 +205,7 @@ class OneAtari(gym.Env[np.ndarray, Any]):
         return self._image(stacks), {"lives": int(info["lives"][0])}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """`frame_skip` frames of one action (index into the game's)."""
+        """One step's frames of one action (index into the game's)."""
         stacks, rewards, terminated, truncated, info = self._vector.step(
             np.array([action], np.int32)
         )

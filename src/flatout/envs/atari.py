@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flatout.config.schema import EnvConfig
-from flatout.envs.ale import atari_specs, load, vector_settings, write_frames
+from flatout.envs.ale import atari_specs, open_vector, vector_settings, write_frames
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.cropped import cropped as cropped
 from flatout.errors import EnvironmentFailure, one_line
@@ -53,10 +53,10 @@ class AtariEnvs(Envs):
     ) -> None:
         super().__init__(count, config.env, seed, stream, first)
         settings = vector_settings(config)
-        settings["num_threads"] = settings["num_threads"] or threads or min(count, _cores())
+        threads = settings["num_threads"] or threads or min(count, _cores())
         self._num_actions = atari_specs(config)[1].n
         self._reseed_after = reseed_after
-        self._vector: Any = load().vector_env.AtariVectorEnv(num_envs=count, **settings)
+        self._vector: Any = open_vector(settings, count, threads)
         self._stacks = np.zeros(0, np.uint8)  # what it last observed, [N, S, H, W]
         self._lives = np.zeros(count, np.int32)
         self.life_lost = self._lost = np.zeros(count, np.bool_)

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from flatout.envs.ale import PREFIX, SUFFIX, load, rom_of
+from flatout.envs.ale_ids import PREFIX, SUFFIX, atari_id
 
 FIRST_NO_OPS = 5
 FRAME_SKIP = (2, 5)
@@ -38,8 +38,7 @@ def cropped(game: str = "Breakout", render_mode: str | None = None) -> gym.Env[A
         UsageError: an unknown game, or ale-py is missing.
     """
     name = f"{PREFIX}{game}{SUFFIX}"
-    rom_of(name)
-    load()
+    atari_id(name)
     env = gym.make(
         name, frameskip=1, repeat_action_probability=0.0, render_mode=render_mode,
         disable_env_checker=True,

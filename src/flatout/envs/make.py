@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,13 +14,15 @@ import numpy as np
 from flatout.config.modules import import_module
 from flatout.config.schema import EnvConfig
 from flatout.envs import register
-from flatout.envs.ale import OneAtari, is_atari
+from flatout.envs.ale import OneAtari
+from flatout.envs.ale_ids import equivalent, is_atari
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.make import device_env, in_library
 from flatout.envs.device.on_host import OneDevice
 from flatout.envs.masks import refuse_masks, without_mask
-from flatout.errors import EnvironmentFailure, UsageError, nearest, one_line
+from flatout.envs.stored import stored
+from flatout.errors import EnvironmentFailure, InvalidReturn, UsageError, nearest, one_line
 from flatout.installing import install
 from flatout.output import say
 from flatout.types import ActionSpec, ContinuousSpec, DiscreteSpec, ObservationSpec
@@ -162,9 +163,7 @@ def _by_name(config: EnvConfig) -> Base:
     try:
         spec = copy.deepcopy(gym.spec(name))
     except gym.error.Error as error:
-        hint = nearest(name, gym.registry)
-        if atari := re.match(r"(\w+?)(NoFrameskip|Deterministic)-v\d", name):
-            hint = f"Did you mean 'ALE/{atari[1]}-v5'?"
+        hint = equivalent(name) or nearest(name, gym.registry)
         detail = hint.strip() if hint else f"{one_line(error).rstrip('.')}."
         raise UsageError(f"unknown environment {name!r}: {detail}") from None
     # Gymnasium's checking wrappers cost time; resets always come first and we check spaces.
@@ -190,11 +189,15 @@ def prepare(env: gym.Env[Any, Any], config: EnvConfig) -> gym.Env[Any, Any]:
             f"--grayscale and --resize need image observations, but {config.env} observes "
             f"{_kind(space)}."
         )
+    stacked = config.frame_stack is not None and config.frame_stack > 1
+    if isinstance(space, gym.spaces.Box) and (config.grayscale or config.resize or stacked):
+        env = Stored(env, config.env)  # Gymnasium's wrappers cast without a check
     if config.grayscale:
         env = gym.wrappers.GrayscaleObservation(env, keep_dim=True)
     if config.resize:
         env = _resize(env, config.resize)
-    if config.frame_stack is not None and config.frame_stack > 1:
+    if stacked:
+        assert config.frame_stack is not None
         if not isinstance(space, gym.spaces.Box):
             raise UsageError(
                 f"--frame-stack needs Box observations, but {config.env} observes {_kind(space)}."
@@ -217,6 +220,31 @@ def _resize(env: gym.Env[Any, Any], size: int) -> gym.Env[Any, Any]:
     return gym.wrappers.TransformObservation(
         resized, lambda obs: np.asarray(obs).reshape(size, size, 1), box
     )
+
+
+class Stored(gym.ObservationWrapper[Any, Any, Any]):
+    """Casts observations to the type of their space, and refuses what it cannot hold.
+
+    Args:
+        name: of the environment, for messages.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], name: str) -> None:
+        super().__init__(env)
+        self._name, self._dtype = name, str(env.observation_space.dtype)
+
+    def observation(self, observation: Any) -> Any:
+        """The observation as the space says."""
+        array = np.asarray(observation)
+        if array.dtype.kind not in "fiub":
+            return observation  # refused where all of its kind are
+        try:
+            return stored(array, self._dtype)
+        except ValueError as error:
+            raise InvalidReturn(
+                f"the environment {self._name} returned an observation with {error}; correct the "
+                "values, or its observation_space."
+            ) from None
 
 
 class MergedStack(gym.wrappers.TransformObservation[Any, Any, Any]):

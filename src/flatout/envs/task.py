@@ -8,7 +8,8 @@ from typing import Any
 import gymnasium as gym
 
 from flatout.config.schema import EnvConfig
-from flatout.envs.ale import atari_specs, is_atari
+from flatout.envs.ale import atari_specs
+from flatout.envs.ale_ids import is_atari
 from flatout.envs.base import TRAINING, Envs
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.make import device_env, has_twin
@@ -18,8 +19,14 @@ from flatout.envs.make import Factory, close_quietly, episode_limit, factory, pr
 from flatout.errors import UsageError
 from flatout.types import ActionSpec, ObservationSpec
 
-ALE_ONLY = ("frame_skip", "sticky_actions", "noop_max", "terminal_on_life_loss")
-"""Settings that other environments have nothing for."""
+ALE_ONLY: dict[str, tuple[Any, ...]] = {
+    "frame_skip": (None, 4),
+    "sticky_actions": (None, 0.25),
+    "noop_max": (30,),
+    "terminal_on_life_loss": (False,),
+}
+"""Settings that only Atari games have, with the values that ask for nothing: the default, and what
+run folders of earlier versions hold where nothing was asked for."""
 
 
 @dataclass
@@ -150,12 +157,13 @@ def open_task(config: EnvConfig, source: Any = None) -> Task:
     make = factory(config, source)
     if source is None and is_atari(config.env):
         return Task(config, make, *atari_specs(config), vectorised=True)
-    for name in ALE_ONLY:
+    for name, defaults in ALE_ONLY.items():
         value = getattr(config, name)
-        if value != getattr(EnvConfig, name):
+        if value not in defaults:
             raise UsageError(
-                f"--{name.replace('_', '-')} {value} is for ALE/ ids only, which {config.env} is "
-                "not: leave it out, or pass the environment its own settings with --env-kwargs."
+                f"--{name.replace('_', '-')} {value} is for Atari ids (ALE/Breakout-v5, "
+                f"Breakout-v4) only, which {config.env} is not: leave it out, or pass the "
+                "environment its own settings with --env-kwargs."
             )
     env = make()
     try:

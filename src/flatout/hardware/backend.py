@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager, nullcontext, suppress
-from pathlib import Path
 from typing import Any
 
 from flatout.config.placement import DeviceName, Placement
 from flatout.errors import FlatoutError
+from flatout.hardware.compile_cache import set_up
 from flatout.hardware.inventory import VIRTUAL
 
 
@@ -22,11 +22,6 @@ def show_virtual_devices(count: int | None) -> None:
     given = os.environ.get("XLA_FLAGS", "").split()
     kept = [flag for flag in given if not flag.startswith(VIRTUAL)]
     os.environ["XLA_FLAGS"] = " ".join([*kept, f"{VIRTUAL}={count}"])
-
-
-def cache_folder() -> Path:
-    """Compiled programs and plans (respects ``XDG_CACHE_HOME``)."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flatout"
 
 
 def start(placement: Placement) -> list[str]:
@@ -57,10 +52,7 @@ def start(placement: Placement) -> list[str]:
         jax.config.update("jax_cuda_visible_devices", ",".join(str(index) for index in gpus))
     # A small network's act takes 20 us in the calling thread, three times that in another.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    if jax.config.values["jax_compilation_cache_dir"] is None:
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    set_up()
     return notes
 
 

@@ -8,10 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from flatout.errors import UsageError
-from flatout.hardware.backend import cache_folder
+from flatout.hardware.compile_cache import cache_folder
 from flatout.planning.machine import SHIPPED, Machine
 from flatout.storage import nofollow
 
+NUMBERS = "numbers.json"
 MOST_BYTES = 1 << 16
 
 MOST_NUMBERS = 512
@@ -35,19 +36,24 @@ def this_machine() -> Machine:
     return SHIPPED
 
 
-def numbers() -> dict[str, float]:
-    """Seconds and rates of earlier runs on this machine, by key; what cannot be read is ignored."""
+def numbers(folder: Path | None = None) -> dict[str, float]:
+    """Seconds and rates of earlier runs on this machine, by key; what cannot be read is ignored.
+
+    Args:
+        folder: where they are kept; by default `plans`.
+    """
     with suppress(OSError, ValueError, RecursionError, AttributeError, TypeError):
-        read = json.loads(nofollow.read(plans() / "numbers.json", 1, MOST_BYTES))
+        read = json.loads(nofollow.read((folder or plans()) / NUMBERS, 1, MOST_BYTES))
         kept = {str(key): float(value) for key, value in read.items()}
         return {key: value for key, value in kept.items() if 0.0 <= value < math.inf}
     return {}
 
 
-def keep_number(key: str, value: float) -> None:
+def keep_number(key: str, value: float, folder: Path | None = None) -> None:
     """Keep one of `numbers`; a folder that cannot be written is no reason to fail."""
-    kept = {name: old for name, old in numbers().items() if name != key} | {key: round(value, 3)}
-    newest = dict(list(kept.items())[-MOST_NUMBERS:])
+    others = {name: old for name, old in numbers(folder).items() if name != key}
+    newest = dict(list((others | {key: round(value, 3)}).items())[-MOST_NUMBERS:])
+    folder = folder or plans()
     with suppress(OSError):
-        plans().mkdir(parents=True, exist_ok=True)
-        nofollow.replace(plans() / "numbers.json", json.dumps(newest).encode())
+        folder.mkdir(parents=True, exist_ok=True)
+        nofollow.replace(folder / NUMBERS, json.dumps(newest).encode())

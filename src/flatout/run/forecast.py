@@ -1,4 +1,4 @@
-"""What is being compiled, and how long that took last time on this machine."""
+"""What is being compiled, and how long that took last time with the same cache of programs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from flatout.config.placement import Placement
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import changeable
+from flatout.hardware.compile_cache import compile_cache
 from flatout.hardware.inventory import Hardware
 from flatout.planning.kept import keep_number, numbers
 from flatout.run.auto import key
@@ -28,14 +29,17 @@ def shape_key(config: TrainConfig, hardware: Hardware, placement: Placement) -> 
 def compiling(what: str, under: str, announce: Callable[[str], None]) -> Iterator[None]:
     """Say what is compiled and how long that took last time; keep how long it takes.
 
+    The time is kept in the folder of compiled programs: with another folder, or an emptied one,
+    the program is compiled for the first time.
+
     Args:
         what: in words.
         under: `shape_key`.
     """
-    name = f"{under} {what}"
-    before = numbers().get(name)
+    name, folder = f"{under} {what}", compile_cache()
+    before = numbers(folder).get(name)
     last = "for the first time here" if before is None else f"{before:.1f} s here last time"
     announce(f"compiling {what} ({last})")
     began = time.perf_counter()
     yield
-    keep_number(name, time.perf_counter() - began)
+    keep_number(name, time.perf_counter() - began, folder)

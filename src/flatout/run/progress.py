@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flatout.config.schema import rows_every
 from flatout.errors import CallbackFailure
 from flatout.types import Metrics
 
@@ -33,6 +34,7 @@ class Progress:
     # Threshold -> [steps, seconds] once the mean of 100 returns reached it.
     reached: dict[str, list[float]] = field(default_factory=dict)
     best_return: float | None = None  # highest mean evaluation return
+    evaluated: float | None = None  # mean return of the newest evaluation
     last_eval: dict[str, float] | None = None  # the newest evaluation's row, until it is logged
     next_log: int = 0  # the step at which it is due, as the next two
     next_checkpoint: int = 0
@@ -85,6 +87,14 @@ class Progress:
     def after(self, every: int) -> int:
         """The first multiple of `every` steps that lies ahead."""
         return (self.steps // every + 1) * every
+
+    def row_after(self, log_every: int | None) -> int:
+        """The step at which the next row of metrics is due.
+
+        Args:
+            log_every: steps between rows; None: few at first, so that a short run has a curve too.
+        """
+        return self.after(rows_every(log_every, self.steps))
 
     def ended(self, steps: int, goal: float | None) -> str:
         """Why a run of so many steps, or until a mean return, has ended; or an empty string."""
@@ -151,7 +161,8 @@ class Progress:
             LookupError, TypeError, ValueError: the values are damaged.
         """
         kept: dict[str, Any] = {}
-        values = {"logged": {}, "successes": []} | values  # older checkpoints lack these
+        # Older checkpoints lack these.
+        values = {"logged": {}, "successes": [], "evaluated": None} | values
         for spec in dataclasses.fields(cls):
             value = kept[spec.name] = values[spec.name]
             if spec.type == "int" and (type(value) is not int or not 0 <= value < 2**53):
@@ -164,8 +175,9 @@ class Progress:
         kept["returns"] = deque(map(float, kept["returns"]), maxlen=WINDOW)
         kept["successes"] = deque(map(float, kept["successes"]), maxlen=WINDOW)
         kept["lengths"] = deque(map(int, kept["lengths"]), maxlen=WINDOW)
-        if kept["best_return"] is not None:
-            kept["best_return"] = float(kept["best_return"])
+        for name in ("best_return", "evaluated"):
+            if kept[name] is not None:
+                kept[name] = float(kept[name])
         if kept["last_eval"] is not None:
             kept["last_eval"] = {str(k): float(v) for k, v in kept["last_eval"].items()}
         return cls(**kept)

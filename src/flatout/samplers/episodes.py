@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 MAX_REPLAYED_STEPS = 200_000
@@ -9,10 +11,14 @@ MAX_REPLAYED_STEPS = 200_000
 
 
 class EpisodeValues:
-    """Means over episodes of the largest action value at each acting step."""
+    """Means over episodes of the largest action value at each acting step.
+
+    An episode at none of whose steps the network ran has the mean of the one before it.
+    """
 
     def __init__(self, num_envs: int) -> None:
-        self._sums = [[0.0, 0.0] for _ in range(num_envs)]  # of values, and how many
+        # Of values, and how many; -1: none yet, and the sum is the mean of the episode before.
+        self._sums = [[0.0, 0.0] for _ in range(num_envs)]
         self._next = self._sums
 
     def collect(self, rows: np.ndarray, ends: list[tuple[int, int]]) -> list[float]:
@@ -23,7 +29,7 @@ class EpisodeValues:
             ends: row and environment of each episode's end, in order.
 
         Returns:
-            The mean of each ended episode, NaN where the network never ran.
+            The mean of each ended episode, NaN where the network has never run.
         """
         # Lists: a trajectory of few steps has so few values that each array costs more than they.
         columns = rows.T.tolist()
@@ -33,14 +39,17 @@ class EpisodeValues:
 
         def add(env: int, end: int | None) -> list[float]:
             seen = [value for value in columns[env][start[env] : end] if value == value]
+            if seen and sums[env][1] < 0:
+                sums[env] = [0.0, 0.0]
             sums[env][0] += sum(seen)
             sums[env][1] += len(seen)
             return sums[env]
 
         for row, env in ends:
             total, count = add(env, row + 1)
-            means.append(total / count if count else float("nan"))
-            sums[env], start[env] = [0.0, 0.0], row + 1
+            mean = total if count < 0 else total / count if count else math.nan
+            means.append(mean)
+            sums[env], start[env] = [0.0, 0.0] if math.isnan(mean) else [mean, -1.0], row + 1
         for env in range(len(columns)):
             add(env, None)
         self._next = sums

@@ -228,7 +228,7 @@ class Rollout:
         state = state._replace(
             env=env, obs=obs, length=jnp.where(done, 0, length), total=jnp.where(done, 0.0, total),
             pool=pool._replace(taken=pool.taken + done.sum(dtype=jnp.int32)),
-            values=None if values is None else jnp.where(done[:, None], 0.0, values),
+            values=None if values is None else jnp.where(done[:, None], _after(values), values),
         )  # fmt: skip
         return _Carry(state, rows, None if left is None else left - done)
 
@@ -320,7 +320,16 @@ def _keys(key: Array, numbers: jax.Array, step: Any) -> jax.Array:
 def _valued(values: jax.Array, q_max: jax.Array, active: jax.Array) -> jax.Array:
     """Sums and counts with this step's largest action values, where the network ran."""
     there = active & ~jnp.isnan(q_max)
-    return values + jnp.stack([jnp.where(there, q_max, 0.0), there * 1.0], -1)
+    before = jnp.where(values[:, 1:] < 0, 0.0, values)
+    added = before + jnp.stack([jnp.where(there, q_max, 0.0), there * 1.0], -1)
+    return jnp.where(there[:, None], added, values)
+
+
+def _after(values: jax.Array) -> jax.Array:
+    """Sums and counts after an episode's end: its mean and -1, or zeros where it has none."""
+    mean = _mean(values)
+    carried = jnp.stack([mean, jnp.full_like(mean, -1.0)], -1)
+    return jnp.where(jnp.isnan(mean)[:, None], 0.0, carried)
 
 
 def _before(flags: jax.Array) -> jax.Array:
@@ -331,4 +340,6 @@ def _before(flags: jax.Array) -> jax.Array:
 
 
 def _mean(values: jax.Array) -> jax.Array:
-    return values[:, 0] / values[:, 1]  # NaN where the network never ran
+    """The episodes' means; of one at none of whose steps the network ran, that of the one before it
+    (`EpisodeValues`), and NaN where it has never run."""
+    return jnp.where(values[:, 1] < 0, values[:, 0], values[:, 0] / values[:, 1])

@@ -33,8 +33,8 @@ class RolloutState(NamedTuple):
         length: int32 ``[N]``, total: float32 ``[N]``, of their episodes so far.
         step: int32, steps of each since the run's start: what noise is folded with.
         pool: first states of later episodes.
-        values: sums and counts ``[N, 2]`` of the largest action value in their episodes; None for
-            algorithms without.
+        values: sums and counts ``[N, 2]`` of the largest action value in their episodes (a count of
+            -1: the sum is the mean of the episode before); None for algorithms without.
     """
 
     key: Array

@@ -1,0 +1,75 @@
+"""``flatout train ... --run-dir DIR --continue``: resume the run in a folder, or start it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from flatout.cli.arguments import on_free_cards, without_learn
+from flatout.config.schema import RESUMABLE, TrainConfig
+from flatout.config.settings import with_run
+from flatout.errors import UsageError, short
+from flatout.storage.run_folder import POPULATION, load_config
+from flatout.storage.trust import Consent, keep_out
+
+SHOWN = 3
+"""Settings that differ, as far as a message names them."""
+
+
+def continued(config: TrainConfig, population: bool) -> tuple[TrainConfig, bool]:
+    """The settings to train with, and whether a run is resumed.
+
+    A resumed run keeps the placement that was chosen for it, unless the user names one. What
+    `RESUMABLE` lists besides, such as steps and logging, is as the user says now.
+
+    Args:
+        config: what the user asks for, as of a new run.
+        population: whether that is many agents (``--seeds``, ``--population``).
+
+    Raises:
+        UsageError: there is no ``--run-dir``, or it holds a run with other settings.
+        CheckpointError: the settings there are damaged.
+    """
+    if config.run.run_dir is None:
+        raise UsageError(
+            "--continue needs --run-dir DIR: the folder of the run that it resumes or starts."
+        )
+    path = Path(config.run.run_dir)
+    names = [name for name in (POPULATION, "config.json") if (path / name).exists()]
+    if not names:
+        return config, False
+    if population != (names[0] == POPULATION):
+        kinds = "a single run", "a population (--seeds, --population)"
+        here, there = kinds if not population else kinds[::-1]
+        raise UsageError(
+            f"--continue: {path} holds {there}, not {here}; ask for that, or give another "
+            "--run-dir."
+        )
+    keep_out(path)
+    # Code that they name is code that the user named now, or they are refused.
+    before = load_config(path, Consent(trust=True), names[0])
+    if config.env.env_backend == "auto":  # where a run's environments step stays as it began
+        same = replace(config.env, env_backend=before.env.env_backend)
+        config = replace(config, env=same)
+    _refuse_others(before, config, path)
+    if config.run.placement.strip() == "auto":
+        kept = before.run.placement
+        kept = on_free_cards(kept) if config.run.devices is None else without_learn(kept)
+        config = with_run(config, placement=kept)
+    return config, True
+
+
+def _refuse_others(before: TrainConfig, config: TrainConfig, path: Path) -> None:
+    """Refuse settings that a resume may not change, and that differ from the run's."""
+    there, here = before.flat(), config.flat()
+    if before.algorithm != config.algorithm:
+        there, here = {"algorithm": before.algorithm}, {"algorithm": config.algorithm}
+    others = [name for name in here if name not in RESUMABLE and there[name] != here[name]]
+    if not others:
+        return
+    words = [f"{name} is {short(there[name])} there, {short(here[name])} here" for name in others]
+    more = f"; and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+    raise UsageError(
+        f"--continue: {path} holds a run with other settings: {'; '.join(words[:SHOWN])}{more}. "
+        "Give the same settings, or another --run-dir."
+    )

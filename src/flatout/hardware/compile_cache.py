@@ -1,0 +1,105 @@
+"""JAX's cache of compiled programs: damaged entries are replaced, and entries written whole.
+
+JAX writes an entry in place, so that a process killed while it writes leaves a part of one. Every
+later process then warns that it cannot read the entry, compiles the program, and leaves the entry
+as it is, because one of that name exists.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flatout.output import say
+
+_UNREADABLE = "Error reading persistent compilation cache entry"
+
+
+def cache_folder() -> Path:
+    """Flatout's folder in the user's cache (respects ``XDG_CACHE_HOME``)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flatout"
+
+
+def compile_cache() -> Path | None:
+    """The folder in which JAX keeps compiled programs; None where it is not on this machine."""
+    jax: Any = sys.modules.get("jax")
+    given = jax.config.values["jax_compilation_cache_dir"] if jax is not None else None
+    given = given or os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(cache_folder() / "xla")
+    return None if "://" in given else Path(given)
+
+
+def set_up() -> None:
+    """Give JAX the folder for compiled programs, unless the user gave one, and mend its cache.
+
+    Takes effect where JAX has not opened its cache yet.
+    """
+    import jax
+
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    with suppress(ImportError, AttributeError):  # a version of JAX without these: its own behaviour
+        _mend()
+
+
+def _mend() -> None:
+    """Replace JAX's class of a cache in a folder by one that replaces damaged entries."""
+    from jax._src import compilation_cache, lru_cache
+
+    module: Any = compilation_cache
+    warnings.filterwarnings("ignore", _UNREADABLE)  # `put` reports it, once
+    original: Any = lru_cache.LRUCache
+    if module.LRUCache is not original:
+        return
+
+    class WholeEntries(original):
+        """JAX calls `put` after a miss, and after it could not use what `get` returned."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._returned: set[str] = set()
+
+        def get(self, key: str) -> bytes | None:
+            self._returned.add(key)
+            try:
+                value = super().get(key)
+            except OSError:  # the entry cannot be read, so the program is compiled
+                return None
+            if value is None:
+                self._returned.discard(key)
+            return value
+
+        def put(self, key: str, value: bytes) -> None:
+            entry = Path(str(self.path)) / f"{key}-cache"
+            if key in self._returned:
+                self._returned.discard(key)
+                entry.unlink(missing_ok=True)
+                say(
+                    f"the entry {entry.name} of the compile cache {entry.parent} was damaged; its "
+                    "program was compiled again, and the entry replaced."
+                )
+            if self.eviction_enabled or "://" in str(self.path):
+                super().put(key, value)
+            elif not entry.exists():
+                _write(entry, value)
+
+    module.LRUCache = WholeEntries
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file under another name and rename it: other processes see all of it or nothing."""
+    descriptor, name = tempfile.mkstemp(".tmp", ".", path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
