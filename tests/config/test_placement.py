@@ -10,7 +10,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flatout.config.placement import CPU, KEYS, DeviceName, Placement, parse, refuse_unavailable
+from flatout.config.placement import (
+    CPU,
+    KEYS,
+    DeviceName,
+    Placement,
+    cards_in,
+    names_any_card,
+    on_card,
+    on_cards,
+    parse,
+    refuse_unavailable,
+)
 from flatout.errors import UsageError
 
 GPU = DeviceName("gpu")
@@ -79,7 +90,7 @@ def test_order_of_pairs_and_spaces_do_not_matter(placement: Placement, random: A
 def test_text_names_only_known_keys_and_leaves_out_defaults(placement: Placement) -> None:
     text = str(placement)
     if "=" not in text:
-        assert text in ("cpu", "gpu", "cpu+gpu")
+        assert text == "cpu"
         return
     given_keys = [pair.partition("=")[0] for pair in text.split()]
     assert set(given_keys) <= set(KEYS)
@@ -111,9 +122,41 @@ def test_words_and_devices(text: str, act: DeviceName, learn: DeviceName) -> Non
     assert parse(text) == Placement(act=(act,), learn=(learn,))
 
 
-@pytest.mark.parametrize("word", ["cpu", "gpu", "cpu+gpu"])
-def test_words_are_printed_as_words(word: str) -> None:
-    assert str(parse(word)) == word
+@pytest.mark.parametrize(
+    ("word", "text"), [("cpu", "cpu"), ("gpu", "act=gpu:0"), ("cpu+gpu", "act=cpu learn=gpu:0")]
+)
+def test_a_gpu_is_printed_with_its_number(word: str, text: str) -> None:
+    assert str(parse(word)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("gpu", "act=gpu:3"),
+        (" cpu+gpu ", "act=cpu learn=gpu:3"),
+        ("act=gpu learn=gpu,gpu:1 replay=gpu", "act=gpu:3 learn=gpu:3,gpu:1 replay=gpu"),
+        ("act=cpu learn=gpu:1 replay=gpu", ""),
+        ("cpu", ""),
+        ("gpu:2", ""),
+    ],
+)
+def test_a_gpu_without_a_number_is_given_one(text: str, named: str) -> None:
+    assert names_any_card(text) == bool(named)
+    if named:
+        assert on_card(text, 3) == named
+        assert not names_any_card(named)
+
+
+@settings(deadline=None, max_examples=50)
+@given(placements(), st.permutations(range(3)))
+def test_other_gpus_change_nothing_else(placement: Placement, order: list[int]) -> None:
+    text = str(placement)
+    there = dict(enumerate(order))
+    back = {new: old for old, new in there.items()}
+    assert on_cards(on_cards(text, there), back) == text
+    assert cards_in(text) == sorted(
+        {device.index for device in (*placement.act, *placement.learn) if device.kind == "gpu"}
+    )
 
 
 def test_defaults_are_those_of_the_interface() -> None:

@@ -19,8 +19,8 @@ from flatout.hardware.inventory import (
     MiB,
     inventory,
     resolve_placement,
-    visible_indices,
 )
+from flatout.hardware.nvml import visible_indices
 from flatout.learner.memory import CUDA_CONTEXT_MB, Expectation
 
 GPU_NAMES = ("NVIDIA H200", "NVIDIA A10")
@@ -60,7 +60,7 @@ def test_a_missing_device_is_refused_by_name(
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("text", ["cpu", "gpu", "cpu+gpu", "act=cpu:7 learn=gpu:1 memory=0.5"])
 def test_devices_that_are_there_are_used_without_a_word(text: str, soft: bool) -> None:
-    there = machine(2, cpu_devices=8)
+    there = machine(1 + ("gpu:1" in text), cpu_devices=8)
     assert resolve_placement(text, there, soft=soft) == (parse(text), [])
 
 
@@ -108,8 +108,9 @@ def test_auto_takes_the_gpu_for_images_alone(hardware: Hardware, images: bool, s
     placement, notes = resolve_placement(" auto ", hardware, images=images, soft=soft)
     word = "gpu" if images and hardware.gpus and hardware.cuda_plugin else "cpu"
     assert placement == parse(word)
-    (note,) = notes
+    note, *others = notes
     assert note.startswith(f"placement auto: {word} (")
+    assert len(others) == (word == "gpu" and len(hardware.gpus) > 1)  # which one
 
 
 def test_a_gpu_that_jax_cannot_use_is_said_aloud() -> None:
@@ -254,6 +255,7 @@ def fake_nvml(broken: str) -> SimpleNamespace:
         nvmlDeviceGetName=lambda handle: GPU_NAMES[handle],
         nvmlDeviceGetMemoryInfo=lambda handle: memory,
         nvmlDeviceGetMigMode=lambda handle: (0, 0),
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=7 * handle, memory=0),
         nvmlDeviceGetComputeRunningProcesses=lambda handle: [mine, hidden][: 2 - handle],
     )
 
@@ -310,6 +312,12 @@ def test_gpus_are_listed_with_who_uses_them(monkeypatch: pytest.MonkeyPatch) -> 
     assert mine.memory_mb == 512
     assert (hidden.name, hidden.memory_mb) == ("?", None)
     assert len(second.processes) == 1
+    assert (first.busy, second.busy) == (0, 7)
+
+
+def test_a_gpu_that_does_not_report_its_use_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, "nvmlDeviceGetUtilizationRates")
+    assert [gpu.busy for gpu in inventory().gpus] == [None, None]
 
 
 @pytest.mark.parametrize(

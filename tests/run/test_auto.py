@@ -220,6 +220,18 @@ def test_what_differs_from_its_prediction_is_said_once() -> None:
     assert "--replan" in notes[0]
 
 
+def test_a_run_that_is_faster_than_predicted_is_no_news(answers: Any) -> None:
+    """It said that something was not as measured, and measured again with --replan."""
+    asked, notes = answers(planned(TWO_GROUPS)), list[str]()
+    config = resolve("ppo", SETTINGS | {"steps": 10**9, "replan": True})
+    planner = auto.Planner(
+        config, Placement(), inventory(), NAMED, notes.append, Spans(),
+        planned("cpu", 1e-9, 0.9e-9, 1.1e-9).predictions[0],
+    )  # fmt: skip
+    assert [planner.check(steps) for steps in (100, 200, 300)] == [None] * 3
+    assert (asked, notes) == ([], [])
+
+
 def test_replanning_keeps_what_was_learned(answers: Any) -> None:
     config = resolve("ppo", SETTINGS | {"steps": 10**9})
     config = replace(config, run=replace(config.run, replan=True))

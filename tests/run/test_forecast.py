@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from flatout.cli.arguments import train_config
 from flatout.config.settings import with_run
 from flatout.hardware.inventory import inventory
 from flatout.planning import kept
+from flatout.run import forecast
 from flatout.run.build import foreseen
 from flatout.run.forecast import compiling, shape_key
 from tests.conftest import Result
@@ -22,6 +24,7 @@ Cli = Callable[..., Result]
 @pytest.fixture(autouse=True)
 def _nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(forecast, "compile_cache", lambda: tmp_path / "programs")
 
 
 def test_the_time_of_last_time_is_said(flatout: Cli, tmp_path: Path) -> None:
@@ -50,7 +53,7 @@ def test_a_file_that_is_lost_damaged_or_full_is_no_reason_to_fail(
 
     assert "first time" in told()
     assert "last time" in told()
-    file = kept.plans() / "numbers.json"
+    file = tmp_path / "programs" / kept.NUMBERS
     for damage in ("{", "[1]", '{"key it": "x"}', '{"key it": null}', '{"key it": -1}'):
         file.write_text(damage)
         assert "first time" in told()
@@ -58,8 +61,23 @@ def test_a_file_that_is_lost_damaged_or_full_is_no_reason_to_fail(
     for number in range(5):
         kept.keep_number(f"{number}", float(number))
     assert kept.numbers() == {"2": 2.0, "3": 3.0, "4": 4.0}
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    monkeypatch.setattr(forecast, "compile_cache", lambda: Path("/proc/nowhere"))
     assert "first time" in told()
+
+
+def test_another_folder_of_programs_has_times_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = list[str]()
+    for name, expected in (("a", "first"), ("a", "last"), ("b", "first"), ("a", "last")):
+        monkeypatch.setattr(forecast, "compile_cache", lambda name=name: tmp_path / name)
+        with compiling("it", "key", said.append):
+            pass
+        assert f"{expected} time" in said[-1]
+    shutil.rmtree(tmp_path / "a")  # and so its programs
+    with compiling("it", "key", said.append):
+        pass
+    assert "first time" in said[-1]
 
 
 def test_only_what_changes_the_program_has_another_time() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 from collections.abc import Callable
@@ -137,6 +138,23 @@ def test_rows_are_logged_at_the_first_boundary_that_is_due(
     run.go()
     assert [row["step"] for row in run.rows] == due
     assert run.display.steps == [64, 128, 192, 256, 320]
+
+
+def test_by_default_a_short_run_has_a_curve_and_a_long_one_few_rows() -> None:
+    def rows(steps: int, iteration: int) -> list[int]:
+        progress, due = Progress(), list[int]()
+        for progress.steps in range(iteration, steps + 1, iteration):
+            if progress.steps >= progress.next_log:
+                due.append(progress.steps)
+                progress.next_log = progress.row_after(None)
+        return due
+
+    assert len(rows(1_644, 4)) >= 12
+    assert rows(100_000, 64) == sorted(rows(100_000, 64))
+    assert len(rows(10_000_000, 64)) < 10_000_000 // 2048 + 40
+    late = rows(100_000, 64)[-10:]
+    assert {after - before for before, after in itertools.pairwise(late)} == {2048}
+    assert rows(8_192, 2_048) == [2_048, 4_096, 6_144, 8_192], "at least one iteration"
 
 
 def test_a_row_is_the_mean_of_its_iterations(tmp_path: Path) -> None:

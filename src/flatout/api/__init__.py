@@ -116,8 +116,17 @@ class Agent:
             return attribute(name, type(self).__name__, config.flat() if config else {})
 
     def __repr__(self) -> str:
-        steps = f"{self.summary['steps']:,} steps" if self.summary else "nothing learned here"
-        return f"<{self._title}: {steps}>"
+        steps, words = self._steps, "nothing learned here"
+        if self.summary:
+            words = f"{steps:,} steps"
+        elif self._acting.arrays is not None:
+            words = "loaded" if steps is None else f"loaded, {steps:,} steps"
+        return f"<{self._title}: {words}>"
+
+    @property
+    def _steps(self) -> int | None:
+        """Environment steps of its last run, or that it had learned from when it was loaded."""
+        return self.summary["steps"] if self.summary else self._history.loaded_steps
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an agent is neither pickled nor copied: save(path) writes it, load(path)")
@@ -187,7 +196,8 @@ class Agent:
                         {n: np.array(a) for n, a in arrays if n.startswith(PREFIX)}
                     )
                     anew = not resume and (start is None or not start.continues)
-                    self._history.keep(trainer.resolved, trainer.final, path, anew)
+                    where = None if folder is None else folder.path
+                    self._history.keep(trainer.resolved, trainer.final, where, anew)
         if trainer.final is not None:
             settings = config.flat() | {"placement": self.summary["placement"]}
             self._history.draw(trainer.points, settings)
@@ -240,7 +250,8 @@ class Agent:
         """Write greedy episodes, several in a grid, as .gif or .mp4; returns their mean return."""
         need(1 <= episodes <= MOST, "episodes", episodes, f"a grid has 1 to {MOST}")
         seed = self.config.run.seed if seed is None else seed
-        return record(self.policy, self._acting.played(), seed, Path(path), episodes)
+        path = Path(path).absolute()  # an environment may change the working folder
+        return record(self.policy, self._acting.played(), seed, path, episodes)
 
     def export(self, path: str | Path) -> Path:
         """Write the agent as one Python file that needs NumPy alone; ``predict`` in it acts
@@ -251,7 +262,9 @@ class Agent:
         """
         from flatout.api.export import source, write
 
-        return write(path, source(self.config, self.task, self._acting.params()))
+        where = Path(path).absolute()  # an environment may change the working folder
+        write(where, source(self.config, self.task, self._acting.params()))
+        return Path(path)
 
     def plot(self, out: str | Path | None = None) -> Picture:
         """The learning curve of what was learned here; see `flatout.plot`."""
@@ -297,7 +310,8 @@ class Agent:
         path = Path(path)
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        save_parameters(path, self.config, self._acting.arrays, None, True, self._history.learned)
+        learned = self._history.learned
+        save_parameters(path, self.config, self._acting.arrays, None, True, learned, self._steps)
         return path
 
     @classmethod
@@ -322,4 +336,4 @@ class Agent:
                 code that is not to be trusted.
         """
         saved = saved_agent(Path(path), "best", consent(env, trust, algorithm))
-        return restored(cls, saved, Path(path), env, network, algorithm, settings)
+        return restored(cls, saved, Path(path).absolute(), env, network, algorithm, settings)

@@ -22,8 +22,8 @@ class Settings(TypedDict, total=False):
     grayscale: bool
     resize: int | None
     frame_stack: int | None
-    frame_skip: int
-    sticky_actions: float
+    frame_skip: int | None
+    sticky_actions: float | None
     noop_max: int
     terminal_on_life_loss: bool
     ignore_action_masks: bool
@@ -52,7 +52,7 @@ class Settings(TypedDict, total=False):
     eval_episodes: int
     stop_at_return: float | None
     threshold: Sequence[float] | float
-    log_every: int
+    log_every: int | None
     tensorboard: bool
     wandb: str | None
     metric_names: Literal["flatout", "sb3", "cleanrl"]

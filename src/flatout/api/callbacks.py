@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flatout.errors import UsageError, short
+from flatout.errors import UsageError, short, writing
 from flatout.run.callbacks import Callback, Run
+from flatout.storage import nofollow
 
 
 class StopOnReward(Callback):
@@ -136,7 +137,7 @@ class SaveEvery(_Every):
 
     def __init__(self, every: int, folder: str | Path | None = None) -> None:
         super().__init__(every)
-        self._folder = None if folder is None else Path(folder)
+        self._folder = None if folder is None else Path(folder).absolute()
 
     def on_start(self, run: Run) -> None:
         if self._folder is None and run.folder is None:
@@ -160,6 +161,9 @@ class RecordEvery(SaveEvery):
     kind, ending = "video", "gif"
 
     def write(self, run: Run, path: Path) -> None:
+        if self._folder is None:  # a run folder from elsewhere may have a link of that name
+            with writing(path):
+                nofollow.remove_file(path)
         run.agent.record(path)
 
 

@@ -49,7 +49,8 @@ class Population:
         self.config = resolve(algorithm, tuned, named, settings)
         if not self.config.env.env or not self.config.hyper.acts:
             raise UsageError("a population needs an algorithm that acts, and an environment.")
-        self._path = default_folder(self.config) if run_dir is None else Path(run_dir)
+        named = default_folder(self.config) if run_dir is None else Path(run_dir)
+        self._path = named.absolute()  # an environment may change the working folder
         words = [
             f"{key}={','.join(map(str, values))}" for key, values in (population or {}).items()
         ]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flatout.algorithms.base import REPLAY, Algorithm, ReplaySpec, raw_key
-from flatout.buffers.arrays import shard_shapes
+from flatout.buffers.arrays import arrays_of, shard_shapes
 from flatout.buffers.base import Buffer
 from flatout.buffers.device import DeviceReplay
 from flatout.buffers.on_policy import OnPolicyBuffer
@@ -18,7 +17,7 @@ from flatout.buffers.replay import HostReplay
 from flatout.buffers.ring import Geometry, ring_bytes, ring_shapes
 from flatout.buffers.sampling import leaf_count
 from flatout.buffers.sharded import ShardedBuffer
-from flatout.buffers.trajectories import TrajectoryReplay
+from flatout.buffers.trajectories import TrajectoryReplay, kept_shapes
 from flatout.config.placement import CPU, Placement
 from flatout.errors import UsageError
 from flatout.hardware import backend
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 def build_buffer(
     config: TrainConfig, task: Task | None, algorithm: Algorithm, placement: Placement, shapes: Any,
-    expect: Callable[[tuple[float, float]], None], least: int | None = None,
+    least: int | None = None,
 ) -> Buffer:  # fmt: skip
     """What lies between trajectories and updates, where the placement wants it.
 
@@ -40,8 +39,6 @@ def build_buffer(
         task: the environment; None for a dataset.
         shapes: of trajectories.
         least: steps before which no episode is truncated, 0 if none ever is; None if unknown.
-        expect: called before anything large is allocated, with how many MiB that will be in host
-            memory and in the learning device's; refuses what cannot be.
     """
     shards = config.run.shards
     each = shapes if shards == 1 else shard_shapes(shapes, shards)
@@ -49,7 +46,7 @@ def build_buffer(
         assert task is not None  # only what learns from replay looks at it again
         if shards > 1:
             algorithm = replace(algorithm, replay=algorithm.replay.shard(shards))
-        return _build_replay(config, task, algorithm, placement, each, expect, least)
+        return _build_replay(config, task, algorithm, placement, each, least)
     kept = getattr(config.hyper, "replay_trajectories", 1)
     if kept > 1 and placement.schedule == "fused":
         raise UsageError(
@@ -60,7 +57,6 @@ def build_buffer(
         buffers = [OnPolicyBuffer(algorithm) for _ in range(shards)]
     else:
         buffers = [TrajectoryReplay(algorithm, kept, each) for _ in range(shards)]
-        expect((shards * buffers[0].memory_mb()[0], 0.0))
     return buffers[0] if shards == 1 else ShardedBuffer(buffers, each.rewards.shape[1])
 
 
@@ -85,11 +81,26 @@ def replay_mb(
 
 
 def expected_mb(
-    geometry: Geometry, replay: ReplaySpec, shapes: Any, placement: Placement
-) -> tuple[float, float]:
-    """`replay_mb`, twice where what a chunk began with is kept until the host has taken it."""
-    host, device = replay_mb(geometry, replay, shapes, placement)
-    return host, device * (2 if placement.schedule == "fused" else 1)
+    config: TrainConfig, spec: ObservationSpec, replay: ReplaySpec | None, placement: Placement,
+    shapes: Any,
+) -> tuple[float, float]:  # fmt: skip
+    """MiB that `build_buffer` will allocate in host memory, and on all learning devices together.
+
+    Args:
+        spec: of one observation.
+        replay: what the algorithm asks of replay.
+        shapes: of trajectories.
+    """
+    shards = config.run.shards
+    each = shapes if shards == 1 else shard_shapes(shapes, shards)
+    if replay is None:
+        kept = getattr(config.hyper, "replay_trajectories", 1)
+        rows = arrays_of(kept_shapes(each, kept)).values() if kept > 1 else ()
+        return shards * ring_bytes(rows) / MiB, 0.0
+    replay = replay if shards == 1 else replay.shard(shards)
+    host, device = replay_mb(geometry_of(replay, spec, each), replay, each, placement)
+    # What a chunk of a compiled loop began with is kept until the host has taken its results.
+    return shards * host, shards * device * (2 if placement.schedule == "fused" else 1)
 
 
 def geometry_of(replay: ReplaySpec, spec: ObservationSpec, shapes: Any) -> Geometry:
@@ -101,15 +112,13 @@ def geometry_of(replay: ReplaySpec, spec: ObservationSpec, shapes: Any) -> Geome
 
 def _build_replay(
     config: TrainConfig, task: Task, algorithm: Algorithm, placement: Placement, shapes: Any,
-    expect: Callable[[tuple[float, float]], None], least: int | None,
+    least: int | None,
 ) -> Buffer:  # fmt: skip
     """Replay; algorithm and shapes are those of one shard."""
     replay = algorithm.replay
     assert replay is not None
     geometry, shards = geometry_of(replay, task.obs_spec, shapes), config.run.shards
     rows, num_envs = geometry.rows, geometry.num_envs
-    host, device = expected_mb(geometry, replay, shapes, placement)
-    expect((shards * host, shards * device))
     keys = [raw_key(config.run.seed, REPLAY, number) for number in range(shards)]
     if shards == 1:
         keys = [raw_key(config.run.seed, REPLAY)]

@@ -20,6 +20,11 @@ from flatout.errors import CheckpointError
 from flatout.types import RowSource, Trajectory
 
 
+def kept_shapes(trajectory: Trajectory, kept: int) -> Trajectory:
+    """The shapes of the arrays that hold the last `kept` trajectories."""
+    return shard_shapes(trajectory._replace(valid=trajectory.terminated, ended=None), 1, kept)
+
+
 class TrajectoryReplay(OnPolicyBuffer):
     """Keeps the last K trajectories; the newest are the first N environments.
 
@@ -90,8 +95,7 @@ class TrajectoryReplay(OnPolicyBuffer):
 
     def _zeros(self, trajectory: Trajectory) -> Trajectory:
         """K trajectories of nothing: all masked."""
-        like = trajectory._replace(valid=trajectory.terminated, ended=None)
-        shapes = shard_shapes(like, 1, self._kept)
+        shapes = kept_shapes(trajectory, self._kept)
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
         zeros.final_index.fill(zeros.rewards.size)
         return zeros

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from flatout.config.aliases import meant
 from flatout.config.hyper import OwnConfig
-from flatout.config.modules import look_here
+from flatout.config.placement import cards_in
 from flatout.config.schema import (
     ALGORITHMS,
     RESUMABLE,
@@ -32,6 +32,7 @@ from flatout.config.settings import (
     resolve,
 )
 from flatout.errors import UsageError
+from flatout.output import say
 from flatout.storage.trust import Consent, keep_out, names_code
 
 T = TypeVar("T")
@@ -52,10 +53,12 @@ def arguments_class(algorithm: str) -> type:
     made.__doc__ = f"""Train: {title[0].lower()}{title[1:]}.
 
     Settings come from --preset NAME, then --config FILE.toml, then flags, later ones winning.
-    --resume RUN_DIR goes on with a run; --from RUN_DIR starts a new one from its parameters,
-    optimiser and replay, with the settings that flags change. --env-kwargs KEY=VALUE ... go to
-    the environment. --trust runs a module:factory that only a file names. --seeds N and
-    --population KEY=V1,V2 ... train many agents at once.
+    --resume RUN_DIR goes on with a run; --continue resumes the run in --run-dir, if it holds one
+    with equal settings (steps may differ), and starts it otherwise; --from RUN_DIR starts a new
+    one from its parameters, optimiser and replay, with the settings that flags change.
+    --env-kwargs KEY=VALUE ... go to the environment. --trust runs a module:factory that only a
+    file names. --seeds N and --population KEY=V1,V2 ... train many agents at once. --dry-run
+    prints the memory that the run would take, by device and purpose, and trains nothing.
     """
     if hyper is OwnConfig:
         made.__doc__ += "--hp NAME=VALUE ... changes hyper-parameters of the algorithm.\n"
@@ -189,9 +192,9 @@ def train_config(
                 raise UsageError(f"{flag} cannot change what --resume goes on with.")
         layers = [_settings_before(resumed, Consent(typed, trust)) | {"run_dir": resumed}]
         if take(argv, "--devices")[0] is not None:  # which says where to learn from now on
-            words = str(layers[0]["placement"]).split()
-            kept = [word for word in words if not word.startswith("learn=")]
-            layers[0]["placement"] = " ".join(kept) or "auto"
+            layers[0]["placement"] = without_learn(layers[0]["placement"])
+        elif take(argv, "--placement")[0] is None:
+            layers[0]["placement"] = on_free_cards(layers[0]["placement"])
         algorithm = layers[0]["algorithm"]
         if named not in (None, algorithm):
             raise UsageError(f"{resumed} was trained with {algorithm}, not {named}.")
@@ -205,10 +208,21 @@ def train_config(
     return resolve(algorithm, config.flat()), resumed is not None
 
 
-def import_here(config: TrainConfig) -> None:
-    """Let child processes import what the command names from the working folder, as `train`."""
-    if names_code(config.env.env) or names_code(config.algorithm):
-        look_here()
+def on_free_cards(placement: str) -> str:
+    """A resumed run's placement, on other GPUs where its own are full or not here."""
+    if not cards_in(placement):
+        return placement
+    from flatout.hardware.inventory import inventory, resumed_placement
+
+    text, note = resumed_placement(placement, inventory())
+    if note:
+        say(note)
+    return text
+
+
+def without_learn(placement: str) -> str:
+    """A placement without where to learn."""
+    return " ".join(w for w in placement.split() if not w.startswith("learn=")) or "auto"
 
 
 def _file_settings(

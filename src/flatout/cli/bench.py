@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from flatout.cli.arguments import take
 from flatout.cli.scale import need_matplotlib
 from flatout.errors import UsageError
+from flatout.output import print_json, reserve_stdout
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,6 +58,8 @@ def bench(argv: list[str]) -> int:
     from flatout.fleet import placement_table as table
     from flatout.hardware.inventory import inventory
 
+    if as_json:
+        reserve_stdout()
     console = Console(stderr=as_json)
     done: list[Row] = []
     for row in table.rows(inventory(), part, PLANNING_S, sizes or table.HIDDEN):
@@ -69,7 +71,7 @@ def bench(argv: list[str]) -> int:
     if plot is not None:
         table.draw(done, Path(plot))
     if as_json:
-        print(json.dumps({"rows": [asdict(row) | {"winner": row.winner} for row in done]}))
+        print_json({"rows": [asdict(row) | {"winner": row.winner} for row in done]})
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import importlib
-import json
 import os
 import sys
 import time
@@ -29,6 +28,8 @@ commands:
                       flatout train ppo --env CartPole-v1 --env-backend device --seeds 8
                         (--population gamma=0.98,0.99 --strategy auto|together|spread)
                       flatout train --resume RUN_DIR
+                      flatout train ppo --env CartPole-v1 --run-dir RUN_DIR --continue
+                        (resumes RUN_DIR, or starts it)
                       flatout train --from RUN_DIR --learning-rate 1e-4
   fleet SWEEP.toml  many configurations, each a group of seeds, filling what the machine has
                       flatout fleet ppo --env CartPole-v1 --grid gamma=0.98,0.99 --seeds 5
@@ -96,15 +97,22 @@ def _train(argv: list[str]) -> int:
     seeds, argv = take(argv, "--seeds")
     words, argv = take_all(argv, "--population")
     asked, argv = take(argv, "--strategy")
-    config, resume = train_config(argv)
     source, _ = take(argv, "--from")
+    goes_on, dry = "--continue" in argv, "--dry-run" in argv
+    config, resume = train_config([w for w in argv if w not in ("--continue", "--dry-run")])
+    if goes_on:
+        from flatout.cli.continuing import continued
+
+        if resume or source is not None:
+            raise UsageError("--continue finds out whether to resume: drop --resume and --from.")
+        config, resume = continued(config, seeds is not None or bool(words))
     if source is not None and (seeds is not None or words):
         raise UsageError("--from starts one run: leave out --seeds and --population.")
     if not config.env.env:
         raise UsageError("no environment: pass --env ID, --env module:factory or --preset NAME.")
     from rich.console import Console
 
-    from flatout.output import leave, say, trouble
+    from flatout.output import leave, print_json, reserve_stdout, say, stdout, trouble
     from flatout.run.interrupts import Interrupts
     from flatout.run.progress import Display
     from flatout.storage.run_folder import (
@@ -115,14 +123,23 @@ def _train(argv: list[str]) -> int:
         new_folder,
     )
 
+    if config.run.json:
+        reserve_stdout()
     path = Path(config.run.run_dir) if config.run.run_dir else default_folder(config)
     with Interrupts(leave) as interrupts:  # from here on a signal is never lost
         if seeds is not None or words or (resume and (path / POPULATION).exists()):
             from flatout.cli import population
 
-            return population.train(config, seeds, words, asked, path, resume, interrupts)
+            return population.train(
+                config, seeds, words, asked, path, resume, interrupts, goes_on, dry
+            )
         if asked is not None:
             raise UsageError("--strategy is for populations: --seeds or --population.")
+        if dry:
+            from flatout.cli.dry_run import dry_run
+
+            with interrupts.discardable():
+                return dry_run(config)
         start = None
         if source is not None:
             from flatout.run.resume import begun_from
@@ -132,7 +149,7 @@ def _train(argv: list[str]) -> int:
             config, start = begun_from(Path(source), before, config, typed)
         named = config.run.run_dir is not None
         folder = RunFolder(path, resume, report=True) if named else new_folder(config)
-        path = folder.path
+        path = folder.named
         console = Console(stderr=config.run.json)
         display = Display()
         if not config.run.quiet:
@@ -154,12 +171,12 @@ def _train(argv: list[str]) -> int:
             display.close()
             folder.close()
     if config.run.json:
-        print(json.dumps(summary), flush=True)
-    if not config.run.quiet and summary:
+        print_json(summary)
+    if not config.run.quiet and summary and trainer.final is not None:  # it has trained
         from flatout.run.display import report
 
         report(summary, console)
-    trouble(sys.stdout, f"the summary is in {path}")
+    trouble(stdout(), f"the summary is in {path}")
     if trainer.interrupted is None:  # another signal came as the run ended
         return 0 if interrupts.signum is None else 128 + interrupts.signum
     state = "before the first step; nothing was trained"

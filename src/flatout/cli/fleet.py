@@ -11,6 +11,7 @@ from flatout.cli.fleet_plan import Sweep, cards_of, cores_of, dry_run, on_gpu, s
 from flatout.config.settings import resolve, with_run
 from flatout.errors import UsageError
 from flatout.fleet.sweep import plan
+from flatout.output import reserve_stdout
 from flatout.storage.trust import names_code
 
 if TYPE_CHECKING:
@@ -87,18 +88,20 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
         raise UsageError(
             f"--resume goes on with the sweep that there is; leave out {' '.join(words)[:200]}."
         )
+    if as_json:
+        reserve_stdout()
     from rich.console import Console
 
     from flatout.fleet.sweep.folder import Folder
     from flatout.hardware.inventory import inventory
-    from flatout.storage.trust import Consent, add_here, keep_out
+    from flatout.storage.trust import Consent, import_here, keep_out
 
     console, hardware = Console(stderr=as_json), inventory()
     sweep = None
     if resumed is None:
         with interrupts.discardable():
             sweep = _new(argv)
-        add_here(sweep.path)  # trials import what this process would
+        import_here(*_code(sweep), folder=sweep.path)
         sweep.strategy = strategy or "auto"
         if named == "ray":
             sweep.ray = _ray(address, at_once, interrupts)
@@ -110,11 +113,11 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
         folder = Folder(sweep.path, False)
     else:
         keep_out(Path(resumed))
-        add_here(Path(resumed))
         folder = Folder(Path(resumed), True)
     with closing(folder):
         if sweep is None:
             sweep = Sweep(*folder.load(Consent(trust="--trust" in argv)))
+            import_here(*_code(sweep), folder=sweep.path)
         else:
             sweep.study = study_of(sweep)  # refused before there is a plan
             folder.save(sweep.base, sweep.seeds, sweep.groups, sweep.strategy, sweep.populations,
@@ -127,6 +130,12 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
         return _run(
             sweep, folder.descriptor, hardware, at_once, console, quiet, as_json, html, interrupts
         )
+
+
+def _code(sweep: Sweep) -> list[str]:
+    """The algorithm and all environments of a sweep."""
+    rows = [dict(group.row) for group in sweep.groups]
+    return [sweep.base.algorithm, sweep.base.env.env, *plan.environments([rows, sweep.optuna])]
 
 
 def _ray(address: str | None, at_once: str | None, interrupts: Interrupts) -> Any:
@@ -187,9 +196,15 @@ def _new(argv: list[str]) -> Sweep:
             raise UsageError(
                 f"{where}: [optuna] proposes all configurations; leave out [{min(more)}]."
             )
-        from flatout.fleet.sweep.search import settings_of
+        from flatout.fleet.sweep.search import file_within, hidden, settings_of
 
         optuna = settings_of(sections["optuna"], base, f"{where}: [optuna]")
+        url = optuna["storage"]
+        if url and "--trust" not in argv and file_within(url, Path(path)) is None:
+            raise UsageError(
+                f"{where}: [optuna] storage = {hidden(url)} lies outside of the sweep's folder "
+                f"{path}; to use it, with the environment variables that it names, say --trust."
+            )
         return Sweep(base, seeds, [], Path(path), optuna=optuna)
     groups = plan.groups(base, sections, where)
     plan.refuse_many(len(groups) * len(seeds), where)

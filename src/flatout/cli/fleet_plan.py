@@ -100,7 +100,9 @@ def cards_of(sweep: Sweep, hardware: Hardware) -> int:
 
 def on_gpu(base: TrainConfig) -> bool:
     """Whether trials learn on GPUs, as far as their settings tell."""
-    images = base.env.env.startswith("ALE/") or not base.hyper.acts
+    from flatout.envs.ale_ids import is_atari
+
+    images = is_atari(base.env.env) or not base.hyper.acts
     return "gpu" in base.run.placement or (base.run.placement.strip() == "auto" and images)
 
 

@@ -7,10 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout.cli.arguments import import_here, take, take_all, train_config
+from flatout.cli.arguments import take, take_all, train_config
 from flatout.cli.scale import need_matplotlib
 from flatout.config.schema import TrainConfig
+from flatout.documents import read_json
 from flatout.errors import UsageError, writing
+from flatout.output import print_json, reserve_stdout
 from flatout.planning.answer import Answer
 from flatout.planning.what_if import (
     MEASURED_ANEW,
@@ -21,7 +23,7 @@ from flatout.planning.what_if import (
     refuse_unmeasured,
 )
 from flatout.planning.what_if import parse as parse_changes
-from flatout.storage import nofollow
+from flatout.storage.trust import import_here
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,6 +76,8 @@ def plan(argv: list[str]) -> int:
         raise UsageError("plan needs an algorithm and an environment, as train does.")
     if not config.hyper.acts:
         raise UsageError(f"{config.algorithm} has no environment: there is one way to place it.")
+    if file == "-":
+        reserve_stdout()
     from rich.console import Console
 
     from flatout.hardware.inventory import inventory
@@ -84,7 +88,7 @@ def plan(argv: list[str]) -> int:
     if machine is not None:
         answer, where = _read_machine(Path(machine), config)
     else:
-        import_here(config)
+        import_here(config.env.env, config.algorithm)
         answer = _answer(config, hardware, budget)
         where = f"{hardware.cpu_name}, {hardware.cores} cores"
     if save is not None:
@@ -105,7 +109,7 @@ def plan(argv: list[str]) -> int:
             "what_if": [asdict(o) | {"then": str(o.then.placement)} for o in outcomes],
         }  # fmt: skip
         if file == "-":
-            print(json.dumps(values))
+            print_json(values)
         else:
             _write(Path(file), values)
     if plot is not None:
@@ -175,12 +179,12 @@ def _read_machine(path: Path, config: TrainConfig) -> tuple[Answer, str]:
         UsageError: the file is none, or is of another run.
     """
     try:
-        values = json.loads(nofollow.read(path, 0, 1 << 22))
+        values = read_json(path)
         answer, settings = Answer.from_json(values["answer"]), dict(values["settings"])
         where = str(values["machine"])[:200]
     except OSError as error:
         raise UsageError(f"--machine {path} cannot be read: {error.strerror}.") from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"--machine {path} is no machine's measurements ({error}).") from None
     mine = _compared(config)
     other = [name for name in mine if settings.get(name) != mine[name]]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import json
+import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flatout.config.schema import RESUMABLE, TrainConfig
-from flatout.errors import FlatoutError, UsageError
+from flatout.errors import FlatoutError, UsageError, writing
 from flatout.fleet.members import Member, Strategy, load, members, refuse_taken, save
+from flatout.storage import nofollow
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,8 +38,22 @@ def _named(config: TrainConfig, seeds: str | None, words: list[str], path: Path)
         count = int(seeds)
     if not config.hyper.acts:
         raise UsageError(f"{config.algorithm} has no populations.")
-    refuse_taken(path)
     return members(config, count, words, path)
+
+
+def _refuse_others(found: list[Member], wanted: list[Member]) -> None:
+    """Refuse to continue a population whose members are not those that the flags name.
+
+    Raises:
+        UsageError: with the names of the first that differ.
+    """
+    there, asked = ({member.name for member in some} for some in (found, wanted))
+    if there != asked:
+        ours, theirs = (", ".join(sorted(x)[:3]) or "none" for x in (asked - there, there - asked))
+        raise UsageError(
+            f"--continue: the population there has other members: {theirs} there, {ours} here; "
+            "give the same --seeds and --population, or another --run-dir."
+        )
 
 
 def _resumed(config: TrainConfig, path: Path) -> tuple[list[Member], Strategy]:
@@ -51,26 +66,39 @@ def _resumed(config: TrainConfig, path: Path) -> tuple[list[Member], Strategy]:
 
 def train(
     config: TrainConfig, seeds: str | None, words: list[str], asked: str | None, path: Path,
-    resume: bool, interrupts: Interrupts,
+    resume: bool, interrupts: Interrupts, goes_on: bool = False,
+    dry: bool = False,
 ) -> int:  # fmt: skip
     """Train all members, new ones or those of a folder; returns the exit code.
 
     Args:
         seeds, words, asked: what ``--seeds``, ``--population`` and ``--strategy`` say.
+        goes_on: ``--continue``: with `resume`, they have to name the members that there are.
+        dry: ``--dry-run``: print the memory that members would take, and train nothing.
     """
+    named, path = path, path.absolute()  # an environment may change the working folder
     before = None
     if not resume:
+        refuse_taken(path)
         found = _named(config, seeds, words, path)
+    elif goes_on:
+        found, before = _resumed(config, path)
+        _refuse_others(found, _named(config, seeds, words, path))
     elif seeds is not None or words:
         raise UsageError("--resume goes on with the members that there are; leave out the others.")
     else:
         found, before = _resumed(config, path)
+    if dry:
+        from flatout.cli.dry_run import dry_run
+
+        with interrupts.discardable():
+            return dry_run(found[0].config, len(found))
     from rich.console import Console
 
     from flatout.fleet.population import Population
     from flatout.fleet.strategy import choose
     from flatout.learner.programs import Programs
-    from flatout.output import printable, say
+    from flatout.output import print_json, printable, say
 
     console = Console(stderr=config.run.json)
 
@@ -79,30 +107,52 @@ def train(
             console.print(f"· {printable(text)}", style="dim", highlight=False, soft_wrap=True)
 
     programs = Programs(several=True, announce=announce)
-    with interrupts.discardable():
-        configs = [member.config for member in found]
-        strategy = choose(configs, asked or "auto", programs, before)
-    announce(strategy.words(len(found)))
-    if not resume:
-        save(path, config, found, strategy)
-    population = Population(found, strategy, resume, interrupts, programs)
-    shown = _Shown(population, console, config)
-    try:
-        population.run(shown.look)
-    finally:
-        shown.close()
+    if before is not None and (summaries := _summaries(found)):
+        announce(
+            f"all {len(found)} members have made their {config.run.steps:,} steps; to go on, name "
+            f"a larger total: --steps {2 * config.run.steps}"
+        )
+        population = Population(found, before, resume, interrupts, programs)
+        for state, summary in zip(population.states, summaries, strict=True):
+            state.sum_up(summary)
+    else:
+        with interrupts.discardable():
+            configs = [member.config for member in found]
+            strategy = choose(configs, asked or "auto", programs, before)
+        announce(strategy.words(len(found)))
+        if not resume:
+            save(path, config, found, strategy)
+        population = Population(found, strategy, resume, interrupts, programs)
+        shown = _Shown(population, console, config)
+        try:
+            population.run(shown.look)
+        finally:
+            shown.close()
     failed = [state for state in population.states if state.error]
     if config.run.json:
-        print(json.dumps({s.member.name: s.summary for s in population.states}), flush=True)
+        print_json({s.member.name: s.summary for s in population.states})
     if not config.run.quiet:
         console.print(table(population, SHOWN))
         _draw(path, console)
     for state in failed:
         say(f"{state.member.name}: {state.error}")
     if interrupts.signum is not None:
-        say(f"interrupted, saved; go on with: flatout train --resume {path}")
+        say(f"interrupted, saved; go on with: flatout train --resume {named}")
         return 128 + interrupts.signum
     return 1 if failed else 0
+
+
+def _summaries(found: list[Member]) -> list[dict[str, Any]]:
+    """The members' summaries, if all of them have made all of their steps; otherwise none."""
+    from flatout.run.resume import whole_summary
+
+    every: list[dict[str, Any]] = []
+    for member in found:
+        summary = whole_summary(Path(str(member.config.run.run_dir)))
+        if summary is None or summary["steps"] < member.config.run.steps:
+            return []
+        every.append(summary)
+    return every
 
 
 class _Shown:
@@ -142,16 +192,19 @@ def table(population: Population, most: int) -> Table:
 
     from flatout.output import printable
 
+    scores = [state.summary.get("last_eval_return") for state in population.states]
+    score = "evaluation"
+    if any(value is None for value in scores):  # not yet, or without --eval-every
+        score, scores = "training return", [state.mean for state in population.states]
     made = Table("member", box=None, padding=(0, 2), pad_edge=False)
-    for heading in ("steps", "return", "s", "ended"):
+    for heading in ("steps", score, "s", "ended"):
         made.add_column(heading, justify="left" if heading == "ended" else "right")
-    worst = float("-inf")
-    states = sorted(population.states, key=lambda s: -(worst if s.mean is None else s.mean))
-    for state in states[:most]:
-        mean = "" if state.mean is None else f"{state.mean:,.1f}"
+    pairs = zip(population.states, scores, strict=True)
+    states = sorted(pairs, key=lambda pair: -math.inf if pair[1] is None else pair[1], reverse=True)
+    for state, value in states[:most]:
         made.add_row(
-            printable(state.member.name), f"{state.steps:,}", mean, f"{state.wall_s:.1f}",
-            state.ended,
+            printable(state.member.name), f"{state.steps:,}",
+            "" if value is None else f"{value:,.1f}", f"{state.wall_s:.1f}", state.ended,
         )  # fmt: skip
     if len(states) > most:
         made.add_row(f"... {len(states) - most} more")
@@ -167,6 +220,8 @@ def _draw(path: Path, console: Console) -> None:
     except FlatoutError:
         return  # no episode has ended
     console.print(str(made), highlight=False, soft_wrap=True)
-    console.print(str(made.save(path / "curves.svg")), highlight=False, soft_wrap=True)
-    if importlib.util.find_spec("matplotlib") is not None:
-        made.save(path / "curves.png")
+    drawn = importlib.util.find_spec("matplotlib") is not None
+    for suffix in (".svg", ".png") if drawn else (".svg",):
+        with writing(path / f"curves{suffix}"):
+            nofollow.replace(path / f"curves{suffix}", made.content(suffix))
+    console.print(str(path / "curves.svg"), highlight=False, soft_wrap=True)

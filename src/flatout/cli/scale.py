@@ -11,16 +11,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout.cli.arguments import import_here, take, train_config
+from flatout import child
+from flatout.cli.arguments import take, train_config
 from flatout.config.hyper import OnPolicyConfig
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.config.settings import resolve, with_run
 from flatout.errors import UsageError, one_line
-from flatout.fleet.child import run_module
 from flatout.fleet.measure import examples
 from flatout.fleet.scaling import Row, Scaling, refuse_unequal, split, training_s
 from flatout.installing import install
+from flatout.output import print_json, reserve_stdout
 from flatout.storage import nofollow
+from flatout.storage.trust import import_here
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,6 +60,8 @@ def scale(argv: list[str]) -> int:
     counts, argv = take(argv, "--devices")
     from rich.console import Console
 
+    if as_json:
+        reserve_stdout()
     console = Console(stderr=as_json)
     if plot is not None:
         need_matplotlib(plot)
@@ -68,7 +72,7 @@ def scale(argv: list[str]) -> int:
     else:
         scaling, larger = _new(argv, _counts(counts), search, console)
     if as_json:
-        print(json.dumps(scaling.as_json() | {"crossover": larger}))
+        print_json(scaling.as_json() | {"crossover": larger})
     from flatout.fleet.report import draw, show
 
     show(scaling, larger, console)
@@ -107,7 +111,7 @@ def _new(
     config, resumed = train_config([*rest, "--shards", shards, "--quiet"])
     if resumed:
         raise UsageError("scale makes new runs; --resume is for train.")
-    import_here(config)
+    import_here(config.env.env, config.algorithm)
     for count in counts:  # before anything runs
         learn = tuple(DeviceName("cpu", number) for number in range(count))
         refuse_shards(Placement(learn=learn), config.run.shards)
@@ -148,7 +152,7 @@ def measured(config: TrainConfig, settings: dict[str, Any]) -> dict[str, Any]:
         file = Path(folder) / "settings.json"
         file.write_text(json.dumps(with_run(config, **settings).flat()))
         what = f"the run with {_count(settings['devices'])}"
-        out = run_module(what, "flatout.fleet.measure", str(file))
+        out = child.run(what, "flatout.fleet.measure:main", str(file))
     return json.loads(out.splitlines()[-1])
 
 

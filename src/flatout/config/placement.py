@@ -14,7 +14,9 @@ from typing import Any, Literal, cast, get_args, get_type_hints
 
 from flatout.errors import UsageError, nearest
 
-_WORDS = {"cpu": "act=cpu", "gpu": "act=gpu:0", "cpu+gpu": "act=cpu learn=gpu:0"}
+_WORDS = {"cpu": "act=cpu", "gpu": "act=gpu", "cpu+gpu": "act=cpu learn=gpu"}
+_ANY_CARD = re.compile(r"(?<=[=,])gpu(?=[,\s]|$)")
+_CARD = re.compile(r"(?<=[=,])gpu:(\d{1,4})(?=[,\s]|$)")
 _DEVICE = re.compile(r"(cpu|gpu)(?::(\d{1,4}))?")
 
 
@@ -76,7 +78,8 @@ class Placement:
         return self.replay != "cpu"
 
     def __str__(self) -> str:
-        """The shortest text that `parse` reads back as this placement."""
+        """The shortest text that `parse` reads back as this placement; it names each GPU by its
+        number."""
         pairs = [f"act={_join(self.act)}"]
         if self.learn != self.act:
             pairs.append(f"learn={_join(self.learn)}")
@@ -93,6 +96,31 @@ class Placement:
             pairs.remove("replay=device")
         text = " ".join(pairs)
         return next((word for word, meaning in _WORDS.items() if meaning == text), text)
+
+
+def cards_in(text: str) -> list[int]:
+    """The numbers of the GPUs that a placement's text names, in order, each once."""
+    return sorted({int(number) for number in _CARD.findall(text)})
+
+
+def names_any_card(text: str) -> bool:
+    """Whether a placement's text asks for a GPU without its number."""
+    words = _WORDS.get(text.strip(), text).split()
+    return any(part.startswith(("act=", "learn=")) and _ANY_CARD.search(part) for part in words)
+
+
+def on_card(text: str, card: int) -> str:
+    """The text with the number of a GPU where it asks for any."""
+    words = _WORDS.get(text.strip(), text)
+    return " ".join(
+        _ANY_CARD.sub(f"gpu:{card}", part) if part.startswith(("act=", "learn=")) else part
+        for part in words.split()
+    )
+
+
+def on_cards(text: str, numbers: Mapping[int, int]) -> str:
+    """The text with other GPUs: `numbers` gives the new number of each that changes."""
+    return _CARD.sub(lambda match: f"gpu:{numbers.get(int(match[1]), int(match[1]))}", text)
 
 
 KEYS = tuple(spec.name for spec in fields(Placement))
@@ -214,6 +242,8 @@ def refuse_unavailable(placement: Placement) -> None:
             f"--placement: replay=gpu needs learn=gpu:0, but learn={_join(placement.learn)}; "
             "replay=device keeps it in the learning device's memory, replay=cpu in the host's."
         )
+    if placement.schedule == "fused" and placement.params == "sharded":
+        raise UsageError("--placement: schedule=fused does not go with params=sharded.")
     if placement.inference == "local" and placement.sampler != "processes":
         raise UsageError("--placement: inference=local needs sampler=processes.")
     if placement.sampler != "processes" and placement.schedule != "fused" and (
@@ -234,8 +264,10 @@ def refuse_unavailable(placement: Placement) -> None:
 def with_devices(
     placement: Placement, text: str, devices: int | None, gpus: tuple[int, ...]
 ) -> Placement:
-    """The placement with ``--devices K``: learning on the first K GPUs, or CPU devices where there
-    is none.
+    """The placement with ``--devices K``: learning on K GPUs, or CPU devices where there is none.
+
+    Args:
+        gpus: the numbers of the GPUs to take, K or as many as there are.
 
     Raises:
         UsageError: the text names learning devices, too, or there are fewer GPUs.
@@ -247,7 +279,7 @@ def with_devices(
     if gpus and devices > len(gpus):
         raise UsageError(f"--devices {devices}: this machine has {len(gpus)} usable GPUs.")
     kind, numbers = ("gpu", gpus) if gpus else ("cpu", range(devices))
-    learn = tuple(DeviceName(kind, number) for number in tuple(numbers)[:devices])
+    learn = tuple(DeviceName(kind, number) for number in numbers)
     return replace(placement, learn=learn)
 
 

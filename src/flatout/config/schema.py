@@ -77,15 +77,18 @@ class EnvConfig:
     """Scale image observations to this many rows and columns."""
     frame_stack: Annotated[int, Range(1, 256)] | None = None
     """Stack this many last observations (images: as channels; vectors: one after another); by
-    default 4 for ALE/ ids and 1 for everything else."""
-    frame_skip: Annotated[int, Range(1, 1000)] = 4
-    """ALE/ ids only: frames per step; the action is repeated."""
-    sticky_actions: Probability = 0.25
-    """ALE/ ids only: probability that a frame repeats the previous frame's action."""
+    default 4 for Atari ids and 1 for everything else."""
+    frame_skip: Annotated[int, Range(1, 1000)] | None = None
+    """Atari ids only: frames per step; the action is repeated. By default as the id is registered:
+    4 for ALE/Breakout-v5, drawn from 2 to 4 at each step for Breakout-v0 and -v4, and 4 for
+    BreakoutNoFrameskip ids, as a wrapper would."""
+    sticky_actions: Probability | None = None
+    """Atari ids only: probability that a frame repeats the previous frame's action. By default as
+    the id is registered: 0.25 for -v5 and -v0, 0 for -v4."""
     noop_max: Annotated[int, Range(0, 10_000)] = 30
-    """ALE/ ids only: fewer than this many no-ops, drawn from its seed, start an episode."""
+    """Atari ids only: fewer than this many no-ops, drawn from its seed, start an episode."""
     terminal_on_life_loss: bool = False
-    """ALE/ ids only: learning sees a lost life as a terminal; the episode itself goes on."""
+    """Atari ids only: learning sees a lost life as a terminal; the episode itself goes on."""
     ignore_action_masks: bool = False
     """Train although the environment masks its actions, as if it did not."""
     clip_reward: bool = False
@@ -128,7 +131,7 @@ class RunConfig:
     """Where a run is not as fast as was predicted, measure again at a checkpoint and take what is
     faster then."""
     devices: AtLeast1 | None = None
-    """Learn on the first so many GPUs (on CPU devices where there is no GPU): short for
+    """Learn on so many GPUs, the freest ones (on CPU devices where there is no GPU): short for
     --placement 'learn=gpu:0,gpu:1,...'."""
     virtual_devices: Annotated[int, Range(1, 64)] | None = None
     """Show so many CPU devices, to try on one CPU what is meant for several devices."""
@@ -167,8 +170,9 @@ class RunConfig:
     """Stop once the mean return of the last 100 training episodes reaches this."""
     threshold: tuple[float, ...] = ()
     """Record when the mean return of the last 100 episodes reaches this; repeatable."""
-    log_every: AtLeast1 = 2048
-    """Steps between rows of metrics (at least one iteration)."""
+    log_every: AtLeast1 | None = None
+    """Steps between rows of metrics (at least one iteration); by default 128 at first, and from
+    2,048 steps on an eighth to a sixteenth of the steps made, up to 2,048."""
     tensorboard: bool = True
     """Write TensorBoard events into the run folder."""
     wandb: str | None = None
@@ -187,6 +191,18 @@ class RunConfig:
         """The returns whose reaching is recorded, the lowest first."""
         stop = () if self.stop_at_return is None else (self.stop_at_return,)
         return sorted({*self.threshold, *stop})
+
+
+FIRST_ROWS, LATER_ROWS = 128, 2048
+"""Steps between rows of metrics by default: at a run's start, and from 16,384 steps on. Each is a
+power of two, and so a multiple of those before."""
+
+
+def rows_every(log_every: int | None, steps: int) -> int:
+    """Steps from one row of metrics to the next, once a run has made `steps`."""
+    if log_every is not None:
+        return log_every
+    return min(max(1 << max(steps.bit_length() - 4, 0), FIRST_ROWS), LATER_ROWS)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from flatout.hardware.inventory import MiB, visible_handles
+from flatout.hardware.nvml import visible_handles
+from flatout.hardware.processes import MiB
 
 
 @dataclass(frozen=True)

@@ -7,41 +7,33 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
-from flatout.config.placement import CPU, DeviceName, Placement, parse, with_devices
+from flatout.config.placement import (
+    CPU,
+    DeviceName,
+    Placement,
+    cards_in,
+    names_any_card,
+    on_card,
+    on_cards,
+    parse,
+    with_devices,
+)
 from flatout.errors import UsageError
+from flatout.hardware.nvml import Gpu, visible_gpus
 from flatout.hardware.processes import MiB
 from flatout.installing import install
 from flatout.storage.kernel import kernel_text
 
+SIMILAR = 0.95
+"""GPUs with at least this share of the most free memory count as equally free."""
+
+ENOUGH = 0.5
+"""Share of a GPU's memory that is free where a resumed run stays on that GPU."""
+
 VIRTUAL = "--xla_force_host_platform_device_count"
 """XLA's flag for several CPU devices."""
-
-
-@dataclass(frozen=True)
-class GpuProcess:
-    """A process that holds memory on a GPU; `memory_mb` is None if the driver hides it."""
-
-    pid: int
-    name: str
-    memory_mb: int | None
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One visible GPU; `index` counts visible GPUs, as in ``gpu:0``. Memory in MiB."""
-
-    index: int
-    name: str
-    memory_total_mb: int
-    memory_free_mb: int
-    physical_index: int = 0
-    processes: tuple[GpuProcess, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,11 +48,27 @@ class Hardware:
     gpus: tuple[Gpu, ...] = ()  # the visible GPUs
     cuda_plugin: bool = False  # whether JAX's CUDA plugin is installed
     gpu_note: str = ""  # why GPUs could not be listed, or empty
+    opened: tuple[int, ...] = ()  # GPUs that JAX has opened here: this process can open no others
 
     @property
     def usable_gpus(self) -> tuple[Gpu, ...]:
         """The GPUs that JAX can use: none without its CUDA plugin."""
         return self.gpus if self.cuda_plugin else ()
+
+    def freest(self) -> list[Gpu]:
+        """The GPUs that JAX can use: those with the most free memory first, and of those with about
+        as much (`SIMILAR`) the least used first. If JAX runs in this process, the GPUs that it has
+        opened come before all others."""
+        rest, found = list(self.usable_gpus), list[Gpu]()
+        while rest:
+            most = max(gpu.memory_free_mb for gpu in rest)
+            best = min(
+                (gpu for gpu in rest if gpu.memory_free_mb >= SIMILAR * most),
+                key=lambda gpu: (gpu.busy or 0, len(gpu.processes), -gpu.memory_free_mb, gpu.index),
+            )
+            rest.remove(best)
+            found.append(best)
+        return sorted(found, key=lambda gpu: bool(self.opened) and gpu.index not in self.opened)
 
     def describe(self) -> str:
         """The devices that a placement may name, in words."""
@@ -91,7 +99,7 @@ def inventory() -> Hardware:
     if limit is not None and limit < total:
         total, available = limit, min(available, max(0, limit - used))
     available = _allowed(available)
-    gpus, note = _gpus()
+    gpus, note = visible_gpus()
     flag = re.search(rf"{VIRTUAL}=(\d+)", os.environ.get("XLA_FLAGS", ""))
     plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
     return Hardware(
@@ -103,6 +111,7 @@ def inventory() -> Hardware:
         gpus=gpus,
         cuda_plugin=any(importlib.util.find_spec(name) is not None for name in plugins),
         gpu_note=note,
+        opened=_opened(),
     )
 
 
@@ -116,13 +125,14 @@ def resolve_placement(
 ) -> tuple[Placement, list[str]]:
     """Parse a placement and check it against this machine; also gives notes for the user.
 
-    ``auto``: image observations act and learn on ``gpu:0`` if JAX can use it; everything else runs
-    on the CPU, where small networks are faster.
+    ``auto``: image observations act and learn on a GPU if JAX can use one; everything else runs on
+    the CPU, where small networks are faster. A GPU without a number is the freest one
+    (`Hardware.freest`) that the text does not name.
 
     Args:
         images: whether observations are images.
         soft: replace missing devices by available ones.
-        devices: learn on the first so many devices.
+        devices: learn on so many devices, the freest GPUs in the machine's order.
 
     Raises:
         UsageError: a named device is missing and `soft` is off.
@@ -137,8 +147,17 @@ def resolve_placement(
         )  # fmt: skip
         notes.append(f"placement auto: {word} ({reason})")
         text = word
-    gpus = tuple(gpu.index for gpu in hardware.usable_gpus)
-    placement = with_devices(parse(text), original, devices, gpus)
+    cards, asked, chosen = hardware.freest(), text, list[Gpu]()
+    if cards and names_any_card(text):
+        named = cards_in(text)
+        chosen = [next((gpu for gpu in cards if gpu.index not in named), cards[0])]
+        text = on_card(text, chosen[0].index)
+    if devices is not None:
+        chosen = list(dict.fromkeys([*chosen, *cards[:devices]]))
+    learn = tuple(sorted(gpu.index for gpu in cards[:devices]))
+    placement = with_devices(parse(text), original, devices, learn)
+    if chosen and len(cards) > 1:
+        notes.append(_choice(chosen, len(cards)))
     available = {DeviceName("cpu", index) for index in range(hardware.cpu_devices)}
     available |= {DeviceName("gpu", gpu.index) for gpu in hardware.usable_gpus}
     missing = [device for device in placement.devices if device not in available]
@@ -147,20 +166,56 @@ def resolve_placement(
         if not soft:
             hint = hardware.unused_gpu_warning or hardware.gpu_note
             raise UsageError(
-                f"placement {text!r} needs {names}, which is not here; this machine has "
+                f"placement {asked!r} needs {names}, which is not here; this machine has "
                 f"{hardware.describe()}. Name one of those, or pass --soft-placement to run on "
                 f"what is there.{' ' + hint if hint else ''}"
             )
-        placement = _soften(placement, available)
+        placement = _soften(placement, available, [gpu.index for gpu in cards])
         notes.append(f"soft placement: {names} is not here; running on {placement} instead")
     return placement, notes
 
 
-def _soften(placement: Placement, available: set[DeviceName]) -> Placement:
-    """Replace each missing device by the first of its kind, or by the CPU."""
+def _choice(chosen: list[Gpu], count: int) -> str:
+    """The GPUs that were chosen among `count`, and why, in a line."""
+    words = ", ".join(
+        f"gpu:{gpu.index} ({gpu.memory_free_mb:,} of {gpu.memory_total_mb:,} MiB free"
+        + (")" if gpu.busy is None else f", {gpu.busy} % busy)")
+        for gpu in sorted(chosen, key=lambda gpu: gpu.index)
+    )
+    return f"{words}: the freest of {count} GPUs"
+
+
+def resumed_placement(text: str, hardware: Hardware) -> tuple[str, str]:
+    """The placement of a run that resumes, and a sentence where its GPUs are others than before.
+
+    Its GPUs stay as they were if all are here and have `ENOUGH` of their memory free; otherwise it
+    takes as many of the freest.
+    """
+    before, cards = cards_in(text), {gpu.index: gpu for gpu in hardware.usable_gpus}
+    enough = {
+        number for number, gpu in cards.items()
+        if gpu.memory_free_mb >= ENOUGH * gpu.memory_total_mb
+    }  # fmt: skip
+    free = [number for number in before if number in enough]
+    chosen = hardware.freest()[: len(before)]
+    numbers = sorted(gpu.index for gpu in chosen)
+    if free == before or len(chosen) < len(before) or numbers == before:
+        return text, ""
+    why = ", ".join(f"gpu:{number}" for number in before if number not in free)
+    note = f"{_choice(chosen, len(cards))}; the run was on {why} before, which is full or not here"
+    return on_cards(text, dict(zip(before, numbers, strict=True))), note
+
+
+def _soften(placement: Placement, available: set[DeviceName], cards: list[int]) -> Placement:
+    """Replace each missing device by the first of its kind, or by the CPU.
+
+    Args:
+        cards: the numbers of the GPUs, the freest first.
+    """
+    first = {"cpu": 0, "gpu": cards[0] if cards else 0}
 
     def substitute(devices: tuple[DeviceName, ...]) -> tuple[DeviceName, ...]:
-        options = ((device, DeviceName(device.kind), CPU) for device in devices)
+        options = ((device, DeviceName(device.kind, first[device.kind]), CPU) for device in devices)
         chosen = (next(one for one in some if one in available) for some in options)
         return tuple(dict.fromkeys(chosen))
 
@@ -212,81 +267,14 @@ def _cpu_name() -> str:
     return name[1].strip() if name else platform.processor() or platform.machine()
 
 
-def _gpus() -> tuple[tuple[Gpu, ...], str]:
-    """The NVIDIA GPUs that ``CUDA_VISIBLE_DEVICES`` shows, and a note on failure."""
-    import pynvml  # the import name of nvidia-ml-py
+def _opened() -> tuple[int, ...]:
+    """The GPUs to which JAX is limited in this process; empty if it is not, or not started yet."""
+    if "jax" not in sys.modules:
+        return ()
+    import jax
+    from jax._src import xla_bridge
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        driver = Path("/proc/driver/nvidia/version").exists()
-        return (), f"the NVIDIA driver does not answer ({error})" if driver else ""
-    try:
-        gpus: list[Gpu] = []
-        for number, (physical, handle) in enumerate(visible_handles(pynvml)):
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            total, free = int(memory.total) // MiB, int(memory.free) // MiB
-            name, users = str(pynvml.nvmlDeviceGetName(handle)), _gpu_processes(pynvml, handle)
-            gpus.append(Gpu(number, name, total, free, physical, tuple(users)))
-        return tuple(gpus), ""
-    except pynvml.NVMLError as error:
-        return (), f"the NVIDIA driver does not list its GPUs ({error})"
-    finally:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
-
-
-def _gpu_processes(nvml: Any, handle: Any) -> Iterator[GpuProcess]:
-    import psutil
-
-    with suppress(nvml.NVMLError):
-        for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-            name, used = "?", process.usedGpuMemory
-            with suppress(psutil.Error):
-                name = psutil.Process(process.pid).name()
-            yield GpuProcess(process.pid, name, None if used is None else used // MiB)
-
-
-def visible_handles(nvml: Any) -> list[tuple[int, Any]]:
-    """The physical index and NVML's handle of each visible GPU."""
-    handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-    setting = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if setting is not None and setting.strip().startswith("MIG-"):
-        visible = setting.split(",")[0].strip()  # CUDA opens one MIG instance
-        instances = [(i, mig) for i, card in enumerate(handles) for mig in _instances(nvml, card)]
-        uuids = [str(nvml.nvmlDeviceGetUUID(handle)) for _, handle in instances]
-        return [pair for pair, uuid in zip(instances, uuids, strict=True) if uuid == visible]
-    uuids = [str(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-    return [(index, handles[index]) for index in visible_indices(setting, uuids)]
-
-
-def _instances(nvml: Any, card: Any) -> list[Any]:
-    """The handles of a card's MIG instances; numbers may be unused."""
-    handles: list[Any] = []
-    with suppress(nvml.NVMLError):
-        for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(card)):
-            with suppress(nvml.NVMLError):
-                handles.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, number))
-    return handles
-
-
-def visible_indices(setting: str | None, uuids: list[str]) -> list[int]:
-    """The physical GPU numbers that ``CUDA_VISIBLE_DEVICES`` shows, in its order.
-
-    As in CUDA, entries are numbers or UUID prefixes; the first entry that names no GPU ends them.
-    """
-    if setting is None:
-        return list(range(len(uuids)))
-    visible: list[int] = []
-    for entry in (word.strip() for word in setting.split(",")):
-        if entry.isascii() and entry.isdecimal() and int(entry) < len(uuids):
-            index = int(entry)
-        else:
-            matches = [i for i, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
-            if len(matches) != 1:
-                break
-            (index,) = matches
-        if index in visible:  # named twice: CUDA then shows none
-            return []
-        visible.append(index)
-    return visible
+    visible = str(jax.config.values.get("jax_cuda_visible_devices", "all"))
+    if visible == "all" or not xla_bridge.backends_are_initialized():
+        return ()
+    return tuple(int(number) for number in visible.split(",") if number.isdecimal())

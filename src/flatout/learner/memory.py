@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 
 from flatout.algorithms.base import State
-from flatout.config.placement import DeviceName, Placement
+from flatout.config.placement import CPU, DeviceName, Placement
 from flatout.errors import NoRoomError
 from flatout.hardware.backend import memory_share
 from flatout.hardware.inventory import Hardware, MiB
+from flatout.learner.mesh import divided_axis
 
 CUDA_CONTEXT_MB = 600
 """Memory of a CUDA context and its libraries."""
@@ -30,6 +31,15 @@ def size_mb(tree: Any) -> float:
 def learned_mb(shapes: State) -> tuple[float, float]:
     """MiB of a learning state: the model, and the optimiser's state."""
     return size_mb(shapes._replace(opt=())), size_mb(shapes.opt)
+
+
+def divided_mb(shapes: State, count: int) -> tuple[float, float]:
+    """Like `learned_mb`, of those arrays alone that ``params=sharded`` divides over `count`
+    devices."""
+    large = jax.tree.map(
+        lambda leaf: None if divided_axis(leaf.shape, count) is None else leaf, shapes
+    )
+    return learned_mb(large)
 
 
 def live_mb(purposes: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -74,6 +84,8 @@ class Expectation:
         replay: stored experience and one dispatch's batches: in host memory, and on all learning
             devices together.
         workspace: intermediate values of an update on each device (0 until it is compiled).
+        divided: the parts of `model` and `optimiser` that ``params=sharded`` divides over the
+            learning devices, see `divided_mb`.
     """
 
     model: float
@@ -81,11 +93,19 @@ class Expectation:
     trajectory: float
     replay: tuple[float, float] = (0.0, 0.0)
     workspace: float = 0.0
+    divided: tuple[float, float] = (0.0, 0.0)
 
-    @property
-    def state(self) -> float:
-        """The learning state."""
-        return self.model + self.optimiser
+    def learned(self, placement: Placement) -> tuple[float, float]:
+        """MiB of the model and of the optimiser's state on each learning device."""
+        absent = 1.0 - 1.0 / len(placement.learn) if placement.params == "sharded" else 0.0
+        model, optimiser = (absent * size for size in self.divided)
+        return self.model - model, self.optimiser - optimiser
+
+    def before_compiling(self, placement: Placement) -> Expectation:
+        """The same with an estimate of the update's workspace: one set of gradients. What an
+        update holds of activations is known once it is compiled."""
+        gradients = self.learned(placement)[0] if self.optimiser else 0.0
+        return replace(self, workspace=self.workspace or gradients)
 
     def by_purpose(self, placement: Placement) -> dict[DeviceName, dict[str, float]]:
         """MiB per named device and purpose; trajectories are collected in host memory."""
@@ -99,10 +119,11 @@ class Expectation:
 
         add(host, "trajectory", self.trajectory)
         add(host, "replay", self.replay[0])
+        model, optimiser = self.learned(placement)
         for learner in placement.learn:
             # An update briefly holds both the old and the new state.
-            add(learner, "model", 2 * self.model)
-            add(learner, "optimiser", 2 * self.optimiser)
+            add(learner, "model", 2 * model)
+            add(learner, "optimiser", 2 * optimiser)
             add(learner, "trajectory", self.trajectory / len(placement.learn))
             add(learner, "replay", self.replay[1] / len(placement.learn))
             add(learner, "workspace", self.workspace)
@@ -115,21 +136,63 @@ class Expectation:
         """MiB per named device."""
         return {name: sum(sizes.values()) for name, sizes in self.by_purpose(placement).items()}
 
+    def by_memory(self, placement: Placement) -> dict[DeviceName, dict[str, float]]:
+        """MiB per memory and purpose, under the name of its first device: all CPU devices share
+        the host's memory, each GPU has its own."""
+        taken: dict[DeviceName, dict[str, float]] = {}
+        for device, sizes in self.by_purpose(placement).items():
+            together = taken.setdefault(CPU if device.kind == "cpu" else device, {})
+            for what, size in sizes.items():
+                together[what] = together.get(what, 0.0) + size
+        return taken
+
     def check(self, placement: Placement, hardware: Hardware) -> str:
-        """Refuse a run that does not fit its devices; returns the expected numbers as text."""
+        """Compare the expected numbers with the available memory; returns them as text.
+
+        Raises:
+            NoRoomError: the run does not fit its devices.
+        """
         sentences: list[str] = []
-        most = max(self.trajectory, sum(self.replay), 2 * self.state)
-        pieces = ", or compute gradients in pieces (--micro-batch)" if self.workspace > most else ""
-        for device, expected in self.by_device(placement).items():
-            available, capped = available_mb(device, placement, hardware)
+        for device, sizes in self.by_memory(placement).items():
+            where = names_of(device, placement)
+            expected, (available, capped) = (
+                sum(sizes.values()), available_mb(device, placement, hardware)
+            )  # fmt: skip
             if expected > available:
+                parts = ", ".join(f"{what} {size:,.0f}" for what, size in _grouped(sizes).items())
                 raise NoRoomError(
-                    f"this run would take about {expected:,.0f} MiB on {device} (trajectory "
-                    f"{self.trajectory:,.0f}, replay {sum(self.replay):,.0f}, learning state "
-                    f"{2 * self.state:,.0f}, workspace {self.workspace:,.0f}), but only "
+                    f"this run would take about {expected:,.0f} MiB on {where} ({parts}), but only "
                     f"{available:,.0f} MiB are available there{capped}; "
-                    f"lower --envs, {'--buffer-size' if sum(self.replay) else '--n-steps'} or the "
-                    f"network's size{pieces}."
+                    f"{self._remedies(device, sizes, placement)}."
                 )
-            sentences.append(f"about {expected:,.0f} of {available:,.0f} MiB on {device}{capped}")
+            sentences.append(f"about {expected:,.0f} of {available:,.0f} MiB on {where}{capped}")
         return "expects to take " + ", ".join(sentences)
+
+    def _remedies(self, device: DeviceName, sizes: dict[str, float], placement: Placement) -> str:
+        """What to change so that the run takes less memory on a device."""
+        parts = _grouped(sizes)
+        size = "--buffer-size" if sum(self.replay) else "--n-steps"
+        words = f"lower --envs, {size} or the network's size"
+        if max(parts, key=lambda what: parts[what]) == "workspace":
+            words += ", or compute gradients in pieces (--micro-batch)"
+        others = replace(placement, params="sharded")
+        if placement.schedule != "fused" and len(placement.learn) > 1 and (
+            sum(self.by_memory(others)[device].values()) < 0.9 * sum(sizes.values())
+        ):  # fmt: skip
+            words += ", or divide the parameters over the learning devices (params=sharded)"
+        return words
+
+
+def names_of(memory: DeviceName, placement: Placement) -> str:
+    """The devices of a placement that share a memory, in words."""
+    cpus = [str(device) for device in placement.devices if device.kind == "cpu"]
+    if memory.kind == "gpu" or len(cpus) < 2:
+        return str(memory)
+    return f"{cpus[0]} to {cpus[-1]} together" if len(cpus) > 2 else " and ".join(cpus)
+
+
+def _grouped(sizes: Mapping[str, float]) -> dict[str, float]:
+    """MiB by purpose, with the model and the optimiser as one learning state."""
+    state = sizes.get("model", 0.0) + sizes.get("optimiser", 0.0)
+    rest = {what: size for what, size in sizes.items() if what not in ("model", "optimiser")}
+    return ({"learning state": state} if state else {}) | rest

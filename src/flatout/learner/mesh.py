@@ -18,6 +18,16 @@ LARGE = 1 << 14
 """Minimum elements of an array that is divided over the devices."""
 
 
+def divided_axis(shape: tuple[int, ...], count: int) -> int | None:
+    """The axis along which ``params=sharded`` divides an array over `count` devices: the longest
+    that `count` divides. None: each device holds the whole array, because it is small or has no
+    such axis."""
+    divisible = [axis for axis, size in enumerate(shape) if size % count == 0]
+    if not divisible or math.prod(shape) < LARGE:
+        return None
+    return max(divisible, key=lambda axis: shape[axis])
+
+
 class Mesh:
     """Devices with S shards, equally many on each.
 
@@ -56,12 +66,10 @@ class Mesh:
         return [self._place(shape.shape) for shape in shapes]
 
     def _place(self, shape: tuple[int, ...]) -> Any:
-        """The sharding along the longest axis that the number of devices divides, unless small."""
-        count = len(self.devices)
-        divisible = [axis for axis, size in enumerate(shape) if size % count == 0]
-        if not divisible or math.prod(shape) < LARGE:
+        """The sharding of an array of the learning state."""
+        longest = divided_axis(shape, len(self.devices))
+        if longest is None:
             return self.whole
-        longest = max(divisible, key=lambda axis: shape[axis])
         spec = jax.sharding.PartitionSpec(*[None] * longest, DEVICES)
         return jax.sharding.NamedSharding(self._mesh, spec)
 

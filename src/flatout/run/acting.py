@@ -14,6 +14,7 @@ from flatout.algorithms.base import ACT, Algorithm, raw_key
 from flatout.algorithms.parallel.packing import Bundle
 from flatout.algorithms.registry import build_algorithm
 from flatout.config.schema import TrainConfig
+from flatout.envs.stored import stored
 from flatout.envs.task import Task
 from flatout.errors import UsageError
 from flatout.hardware import backend
@@ -113,7 +114,11 @@ class Acting:
                 f"predict takes observations of shape {list(spec.shape)} or a batch of them, not "
                 f"{obs.dtype}{list(obs.shape)}."
             )
-        return (obs[None] if single else obs).astype(spec.dtype), single
+        try:
+            obs = stored(obs, spec.dtype)
+        except ValueError as error:
+            raise UsageError(f"predict was given an observation with {error}.") from None
+        return (obs[None] if single else obs), single
 
     def batch(self, obs: np.ndarray, deterministic: bool, step: int = 0) -> np.ndarray:
         """Actions ``[B, ...]`` as the algorithm gives them for observations ``[B, ...]``.

@@ -66,7 +66,7 @@ def question(config: TrainConfig, base: Placement, hardware: Hardware, budget_s:
         base: the rule's placement.
     """
     base = with_workers(base, config.env.envs, hardware.cores)
-    gpus = tuple(DeviceName("gpu", gpu.index) for gpu in hardware.usable_gpus[:1])
+    gpus = tuple(DeviceName("gpu", gpu.index) for gpu in hardware.freest()[:1])
     return Question(config, base, budget_s, config.run.allow_lag, devices=(CPU, *gpus))
 
 
@@ -259,7 +259,7 @@ class Planner:
         if self.expected is None or before is None or now - before[1] < LOOK_S:
             return None
         rate, expected = (steps - before[0]) / (now - before[1]), self.expected
-        if expected.low <= rate <= expected.high:
+        if rate >= expected.low:  # a faster run is no news
             return None
         self._checked, self.expected = None, None  # once
         again = self._config.run.replan
@@ -318,4 +318,5 @@ def with_placement(config: TrainConfig, placement: Placement) -> TrainConfig:
     env = config.env
     if env.env_backend == "auto":
         env = replace(env, env_backend="device" if placement.sampler == "device" else "host")
-    return replace(config, env=env, run=replace(config.run, placement=str(placement)))
+    run = replace(config.run, placement=str(placement), devices=None)  # which it names itself
+    return replace(config, env=env, run=run)

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from flatout.config.placement import (
     Placement,
+    cards_in,
     moved,
+    on_cards,
     on_device,
+    parse,
     refuse_shards,
     refuse_unavailable,
 )
@@ -60,21 +63,15 @@ def assemble(
         UsageError, FlatoutError: what cannot be done, before anything large is allocated.
     """
     backend.show_virtual_devices(config.run.virtual_devices)
-    hardware = inventory()
-
-    planned = config
+    hardware, planned = inventory(), config
     # A population has chosen how its members share a device before it makes them.
     chosen = programs is not None and (
         programs.together is not None
         or (programs.several and config.env.env_backend not in (None, "host"))
     )
-    if plannable(config) and not chosen:
-        found, note = recall(config, hardware, code)
-        if note:
-            announce(note)
-        if found is not None:
-            expected = found.chosen
-            planned = with_placement(config, expected.placement)
+    if not chosen:
+        planned, found = _recalled(config, hardware, code, announce)
+        expected = found or expected
 
     def job(images: bool, env: DeviceEnv | None = None) -> Job:
         placement, notes = _placed(planned, hardware, images, env)
@@ -98,12 +95,64 @@ def assemble(
         from flatout.run.classifier import assemble_classifier
 
         return assemble_classifier(job(True))
-    task = open_environment(planned, code)
+    task = open_environment(planned, code, hardware=hardware)
     try:
         return _compile(job(task.obs_spec.is_image, _device_env(planned, task)), task, code)
     except BaseException:
         task.close()
         raise
+
+
+def _recalled(
+    config: TrainConfig, hardware: Hardware, code: UserCode, announce: Callable[[str], None]
+) -> tuple[TrainConfig, Prediction | None]:
+    """The settings with the placement that was measured here before, and its prediction."""
+    if not plannable(config):
+        return config, None
+    found, note = recall(config, hardware, code)
+    if note:
+        announce(note)
+    if found is None:
+        return config, None
+    # It was measured on a GPU that may not be the freest one now.
+    text = str(found.chosen.placement)
+    cards = [gpu.index for gpu in hardware.freest()]
+    text = on_cards(text, dict(zip(cards_in(text), cards, strict=False)))
+    return with_placement(config, parse(text)), found.chosen
+
+
+def expected_memory(
+    config: TrainConfig, announce: Callable[[str], None]
+) -> tuple[Placement, Expectation, Hardware]:
+    """Where the components of a run would be, and the memory that they would take, as far as that
+    is known before anything is compiled; nothing large is allocated.
+
+    Args:
+        announce: receives sentences for the user.
+
+    Raises:
+        UsageError, FlatoutError: as of `assemble`, except for memory that is not there.
+    """
+    from flatout.run.factory import Factory
+
+    backend.show_virtual_devices(config.run.virtual_devices)
+    hardware = inventory()
+    planned, _ = _recalled(config, hardware, NAMED, announce)
+
+    def job(images: bool, env: DeviceEnv | None = None) -> Job:
+        placement, notes = _placed(planned, hardware, images, env)
+        for note in notes:
+            announce(note)
+        return Job(planned, placement, hardware, notes, Spans(), nullcontext, announce, env=env)
+
+    if not config.hyper.acts:
+        from flatout.run.classifier import parts
+
+        made = job(True)
+        return made.placement, parts(made).expectation, hardware
+    with closing(open_environment(planned, hardware=hardware)) as task:
+        made = job(task.obs_spec.is_image, _device_env(planned, task))
+        return made.placement, Factory(made, task).expectation, hardware
 
 
 def foreseen(config: TrainConfig) -> tuple[tuple[Placement, ...], Expectation]:
@@ -117,7 +166,8 @@ def foreseen(config: TrainConfig) -> tuple[tuple[Placement, ...], Expectation]:
     from flatout.run.factory import Factory
 
     backend.show_virtual_devices(config.run.virtual_devices)
-    hardware, task = inventory(), open_environment(config, members=True)
+    hardware = inventory()
+    task = open_environment(config, members=True, hardware=hardware)
     with closing(task):
         env = _device_env(config, task)
         resolved, _ = _resolved(config, hardware, task.obs_spec.is_image, env)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from flatout.config.schema import rows_every
 from flatout.envs.datasets import Dataset, load_dataset
 from flatout.errors import UsageError
 from flatout.run.components import Components, Job, compile_all, learning_mesh
@@ -17,6 +18,8 @@ from flatout.types import DiscreteSpec, ObservationSpec
 
 if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
+    from flatout.learner.memory import Expectation
+    from flatout.samplers.dataset import DatasetSampler
     from flatout.types import Device
 
 TOGETHER = 10
@@ -36,41 +39,65 @@ def image_spec(dataset: Dataset) -> ObservationSpec:
     return ObservationSpec(dataset.train_images.shape[1:], "uint8", dataset.high)
 
 
+class Parts(NamedTuple):
+    """A classification run before anything is compiled."""
+
+    dataset: Dataset
+    algorithm: Algorithm
+    sampler: DatasetSampler
+    expectation: Expectation  # of memory
+
+
+def parts(job: Job) -> Parts:
+    """Load the data and build the algorithm.
+
+    Raises:
+        UsageError, FlatoutError: what cannot be done.
+    """
+    from flatout.algorithms.base import DATA, BuildSpec, raw_key, shapes_of
+    from flatout.algorithms.classify import classify
+    from flatout.algorithms.registry import shards_of
+    from flatout.learner.memory import Expectation, divided_mb, learned_mb, size_mb
+    from flatout.samplers.dataset import DatasetSampler
+
+    config, placement = job.config, job.placement
+    if placement.sampler != "inline" or placement.schedule != "serial":
+        raise UsageError(
+            "classify has no environments: leave sampler= and schedule= out of --placement."
+        )
+    dataset = load_dataset(config.hyper.data)
+    together = steps_together(config.run.steps, rows_every(config.run.log_every, 0))
+    spec = BuildSpec(
+        config.network, image_spec(dataset), DiscreteSpec(dataset.classes), 1, config.run.steps,
+        together, shards=shards_of(config, placement), micro_batch=config.run.micro_batch,
+    )  # fmt: skip
+    algorithm = classify(config.hyper, spec)
+    key = raw_key(config.run.seed, DATA)
+    sampler = DatasetSampler(dataset, together, config.hyper.batch_size, key, job.spans)
+    expectation = Expectation(
+        *learned_mb(algorithm.shapes), 3 * size_mb(shapes_of(sampler.gathered(0))),
+        divided=divided_mb(algorithm.shapes, len(placement.learn)),
+    )  # fmt: skip
+    return Parts(dataset, algorithm, sampler, expectation)
+
+
 def assemble_classifier(job: Job) -> Components:
     """Load the data, compile the update and the test, and start to gather batches.
 
     Raises:
         UsageError, FlatoutError: what cannot be done.
     """
-    from flatout.algorithms.base import DATA, INIT, LEARN, BuildSpec, raw_key, shapes_of
-    from flatout.algorithms.classify import classify
-    from flatout.algorithms.registry import shards_of
+    from flatout.algorithms.base import INIT, LEARN, raw_key, shapes_of
     from flatout.buffers.make import build_buffer
     from flatout.learner.learner import Learner
-    from flatout.learner.memory import Expectation, learned_mb, size_mb
-    from flatout.samplers.dataset import DatasetSampler
     from flatout.schedules.serial import SerialSchedule
 
     config, placement, hardware, spans = job.config, job.placement, job.hardware, job.spans
-    if placement.sampler != "inline" or placement.schedule != "serial":
-        raise UsageError(
-            "classify has no environments: leave sampler= and schedule= out of --placement."
-        )
-    dataset = load_dataset(config.hyper.data)
-    seed, precision = config.run.seed, config.run.precision
-    together = steps_together(config.run.steps, config.run.log_every)
-    spec = BuildSpec(
-        config.network, image_spec(dataset), DiscreteSpec(dataset.classes), 1, config.run.steps,
-        together, shards=shards_of(config, placement), micro_batch=config.run.micro_batch,
-    )  # fmt: skip
-    algorithm = classify(config.hyper, spec)
-    sampler = DatasetSampler(
-        dataset, together, config.hyper.batch_size, raw_key(seed, DATA), spans
-    )  # fmt: skip
-    shapes = shapes_of(sampler.gathered(0))
-    expectation = Expectation(*learned_mb(algorithm.shapes), 3 * size_mb(shapes))
+    dataset, algorithm, sampler, expectation = parts(job)
     expectation.check(placement, hardware)
-    buffer = build_buffer(config, None, algorithm, placement, shapes, lambda _: None)
+    seed, precision = config.run.seed, config.run.precision
+    shapes = shapes_of(sampler.gathered(0))
+    buffer = build_buffer(config, None, algorithm, placement, shapes)
     mesh = learning_mesh(config, placement)
     learner = Learner(
         algorithm, buffer, mesh, raw_key(seed, INIT), raw_key(seed, LEARN), spans, precision

@@ -18,16 +18,28 @@ from flatout.storage import nofollow
 from flatout.storage.span_records import json_objects
 
 VALUES = {
-    "rollout/return_mean_100": "mean return of the last 100 episodes",
+    "rollout/return_mean_100": "mean return of the last 100 training episodes",
     "train/accuracy": "accuracy on the batches",
 }
-"""What a curve shows, the first that the metrics have, and its name."""
+"""Metrics of training that a curve shows, the first that the rows have, and their names."""
+
+EVALUATIONS = {
+    "eval/return_mean": "mean return of an evaluation",
+    "eval/accuracy": "accuracy on the test images",
+}
+"""The same for evaluations."""
 
 AXES = {"steps": "environment steps", "seconds": "seconds since the run's start"}
 
 WHOLE, ROWS, LONGEST = 4 << 20, 1000, 1 << 16
 """Maximum bytes of metrics that are read whole; of a larger file so many rows, spread evenly, each
 of at most so many bytes."""
+
+MOST_SEARCHED = 1 << 28
+"""Maximum bytes of metrics that are searched for evaluations."""
+
+FEWEST_RUNS = 3
+"""Fewest runs of one setting that have an interval: resamples of two differ in three ways."""
 
 COLOURS = ("#1f77b4", "#d95f02", "#2a9d5c", "#c02a7a", "#7570b3", "#a6761d", "#444444", "#17a2b8")
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -40,7 +52,7 @@ Points = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Curve:
-    """Values ``[K]`` at `x`, and the interval around them where they are of several runs."""
+    """Values ``[K]`` at `x`, and the interval around them if they are of `FEWEST_RUNS` or more."""
 
     label: str
     x: np.ndarray
@@ -108,18 +120,40 @@ def sampled(path: Path) -> list[dict[str, Any]]:
     return json_objects(lines(path))
 
 
-def points(rows: Iterable[dict[str, Any]]) -> tuple[Points, str]:
-    """A run's points from its rows of metrics, and the name of their values; there may be none."""
-    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in VALUES}
+def evaluated(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of metrics that hold an evaluation, which are few: of a large file, too.
+
+    Damaged lines are skipped. Raises `OSError` if the file cannot be read.
+    """
+    found: list[bytes] = []
+    with nofollow.open_stream(path) as file:
+        left = MOST_SEARCHED
+        while left > 0 and (line := file.readline(LONGEST)):
+            left -= len(line)
+            if b'"eval/' in line:
+                found.append(line)
+    return json_objects(found)
+
+
+def points(
+    rows: Iterable[dict[str, Any]], values: Mapping[str, str] = VALUES
+) -> tuple[Points, str]:
+    """Return a run's points from its rows of metrics, and the name of their values; there may be
+    no point.
+
+    Args:
+        values: `VALUES` or `EVALUATIONS`.
+    """
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in values}
     for row in rows:
         for name, kept in found.items():
             point: list[Any] = [row.get(key) for key in ("step", "time/wall_s", name)]
             if all(type(v) in (int, float) and abs(v) < 1e300 for v in point):
                 kept.append((point[0], point[1], point[2]))
-    name = next((name for name, kept in found.items() if kept), next(iter(VALUES)))
+    name = next((name for name, kept in found.items() if kept), next(iter(values)))
     table = np.array(found[name], float).reshape(-1, 3)
     table = table[np.unique(table[:, 0], return_index=True)[1]]
-    return (table[:, 0], table[:, 1], table[:, 2]), VALUES[name]
+    return (table[:, 0], table[:, 1], table[:, 2]), values[name]
 
 
 def svg(curves: Sequence[Curve], title: str, x_label: str, y_label: str) -> str:
@@ -163,7 +197,7 @@ def svg(curves: Sequence[Curve], title: str, x_label: str, y_label: str) -> str:
         chosen = np.linspace(0, len(curve.x) - 1, min(len(curve.x), WIDTH)).astype(int)
         x, mean, low, top = (a[chosen] for a in (curve.x, curve.mean, curve.low, curve.high))
         colour = COLOURS[number % len(COLOURS)]
-        if curve.runs > 1:
+        if curve.runs >= FEWEST_RUNS:
             band = f"{path(x, top)} {path(x[::-1], low[::-1])}"
             parts.append(f'<polygon points="{band}" fill="{colour}" fill-opacity="0.2"/>')
         parts.append(

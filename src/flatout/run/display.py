@@ -25,11 +25,11 @@ from rich.text import Text
 from flatout.config.schema import TrainConfig
 from flatout.explain.causes import HEALTHY
 from flatout.explain.diagnosis import Finding
-from flatout.explain.report import gain_words, setting_words
+from flatout.explain.report import duration, gain_words, setting_words
 from flatout.output import printable, trouble
 from flatout.run.curve import BLOCKS
 from flatout.run.progress import Display, Progress
-from flatout.run.summary import PHASE_WORDS, flow_words, next_step
+from flatout.run.summary import flow_words, next_step, phase_words
 
 REDRAW_S = 0.25
 PLAIN_S = 5.0
@@ -171,11 +171,17 @@ def report(summary: dict[str, Any], console: Console) -> None:
         f"{summary['compile_s']:.1f} s compiling{later_words}); "
         f"{summary['steps_per_s']:,.0f} steps/s after it, on {summary['placement']}",
     )
-    console.print(Text("TIME", style="bold"))
-    for name, share in sorted(summary["phases"].items(), key=lambda item: -item[1]):
+    phases, about = summary["phases"], ""
+    if steady := summary.get("steady"):  # what the verdict rests on
+        phases, about = steady["phases"], f"of {duration(steady['seconds'])}"
+        apart = [(what, s) for what, s in steady["left_out"].items() if s >= 0.05]
+        left_out = ", ".join(f"{what} {duration(s)}" for what, s in apart)
+        about += f", without {left_out}" if left_out else ""
+    say("TIME", about)
+    for name, share in sorted(phases.items(), key=lambda item: -item[1]):
         if share >= 0.005:
             bar = "█" * max(1, round(share * 40))
-            console.print(f"  {share:6.1%}  {PHASE_WORDS[name]:34} [cyan]{bar}[/cyan]")
+            console.print(f"  {share:6.1%}  {phase_words(name, summary):34} [cyan]{bar}[/cyan]")
     for words in flow_words(summary["flow"]):
         console.print(f"  {words}", soft_wrap=not console.is_terminal)
     if verdict := summary["verdict"]:
@@ -206,7 +212,7 @@ def _achieved(summary: dict[str, Any]) -> tuple[str, str]:
 
 def try_words(summary: dict[str, Any]) -> str:
     """The one thing to try, as flags where it is a setting, and what it is predicted to gain."""
-    lists = {name: tuple(summary["try"][name]) for name in ("evidence", "setting")}
+    lists = {name: tuple(summary["try"][name]) for name in ("evidence", "setting", "phases")}
     finding = Finding(**summary["try"] | lists)
     action = setting_words(finding.setting) if finding.setting else finding.remedy
     return f"{action}   {gain_words(finding)}"

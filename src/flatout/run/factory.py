@@ -11,15 +11,14 @@ import numpy as np
 
 from flatout.algorithms.base import ACT, ENVS, INIT, LEARN, RolloutSpec, raw_key, trajectory_shapes
 from flatout.algorithms.registry import build_algorithm
-from flatout.buffers.make import build_buffer
+from flatout.buffers.make import build_buffer, expected_mb
 from flatout.buffers.rollout import final_chunks
 from flatout.config.placement import DeviceName
 from flatout.config.workers import shares
 from flatout.envs.task import Task
-from flatout.errors import UsageError
 from flatout.hardware import backend
 from flatout.learner.learner import Learner
-from flatout.learner.memory import Expectation, learned_mb, size_mb
+from flatout.learner.memory import Expectation, divided_mb, learned_mb, size_mb
 from flatout.learner.policy import Policy
 from flatout.run.components import Job, learning_mesh
 from flatout.run.evaluate import Evaluator
@@ -51,7 +50,7 @@ class Factory:
     Attributes:
         algorithm: the pure functions.
         rollout: what algorithm and data flow ask of the sampler.
-        expectation: of memory, as far as it is known.
+        expectation: of memory, before anything is compiled.
     """
 
     def __init__(self, job: Job, task: Task, code: UserCode = NAMED) -> None:
@@ -65,9 +64,13 @@ class Factory:
             horizon, self.algorithm.episodes, chunks,
             self.algorithm.replay is not None, slots=lag + 1,
         )  # fmt: skip
-        trajectories = self.rollout.slots * size_mb(self.shapes)
-        self.expectation = Expectation(*learned_mb(self.algorithm.shapes), trajectories)
-        self.expectation.check(job.placement, job.hardware)
+        replay = expected_mb(
+            job.config, task.obs_spec, self.algorithm.replay, job.placement, self.shapes
+        )
+        self.expectation = Expectation(
+            *learned_mb(self.algorithm.shapes), self.rollout.slots * size_mb(self.shapes), replay,
+            divided=divided_mb(self.algorithm.shapes, len(job.placement.learn)),
+        )  # fmt: skip
 
     @cached_property
     def acting(self) -> ActingPolicies:
@@ -97,16 +100,10 @@ class Factory:
         """The learner with its buffer, not compiled.
 
         Raises:
-            FlatoutError: replay does not fit the devices; nothing large is allocated then.
+            NoRoomError: the run does not fit the devices; nothing large is allocated then.
         """
         job, run = self._job, self._job.config.run
-
-        def expect(replay: tuple[float, float]) -> None:
-            if job.placement.schedule == "fused":  # what a chunk began with is kept beside it
-                replay = replay[0], 2 * replay[1]
-            self.expectation = replace(self.expectation, replay=replay)
-            self.expectation.check(job.placement, job.hardware)
-
+        self.expectation.check(job.placement, job.hardware)
         with job.spans.span("compile"):  # its own small programs
             buffer = build_buffer(
                 job.config,
@@ -114,11 +111,8 @@ class Factory:
                 self.algorithm,
                 job.placement,
                 self.shapes,
-                expect,
                 None if job.env is None else least_truncation(job.env),
             )
-        if job.placement.schedule == "fused" and job.placement.params == "sharded":
-            raise UsageError("schedule=fused does not go with params=sharded.")
         # A learner in a thread of its own has spans of its own.
         spans = Spans() if job.placement.schedule == "overlapped" else job.spans
         learner = Learner(

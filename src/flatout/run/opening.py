@@ -51,7 +51,10 @@ def member_devices(
     return alike if len(alike) > 1 else ()
 
 
-def open_environment(config: TrainConfig, code: UserCode = NAMED, members: bool = False) -> Task:
+def open_environment(
+    config: TrainConfig, code: UserCode = NAMED, members: bool = False,
+    hardware: Hardware | None = None,
+) -> Task:  # fmt: skip
     """`open_task` with a run's settings.
 
     gymnax and the like make arrays when they are imported, which opens JAX's devices: the
@@ -60,12 +63,13 @@ def open_environment(config: TrainConfig, code: UserCode = NAMED, members: bool 
 
     Args:
         members: it is a population's, whose members share several devices (`member_devices`).
+        hardware: by which the run's GPUs are chosen; by default as it is now.
 
     Raises:
         UsageError: as `open_task`, or a device of the placement is missing.
     """
     if code.env is None and in_library(config.env.env):
-        run, hardware = config.run, inventory()
+        run, hardware = config.run, hardware or inventory()
         placement, _ = resolve_placement(
             run.placement, hardware, images=True, soft=True, devices=run.devices
         )

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from flatout.buffers.make import expected_mb, geometry_of
+from flatout.buffers.make import expected_mb
 from flatout.config.placement import Placement, on_device, parse
 from flatout.config.schema import TrainConfig
 from flatout.config.workers import with_workers
@@ -106,9 +106,7 @@ class Probe:
         if algorithm.replay is None:
             return self._factory.expectation
         replay = replace(algorithm.replay, buffer_size=config.hyper.buffer_size)
-        shapes = self._factory.shapes
-        geometry = geometry_of(replay, self._task.obs_spec, shapes)
-        sizes = expected_mb(geometry, replay, shapes, placement)
+        sizes = expected_mb(config, self._task.obs_spec, replay, placement, self._factory.shapes)
         return replace(self._factory.expectation, replay=sizes)
 
     def _fits(self, placement: Placement) -> bool:

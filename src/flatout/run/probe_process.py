@@ -11,14 +11,13 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from flatout import child
 from flatout.errors import FlatoutError, one_line
 from flatout.planning.answer import Answer, Question
 from flatout.samplers.processes import protocol
 from flatout.samplers.processes.pool import as_bytes
-from flatout.storage.kernel import PASSES_DESCRIPTORS
+from flatout.storage.kernel import PASSES_DESCRIPTORS, close_in_children
 from flatout.types import UserCode
-
-PROGRAM = "from flatout.run.probe_process import main; main()"
 
 
 def ask(question: Question, code: UserCode, limit_s: float) -> Answer:
@@ -37,11 +36,10 @@ def call(function: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
         raise FlatoutError("measuring in a process of its own needs Linux or macOS (or WSL 2)")
     job = protocol.long(as_bytes((function, arguments)))
     ours, theirs = socket.socketpair()
-    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     with ours, theirs, subprocess.Popen(
-        [sys.executable, "-P", "-c", PROGRAM, str(theirs.fileno())],
+        child.command("flatout.run.probe_process:main", str(theirs.fileno())),
         pass_fds=(theirs.fileno(),), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": paths},
+        stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         theirs.close()
         try:
@@ -67,6 +65,7 @@ def main() -> None:
     """The child's entry."""
     protocol.follow_parent()
     end = socket.socket(fileno=int(sys.argv[1]))
+    close_in_children(end)
     function, arguments = protocol.receive_object(end)
     module, _, name = function.partition(":")
     try:

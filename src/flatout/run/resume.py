@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,13 @@ from flatout.schedules.base import Schedule
 from flatout.schedules.together import Together
 from flatout.storage import checkpoint
 from flatout.storage.agent_file import AGENT_FILES, FINAL, find_agent, saved_config
-from flatout.storage.run_folder import GROUPS, POPULATION, RunFolder, load_config
+from flatout.storage.run_folder import (
+    GROUPS,
+    POPULATION,
+    RunFolder,
+    final_summary,
+    load_config,
+)
 from flatout.storage.trust import Consent
 from flatout.types import Snapshot
 
@@ -65,12 +72,14 @@ def begin(
 
 @dataclass(frozen=True)
 class Saved:
-    """A saved agent: its file, settings, learning state, and in how many runs it learned."""
+    """A saved agent: its file, settings, learning state, in how many runs it learned, and from how
+    many environment steps (None: unknown)."""
 
     file: Path
     config: TrainConfig
     arrays: dict[str, np.ndarray]
     learned: int = 1
+    steps: int | None = None
 
 
 def saved_agent(path: Path, prefer: str, consent: Consent | None) -> Saved:
@@ -88,12 +97,14 @@ def saved_agent(path: Path, prefer: str, consent: Consent | None) -> Saved:
     newest = checkpoint.checkpoints(path / "checkpoints") if path.is_dir() else []
     if newest and (not there or (prefer == "newest" and FINAL not in there)):
         arrays = checkpoint.load(newest[-1])[1].arrays
-        return Saved(newest[-1], load_config(path, consent), arrays)
+        return Saved(newest[-1], load_config(path, consent), arrays, steps=newest_step(path))
     file = path / FINAL if prefer != "best" and FINAL in there else find_agent(path)
     arrays, metadata = checkpoint.load_agent(file)
     learned = metadata.get("learned")
     learned = learned if isinstance(learned, int) and learned >= 0 else 1
-    return Saved(file, saved_config(metadata, file, consent), arrays, learned)
+    steps = metadata.get("steps")
+    steps = steps if type(steps) is int and steps >= 0 else None
+    return Saved(file, saved_config(metadata, file, consent), arrays, learned, steps)
 
 
 def newest_step(path: Path) -> int:
@@ -155,14 +166,17 @@ def continued_seed(seed: int, learned: int) -> int:
     return int(np.random.SeedSequence(seed, spawn_key=(learned,)).generate_state(1)[0])
 
 
+Found = tuple[Path, Snapshot, Progress]
+"""A checkpoint, what it holds, and the run's counters then."""
+
+
 def newest(
-    folder: RunFolder, steps: int, note: Callable[[str], None], together: Together | None = None,
+    folder: RunFolder, note: Callable[[str], None], together: Together | None = None,
     member: int = 0,
-) -> tuple[Path, Snapshot, Progress] | None:  # fmt: skip
+) -> Found | None:  # fmt: skip
     """The newest checkpoint, its file, and the run's counters; None if nothing was saved yet.
 
     Args:
-        steps: of the run as it is asked for now.
         note: receives sentences for the user.
         together, member: the run is this member of several, whose checkpoint may be one.
 
@@ -189,9 +203,42 @@ def newest(
         progress = Progress.from_json(saved.data["progress"])
         if progress.steps != step:
             raise CheckpointError(f"its counters are of step {progress.steps:,}.")
-    if folder.ended and progress.steps >= steps:
-        note(
-            f"the run has made all of its {progress.steps:,} steps; to go on, name a larger total: "
-            f"--steps {2 * steps}"
-        )
     return path, saved, progress
+
+
+def whole_summary(path: Path) -> dict[str, Any] | None:
+    """The summary of a run that ended without a signal; None of any other, or if its numbers are
+    damaged."""
+    summary = final_summary(path)
+    if summary is None or type(summary.get("steps")) is not int:
+        return None
+    numbers = [summary.get(name) for name in ("wall_s", "return_mean_last", "last_eval_return")]
+    return summary if all(isinstance(one, int | float | None) for one in numbers) else None
+
+
+def nothing_left(
+    folder: RunFolder, progress: Progress, config: TrainConfig, note: Callable[[str], None]
+) -> dict[str, Any] | None:
+    """Return the summary of a run that has ended and has reached all that the settings ask for, and
+    say so; None for any other run.
+
+    Args:
+        progress: of its newest checkpoint.
+        config: the settings as they are asked for now.
+        note: receives a sentence for the user.
+    """
+    run, summary = config.run, whole_summary(folder.path)
+    why = progress.ended(run.steps, run.stop_at_return)
+    if summary is None or not why or summary["steps"] != progress.steps:
+        return None
+    words = (
+        f"the run has made all of its {progress.steps:,} steps; to go on, name a larger total: "
+        f"--steps {2 * max(run.steps, progress.steps)}"
+    )
+    if why == "return":
+        words = (
+            f"the run ended after {progress.steps:,} steps, when it had reached --stop-at-return "
+            f"{run.stop_at_return:g}; to go on, name a larger return"
+        )
+    note(words)
+    return summary

@@ -11,7 +11,7 @@ from flatout.config.schema import TrainConfig
 from flatout.learner.programs import Programs
 from flatout.run.card import leave
 from flatout.run.progress import Progress
-from flatout.run.resume import newest
+from flatout.run.resume import Found, newest, nothing_left
 from flatout.schedules.base import Schedule
 from flatout.spans import Spans
 from flatout.storage import checkpoint, nofollow
@@ -41,11 +41,19 @@ class Saver:
         self._member = 0 if programs is None else programs.member
         self._saved = -1  # the iteration that the newest checkpoint of this process holds
 
-    def newest(self, note: Callable[[str], None]) -> tuple[Path, Snapshot, Progress] | None:
+    def newest(self, note: Callable[[str], None]) -> Found | None:
         """What the run goes on from; see `flatout.run.resume.newest`."""
         if self._folder is None:
             return None
-        return newest(self._folder, self._config.run.steps, note, self._together, self._member)
+        return newest(self._folder, note, self._together, self._member)
+
+    def nothing_left(
+        self, progress: Progress, note: Callable[[str], None]
+    ) -> dict[str, Any] | None:
+        """See `flatout.run.resume.nothing_left`; members of one program end together."""
+        if self._folder is None or self._together is not None:
+            return None
+        return nothing_left(self._folder, progress, self._config, note)
 
     def restore(self, schedule: Schedule, path: Path, saved: Snapshot) -> list[str]:
         """Bring a schedule to a checkpoint's state; returns sentences for the user.
@@ -95,7 +103,10 @@ class Saver:
         self._folder.check()
         with self._spans.span("checkpoint"):
             arrays = schedule.snapshot().arrays
-            save_parameters(self._folder.path / BEST, self._config, arrays, progress.best_return)
+            save_parameters(
+                self._folder.path / BEST, self._config, arrays, progress.best_return,
+                steps=progress.steps,
+            )  # fmt: skip
 
     def save_final(self, progress: Progress, snapshot: Snapshot, ended: str) -> None:
         """Write what acting needs, unless the run can go on after a signal."""
@@ -109,7 +120,9 @@ class Saver:
     def _save_final(self, progress: Progress, snapshot: Snapshot) -> None:
         assert self._folder is not None
         mean = progress.return_mean_100
-        save_parameters(self._folder.path / FINAL, self._config, snapshot.arrays, mean)
+        save_parameters(
+            self._folder.path / FINAL, self._config, snapshot.arrays, mean, steps=progress.steps
+        )
 
     def leave(self, summary: dict[str, Any], code: UserCode) -> None:
         """Write the summary, and what else a run leaves to read."""

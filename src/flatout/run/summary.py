@@ -52,7 +52,6 @@ def summarise(
     last: dict[str, float],
     run_dir: str | None,
     ended: str,
-    evaluated: float | None,
     verdict: dict[str, Any],
     parent: str | None,
 ) -> dict[str, Any]:
@@ -61,7 +60,6 @@ def summarise(
     Args:
         last: the newest means of the algorithm's scalars.
         ended: why the run did.
-        evaluated: the newest evaluation's mean.
         verdict: what the run waited for (`flatout.run.observe.closing_verdict`).
         parent: the run or saved agent that this one started from.
     """
@@ -71,7 +69,7 @@ def summarise(
     if not config.hyper.acts:
         if config.hyper.data is not None:
             learned["env"] = Path(config.hyper.data).name or config.hyper.data
-        learned["test_accuracy"] = evaluated
+        learned["test_accuracy"] = progress.evaluated
         learned["examples_per_s"] = steps_per_s * config.hyper.batch_size
     return {
         "algorithm": config.algorithm,
@@ -92,6 +90,7 @@ def summarise(
         "return_mean_100": progress.return_mean_100,
         "return_mean_last": sum(returns) / len(returns) if returns else None,
         "return_interval": interval(returns),
+        "last_eval_return": progress.evaluated,
         "best_eval_return": progress.best_return,
         **learned,
         "last": last,
@@ -144,7 +143,10 @@ PHASE_WORDS = {
     "replay": "sampling replay",
     "learn": "gradient steps",
     "fused": "acting, stepping, learning",
+    "communicate": "averaging across devices",
     "publish": "handing parameters to acting",
+    "ipc": "moving data between processes",
+    "io": "writing logs and checkpoints",
     "log": "logging",
     "checkpoint": "writing checkpoints",
     "wait": "waiting",
@@ -152,6 +154,15 @@ PHASE_WORDS = {
     "compile": "compiling",
     "other": "start-up, imports and the rest",
 }
+
+
+def phase_words(name: str, summary: dict[str, Any]) -> str:
+    """What a phase of a run is called in its summary."""
+    if name == "other" and summary.get("steady"):  # start-up is left out of those shares
+        return "the rest"
+    if summary["updates"]:
+        return PHASE_WORDS[name]
+    return {"replay": "storing replay", "fused": "acting, stepping"}.get(name, PHASE_WORDS[name])
 
 
 def flow_words(flow: dict[str, float]) -> list[str]:

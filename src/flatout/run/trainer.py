@@ -30,7 +30,7 @@ from flatout.run.interrupts import Interrupts
 from flatout.run.loggers import RunLogs
 from flatout.run.observe import closing_verdict, current_load, start_recording
 from flatout.run.progress import Display, Progress
-from flatout.run.resume import Start, begin
+from flatout.run.resume import Found, Start, begin
 from flatout.run.saving import Saver
 from flatout.run.summary import summarise
 from flatout.spans import RunClock, Spans
@@ -86,7 +86,6 @@ class Trainer:
         self.interrupted: int | None = None
         self._per_iteration = 0  # steps
         self._last_values: dict[str, float] = {}
-        self._evaluated: float | None = None
         self.final: Snapshot | None = None
 
     def run(self) -> dict[str, Any]:
@@ -113,7 +112,10 @@ class Trainer:
         """See `run`; with one placement."""
         try:
             with self.interrupts.discardable():
-                components = self._assemble(stack)
+                found = self._saver.newest(self.display.note) if self.resume else None
+                if found and (before := self._saver.nothing_left(found[2], self.display.note)):
+                    return before
+                components = self._assemble(stack, found)
         except Interrupt as stop:
             self.interrupted = stop.signum
             return {}
@@ -156,9 +158,8 @@ class Trainer:
         self._again, self._expected = not self.resume, change.chosen
         self._begin()
 
-    def _assemble(self, stack: ExitStack) -> Components:
-        """Everything before the first step."""
-        found = self._saver.newest(self.display.note) if self.resume else None
+    def _assemble(self, stack: ExitStack, found: Found | None) -> Components:
+        """Everything before the first step; `found` is what the run goes on from."""
         self.resume = found is not None
         if found is not None:
             self.progress = found[2]
@@ -214,7 +215,7 @@ class Trainer:
             row_due = progress.steps >= progress.next_log or progress.last_eval is not None
             if progress.pending_count and (row_due or self._done()):
                 self._log()
-                progress.next_log = progress.after(run.log_every)
+                progress.next_log = progress.row_after(run.log_every)
             elif self._done():  # killed after its last row, a run evaluates again, for its summary
                 progress.last_eval = None
             if every and progress.steps >= progress.next_checkpoint and progress.steps:
@@ -277,7 +278,7 @@ class Trainer:
             params = components.schedule.params
             result: Evaluation = components.evaluator.run(params, progress.iterations)
         progress.last_eval = result.row()
-        self._evaluated = result.return_mean
+        progress.evaluated = result.return_mean
         if progress.best_return is None or result.return_mean > progress.best_return:
             progress.best_return = result.return_mean
             self._saver.save_best(progress, components.schedule)
@@ -322,9 +323,8 @@ class Trainer:
             self.config, self.progress, components, times,
             steps_per_s=self._rate(),
             last=self._last_values,
-            run_dir=None if self._path is None else str(self._path),
+            run_dir=None if self.folder is None else str(self.folder.named),
             ended=ended,
-            evaluated=self._evaluated,
             verdict=closing_verdict(
                 recording, self.resolved, self._path, components.hardware, self.code
             ),

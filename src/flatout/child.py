@@ -1,0 +1,62 @@
+"""Child processes that import what this process imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from flatout.errors import FlatoutError
+
+_START = (
+    "import importlib, json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
+    "module, name = sys.argv.pop(1).split(':'); "
+    "sys.exit(getattr(importlib.import_module(module), name)())"
+)
+
+
+def command(function: str, *arguments: str) -> list[str]:
+    """The command line of a Python process that calls a function, with this process's `sys.path`.
+
+    The path is an argument because Python runs a `sitecustomize.py` from every folder in
+    `PYTHONPATH`, and a folder of modules that the user has named may hold a stranger's files too.
+
+    Args:
+        function: ``module:name``, called without arguments; what it returns is the exit code.
+        arguments: `sys.argv` behind the program's name.
+    """
+    path = [entry or os.getcwd() for entry in sys.path]  # -P excludes the working folder
+    return [sys.executable, "-P", "-c", _START, json.dumps(path), function, *arguments]
+
+
+def run(what: str, function: str, *arguments: str, limit_s: float | None = None) -> str:
+    """Run a `command` to its end; returns its stdout.
+
+    Args:
+        what: names it in messages.
+        limit_s: seconds after which it is ended.
+
+    Raises:
+        FlatoutError: it failed (with its last line), or took longer than `limit_s`.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command(function, *arguments), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe,
+        encoding="utf-8", errors="replace",
+    ) as process:  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            raise FlatoutError(f"{what} did not end within {limit_s:.0f} s.") from None
+        finally:
+            if process.poll() is None:  # also where this process was interrupted
+                process.terminate()
+                try:
+                    process.wait(10)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+    if process.returncode:
+        last = (err.strip().splitlines() or ["no message"])[-1]
+        raise FlatoutError(f"{what} failed: {last.removeprefix('flatout: ')}")
+    return out

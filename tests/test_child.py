@@ -1,0 +1,112 @@
+"""Child processes import what their parent does, and no stranger's file at their start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flatout as package
+from flatout import FlatoutError, child
+from flatout.storage.trust import import_here
+from tests.cli.test_bad_input import Cli
+from tests.conftest import TINY
+from tests.fleet.runs_made import sweep_file
+
+MARK = "import os; open({!r}, 'w').close()\n"
+
+
+def show() -> None:
+    """Called in a child process: print its module path and arguments."""
+    print(json.dumps([sys.path, sys.argv[1:]]))
+
+
+def fail() -> int:
+    """Called in a child process."""
+    print("a warning\nflatout: the reason", file=sys.stderr)
+    return 3
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with files that Python imports at its start where it finds them.
+
+    They make the file `ran`.
+    """
+    for name in ("sitecustomize", "usercustomize", "numpy"):
+        (tmp_path / f"{name}.py").write_text(MARK.format(str(tmp_path / "ran")))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_child_has_this_process_path_and_runs_nothing_from_it_at_its_start(here: Path) -> None:
+    os.unlink(here / "numpy.py")  # which the parent would import, too
+    root = str(Path(__file__).parent.parent)
+    sys.path[:0] = ["", "/somewhere", root]
+    path, arguments = json.loads(child.run("a child", "tests.test_child:show", "a b", "c"))
+    assert path == [entry or str(here) for entry in sys.path]
+    assert arguments == ["a b", "c"]
+    assert not (here / "ran").exists()
+
+
+def test_a_child_that_fails_is_one_sentence() -> None:
+    with pytest.raises(FlatoutError, match=r"^the child failed: the reason$"):
+        child.run("the child", "tests.test_child:fail")
+
+
+def test_no_other_module_starts_a_python_that_imports_flatout() -> None:
+    sources = Path(package.__file__).parent
+    starts = {
+        str(path.relative_to(sources))
+        for path in sources.rglob("*.py")
+        if "sys.executable, " in path.read_text()
+    }
+    # The others start pip, and a loop without any import: `-I -S`.
+    assert starts == {"child.py", "installing.py", "explain/program/capacity.py"}
+
+
+def test_the_working_folder_is_importable_for_modules_that_are_named(here: Path) -> None:
+    before = list(sys.path)
+    import_here("CartPole-v1", "ppo", "flatout.envs.atari:cropped")
+    assert sys.path == before
+    import_here("mine:make", folder=here)  # a stranger's run is the working folder
+    import_here("mine:make", folder=here.parent)
+    assert sys.path == before
+    import_here("CartPole-v1", "mine:Algorithm", folder=here / "run")
+    assert sys.path == [str(here), *before]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["fleet", "workers"])
+def test_a_plain_id_runs_no_file_of_the_working_folder(here: Path, command: str) -> None:
+    words = {
+        "fleet": ["fleet", str(sweep_file(here, "seeds = 2", steps=64)), "--run-dir", "fleet"],
+        "workers": ["train", "ppo", *TINY, "--placement", "sampler=processes workers=1x2"],
+    }[command]
+    flatout = [str(Path(sys.executable).with_name("flatout"))]
+    done = subprocess.run([*flatout, *words], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    if command == "fleet":
+        done = subprocess.run(
+            [*flatout, "fleet", "--resume", "fleet"], capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+    assert not (here / "ran").exists()
+
+
+def test_a_named_module_is_found_by_workers_but_not_what_lies_next_to_it(
+    here: Path, flatout: Cli
+) -> None:
+    (here / "mine.py").write_text(
+        "import gymnasium\n\n\ndef make():\n    return gymnasium.make('CartPole-v1')\n"
+    )
+    os.unlink(here / "numpy.py")  # the user's own folder comes first, as for Python's scripts
+    words = ("--env", "mine:make", "--placement", "sampler=processes workers=1x2")
+    result = flatout("train", "ppo", *TINY, *words, "--run-dir", "run")
+    assert result.code == 0, result.err
+    assert not (here / "ran").exists()
