@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
+import threading
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -94,12 +94,9 @@ def _mend() -> None:
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file under another name and rename it: other processes see all of it or nothing."""
-    descriptor, name = tempfile.mkstemp(".tmp", ".", path.parent)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
-        with open(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
