@@ -656,7 +656,7 @@ def test_damaged_evidence_is_refused_in_a_sentence_or_read(
     file, page, told = (tmp_path / name for name in ("evidence.json", "page.html", "out.json"))
     file.write_text(json.dumps(whole))
     result = flatout("explain", file)
-    assert "env-bound" in result.out
+    assert "env-bound" in result.err
     dice = random.Random(0)
     paths = leaves(whole)
     wrong = [None, "x", {}, [], -1, 1e308, 10**30, float("nan"), [[]], {"a": [1]}]

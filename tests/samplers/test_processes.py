@@ -6,7 +6,6 @@ import functools
 import gc
 import itertools
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -400,11 +399,6 @@ def test_the_state_of_a_worker_that_is_given_up_is_unknown(
     np.testing.assert_array_equal(
         trajectory.obs[0, :, 1], [0 if env in lost else 16 for env in range(4)]
     )
-
-
-def test_workers_find_modules_of_the_working_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", ["", "/somewhere"])
-    assert pool._variables()["PYTHONPATH"] == f"{os.getcwd()}:/somewhere"
 
 
 def test_what_cannot_travel_is_refused_in_a_sentence() -> None:

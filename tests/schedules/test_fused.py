@@ -283,6 +283,21 @@ def test_episodes_are_what_the_environment_played() -> None:
     assert {*np.concatenate([metrics.episodes.env for metrics in told])} == {0, 1}
 
 
+def test_final_observations_have_the_places_of_their_truncations() -> None:
+    env = {"env": "tests.device_envs:corridor", "env_kwargs": {"patience": 5}}
+    with parts("ppo", learns=False, placement="sampler=device", envs=4, **env) as made:
+        flow: Any = made.schedule
+        flow._sampler.publish(flow.params, 0, Spans())
+        trajectory = jax.device_get(flow._sampler.collect())
+    step, column = np.nonzero(trajectory.truncated)
+    assert {*column} == {0, 1, 2, 3}
+    steps, envs = trajectory.truncated.shape
+    places = trajectory.final_index[trajectory.final_index < steps * envs]
+    np.testing.assert_array_equal(np.sort(places), step * envs + column)
+    walked = trajectory.final_obs[trajectory.final_index < steps * envs][:, 1]
+    np.testing.assert_allclose(walked, 5 / 100)  # the last observation of an episode, none's first
+
+
 def test_a_callback_and_a_goal_stop_at_their_iteration(tmp_path: Path) -> None:
     seen: list[int] = []
 
