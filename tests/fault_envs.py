@@ -44,6 +44,19 @@ def sleepy(seconds: float = 0.02) -> gym.Env[Any, Any]:
     return Sleepy(seconds)
 
 
+class HangsElsewhere(Sleepy):
+    """`Sleepy`, whose steps return only in children of one process: not in their own children."""
+
+    def __init__(self, parent: int) -> None:
+        super().__init__(1e-4)
+        self._parent = parent
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if os.getppid() != self._parent:
+            threading.Event().wait()
+        return super().step(action)
+
+
 class Faulty(gym.Env[np.ndarray, np.int64]):
     """Counts its steps, and once does something terrible in one of them.
 

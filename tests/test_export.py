@@ -35,10 +35,16 @@ UNBOUNDED = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
 class Spaces(gym.Env[Any, Any]):
-    """An environment that is looked at only."""
+    """An environment that is looked at only: its observations are zeros."""
 
     def __init__(self, observed: gym.Space[Any], acted: gym.Space[Any]) -> None:
         self.observation_space, self.action_space = observed, acted
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(self.observation_space.shape, self.observation_space.dtype), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.reset()[0], 0.0, False, False, {}
 
 
 def initial(algorithm: str, observed: Any, acted: Any, **settings: Any) -> Agent:

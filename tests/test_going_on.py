@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import numpy as np
 import pytest
 
 from flatout import DQN, PPO, CheckpointError, UsageError
+from flatout.cli.arguments import given_settings, train_config
 from flatout.config.settings import resolve
 from flatout.run.resume import _left_behind
 from flatout.storage import checkpoint
+from flatout.storage.run_folder import RunFolder
 from tests import tiny
 from tests.conftest import Result
 from tests.tiny_envs import Bandit
@@ -153,7 +156,7 @@ def test_what_resume_cannot_change_names_the_command_that_can(flatout: Cli, tmp_
     for words, sentence in (
         (("--resume", run), "give one of them"),
         (("--seeds", 2), "--from starts one run"),
-        (("--from", tmp_path / "none"), "is not a run folder"),
+        (("--from", tmp_path / "none"), "none does not exist"),
     ):
         done = flatout("train", "--from", run, *words)
         assert done.code == 2
@@ -240,3 +243,61 @@ def test_an_object_as_its_id_makes_it_comes_back(tmp_path: Path) -> None:
     agent = PPO(gym.make("CartPole-v1"), **ON | tiny.ONE).learn(64)
     assert agent.config.env.env == "CartPole-v1"
     PPO.load(agent.save(tmp_path / "agent"), envs=2)
+
+
+def test_what_the_user_gives_wins_over_the_run_that_is_taken(flatout: Cli, tmp_path: Path) -> None:
+    """A seed and a warm-up of a --config file were replaced, as if nobody had given them."""
+    run, file = tmp_path / "run", tmp_path / "more.toml"
+    DQN("CartPole-v1", **OFF).learn(64, run_dir=run)
+    file.write_text("seed = 7\nlearning_starts = 48\ngamma = 0.5\n")
+    words = ("--from", run, "--config", file, "--gamma", 0.75, "--steps", 64, "--quiet")
+    assert flatout("train", *words, "--run-dir", tmp_path / "new").code == 0
+    settings = made(tmp_path / "new")["settings"]
+    assert [settings[name] for name in ("seed", "learning_starts", "gamma")] == [7, 48, 0.75]
+    assert settings["buffer_size"] == OFF["buffer_size"], "nobody has given another"
+
+
+PROCESSES = "act=cpu sampler=processes workers=2x1 groups=1"
+FUSED = "act=cpu sampler=device schedule=fused"
+
+
+@pytest.mark.parametrize(
+    ("before", "words", "text", "now"),
+    [
+        ({"placement": PROCESSES}, ["--envs", "6"], "", {"placement": "act=cpu sampler=processes"}),
+        ({"placement": PROCESSES}, [], "envs = 6", {"envs": 6}),
+        ({"placement": PROCESSES}, [], "seed = 3", {"envs": 2, "placement": PROCESSES}),
+        ({"placement": PROCESSES}, ["--placement=cpu"], "envs = 6", {"envs": 6}),
+        ({"placement": FUSED, "env_backend": "device"}, ["--env-backend", "host"], "",
+         {"placement": "act=cpu", "env_backend": "host"}),
+        ({"placement": FUSED, "env_backend": "device"}, [], 'placement = "sampler=processes"',
+         {"placement": "sampler=processes", "env_backend": None}),
+        ({"placement": FUSED, "env_backend": "device"}, ["--placement", "cpu"], "",
+         {"placement": "cpu", "env_backend": "device"}),
+        ({"env_kwargs": {"size": 4}}, ["--env", "Other-v1"], "", {"env_kwargs": {}}),
+        ({"env_kwargs": {"size": 4}}, ["--env-kwargs", "more=1"], "",
+         {"env_kwargs": {"size": 4, "more": 1}}),
+        ({"placement": "act=cpu learn=cpu,cpu:1"}, ["--devices", "3", "--quiet"], "",
+         {"placement": "act=cpu", "devices": 3}),
+    ],
+)  # fmt: skip
+def test_what_is_taken_does_not_contradict_what_is_given(
+    before: dict[str, Any], words: list[str], text: str, now: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "more.toml").write_text(text)
+    config = resolve("ppo", ON | {"env": "CartPole-v1"} | before)
+    with closing(RunFolder(tmp_path / "run")) as folder:
+        folder.write_config(config, "cpu")
+    file = str(tmp_path / "more.toml")
+    got = train_config(["--from", str(tmp_path / "run"), "--config", file, *words])[0].flat()
+    assert {name: got[name] for name in now} == now
+
+
+def test_which_settings_are_given(tmp_path: Path) -> None:
+    file = tmp_path / "more.toml"
+    file.write_text("seed = 7\nhidden = [8]\n")
+    words = ["--preset", "cartpole-ppo", "--config", str(file), "--run-dir", "my-learning_starts",
+             "--ent-coef=0.1", "--clip_range", "0.2", "--env-kwargs", "seed=3"]  # fmt: skip
+    given = given_settings(words)
+    assert {"seed", "hidden", "run_dir", "ent_coef", "clip_range"} <= given
+    assert given.isdisjoint({"learning_starts", "preset", "config", "vf_coef"})

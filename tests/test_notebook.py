@@ -120,6 +120,8 @@ def test_progress_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "IPython.display", shown)
     monkeypatch.setattr("flatout.run.notebook.REDRAW_S", 0.0)
     PPO("CartPole-v1", **SETTINGS).learn(512, progress_bar=True)
+    first = next(page for page in map(Tags, pages) if "of 512 steps" in page.text)
+    assert "steps/s" not in first.text, "it would include compiling"
     last = Tags(pages[-1])
     assert {"progress", "svg"} <= last.tags
     assert "512 of 512 steps" in last.text

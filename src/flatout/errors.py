@@ -76,10 +76,18 @@ def writing(what: object) -> Generator[None, None, None]:
         raise FlatoutError(f"cannot write {what}: {error.strerror or one_line(error)}.") from error
 
 
+LONGEST = 500
+"""Maximum characters that a message quotes of an exception's text."""
+
+
 def one_line(error: BaseException) -> str:
-    """Any exception's text on one line."""
+    """Any exception's text on one line; of a long one its begin and its end."""
     try:
-        return printable(" ".join(str(error).split())) or "no message"
+        text = str(error)
+        if len(text) > LONGEST:  # of JAX's texts the reason is the end
+            begin, end = text[: LONGEST // 2], text[-LONGEST // 2 :]
+            text = f"{begin} [... {len(text) - LONGEST:,} characters ...] {end}"
+        return printable(" ".join(text.split())) or "no message"
     except Exception:  # a user's exception may fail at even that
         return "no message"
 
@@ -105,6 +113,15 @@ def short(value: object) -> str:
     except Exception:  # a user's object may fail at even that
         text = f"of type {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def described(value: object) -> str:
+    """What was passed or returned instead of an observation: ``float32[3]`` of an array of numbers,
+    else the name of its type."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if isinstance(shape, tuple) and getattr(dtype, "kind", None) in ("f", "i", "u", "b"):
+        return f"{dtype}{[*shape]}"
+    return type(value).__name__
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -17,12 +18,15 @@ from flatout.config.placement import Placement, parse
 from flatout.errors import FlatoutError, UsageError
 from flatout.hardware.inventory import inventory
 from flatout.planning.answer import Answer, Question
+from flatout.planning.found import Found
 from flatout.planning.predict import Prediction
 from flatout.planning.stages import Stages
-from flatout.run import auto
+from flatout.run import auto, probe_process
 from flatout.run.device_probe import in_time
 from flatout.run.planned import answer
-from flatout.run.probe_process import ask
+from flatout.run.probe import Probe
+from flatout.run.probe_parts import ProbeParts
+from flatout.run.probe_process import MeasuringError, ask
 from flatout.types import NAMED, UserCode
 
 SMALL = ("ppo", "--env", "CartPole-v1", "--envs", "4", "--n-steps", "16", "--batch-size", "32")
@@ -34,6 +38,9 @@ KNOWN = Answer(
     STAGES, ("inline",), [Prediction(Placement(), 5000.0, 4000.0, 6000.0, {"main": 0.0}, 5100.0)],
     [Prediction(Placement(schedule="overlapped", lag=1), 9000.0, 8000.0, 1e4)], 3.0, ("a note",),
 )  # fmt: skip
+
+
+OVERLAPPED = "act=cpu schedule=overlapped"
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +118,32 @@ def test_other_settings_have_other_plans() -> None:
     assert auto.recall(config, hardware, UserCode(env=lambda: None)) == (None, "")
 
 
+def test_a_plan_is_kept_under_the_devices_that_the_settings_name() -> None:
+    """`flatout plan --placement "... memory=0.5"` answered with the plan of another placement."""
+    hardware = inventory()
+    config, _ = train_config(list(SMALL))
+    named, _ = train_config([*SMALL, "--placement", "act=cpu memory=0.5"])
+    auto.remember(config, hardware, NAMED, KNOWN)
+    assert auto.recall(named, hardware, NAMED) == (None, "")
+    auto.remember(named, hardware, NAMED, replace(KNOWN, base=parse("act=cpu memory=0.5")))
+    for one in (config, named):
+        found, _ = auto.recall(one, hardware, NAMED)
+        assert found is not None
+        assert found.base.memory == (None if one is config else 0.5)
+
+
+def test_what_if_is_asked_within_the_limits_of_the_run(flatout: Callable[..., Any]) -> None:
+    for words in ((), ("--allow-lag",)):
+        flags = [*SMALL, *words, "--placement", "act=cpu memory=0.5"]
+        config, _ = train_config(flags)
+        auto.remember(config, inventory(), NAMED, replace(KNOWN, base=parse("act=cpu memory=0.5")))
+        result = flatout("plan", *flags, "--what-if", "env-speed=2x", "--json", "-")
+        assert result.code == 0, result.err
+        (outcome,) = json.loads(result.out)["what_if"]
+        assert "memory=0.5" in outcome["then"]
+        assert ("overlapped" in outcome["then"]) is bool(words)
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -122,6 +155,76 @@ def test_what_goes_wrong_in_a_probe_stays_there(fault: str, words: str) -> None:
     env = ("--env", "tests.fault_envs:faulty", "--env-kwargs", f'fault="{fault}"', "at=5")
     with pytest.raises(FlatoutError, match=words):
         ask(asked("ppo", *env), NAMED, 4.0 if fault == "sleep" else 60.0)
+
+
+@pytest.mark.slow
+def test_what_was_measured_before_a_stage_that_hangs_is_used() -> None:
+    env = ("--env", "tests.fault_envs:HangsElsewhere", "--env-kwargs", f"parent={os.getpid()}")
+    config, _ = train_config(["ppo", *env, *SMALL[3:]])
+    question = auto.question(config, Placement(), inventory(), 2.0)
+    found = ask(question, NAMED, 10.0)  # its environments hang in actor processes
+    assert found.chosen.placement == Placement()
+    assert found.known == ("inline",)
+    assert "inference=local did not end within 10 s" in found.notes[-1]
+    assert not found.complete
+    auto.remember(config, inventory(), NAMED, found)
+    assert auto.recall(config, inventory(), NAMED) == (None, ""), "it is measured again"
+
+
+def stopped(monkeypatch: pytest.MonkeyPatch, found: Found | None) -> Question:
+    """A measurement that ends too early, and what had been found by then."""
+
+    def call(*given: Any) -> Any:
+        so_far = None if found is None else json.loads(json.dumps(found.as_json()))
+        raise MeasuringError("running cpu did not end within 60 s", True, so_far)
+
+    monkeypatch.setattr(probe_process, "call", call)
+    return asked(*SMALL)
+
+
+def test_an_answer_follows_from_what_was_found_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    slower = "act=cpu sampler=processes workers=2x2 inference=local groups=2"
+    memory = {"cpu": {"cpu": 0.1}, slower: {"cpu": 0.1}, OVERLAPPED: {"cpu": 0.1}}
+    found = Found(STAGES, ("inline", "local"), memory, {slower: (9e9, 0.01)}, ("a note",), 2.0)
+    answer = ask(stopped(monkeypatch, found), NAMED, 60.0)
+    assert str(answer.chosen.placement) == slower, "the one that was run"
+    assert answer.chosen.measured == 9e9
+    assert [str(p.placement) for p in answer.lagged] == [OVERLAPPED]
+    assert answer.notes[0] == "a note"
+    assert "running cpu did not end within 60 s: what was measured before" in answer.notes[1]
+    assert not answer.complete
+    with pytest.raises(MeasuringError, match="did not end"):
+        ask(stopped(monkeypatch, None), NAMED, 60.0)
+    with pytest.raises(FlatoutError, match="a note"):
+        ask(stopped(monkeypatch, replace(found, memory={})), NAMED, 60.0)
+
+
+def test_a_part_that_fails_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def calibrate_processes(self: Probe, *given: Any) -> None:
+        raise FlatoutError("no more processes")
+
+    monkeypatch.setattr(Probe, "_calibrate_processes", calibrate_processes)
+    stages: list[tuple[str, Any]] = []
+    found = answer(asked(*SMALL), NAMED, lambda stage, so_far=None: stages.append((stage, so_far)))
+    notes = "; ".join(found.notes)
+    for inference in ("local", "central"):
+        assert f"inference={inference} could not be measured: no more processes" in notes
+    assert found.known == ("inline",)
+    assert found.chosen.placement == Placement()
+    names = [name for name, _ in stages]
+    assert len(names) >= 7
+    assert names[0].startswith("making")
+    with_findings = [name for name, so_far in stages if so_far is not None]
+    assert with_findings == names[names.index("collecting in this process") :]
+
+    def started(self: ProbeParts, placement: Placement, stack: Any) -> Any:
+        raise FlatoutError(f"{placement} has no room")
+
+    monkeypatch.setattr(ProbeParts, "started", started)
+    verify = Probe.verify  # however long the stages have taken
+    monkeypatch.setattr(Probe, "verify", lambda self, finalists, _: verify(self, finalists, 60.0))
+    with pytest.raises(FlatoutError, match="running cpu failed: cpu has no room"):
+        answer(asked(*SMALL), NAMED)
 
 
 def test_one_environment_object_is_not_stepped_by_a_probe() -> None:
@@ -147,6 +250,8 @@ def test_one_environment_object_is_not_stepped_by_a_probe() -> None:
         (("--seconds", "soon"), "seconds"),
         (("--machine", "/nowhere.json"), "nowhere"),
         (("--plot", "plan.txt"), "plot"),
+        (("--devices", "9"), "cpu:8"),
+        (("--devices", "2"), "--shards"),
     ],
 )
 def test_bad_input_is_one_sentence(

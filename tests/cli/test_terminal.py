@@ -415,6 +415,7 @@ STUCK = (*tiny.flags("ppo", env="tests.fault_envs:stuck"), "--steps", "64", "--q
 def test_environments_that_do_not_close_are_named(
     flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("flatout.envs.make.CLOSE_S", 0.2)
     monkeypatch.setattr(host, "CLOSE_S", 0.2)
     result = flatout("train", "ppo", *STUCK, "--run-dir", tmp_path / "run")
     assert result.code == 0, result.err

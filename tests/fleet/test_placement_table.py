@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,77 @@ def test_a_cell_differs_from_its_preset_only_where_the_table_says(mode: Mode) ->
     changed = {name for name in values if values[name] != preset.get(name)}
     assert changed == {"hidden", "steps", "threshold", *mode.changes}
     assert values["steps"] == preset["steps"] // 2, "as many as so many episodes may take"
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The modes that are trained, without training them; the third stops the command."""
+    done: list[str] = []
+
+    def measured(mode: Mode, hidden: Any, episodes: int, placement: str) -> Cell:
+        done.append(mode.name)
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        return Cell(placement, 1.5 + len(done), None, 0.5, None)
+
+    monkeypatch.setattr(placement_table, "measured", measured)
+    monkeypatch.setattr(placement_table, "planned", lambda *given: "none (a, b)")
+    return done
+
+
+NAMES = [mode.name for mode in MODES]
+TABLE = ("bench", "placement", "--share", "0.02", "--hidden", "16", "--csv")
+
+
+def test_a_table_that_was_stopped_continues_where_it_was(
+    flatout: Cli, trained: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "table.csv"
+    assert flatout(*TABLE, file).code == 130
+    with file.open() as lines:
+        assert [line["mode"] for line in csv.DictReader(lines)] == [NAMES[0]] * 3 + [NAMES[1]] * 3
+    with file.open("a") as torn:
+        torn.write(f"16,{NAMES[2]},cpu,1.")
+    result = flatout(*TABLE, file, "--json")
+    assert result.code == 0, result.err
+    assert trained == [*NAMES[:3], *NAMES[2:]], "what is finished is not trained again"
+    rows = json.loads(result.out)["rows"]
+    assert [row["mode"] for row in rows] == NAMES
+    assert [row["cells"][0]["seconds"] for row in rows] == [2.5, 3.5, 5.5, 6.5]
+    assert {(row["cells"][1], row["planned"]) for row in rows} == {(None, "none (a, b)")}
+    text = file.read_text()
+    again = flatout(*TABLE, file)
+    assert "4 of 4 rows are finished" in again.out
+    assert (len(trained), file.read_text()) == (5, text)
+
+
+def test_a_file_of_other_settings_is_refused_and_left_alone(
+    flatout: Cli, trained: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "table.csv"
+    trained += ["", "", ""]
+    assert flatout(*TABLE, file).code == 0
+    text, count = file.read_text(), len(trained)
+
+    def refused(content: str, *words: str) -> str:
+        file.write_text(content)
+        result = flatout("bench", "placement", *words, "--csv", file)
+        assert result.code == 2, result.err
+        assert file.read_text() == content
+        return result.message
+
+    same = ("--share", "0.02", "--hidden", "16")
+    assert "share 0.02, and this table has share 0.5" in refused(text, "--share", "0.5", *same[2:])
+    assert "PPO, on-policy, hidden 16" in refused(text, *same[:2], "--hidden", "8")
+    assert "machine" in refused(text.replace(" cores", " cores or so"), *same)
+    damaged = [text.replace(",5.500,", by) for by in (",", ",nan,", ",-1,", ",soon,", ',"5.5,')]
+    assert text not in damaged
+    for other in (*damaged, "my notes", "a,b\n1,2\n", "\0" * 99, "hidden" + "x" * (1 << 20)):
+        assert "is no table" in (said := refused(other, *same)) or "cannot be read" in said
+    assert len(trained) == count, "nothing was trained"
+    missing = flatout(*TABLE, tmp_path / "none" / "table.csv")
+    assert "cannot write" in missing.message
+    assert len(trained) == count
 
 
 @pytest.mark.parametrize(

@@ -25,13 +25,14 @@ Cli = Callable[..., Result]
 SMALL = ("ppo", *tiny.flags("ppo", env_backend="device"), "--steps", 640, "--log-every", 64,
          "--checkpoint-every", 160, "--no-tensorboard", "--quiet")  # fmt: skip
 """A run whose loop is one program; `--quiet` is its last word."""
+SPREAD = ("--strategy", "spread")
 REPLAY = ("dqn", *tiny.flags("dqn", env_backend="device"), "--steps", 512, "--no-tensorboard",
           "--quiet")  # fmt: skip
 
 
 def test_each_member_is_the_run_that_it_would_be_alone(flatout: Cli, tmp_path: Path) -> None:
     grid = ("--population", "learning-rate=1e-4,1e-3", "gamma=0.98", "--seeds", 2)
-    result = flatout("train", *SMALL, *grid, "--run-dir", tmp_path / "p", "--json")
+    result = flatout("train", *SMALL, *SPREAD, *grid, "--run-dir", tmp_path / "p", "--json")
     assert result.code == 0, result.err
     told = json.loads(result.out)
     assert len(told) == 4
@@ -54,7 +55,8 @@ def test_each_member_is_the_run_that_it_would_be_alone(flatout: Cli, tmp_path: P
 
 @pytest.mark.slow
 def test_members_with_replay_draw_with_their_own_seed(flatout: Cli, tmp_path: Path) -> None:
-    assert flatout("train", *REPLAY, "--seeds", 3, "--run-dir", tmp_path / "p").code == 0
+    words = (*SPREAD, "--seeds", 3, "--run-dir", tmp_path / "p")
+    assert flatout("train", *REPLAY, *words).code == 0
     for seed in range(3):
         alone = tmp_path / f"{seed}"
         assert flatout("train", *REPLAY, "--seed", seed, "--run-dir", alone).code == 0
@@ -64,7 +66,7 @@ def test_members_with_replay_draw_with_their_own_seed(flatout: Cli, tmp_path: Pa
 
 def test_a_member_that_fails_ends_alone(flatout: Cli, tmp_path: Path) -> None:
     grid = ("--population", "learning-rate=1e-3,1e30", "--max-grad-norm", "1e30")
-    result = flatout("train", *SMALL, *grid, "--run-dir", tmp_path)
+    result = flatout("train", *SMALL, *SPREAD, *grid, "--run-dir", tmp_path)
     assert result.code == 1
     assert "learning_rate=1e30: learning diverged" in result.err
     good = tmp_path / FOLDER / "learning_rate=1e-3" / "summary.json"
@@ -73,7 +75,7 @@ def test_a_member_that_fails_ends_alone(flatout: Cli, tmp_path: Path) -> None:
 
 def test_a_member_stops_early_by_itself(flatout: Cli, tmp_path: Path) -> None:
     words = ("--steps", 64_000, "--stop-at-return", 25, "--seeds", 2, "--run-dir", tmp_path)
-    assert flatout("train", *SMALL, *words).code == 0
+    assert flatout("train", *SMALL, *SPREAD, *words).code == 0
     for seed in (0, 1):
         summary = json.loads((tmp_path / FOLDER / f"seed={seed}" / "summary.json").read_text())
         assert summary["ended"] == "return"
@@ -85,7 +87,7 @@ def test_a_member_stops_early_by_itself(flatout: Cli, tmp_path: Path) -> None:
 def test_a_killed_population_resumes_to_the_same_bits(
     when: str, flatout: Cli, tmp_path: Path
 ) -> None:
-    words = [str(word) for word in SMALL] + ["--seeds", "3", "--steps", "16000"]
+    words = [*map(str, SMALL), *SPREAD, "--seeds", "3", "--steps", "16000"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert flatout("train", *words, "--run-dir", whole).code == 0
     process = spawn("train", *words, "--run-dir", str(killed))

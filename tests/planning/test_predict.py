@@ -89,7 +89,7 @@ def test_faster_environments_are_never_predicted_slower(stages: Stages) -> None:
     free, found = stages.faster_envs(1e6), candidates(stages, Placement(), ALL)
     now = [predict(stages, placement) for placement in found]
     fast = [predict(free, placement).rate for placement in found]
-    assert max(fast) >= max(p.rate for p in now) * (1 - 2e-2)
+    assert max(fast) >= max(p.rate for p in now) * (1 - 5e-2)
     for before, after in zip(now, fast, strict=True):
         # Threads that take turns in another order may lose a little (Graham, 1969).
         assert after >= before.rate * (1 - 0.1)

@@ -57,7 +57,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer | FlatoutError]
     def set_(answer: Answer | FlatoutError) -> list[Question]:
         asked: list[Question] = []
 
-        def ask(question: Question, code: UserCode, limit_s: float) -> Answer:
+        def ask(question: Question, code: UserCode, limit_s: float, total_s: float) -> Answer:
             asked.append(question)
             if isinstance(answer, FlatoutError):
                 raise answer

@@ -184,8 +184,9 @@ def test_a_signal_while_garbage_is_collected_is_not_lost(capfd: pytest.CaptureFi
 
 def test_a_second_signal_ends_an_environment_that_hangs(tmp_path: Path) -> None:
     process = spawn(
-        *SLOW, "--steps", "640", "--env-kwargs", "seconds=600", "--run-dir", str(tmp_path / "run")
-    )
+        *COMMON, "--env", "tests.fault_envs:faulty", "--env-kwargs", "fault=sleep", "at=2",
+        "--run-dir", str(tmp_path / "run"),
+    )  # fmt: skip
     wait_for(lambda: (tmp_path / "run" / "config.json").exists())
     process.send_signal(signal.SIGTERM)
     result = finish(process, 20)

@@ -146,6 +146,7 @@ def test_collecting_and_learning_happen_at_the_same_time() -> None:
                envs=1, n_steps=16, batch_size=16) as made:  # fmt: skip
         flow: Any = made.schedule
         update = flow.learner.update
+        steps[0] = 0  # an environment is looked at before the run begins
         list(flow.advance(1))
         meets[0] = True
 

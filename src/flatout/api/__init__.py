@@ -18,6 +18,7 @@ from flatout.api.describe import Documentation, Signature
 from flatout.api.history import History
 from flatout.api.names import algorithm_name, consent, environment_name
 from flatout.api.restore import restored
+from flatout.config.hyper import algorithm_called
 from flatout.config.schema import EPISODES, SEEDS
 from flatout.config.settings import load_preset, resolve, settings_of
 from flatout.config.values import need
@@ -55,11 +56,17 @@ class Agent:
         settings: any setting by its flag's name: ``seed=1, envs=8, learning_rate="lin_0.001"``;
             names of other libraries are taken or answered as docs/coming-from.md says.
 
+    The environment is made, reset and stepped once, and closed, so that one that cannot be used is
+    refused here; an environment object is only reset.
+
     Raises:
-        UsageError: unknown or impossible settings, or an environment that cannot be used.
+        UsageError: unknown or impossible settings, or spaces that cannot be used.
+        EnvironmentFailure: the environment cannot be made, or its observations are not what its
+            observation space says.
     """
 
     algorithm: str = ""
+    _loads = False  # it is made from what was saved, perhaps only to predict
     __signature__ = Signature()
 
     def __init_subclass__(cls) -> None:
@@ -74,7 +81,8 @@ class Agent:
         if algorithm is not None:
             if self.algorithm:
                 raise UsageError(f"{type(self).__name__} has its algorithm; use flatout.Agent.")
-            self.algorithm = algorithm if isinstance(algorithm, str) else algorithm_name(algorithm)
+            named = algorithm if isinstance(algorithm, str) else algorithm_name(algorithm)
+            self.algorithm = algorithm_called(named)
         if not self.algorithm:
             raise UsageError("Agent needs algorithm=, or use PPO, DQN, SAC, ...")
         names = settings_of(self.algorithm)
@@ -95,6 +103,8 @@ class Agent:
             raise UsageError("no environment: pass an id, a factory or an environment object.")
         self._code = UserCode(source, network, make)
         self._acting = Acting(self.config, self._code)
+        if self.config.hyper.acts and not self._loads:
+            self._acting.check()
         self._predicted = 0
         self._history = History()
         self.summary: dict[str, Any] = {}

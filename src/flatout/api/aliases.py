@@ -37,6 +37,10 @@ ATTRIBUTES: dict[str, str] = {
 LEARN = ("total_timesteps", "callback", "progress_bar", "run_dir", "reset")
 
 
+class AttributeRefusedError(UsageError, AttributeError):
+    """An attribute of an agent was set that nothing would read."""
+
+
 class Elsewhere(TypedDict, total=False):
     """What `learn` takes under another library's name."""
 
@@ -78,7 +82,7 @@ def refuse_setting(
         free: the name may be set, if it is no setting.
 
     Raises:
-        UsageError: with what to do instead.
+        AttributeRefusedError: with what to do instead.
     """
     if name in settings:
         given = "" if name == "env" else f", {name}={short(value)}"
@@ -88,7 +92,7 @@ def refuse_setting(
     else:
         why = f"{kind} has no such attribute; settings are given to {kind}(env, ...)."
         why += meant(name, settings)
-    raise UsageError(f"agent.{name} = {short(value)} would change nothing: {why}")
+    raise AttributeRefusedError(f"agent.{name} = {short(value)} would change nothing: {why}")
 
 
 def translated(

@@ -47,7 +47,9 @@ def restored(
     named = settings.pop("algorithm")
     if not kind.algorithm:
         settings["algorithm"] = algorithm or named
-    agent = kind(saved_env if env is None else env, network=network or built_in, **settings)
+    agent = kind.__new__(kind)
+    agent._loads = True
+    kind.__init__(agent, saved_env if env is None else env, network=network or built_in, **settings)
     agent._acting.learned(saved.arrays)
     agent._history.load(saved, path, changes)
     if env is None:

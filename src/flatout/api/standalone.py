@@ -22,7 +22,8 @@ def predict(observation):
     shape = tuple(SPEC["observation"])
     single = obs.shape == shape
     if not single and obs.shape[1:] != shape:
-        raise ValueError(f"observations have the shape {shape}, this is {obs.shape}")
+        given = obs.shape or type(observation).__name__
+        raise ValueError(f"observations have the shape {shape}, this is {given}")
     found = outputs(obs[None] if single else obs)
     if SPEC["start"] is not None:
         actions = found.argmax(-1) + SPEC["start"]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import os
 import re
 from dataclasses import field, fields, is_dataclass, make_dataclass, replace
 from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
+from flatout.cli.carried import carried_over, on_free_cards, without_learn
 from flatout.config.aliases import meant
-from flatout.config.hyper import OwnConfig
-from flatout.config.placement import cards_in
+from flatout.config.hyper import OwnConfig, algorithm_called
 from flatout.config.schema import (
     ALGORITHMS,
     RESUMABLE,
@@ -32,7 +33,6 @@ from flatout.config.settings import (
     resolve,
 )
 from flatout.errors import UsageError
-from flatout.output import say
 from flatout.storage.trust import Consent, keep_out, names_code
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ def arguments_class(algorithm: str) -> type:
     Settings come from --preset NAME, then --config FILE.toml, then flags, later ones winning.
     --resume RUN_DIR goes on with a run; --continue resumes the run in --run-dir, if it holds one
     with equal settings (steps may differ), and starts it otherwise; --from RUN_DIR starts a new
-    one from its parameters, optimiser and replay, with the settings that flags change.
+    one from its parameters, optimiser and replay, with its settings but those that are given.
     --env-kwargs KEY=VALUE ... go to the environment. --trust runs a module:factory that only a
     file names. --seeds N and --population KEY=V1,V2 ... train many agents at once. --dry-run
     prints the memory that the run would take, by device and purpose, and trains nothing.
@@ -73,7 +73,7 @@ def parse(default: T, prog: str, argv: list[str]) -> T:
     """
     import tyro
 
-    argv = [_whole(argument) for argument in argv]
+    argv = [_whole(argument) for argument in _without_commas(default, argv)]
     stderr = io.StringIO()
     try:
         with contextlib.redirect_stderr(stderr):
@@ -88,7 +88,7 @@ def parse(default: T, prog: str, argv: list[str]) -> T:
             f"{_sentence(stderr.getvalue())} ({prog} --help lists every setting)."
         ) from None
     if unknown:
-        names = [f"--{name.replace('_', '-')}" for name in _names(default)]
+        names = [f"--{name.replace('_', '-')}" for name in _values(default)]
         hint = meant(unknown[0].partition("=")[0], names, flag=True)
         if "--env" in names and not unknown[0].startswith("-"):
             hint = f" An environment is given as --env {unknown[0]}."
@@ -105,13 +105,31 @@ def _whole(argument: str) -> str:
     return argument
 
 
-def _names(settings: Any) -> list[str]:
-    """Every setting's name, those of nested parts included."""
-    names = list[str]()
+def _values(settings: Any) -> dict[str, Any]:
+    """Every setting's value by its name, those of nested parts included."""
+    values = dict[str, Any]()
     for spec in fields(settings):
         value = getattr(settings, spec.name)
-        names += _names(value) if is_dataclass(value) else [spec.name]
-    return names
+        values |= _values(value) if is_dataclass(value) else {spec.name: value}
+    return values
+
+
+def _without_commas(settings: Any, argv: list[str]) -> list[str]:
+    """The arguments with the values of lists as words: ``--hidden 64 64`` for ``64,64``."""
+    names = {name for name, value in _values(settings).items() if isinstance(value, tuple)}
+    found, listed = list[str](), False
+    for word in argv:
+        flag, separator, text = word.partition("=")
+        if flag.startswith("--"):
+            listed = flag[2:].replace("-", "_") in names
+            within = listed and bool(separator)
+            found += [flag] if within else [word]
+        else:
+            text, within = word, listed
+            found += [] if within else [word]
+        if within:
+            found += list(filter(None, text.split(","))) or [text]
+    return found
 
 
 def _sentence(box: str) -> str:
@@ -119,6 +137,20 @@ def _sentence(box: str) -> str:
     lines = [line.strip(" │╭╰╮╯─-") for line in box.splitlines()[1:]]
     message = takewhile(bool, dropwhile(lambda line: not line, lines))
     return " ".join(message).rstrip(".")
+
+
+def existing(path: str) -> Path:
+    """The run folder or file that the user named, from which nothing is imported.
+
+    Commands call it before they import JAX, which takes seconds.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if not os.path.lexists(path):
+        raise UsageError(f"{path or 'the folder that is named'} does not exist.")
+    keep_out(Path(path))
+    return Path(path)
 
 
 def take_all(argv: list[str], flag: str, each: float = math.inf) -> tuple[list[str], list[str]]:
@@ -175,7 +207,7 @@ def train_config(
     # What was typed of the settings by which a file may reach outside of itself.
     typed: dict[str, Any] = {name: take(argv, f"--{name}")[0] for name in ("env", "data", "wandb")}
     typed = {n: v for n, v in typed.items() if v is not None} | {"env_kwargs": parse_kwargs(pairs)}
-    named = argv.pop(0) if argv and not argv[0].startswith("-") else None
+    named = algorithm_called(argv.pop(0)) if argv and not argv[0].startswith("-") else None
     typed |= {} if named is None else {"algorithm": named}
     if resumed is not None and source is not None:
         raise UsageError("--resume goes on with a run, --from starts a new one: give one of them.")
@@ -186,6 +218,12 @@ def train_config(
         files += [] if common is None else [common]
         layers += [_file_settings(*one, typed, trust) for one in files]
         algorithm = _algorithm(named, layers, argv)
+        if source is not None:
+            given = {name: value for layer in layers[1:] for name, value in layer.items()}
+            flags = _flags(argv)
+            given |= dict.fromkeys(flags)
+            given |= {name: take(argv, f"--{name}")[0] for name in flags & {"env", "placement"}}
+            layers[0] = carried_over(layers[0], given)
     else:
         for flag, value in (("--preset", preset), ("--config", file)):
             if value is not None:
@@ -208,21 +246,20 @@ def train_config(
     return resolve(algorithm, config.flat()), resumed is not None
 
 
-def on_free_cards(placement: str) -> str:
-    """A resumed run's placement, on other GPUs where its own are full or not here."""
-    if not cards_in(placement):
-        return placement
-    from flatout.hardware.inventory import inventory, resumed_placement
-
-    text, note = resumed_placement(placement, inventory())
-    if note:
-        say(note)
-    return text
+def given_settings(argv: list[str]) -> set[str]:
+    """The names of the settings that the user gives: by a flag, in the ``--config`` file or in the
+    preset; raises as `load_file` and `load_preset` do."""
+    preset, argv = take(argv, "--preset")
+    file, argv = take(argv, "--config")
+    layers = [] if preset is None else [load_preset(preset)]
+    layers += [] if file is None else [load_file(file)]
+    return {*_flags(argv), *(name for layer in layers for name in layer)}
 
 
-def without_learn(placement: str) -> str:
-    """A placement without where to learn."""
-    return " ".join(w for w in placement.split() if not w.startswith("learn=")) or "auto"
+def _flags(argv: list[str]) -> set[str]:
+    """The names of the settings that flags give."""
+    flags = (word[2:].partition("=")[0] for word in argv if word.startswith("--"))
+    return {flag.replace("-", "_") for flag in flags}
 
 
 def _file_settings(
@@ -242,7 +279,7 @@ def _file_settings(
 
 def _algorithm(named: str | None, layers: list[dict[str, Any]], argv: list[str]) -> str:
     """The algorithm that the command line names, else the preset or file."""
-    chosen = [str(layer["algorithm"]) for layer in layers if "algorithm" in layer]
+    chosen = [algorithm_called(str(one["algorithm"])) for one in layers if "algorithm" in one]
     algorithm = named or (chosen[-1] if chosen else "")
     if not algorithm and any(word in argv for word in ("-h", "--help")):
         algorithm = "ppo"
@@ -256,9 +293,9 @@ def _algorithm(named: str | None, layers: list[dict[str, Any]], argv: list[str])
 
 def _settings_before(folder: str, consent: Consent) -> dict[str, Any]:
     """The settings of a run; how it reports is asked anew each time."""
+    existing(folder)
     from flatout.storage.run_folder import POPULATION, load_config
 
-    keep_out(Path(folder))
     asked_anew = {"quiet": False, "json": False, "trace": False}
     name = POPULATION if (Path(folder) / POPULATION).exists() else "config.json"
     return load_config(Path(folder), consent, name).flat() | asked_anew | {"run_dir": None}

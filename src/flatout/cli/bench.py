@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flatout.cli.arguments import take
+from flatout.cli.arguments import take, take_all
 from flatout.cli.scale import need_matplotlib
 from flatout.errors import UsageError
 from flatout.output import print_json, reserve_stdout
@@ -26,7 +26,8 @@ return threshold, CPU and GPU in use, the fastest, and what planning chooses.
 
   --share 0.2       play this share of the 500 (PPO) and 200 (DDPG) episodes
   --hidden 64,64    only this network; repeatable
-  --csv FILE        a line for each run
+  --csv FILE        a line for each run, written as its row is finished: the same command with the
+                    same file leaves finished rows alone, and continues after a stop
   --plot FILE       draw it (.svg, .png or .pdf; pip install matplotlib)
   --json            print one JSON object, alone on stdout
 """
@@ -44,10 +45,8 @@ def bench(argv: list[str]) -> int:
     share, argv = take(argv, "--share")
     table_file, argv = take(argv, "--csv")
     plot, argv = take(argv, "--plot")
-    sizes: list[tuple[int, ...]] = []
-    while "--hidden" in argv:
-        text, argv = take(argv, "--hidden")
-        sizes.append(_hidden(text or ""))
+    texts, argv = take_all(argv, "--hidden", 1)
+    sizes = [_hidden(text) for text in texts]
     if argv:
         raise UsageError(f"bench placement knows no {argv[0]}; see flatout bench --help.")
     part = _share(share)
@@ -56,18 +55,32 @@ def bench(argv: list[str]) -> int:
     from rich.console import Console
 
     from flatout.fleet import placement_table as table
+    from flatout.fleet.placement_file import PlacementFile
     from flatout.hardware.inventory import inventory
 
     if as_json:
         reserve_stdout()
-    console = Console(stderr=as_json)
-    done: list[Row] = []
-    for row in table.rows(inventory(), part, PLANNING_S, sizes or table.HIDDEN):
-        done.append(row)
-        console.print(f"{row.mode}, hidden {row.hidden}: {row.winner}", highlight=False)
-    show(done, console)
+    console, hardware = Console(stderr=as_json), inventory()
+    sizes = [*dict.fromkeys(sizes)] or [*table.HIDDEN]
+    file: PlacementFile | None = None
+    finished: dict[tuple[str, str], Row] = {}
     if table_file is not None:
-        table.write_csv(done, Path(table_file))
+        names = [hardware.cpu_name, f"{hardware.cores} cores"]
+        machine = ", ".join([*names, *(gpu.name for gpu in hardware.usable_gpus)])
+        file = PlacementFile(Path(table_file), part, machine)
+        finished = file.read(table.names(sizes))
+        if finished:
+            count = f"{len(finished)} of {len(table.names(sizes))}"
+            again = "remove the file to measure them again"
+            console.print(f"{table_file}: {count} rows are finished; {again}", highlight=False,
+                          soft_wrap=True, markup=False)  # fmt: skip
+    for row in table.rows(hardware, part, PLANNING_S, sizes, [*finished]):
+        finished[row.hidden, row.mode] = row
+        if file is not None:
+            file.add(row)
+        console.print(f"{row.mode}, hidden {row.hidden}: {row.winner}", highlight=False)
+    done = [finished[name] for name in table.names(sizes)]
+    show(done, console)
     if plot is not None:
         table.draw(done, Path(plot))
     if as_json:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import flatout
-from flatout.cli.arguments import take, take_all, train_config
+from flatout.cli.arguments import given_settings, take, take_all, train_config
 from flatout.config.schema import ALGORITHMS
 from flatout.config.settings import presets, with_run
 from flatout.errors import FlatoutError, UsageError, nearest
@@ -144,12 +144,13 @@ def _train(argv: list[str]) -> int:
         if source is not None:
             from flatout.run.resume import begun_from
 
-            typed = {word[2:].partition("=")[0].replace("-", "_") for word in argv}
+            given = given_settings(argv)
             before = load_config(Path(source), None)  # its code is refused or not already
-            config, start = begun_from(Path(source), before, config, typed)
+            config, start = begun_from(Path(source), before, config, given)
         named = config.run.run_dir is not None
         folder = RunFolder(path, resume, report=True) if named else new_folder(config)
         path = folder.named
+        config = with_run(config, run_dir=str(path))
         console = Console(stderr=config.run.json)
         display = Display()
         if not config.run.quiet:
@@ -160,8 +161,8 @@ def _train(argv: list[str]) -> int:
             from flatout.run.trainer import Trainer
 
             trainer = Trainer(
-                with_run(config, run_dir=str(path)), folder=folder, resume=resume,
-                start=start, display=display, started=started, interrupts=interrupts,
+                config, folder=folder, resume=resume, start=start, display=display,
+                started=started, interrupts=interrupts,
             )  # fmt: skip
             summary = trainer.run()
         except FlatoutError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from flatout.cli.arguments import on_free_cards, without_learn
+from flatout.cli.carried import on_free_cards, without_learn
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.config.settings import with_run
 from flatout.errors import UsageError, short

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from flatout import documents
-from flatout.cli.arguments import parse
+from flatout.cli.arguments import existing, parse
 from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.output import say
 
@@ -68,7 +68,7 @@ def explain(argv: list[str]) -> int:
         if not command:
             raise UsageError("nothing follows --: flatout explain -- python script.py ARGUMENTS.")
     asked = parse(ExplainArguments(), "flatout explain", argv)
-    path = None if asked.path is None else Path(asked.path)
+    path = None if asked.path is None else existing(asked.path)
     _check(asked, path, command)
     if command:
         return _program(command, asked)
@@ -89,9 +89,8 @@ def _run(path: Path, asked: ExplainArguments) -> None:
 
     from flatout.explain.own.runs import diagnose_evidence, read_run
     from flatout.fleet.trial import show, try_first
-    from flatout.storage.trust import Consent, keep_out
+    from flatout.storage.trust import Consent
 
-    keep_out(path)
     evidence = read_run(path)
     evidence = replace(evidence, plan=_plan(path, asked))
     diagnosis = diagnose_evidence(evidence)
@@ -121,7 +120,10 @@ def _plan(path: Path, asked: ExplainArguments) -> Answer | None:
         import_here(config.env.env, config.algorithm, folder=path)
         say(f"measuring the parts of this run for about {MEASURE_S:.0f} s")
         asks, *_ = auto.asked_about(config)
-        return auto.measured(asks, config.run.placement, inventory(), MEASURE_S)
+        found = auto.measured(asks, config.run.placement, inventory(), MEASURE_S)
+        for note in found.notes:  # what could not be measured
+            say(note)
+        return found
     with suppress(FlatoutError):  # of others' code not even the file's time is looked at
         return auto.recalled(load_config(path, consent), inventory())
     return None

@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from flatout.cli.arguments import parse
+from flatout.cli.arguments import existing, parse
 from flatout.errors import UsageError
-from flatout.storage.trust import keep_out
 
 
 @dataclass(frozen=True)
@@ -34,11 +33,11 @@ def export(argv: list[str]) -> int:
     asked = parse(ExportArguments(), "flatout export", argv)
     if asked.path is None or asked.numpy is None:
         raise UsageError("export needs a run and a file: flatout export RUN_DIR --numpy policy.py.")
-    keep_out(Path(asked.path))
+    path = existing(asked.path)
     from flatout.api.load import load_any
 
     file = Path(asked.numpy).absolute()  # the environment may change the working folder
-    agent, _ = load_any(Path(asked.path), asked.checkpoint, asked.env, asked.trust)
+    agent, _ = load_any(path, asked.checkpoint, asked.env, asked.trust)
     agent.export(file)
     print(asked.numpy)
     return 0

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout.cli.arguments import take, take_all, train_config
+from flatout.cli.arguments import existing, take, take_all, train_config
 from flatout.cli.fleet_plan import Sweep, cards_of, cores_of, dry_run, on_gpu, slots_of, study_of
 from flatout.config.settings import resolve, with_run
 from flatout.errors import UsageError
@@ -88,13 +88,15 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
         raise UsageError(
             f"--resume goes on with the sweep that there is; leave out {' '.join(words)[:200]}."
         )
+    if resumed is not None:
+        existing(resumed)
     if as_json:
         reserve_stdout()
     from rich.console import Console
 
     from flatout.fleet.sweep.folder import Folder
     from flatout.hardware.inventory import inventory
-    from flatout.storage.trust import Consent, import_here, keep_out
+    from flatout.storage.trust import Consent, import_here
 
     console, hardware = Console(stderr=as_json), inventory()
     sweep = None
@@ -112,7 +114,6 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
                 return dry_run(sweep, hardware, at_once, console)
         folder = Folder(sweep.path, False)
     else:
-        keep_out(Path(resumed))
         folder = Folder(Path(resumed), True)
     with closing(folder):
         if sweep is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from flatout.cli.arguments import take, take_all, train_config
 from flatout.cli.scale import need_matplotlib
 from flatout.config.schema import TrainConfig
 from flatout.documents import read_json
-from flatout.errors import UsageError, writing
+from flatout.errors import FlatoutError, UsageError, writing
 from flatout.output import print_json, reserve_stdout
 from flatout.planning.answer import Answer
 from flatout.planning.what_if import (
@@ -20,6 +20,7 @@ from flatout.planning.what_if import (
     Outcome,
     changed,
     outcome,
+    refuse_cards,
     refuse_unmeasured,
 )
 from flatout.planning.what_if import parse as parse_changes
@@ -39,7 +40,7 @@ takes the same answer for the same settings from the cache.
 
   --env-backend auto     also placements that step a proven twin on the device; device: only those
   --seconds 20           time for measuring
-  --what-if cores=16     also: env-speed=10x, batch=256, hidden=512,512, gpus=2, gpu=NAME
+  --what-if cores=16     also: env-speed=10x, batch=256, hidden=512,512
   --allow-lag            also placements that collect while they learn (acting is a version behind)
   --allow-batch-changes  also more environments, with rollouts of the same size
   --remeasure            do not take measurements from the cache
@@ -80,9 +81,13 @@ def plan(argv: list[str]) -> int:
         reserve_stdout()
     from rich.console import Console
 
+    from flatout.hardware import backend
     from flatout.hardware.inventory import inventory
 
+    backend.show_virtual_devices(config.run.virtual_devices)
     hardware, console = inventory(), Console(stderr=file == "-")
+    refuse_cards(changes, len(hardware.usable_gpus))
+    others = [_with(change, config, machine) for change in changes]
     if not console.is_terminal:  # a file or a pipe has room for the whole table
         console.width = max(console.width, 200)
     if machine is not None:
@@ -91,11 +96,17 @@ def plan(argv: list[str]) -> int:
         import_here(config.env.env, config.algorithm)
         answer = _answer(config, hardware, budget)
         where = f"{hardware.cpu_name}, {hardware.cores} cores"
+    show(answer, where, console)
     if save is not None:
         _write(Path(save), {"machine": where, "settings": _compared(config),
                             "how": "flatout plan", "answer": answer.as_json()})  # fmt: skip
-    outcomes = [_outcome(change, config, answer, hardware, budget, machine) for change in changes]
-    show(answer, outcomes, where, console)
+    outcomes, failed = list[Outcome](), None
+    try:
+        for change, other in zip(changes, others, strict=True):
+            outcomes.append(_outcome(change, other, config, answer, hardware, budget))
+            show_outcome(outcomes[-1], console)
+    except FlatoutError as error:  # raised once what was measured is written
+        failed = error
     if batch and answer.larger is not None:
         envs, p = answer.larger
         console.print(
@@ -114,6 +125,8 @@ def plan(argv: list[str]) -> int:
             _write(Path(file), values)
     if plot is not None:
         draw(answer, Path(plot))
+    if failed is not None:
+        raise failed
     return 0
 
 
@@ -138,30 +151,42 @@ def _answer(config: TrainConfig, hardware: Hardware, budget: float) -> Answer:
     return found or auto.measured(config, config.run.placement, hardware, budget)
 
 
-def _outcome(
-    change: Change, config: TrainConfig, answer: Answer, hardware: Hardware, budget: float,
-    machine: str | None,
-) -> Outcome:  # fmt: skip
-    from flatout.config.placement import Placement
-    from flatout.config.settings import resolve
-    from flatout.planning.plan import Allowed
+def _with(change: Change, config: TrainConfig, machine: str | None) -> TrainConfig | None:
+    """The settings that have to be measured to answer; None where none have.
 
-    refuse_unmeasured([change], answer.stages)
-    then, wider = changed(answer.stages, [change])
+    Raises:
+        UsageError: they are impossible, or cannot be measured.
+    """
+    from flatout.config.settings import resolve
+
     name = MEASURED_ANEW.get(change.key)
-    if name is not None:
-        if machine is not None:
-            raise UsageError(
-                f"--what-if {change} has to be measured, which --machine {machine} rules out."
-            )
-        values = config.flat()
-        if name not in values:
-            raise UsageError(f"--what-if {change}: {config.algorithm} has no {name}.")
-        value: Any = tuple(map(int, change.value.split(","))) if name == "hidden" else change.value
-        values[name] = int(value) if name != "hidden" else value
-        other = resolve(config.algorithm, values)
-        then = _answer(other, hardware, budget).stages
-    return outcome(str(change), answer.stages, then, wider, Placement(), Allowed(), answer.known)
+    if name is None:
+        return None
+    if machine is not None:
+        raise UsageError(
+            f"--what-if {change} has to be measured, which --machine {machine} rules out."
+        )
+    values = config.flat()
+    if name not in values:
+        raise UsageError(f"--what-if {change}: {config.algorithm} has no {name}.")
+    value = change.value if name == "hidden" else int(change.value)
+    try:
+        return resolve(config.algorithm, values, {name: value})
+    except UsageError as error:
+        raise UsageError(f"--what-if {change}: {error}") from None
+
+
+def _outcome(
+    change: Change, other: TrainConfig | None, config: TrainConfig, answer: Answer,
+    hardware: Hardware, budget: float,
+) -> Outcome:  # fmt: skip
+    refuse_unmeasured(change, answer.stages)
+    stages, wider = changed(answer.stages, [change])
+    then = replace(answer, stages=stages)
+    if other is not None:
+        then = _answer(other, hardware, budget)
+    lag = config.run.allow_lag and not config.hyper.only_serial
+    return outcome(str(change), answer, then, wider, lag)
 
 
 def _compared(config: TrainConfig) -> dict[str, Any]:
@@ -202,8 +227,17 @@ def _write(path: Path, values: dict[str, Any]) -> None:
         path.write_text(json.dumps(values, indent=2) + "\n")
 
 
-def show(answer: Answer, outcomes: list[Outcome], where: str, console: Console) -> None:
-    """Print the table, the choice and the answers."""
+def show_outcome(o: Outcome, console: Console) -> None:
+    """Print the answer to one question."""
+    console.print(
+        f"what if {o.change}: {o.gain:.2f} times as fast ({o.low:.2f} - {o.high:.2f}) with "
+        f"{o.then.placement}; then {o.bottleneck} holds it up",
+        soft_wrap=True, highlight=False,
+    )  # fmt: skip
+
+
+def show(answer: Answer, where: str, console: Console) -> None:
+    """Print the table and the choice."""
     from rich.table import Table
     from rich.text import Text
 
@@ -231,12 +265,6 @@ def show(answer: Answer, outcomes: list[Outcome], where: str, console: Console) 
         console.print(Text(printable(note), style="yellow"), soft_wrap=True)
     console.print(f"take {answer.words()}", soft_wrap=True, highlight=False)
     console.print(why(chosen, answer.stages), soft_wrap=True, highlight=False)
-    for o in outcomes:
-        console.print(
-            f"what if {o.change}: {o.gain:.2f} times as fast ({o.low:.2f} - {o.high:.2f}) with "
-            f"{o.then.placement}; then {o.bottleneck} holds it up",
-            soft_wrap=True, highlight=False,
-        )  # fmt: skip
 
 
 def draw(answer: Answer, file: Path) -> None:

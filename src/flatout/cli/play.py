@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from flatout.cli.arguments import parse
+from flatout.cli.arguments import existing, parse
 from flatout.config.values import need
 from flatout.errors import UsageError
 from flatout.output import print_json, printable, reserve_stdout
 from flatout.run.video import MOST, writer
-from flatout.storage.trust import keep_out
 
 if TYPE_CHECKING:
     from flatout.api import Agent
@@ -73,8 +72,7 @@ def _folder(command: str, path: str | None, gif: str | None) -> Path:
         )
     if gif is not None:
         writer(Path(gif))
-    keep_out(Path(path))
-    return Path(path)
+    return existing(path)
 
 
 def evaluate(argv: list[str]) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout.cli.arguments import take, take_all
+from flatout.cli.arguments import existing, take, take_all
 from flatout.errors import UsageError
 from flatout.output import printable, say
 
@@ -148,9 +149,10 @@ def compare(argv: list[str]) -> int:
         return 0
     if len(words) != 2:
         raise UsageError("compare needs two run folders: flatout compare RUN_A RUN_B.")
+    one, other = map(existing, words)
     from flatout.fleet.compare import compared, told
 
-    found = compared(Path(words[0]), Path(words[1]))
+    found = compared(one, other)
     print(json.dumps(found) if "--json" in argv else told(found))
     return 0
 
@@ -166,6 +168,8 @@ def plot(argv: list[str]) -> int:
         return 0
     if not words:
         raise UsageError("plot needs the folder of a run or a population: flatout plot RUN ...")
+    if not any(map(os.path.lexists, words)):
+        existing(words[0])
     from flatout.fleet.curves import View, drawable, picture, readable
 
     if file is not None:

@@ -38,6 +38,8 @@ REFUSED: dict[str, str] = {
     "rollout_buffer_kwargs": "n_steps says what a rollout is",
     "num_minibatches": "batch_size is the transitions of a minibatch: n_steps x envs / minibatches",
     "anneal_lr": "learning_rate lin_0.0003 falls to 0 over the run",
+    "device": "--placement gpu, cpu or cpu+gpu (placement='gpu' in Python and in files)",
+    "cuda": "--placement gpu, cpu or cpu+gpu (placement='gpu' in Python and in files)",
     "track": "wandb names the Weights & Biases project to log to",
     "clip_vloss": "clip_range_vf 0.2 clips the value's change",
     "log_interval": "log_every counts environment steps",

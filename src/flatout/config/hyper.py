@@ -303,6 +303,11 @@ class OwnConfig(Hyper):
     """NAME=VALUE ... of the algorithm's hyper-parameters."""
 
 
+def algorithm_called(name: str) -> str:
+    """The algorithm's own name, where `name` is that in other letters: ``PPO`` is ``ppo``."""
+    return name.lower() if name.lower() in HYPER else name
+
+
 def hyper_of(algorithm: str) -> type[Hyper] | None:
     """The config class of an algorithm: ``module:function`` is a user's; None is unknown."""
     return OwnConfig if ":" in algorithm else HYPER.get(algorithm)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.config.aliases import meant
-from flatout.config.hyper import OwnConfig, hyper_of
+from flatout.config.hyper import OwnConfig, algorithm_called, hyper_of
 from flatout.config.placement import parse
 from flatout.config.schema import (
     ALGORITHMS,
@@ -31,12 +31,12 @@ def parts_of(algorithm: str) -> tuple[type, ...]:
     Raises:
         UsageError: an unknown algorithm.
     """
-    hyper = hyper_of(algorithm)
+    hyper = hyper_of(algorithm_called(algorithm))
     if hyper is None:
         raise UsageError(
             f"unknown algorithm {algorithm!r}; there is {', '.join(ALGORITHMS)}, or your own as "
             "module:function."
-            f"{nearest(algorithm, ALGORITHMS)}"
+            f"{nearest(algorithm.lower(), ALGORITHMS)}"
         )
     return (EnvConfig, NetworkConfig, hyper, RunConfig)
 
@@ -63,11 +63,12 @@ def build(algorithm: str, *layers: Mapping[str, Any]) -> TrainConfig:
     Raises:
         UsageError: unknown names or wrong types.
     """
+    algorithm = algorithm_called(algorithm)
     classes, names = parts_of(algorithm), settings_of(algorithm)
     values: dict[str, Any] = {}
     for layer in (classes[2].defaults, *layers):
         for name, value in layer.items():
-            if name == "algorithm" and value != algorithm:
+            if name == "algorithm" and algorithm_called(str(value)) != algorithm:
                 raise UsageError(f"these settings are for {value}, not {algorithm}.")
             if name != "algorithm" and name not in names:
                 raise UsageError(f"unknown setting {name[:200]!r}.{meant(name[:200], names)}")

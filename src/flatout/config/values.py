@@ -110,6 +110,8 @@ def _read(kind: Any, value: Any) -> Any:
     """A value as that type, where nothing is lost by it; else some exception."""
     if get_origin(kind) is tuple:
         items = value if isinstance(value, list | tuple) else [value]
+        if isinstance(value, str):  # 64,64 as on the command line
+            items = [float(word) for word in value.strip("[]() ").split(",")]
         return tuple(_read(get_args(kind)[0], item) for item in items)
     if get_origin(kind) is dict and isinstance(value, Mapping):
         return dict(value)

@@ -18,12 +18,14 @@ class DeadlineExceeded(BaseException):
 
 
 @contextmanager
-def deadline(seconds: float) -> Iterator[None]:
+def deadline(seconds: float, fatal: bool = True) -> Iterator[None]:
     """A user's code that may block: it is interrupted in the main thread (others are not watched).
 
-    Native code that does not come back for a signal ends the process after three times as long,
-    with a traceback, where faulthandler is on, as the command line turns it on. Where no timer can
-    send a signal (Windows), nothing is watched.
+    Where no timer can send a signal (Windows), nothing is watched.
+
+    Args:
+        fatal: native code that does not come back for a signal ends the process after three times
+            as long, with a traceback, where faulthandler is on, as the command line turns it on.
 
     Raises:
         DeadlineExceeded: it took longer.
@@ -40,7 +42,8 @@ def deadline(seconds: float) -> Iterator[None]:
 
     before = signal.signal(signal.SIGALRM, late)
     timer = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
-    if faulthandler.is_enabled():
+    fatal = fatal and faulthandler.is_enabled()
+    if fatal:
         faulthandler.dump_traceback_later(3 * seconds, exit=True, file=2)
     try:
         try:
@@ -48,6 +51,7 @@ def deadline(seconds: float) -> Iterator[None]:
         finally:
             armed = False
     finally:
-        faulthandler.cancel_dump_traceback_later()
+        if fatal:
+            faulthandler.cancel_dump_traceback_later()
         signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)

@@ -179,12 +179,17 @@ class HostEnvs(Envs):
 
     def _observed(self, env: int, obs: Any, call: str) -> np.ndarray:
         """An observation with the type that it is stored as."""
-        array = np.asarray(obs)
+        try:
+            array = np.asarray(obs)
+        except Exception:  # rows of different lengths; a user's object may raise anything
+            array = np.asarray(None)
         if array.shape != self._spec.shape or array.dtype.kind not in "fiub":
+            what = f"shape {array.shape} and type {array.dtype}"
+            if not isinstance(obs, np.ndarray) and array.dtype.kind not in "fiub":
+                what = f"type {type(obs).__name__}"
             raise InvalidReturn(
-                f"{self._which(env)} returned an observation of shape "
-                f"{array.shape} and type {array.dtype} from {call}; its observation_space says "
-                f"{self._spec.shape} {self._spec.dtype}."
+                f"{self._which(env)} returned an observation of {what} from {call}; its "
+                f"observation_space says {self._spec.shape} {self._spec.dtype}."
             )
         try:
             return stored(array, self._dtype)

@@ -93,7 +93,9 @@ def _call(base: Base, name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     except (UsageError, EnvironmentFailure):
         raise
     except gym.error.DependencyNotInstalled as error:
-        raise UsageError(f"{name} needs a package that is not installed: {error}") from error
+        raise UsageError(
+            f"{name} needs a package that is not installed: {one_line(error)}"
+        ) from error
     except (Exception, SystemExit) as error:  # a user's environment may raise anything
         raise EnvironmentFailure(
             f"making the environment {name} failed: {type(error).__name__}: {one_line(error)}."

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,25 +113,33 @@ def measured(mode: Mode, hidden: Sequence[int], episodes: int, placement: str) -
     )  # fmt: skip
 
 
+def names(sizes: Sequence[Sequence[int]]) -> list[tuple[str, str]]:
+    """The network and mode of each row of a table."""
+    return [("x".join(map(str, hidden)), mode.name) for hidden in sizes for mode in MODES]
+
+
 def rows(
-    hardware: Hardware, share: float, seconds: float, sizes: Sequence[Sequence[int]] = HIDDEN
-) -> Iterator[Row]:
-    """Every row, as soon as it is done.
+    hardware: Hardware, share: float, seconds: float, sizes: Sequence[Sequence[int]] = HIDDEN,
+    finished: Collection[tuple[str, str]] = (),
+) -> Iterator[Row]:  # fmt: skip
+    """Every row, as soon as it is finished.
 
     Args:
         share: of each mode's episodes that are played.
         seconds: of planning each row.
+        finished: the networks and modes that are left out.
     """
     here = [p == "cpu" or bool(hardware.usable_gpus) for p in PLACEMENTS]
-    for hidden in sizes:
-        for mode in MODES:
-            episodes = max(int(mode.episodes * share), 10)
-            cells = tuple(
-                measured(mode, hidden, episodes, placement) if possible else None
-                for placement, possible in zip(PLACEMENTS, here, strict=True)
-            )
-            words = "x".join(map(str, hidden))
-            yield Row(words, mode.name, cells, planned(mode, hidden, episodes, hardware, seconds))
+    pairs = [(hidden, mode) for hidden in sizes for mode in MODES]
+    for (hidden, mode), name in zip(pairs, names(sizes), strict=True):
+        if name in finished:
+            continue
+        episodes = max(int(mode.episodes * share), 10)
+        cells = tuple(
+            measured(mode, hidden, episodes, placement) if possible else None
+            for placement, possible in zip(PLACEMENTS, here, strict=True)
+        )
+        yield Row(*name, cells, planned(mode, hidden, episodes, hardware, seconds))
 
 
 def planned(
@@ -147,29 +154,10 @@ def planned(
     config = resolve(str(values["algorithm"]), values)
     base, _ = resolve_placement("cpu", hardware)
     try:
-        answer = ask(question(config, base, hardware, seconds), NAMED, 4 * seconds + 60.0)
+        answer = ask(question(config, base, hardware, seconds), NAMED, 2 * seconds + 60.0)
     except FlatoutError as error:
         return f"none ({error})"
     return str(answer.chosen.placement)
-
-
-def write_csv(table: Sequence[Row], file: Path) -> None:
-    """One line a cell.
-
-    Raises:
-        FlatoutError: it cannot be written.
-    """
-    with writing(file), file.open("w", newline="") as out:
-        lines = csv.writer(out)
-        lines.writerow(["hidden", "mode", "placement", "seconds", "seconds_to_goal", "cpu", "gpu",
-                        "winner", "planned"])  # fmt: skip
-        for row in table:
-            for placement, cell in zip(PLACEMENTS, row.cells, strict=True):
-                values = [HERE_NOT] * 4
-                if cell is not None:
-                    numbers = (cell.seconds, cell.to_goal, cell.cpu, cell.gpu)
-                    values = ["" if value is None else f"{value:.3f}" for value in numbers]
-                lines.writerow([row.hidden, row.mode, placement, *values, row.winner, row.planned])
 
 
 def draw(table: Sequence[Row], file: Path) -> None:

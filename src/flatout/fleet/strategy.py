@@ -18,7 +18,7 @@ from flatout.learner.programs import Programs
 from flatout.planning.kept import keep_number, numbers
 from flatout.run.build import assemble, foreseen
 from flatout.run.forecast import shape_key
-from flatout.run.probe_process import call
+from flatout.run.probe_process import MeasuringError, Report, call, unheard
 from flatout.schedules.base import Schedule
 from flatout.schedules.mapped import Mapped, refusal
 from flatout.schedules.together import Together
@@ -28,8 +28,9 @@ FULL = 0.8
 """Share of the available memory that members may take: compiled programs take some, too."""
 
 SHARE, MOST_S, LEAST_S = 0.05, 60.0, 10.0
-"""Measuring takes at most such a share of the expected time, and so many seconds. With fewer than
-the last no child process gets to a first step: then the rule is followed."""
+"""Each part of measuring (compiling, the first update) may take this share of the expected time,
+and at most this number of seconds. With fewer than the last no program gets to a first step: then
+the rule is followed."""
 
 FEW = 8
 """Most members with which one program is measured."""
@@ -66,7 +67,13 @@ def choose(
     placements = placements[:count]
     placement = placements[0]
     host = placement.schedule != "fused"
-    needs = refusal(placement, config.run.shards) if host else ""
+    needs = "--shards 1" if config.run.shards > 1 else ""
+    if host:
+        needs = refusal(placement, config.run.shards)
+    elif asked == TOGETHER and needs:
+        raise UsageError(
+            f"--strategy together needs {needs}, and these members have {config.run.shards} shards."
+        )
     if asked == TOGETHER and needs:
         raise UsageError(
             f"--strategy together needs the whole loop in one program (--env-backend device, "
@@ -117,13 +124,14 @@ def _automatic(
 ) -> tuple[str, str]:  # fmt: skip
     """The faster strategy and why, measured where that is worth its time."""
     config, count, placement = configs[0], len(configs), placements[0]
-    rule = TOGETHER if placement.learn[0].kind == "gpu" else SPREAD
+    fused = placement.schedule == "fused"
+    rule = TOGETHER if fused or placement.learn[0].kind == "gpu" else SPREAD
     if needs:
         return SPREAD, f"calls for all members need {needs}"
     if fit == 1:
         return SPREAD, "one at a time"
     announce: Callable[[str], None] = programs.announce or (lambda _: None)
-    what = "one program" if placement.schedule == "fused" else "one acting call and one update"
+    what = "one program" if fused else "one acting call and one update"
     side = min(fit, max(hardware.cores, len(placements)))
     few = min(fit, FEW * len(placements))
     apart_key, together_key = f"{key} spread {side}", f"{key} together {few}"
@@ -137,26 +145,37 @@ def _automatic(
         limit_s = min(SHARE * expected_s, MOST_S)
         if limit_s < LEAST_S:
             return rule, f"about {expected_s:,.0f} s of training, too short to measure"
-        announce(f"measuring {what} for all members, for at most {limit_s:.0f} s")
+        announce(f"measuring {what} for all members; each part of it may take {limit_s:.0f} s")
         try:
             together = float(call(f"{__name__}:speed", (list(configs[:few]), True), limit_s))
-        except FlatoutError as error:
-            announce(f"{what} for all members counts as slower: {error}")
-            together = 0.0
-        keep_number(together_key, together)
-    one = f"{together:,.0f}" if together else "not ready in time"
+            keep_number(together_key, together)
+        except MeasuringError as stop:
+            if stop.so_far is not None:
+                together = float(stop.so_far)
+            elif stop.slow:
+                return rule, f"{what} for all members was not measured: {stop}"
+            else:
+                announce(f"{what} for all members counts as slower: {stop}")
+                together = 0.0
+                keep_number(together_key, together)
+    one = f"{together:,.0f}" if together else "failed"
     name = TOGETHER if together > apart else SPREAD
     return name, f"steps/s measured here: together {one}, spread {apart:,.0f}"
 
 
 def speed(
-    configs: Sequence[TrainConfig], together: bool, programs: Programs | None = None
-) -> float:
+    configs: Sequence[TrainConfig], together: bool, programs: Programs | None = None,
+    report: Report = unheard,
+) -> float:  # fmt: skip
     """Steps per second that these members make side by side, in memory alone.
+
+    Args:
+        report: hears of each part of the measurement, and of the speed by then.
 
     Raises:
         FlatoutError: a member failed.
     """
+    report("making the members")
     where = [config.run.placement for config in configs]  # programs are of one device
     shared = {text: Programs(several=True) for text in where}
     if programs is not None:
@@ -175,7 +194,13 @@ def speed(
         try:
             with closing(assemble(configs[number], Spans(), programs=own)) as made:
                 made.schedule.start()
-                return _steady(made.schedule, configs[number].run.steps)
+                report("compiling")
+
+                def begins(stage: str, so_far: float | None = None) -> None:
+                    if not number:  # all members make the same progress
+                        report(stage, None if so_far is None else so_far * len(configs))
+
+                return _steady(made.schedule, configs[number].run.steps, begins)
         finally:
             if joint is not None:
                 joint.leave(number)
@@ -184,15 +209,17 @@ def speed(
         return sum(threads.map(one, range(len(configs))))
 
 
-def _steady(schedule: Schedule, most: int) -> float:
+def _steady(schedule: Schedule, most: int, begins: Report) -> float:
     """Steps per second of the fastest piece, from the first update on where one comes soon."""
     first = list(schedule.advance(1))  # one program for all is compiled here
     began, steps, updates = time.perf_counter(), 0, sum(metrics.updates for metrics in first)
     while not updates and steps < most and time.perf_counter() - began < PATIENCE_S:
+        begins("waiting for the first update")
         for metrics in schedule.advance(1):
             steps, updates = steps + metrics.steps, metrics.updates
     began, now, best, steps, count = time.perf_counter(), 0.0, 0.0, 0, 1
     while now < LOOK_S and steps < most:
+        begins("training all members", best if steps else None)
         piece = sum(metrics.steps for metrics in schedule.advance(count))
         before, now = now, time.perf_counter() - began
         best, steps, count = max(best, piece / (now - before)), steps + piece, 2 * count

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flatout.config.schema import NetworkConfig
-from flatout.errors import UsageError
+from flatout.errors import UsageError, one_line
 from flatout.networks.boards import Centred, Compass, Grid, OneHot, WideGrid
 from flatout.networks.layers import MLP, Conv, ConvNet, Draw, FanIn, Linear
 from flatout.types import ObservationSpec
@@ -77,8 +77,8 @@ def make_torso(
             return network(key, spec.shape)
         except Exception as error:  # a user's function may raise anything
             raise UsageError(
-                f"making the network failed: {type(error).__name__}: {error}; it is called with "
-                "(key, observation_shape)."
+                f"making the network failed: {type(error).__name__}: {one_line(error)}; it is "
+                "called with (key, observation_shape)."
             ) from error
     kind = config.network
     if kind == "auto":
@@ -113,7 +113,7 @@ def features(torso: Torso, spec: ObservationSpec) -> int:
     except Exception as error:  # a user's module may raise anything
         raise UsageError(
             f"the network does not accept one observation of shape {list(spec.shape)}: "
-            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            f"{type(error).__name__}: {one_line(error).rstrip('.')}."
         ) from error
     if not hasattr(out, "shape") or len(out.shape) != 1:
         raise UsageError(

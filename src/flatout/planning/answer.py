@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flatout.config.placement import CPU, DeviceName, Placement, parse
@@ -26,7 +26,6 @@ class Question:
         base: the rule's placement, which the search starts from.
         budget_s: time to spend, from the beginning of the first probe.
         lag: acting with older parameters is allowed.
-        stages: measured before, with the ways to collect that were run (`Answer.known`).
         devices: where acting and learning may happen.
     """
 
@@ -34,8 +33,6 @@ class Question:
     base: Placement
     budget_s: float
     lag: bool = False
-    stages: Stages | None = None
-    known: tuple[str, ...] = ()
     devices: tuple[DeviceName, ...] = (CPU,)
 
 
@@ -51,6 +48,7 @@ class Answer:
         spent_s: the time that it took.
         notes: sentences about what could not be measured.
         larger: the fastest with more environments, and how many.
+        base: the rule's placement, from which the search has started.
     """
 
     stages: Stages
@@ -60,6 +58,7 @@ class Answer:
     spent_s: float
     notes: tuple[str, ...] = ()
     larger: tuple[int, Prediction] | None = None
+    base: Placement = field(default_factory=Placement)
 
     @property
     def complete(self) -> bool:
@@ -81,6 +80,7 @@ class Answer:
             "spent_s": self.spent_s,
             "notes": list(self.notes),
             "larger": self.larger and [self.larger[0], _row(self.larger[1])],
+            "base": str(self.base),
         }
 
     @staticmethod
@@ -99,6 +99,7 @@ class Answer:
                 float(values["spent_s"]),
                 tuple(str(note) for note in values["notes"]),
                 values["larger"] and (int(values["larger"][0]), _prediction(values["larger"][1])),
+                parse(values.get("base", "cpu")),  # older ones lack it
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"this is no plan ({type(error).__name__}: {error}).") from error

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from flatout.config.placement import Placement
 from flatout.errors import UsageError, nearest
-from flatout.planning.plan import Allowed, candidates, choose, kind
+from flatout.planning.answer import Answer
+from flatout.planning.plan import Allowed, candidates, choose, kind, worker_counts
 from flatout.planning.predict import ACT, ENV, LEARN, Prediction, in_program, predict
 from flatout.planning.stages import Stages
 
@@ -52,6 +53,10 @@ def parse(words: Sequence[str]) -> list[Change]:
         numbers = key in ("cores", "gpus")
         if numbers and not (re.fullmatch(r"\d{1,4}", value) and 1 <= int(value) <= MOST_CORES):
             raise UsageError(f"--what-if {word}: {key} is a whole number from 1 to {MOST_CORES}.")
+        if key == "batch" and not re.fullmatch(r"[1-9]\d{0,8}", value):
+            raise UsageError(f"--what-if {word}: {key} is a whole number from 1 on.")
+        if key == "hidden" and not re.fullmatch(r"\d{1,6}(,\d{1,6})*", value):
+            raise UsageError(f"--what-if {word}: write widths, such as hidden=512,512.")
         if key == "env-speed" and not 0.0 < speed(value) < 1e6:
             raise UsageError(f"--what-if {word}: write how many times as fast, such as 10x.")
         changes.append(Change(key, value))
@@ -64,28 +69,38 @@ def speed(text: str) -> float:
     return float(match[1]) if match else 0.0
 
 
-def refuse_unmeasured(changes: Sequence[Change], stages: Stages) -> None:
-    """Refuse what nothing here was measured for.
+def refuse_cards(changes: Sequence[Change], cards: int) -> None:
+    """Refuse questions about other GPUs, before anything is measured.
+
+    Args:
+        cards: GPUs of this machine.
 
     Raises:
         UsageError: with how to measure it.
     """
-    cards = [device for device in stages.act if device.startswith("gpu")]
+    here = f"{cards} GPU{'s' if cards > 1 else ''}" if cards else "no GPU"
     for change in changes:
         if change.key in ("gpu", "gpus"):
-            here = f"{len(cards)} GPU" if cards else "no GPU"
             raise UsageError(
-                f"--what-if {change}: these stages were measured with {here}, and speeds of "
-                "other cards are not guessed; run `flatout plan ... --save-machine m.json` on a "
-                "machine that has it, and ask here with --machine m.json."
+                f"--what-if {change}: this machine has {here}, and speeds of other cards are not "
+                "guessed; run `flatout plan ... --save-machine m.json` on a machine that has it, "
+                "and read that here with --machine m.json."
             )
-        if change.key == "cores" and stages.rollout:
-            raise UsageError(
-                f"--what-if {change}: what a compiled program makes of other numbers of cores is "
-                "not guessed; leave --env-backend out to ask about steps on the host, or run "
-                "`flatout plan ... --save-machine m.json` on a machine that has them, and ask here "
-                "with --machine m.json."
-            )
+
+
+def refuse_unmeasured(change: Change, stages: Stages) -> None:
+    """Refuse what nothing was measured for.
+
+    Raises:
+        UsageError: with how to measure it.
+    """
+    if change.key == "cores" and stages.rollout:
+        raise UsageError(
+            f"--what-if {change}: what a compiled program makes of other numbers of cores is not "
+            "guessed; leave --env-backend out to ask about steps on the host, or run `flatout plan "
+            "... --save-machine m.json` on a machine that has them, and ask here with --machine "
+            "m.json."
+        )
 
 
 def changed(stages: Stages, changes: Sequence[Change]) -> tuple[Stages, float]:
@@ -114,22 +129,49 @@ class Outcome:
     bottleneck: str
 
 
-def outcome(
-    words: str, now: Stages, then: Stages, wider: float, base: Placement, allowed: Allowed,
-    known: Sequence[str],
-) -> Outcome:  # fmt: skip
-    """Compare the best placements of two sets of stages."""
+def outcome(words: str, now: Answer, then: Answer, wider: float, lag: bool) -> Outcome:
+    """Compare the best placements of two answers.
 
-    def best(stages: Stages) -> Prediction:
-        found = candidates(stages, base, allowed)
-        return choose([predict(stages, p, known=kind(p) in known) for p in found])
-
-    before, after = best(now), best(then)
+    Args:
+        words: the question.
+        now: the run as it is.
+        then: the run as it would be, as it was measured; or `now` with other stages.
+        wider: factor by which the interval becomes wider.
+        lag: acting with older parameters is allowed.
+    """
+    # Actor processes that a machine has no cores for may be of use on another.
+    untried = not worker_counts(now.stages)
+    before, after = _best(now, lag, untried), _best(then, lag, untried)
     gain = after.rate / before.rate
-    if then.cores >= now.cores and then.env_s <= now.env_s and then.learn == now.learn:
+    old, new = now.stages, then.stages
+    if new.cores >= old.cores and new.env_s <= old.env_s and new.learn == old.learn:
         gain = max(gain, 1.0)  # nothing became slower
     wide = (after.high / after.rate) * (1.0 + wider)
-    return Outcome(words, gain, gain / wide, gain * wide, after, bottleneck(then, after))
+    return Outcome(words, gain, gain / wide, gain * wide, after, bottleneck(new, after))
+
+
+def _best(answer: Answer, lag: bool, untried: bool) -> Prediction:
+    """The best placement for an answer's stages, within the limits in which it was searched.
+
+    Args:
+        untried: actor processes could not be of use where it was measured.
+    """
+    measured = {_where(p.placement) for p in (*answer.predictions, *answer.lagged)}
+    kinds = {kind(p.placement) for p in answer.predictions}
+
+    def fits(placement: Placement) -> bool:
+        possible = kind(placement) in kinds or (untried and placement.sampler == "processes")
+        return possible and _where(placement) in measured
+
+    found = candidates(answer.stages, answer.base, Allowed(lag=lag, fits=fits))
+    known = answer.known
+    return choose([predict(answer.stages, p, known=kind(p) in known) for p in found])
+
+
+def _where(placement: Placement) -> tuple[object, ...]:
+    """What the memory that a placement takes depends on."""
+    device = placement.sampler == "device"
+    return placement.act, placement.learn, placement.replay, device, placement.schedule == "fused"
 
 
 def bottleneck(stages: Stages, prediction: Prediction) -> str:

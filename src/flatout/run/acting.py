@@ -14,9 +14,11 @@ from flatout.algorithms.base import ACT, Algorithm, raw_key
 from flatout.algorithms.parallel.packing import Bundle
 from flatout.algorithms.registry import build_algorithm
 from flatout.config.schema import TrainConfig
+from flatout.envs.check import refuse, undisturbed
+from flatout.envs.device.make import in_library
 from flatout.envs.stored import stored
 from flatout.envs.task import Task
-from flatout.errors import UsageError
+from flatout.errors import UsageError, described
 from flatout.hardware import backend
 from flatout.hardware.inventory import inventory, resolve_placement
 from flatout.learner.policy import Policy
@@ -31,7 +33,11 @@ if TYPE_CHECKING:
 
 
 class Acting:
-    """An agent's parameters, and what acts with them, made on first use."""
+    """An agent's parameters, and what acts with them, made on first use.
+
+    Attributes:
+        checked: whether `check` has looked at the environment's observations.
+    """
 
     def __init__(self, config: TrainConfig, code: UserCode = NAMED) -> None:
         self._config = config
@@ -40,12 +46,38 @@ class Acting:
         self._schedule: Schedule | None = None  # that learns now
         self._version: Callable[[], int] = lambda: 0
         self._policies: dict[tuple[int, bool], Policy] = {}
+        self.checked = False
+
+    def check(self) -> None:
+        """Look at the environment and its first observations, without starting JAX.
+
+        Names of libraries whose environments are written in JAX are left for later.
+
+        Raises:
+            UsageError, EnvironmentFailure: it cannot be made or used.
+        """
+        if self._code.env is None and in_library(self._config.env.env):
+            return
+        backend.show_virtual_devices(self._config.run.virtual_devices)
+        with undisturbed():
+            task = open_environment(self._config, self._code)
+            try:
+                refuse(task, self._config.run.seed)
+            finally:
+                task.close()
+        self._opened, self.checked = task, True
 
     @cached_property
-    def task(self) -> Task:
+    def _opened(self) -> Task:
         """The environment's spaces and how to make it, without one that is open."""
         task = open_environment(self._config, self._code)
         task.close()
+        return task
+
+    @cached_property
+    def task(self) -> Task:
+        """As `_opened`, with JAX started on the devices that act."""
+        task = self._opened
         placement, _ = resolve_placement(
             self._config.run.placement, inventory(), images=task.obs_spec.is_image, soft=True
         )
@@ -106,13 +138,14 @@ class Acting:
         spec = self.task.obs_spec
         try:
             obs = np.asarray(observation)
-        except ValueError:
+        except Exception:  # rows of different lengths; a user's object may raise anything
             obs = np.asarray(None)
         single = obs.shape == spec.shape
         if (not single and obs.shape[1:] != spec.shape) or obs.dtype.kind not in "fiub":
+            given = obs if obs.dtype.kind in "fiub" else observation
             raise UsageError(
                 f"predict takes observations of shape {list(spec.shape)} or a batch of them, not "
-                f"{obs.dtype}{list(obs.shape)}."
+                f"{described(given)}."
             )
         try:
             obs = stored(obs, spec.dtype)

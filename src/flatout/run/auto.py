@@ -15,7 +15,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from flatout.config.placement import CPU, DeviceName, Placement, refuse_unavailable
+from flatout.config.placement import (
+    CPU,
+    DeviceName,
+    Placement,
+    refuse_shards,
+    refuse_unavailable,
+)
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError, UsageError
@@ -66,8 +72,9 @@ def question(config: TrainConfig, base: Placement, hardware: Hardware, budget_s:
         base: the rule's placement.
     """
     base = with_workers(base, config.env.envs, hardware.cores)
-    gpus = tuple(DeviceName("gpu", gpu.index) for gpu in hardware.freest()[:1])
-    return Question(config, base, budget_s, config.run.allow_lag, devices=(CPU, *gpus))
+    named = [device for device in base.devices if device.kind == "gpu"]
+    gpus = named or [DeviceName("gpu", gpu.index) for gpu in hardware.freest()]
+    return Question(config, base, budget_s, config.run.allow_lag, devices=(CPU, *gpus[:1]))
 
 
 def plannable(config: TrainConfig) -> bool:
@@ -93,6 +100,15 @@ def key(config: TrainConfig, hardware: Hardware, without: Iterable[str] = ()) ->
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def plan_file(config: TrainConfig, hardware: Hardware) -> Path:
+    """Where the plan of a run is kept: by `key`, and by the devices that the settings name."""
+    run, name = config.run, key(config, hardware)
+    named = [run.placement.strip(), run.devices, run.virtual_devices]
+    if named != ["auto", None, None]:
+        name = hashlib.sha256(json.dumps([name, named]).encode()).hexdigest()[:32]
+    return plans() / f"{name}.json"
+
+
 def _source(name: str) -> Any:
     """Where the code behind ``module:factory`` lies, and when it was changed."""
     module, separator, _ = name.partition(":")
@@ -110,7 +126,7 @@ def recall(config: TrainConfig, hardware: Hardware, code: UserCode) -> tuple[Ans
     """The plan that was made here for this run before, and a line about it."""
     if code != NAMED or config.run.remeasure:  # an object has no name to find it again by
         return None, ""
-    path = plans() / f"{key(config, hardware)}.json"
+    path = plan_file(config, hardware)
     try:
         found = Answer.from_json(json.loads(nofollow.read(path, 1, MOST_BYTES)))
         placement = found.chosen.placement
@@ -138,7 +154,7 @@ def remember(config: TrainConfig, hardware: Hardware, code: UserCode, answer: An
     machine = this_machine().updated(answer.stages, where)
     with suppress(OSError):
         plans().mkdir(parents=True, exist_ok=True)
-        path = plans() / f"{key(config, hardware)}.json"
+        path = plan_file(config, hardware)
         nofollow.replace(path, json.dumps(answer.as_json()).encode())
         nofollow.replace(machine_file(), json.dumps(asdict(machine)).encode())
 
@@ -150,12 +166,15 @@ def measured(config: TrainConfig, text: str, hardware: Hardware, budget_s: float
         text: the placement that the search starts from.
 
     Raises:
+        UsageError: the settings name devices that are not here, or cannot carry their shards.
         FlatoutError: it failed.
     """
     from flatout.run.probe_process import ask
 
-    base, _ = resolve_placement(text, hardware, soft=config.run.soft_placement)
-    answer = ask(question(config, base, hardware, budget_s), NAMED, 4 * budget_s + 60.0)
+    run = config.run
+    base, _ = resolve_placement(text, hardware, soft=run.soft_placement, devices=run.devices)
+    refuse_shards(base, run.shards)
+    answer = ask(question(config, base, hardware, budget_s), NAMED, 2 * budget_s + 60.0)
     remember(config, hardware, NAMED, answer)
     return answer
 
@@ -281,11 +300,13 @@ class Planner:
         self._announce(f"measuring this machine for about {budget + STARTING_S:.0f} s")
         asked = question(self._config, self._placement, self._hardware, budget)
         try:
-            answer = ask(asked, self._code, 2 * budget + 30.0)
+            answer = ask(asked, self._code, budget + 30.0, 2 * budget + 30.0)
         except FlatoutError as error:
             self._announce(f"placement auto: measuring failed ({error}); the rule is followed")
             return None
-        remember(self._config, self._hardware, self._code, answer)
+        # A run that was planned before names what was chosen then.
+        automatic = replace(self._config, run=replace(self._config.run, placement="auto"))
+        remember(automatic, self._hardware, self._code, answer)
         for note in answer.notes:
             self._announce(note)
         self._announce(f"placement auto: {answer.words()}")

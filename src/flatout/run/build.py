@@ -20,6 +20,7 @@ from flatout.config.placement import (
 )
 from flatout.config.schema import TrainConfig
 from flatout.config.workers import with_workers
+from flatout.envs.check import refuse, undisturbed
 from flatout.envs.device.make import has_twin
 from flatout.envs.task import Task
 from flatout.errors import UsageError
@@ -48,6 +49,7 @@ def assemble(
     discardable: Callable[[], AbstractContextManager[Any]] = nullcontext,
     announce: Callable[[str], None] = lambda note: None,
     programs: Programs | None = None,
+    checked: bool = False,
 ) -> Components:
     """Choose the placement, make the environments, and compile every program.
 
@@ -58,6 +60,7 @@ def assemble(
         discardable: see `Interrupts.discardable`.
         announce: receives sentences for the user as they become known.
         programs: that other runs of this shape have compiled.
+        checked: whether the environment's observations have been checked.
 
     Raises:
         UsageError, FlatoutError: what cannot be done, before anything large is allocated.
@@ -95,9 +98,15 @@ def assemble(
         from flatout.run.classifier import assemble_classifier
 
         return assemble_classifier(job(True))
-    task = open_environment(planned, code, hardware=hardware)
+    with nullcontext() if checked else undisturbed(), ExitStack() as undo:
+        task = open_environment(planned, code, hardware=hardware)
+        undo.callback(task.close)
+        made = job(task.obs_spec.is_image, _device_env(planned, task))
+        if made.env is None and not checked:
+            refuse(task, config.run.seed)
+        undo.pop_all()
     try:
-        return _compile(job(task.obs_spec.is_image, _device_env(planned, task)), task, code)
+        return _compile(made, task, code)
     except BaseException:
         task.close()
         raise

@@ -269,7 +269,7 @@ def _failure(callback: Callback, event: str, error: BaseException) -> CallbackFa
     """The sentence for an exception out of a callback, with where it was raised."""
     where = "" if isinstance(callback, _Function) else f" in {event}"
     if isinstance(error, FlatoutError):  # a sentence already
-        return CallbackFailure(f"the callback {_name(callback)} failed{where}: {error}")
+        return CallbackFailure(f"the callback {_name(callback)} failed{where}: {one_line(error)}")
     return CallbackFailure(
         f"the callback {_name(callback)} raised {type(error).__name__}{where}: {one_line(error)} "
         f"({raised_at(error)})."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -15,6 +15,7 @@ import numpy as np
 
 from flatout.config.placement import Placement
 from flatout.errors import FlatoutError
+from flatout.hardware.others import busiest_others
 from flatout.planning import measure
 from flatout.planning.stages import Stages
 from flatout.run.factory import Factory
@@ -34,15 +35,17 @@ class DeviceProbe:
         make: the components of a placement.
         stack: closes what is opened.
         budget_s: for compiling what is timed.
+        begins: is called with the name of each stage before that begins.
 
     Attributes:
         late: a program that took too long is being compiled, and disturbs what is timed.
     """
 
     def __init__(
-        self, make: Callable[[Placement], Factory], stack: ExitStack, budget_s: float
-    ) -> None:
-        self._make, self._stack = make, stack
+        self, make: Callable[[Placement], Factory], stack: ExitStack, budget_s: float,
+        begins: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._make, self._stack, self._begins = make, stack, begins
         self._limit_s = max(budget_s, LEAST_COMPILING_S)
         self._schedules: dict[str, FusedSchedule] = {}
         self.late = False
@@ -70,6 +73,7 @@ class DeviceProbe:
         )
         replay = sampler.rollout.algorithm.replay
         first = 1 if replay is None else replay.learning_starts // stages.steps + 2
+        self._begins(f"timing one program on {place}")
         rollout = measure.looped_s(plays, limit_s)
         stages = replace(
             stages,
@@ -108,24 +112,32 @@ class DeviceProbe:
 
     def _compiled(self, *jobs: Callable[[], Any]) -> list[Any]:
         try:
-            return in_time(jobs, self._limit_s)
+            return in_time(jobs, self._limit_s, lambda: self._begins("compiling one program"))
         except TimeoutError:
             self.late = True
+            held = busiest_others()
+            others = f" (other programs hold the cores: {held})" if held else ""
             limit = f"{self._limit_s:.0f} s"
-            raise FlatoutError(f"its program had not compiled within {limit}") from None
+            raise FlatoutError(f"its program had not compiled within {limit}{others}") from None
 
 
-def in_time(jobs: Sequence[Callable[[], Any]], limit_s: float) -> list[Any]:
+def in_time(
+    jobs: Sequence[Callable[[], Any]], limit_s: float, begins: Callable[[], None] = lambda: None
+) -> list[Any]:
     """What jobs return that run side by side, in threads.
+
+    Args:
+        begins: is called before they begin, and when each of them ends.
 
     Raises:
         TimeoutError: one has not ended by then; it goes on, for compiling cannot be stopped.
     """
     threads = ThreadPoolExecutor(len(jobs))
     try:
+        begins()
         futures = [threads.submit(job) for job in jobs]
-        if wait(futures, None if limit_s == math.inf else limit_s).not_done:
-            raise TimeoutError
+        for _ in as_completed(futures, None if limit_s == math.inf else limit_s):
+            begins()
         return [future.result() for future in futures]
     finally:
         threads.shutdown(wait=False, cancel_futures=True)

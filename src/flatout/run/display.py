@@ -29,7 +29,7 @@ from flatout.explain.report import duration, gain_words, setting_words
 from flatout.output import printable, trouble
 from flatout.run.curve import BLOCKS
 from flatout.run.progress import Display, Progress
-from flatout.run.summary import flow_words, next_step, phase_words
+from flatout.run.summary import flow_words, next_commands, next_step, phase_words
 
 REDRAW_S = 0.25
 PLAIN_S = 5.0
@@ -52,7 +52,7 @@ class LiveDisplay(Display):
         self._drawn = 0.0
         self._curve: list[float] = []
         self._curve_step = -1
-        self._last: tuple[Progress, dict[str, float], float] | None = None
+        self._last: tuple[Progress, dict[str, float]] | None = None
         self._load: tuple[float, str] | None = None
         self._live: Live | None = None
         self._bar = Bar(
@@ -72,7 +72,7 @@ class LiveDisplay(Display):
         self._look()
 
     def update(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
-        self._last = (progress, row, wall_s)
+        self._last = (progress, row)
         now = time.time()
         if now - self._drawn < (REDRAW_S if self._live else PLAIN_S):
             return
@@ -97,34 +97,42 @@ class LiveDisplay(Display):
         if self._live is not None and not self._console.is_terminal:  # it hung up: writing says why
             self._console.file.write("\n")
             self._console.file.flush()
-        self.lost = trouble(self._console.file, "the run goes on without its display")
+        where = self._config.run.run_dir
+        kept = f"; it is kept in {where}" if where else ""
+        then = f"the run goes on without its display{kept}; Ctrl-C stops it"
+        self.lost = trouble(self._console.file, then)
 
-    def _draw(self, progress: Progress, row: dict[str, float], wall_s: float) -> None:
-        mean = float(np.mean(progress.returns)) if progress.returns else math.nan
-        last = list(progress.returns)[-10:]
-        mean10 = float(np.mean(last)) if last else math.nan
-        rate, machine = self._load or (progress.steps / max(wall_s, 1e-9), "")
+    def _draw(self, progress: Progress, row: dict[str, float]) -> None:
+        mean = mean10 = rate = ""  # until an episode has ended, and the first second has passed
+        machine, acts = "", self._config.hyper.acts
+        if progress.returns:
+            mean = f"{np.mean(progress.returns):.1f}"
+            mean10 = f"{np.mean(list(progress.returns)[-10:]):.1f}"
         if progress.returns and progress.steps != self._curve_step:
-            self._curve.append(mean)
+            self._curve.append(float(np.mean(progress.returns)))
             self._curve_step = progress.steps
-        acts = self._config.hyper.acts
+        if self._load is not None:
+            per_s, machine = self._load
+            rate = f"{per_s if acts else per_s * self._config.hyper.batch_size:,.0f}"
+        unit = "steps/s" if acts else "images/s"
         if self._live is None:
             figures = f"loss {row['loss']:.4f}   accuracy {row['accuracy']:.1%}" if not acts else (
-                f"episodes {progress.episodes:,}   return {mean:.1f} (last 10: {mean10:.1f})"
+                f"episodes {progress.episodes:,}"
             )  # fmt: skip
+            if mean and acts:
+                figures += f"   return {mean} (last 10: {mean10})"
             steps = f"step {progress.steps:,}/{self._config.run.steps:,}"
-            line = "   ".join(filter(None, (steps, figures, f"{rate:,.0f} steps/s", machine)))
+            line = "   ".join(filter(None, (steps, figures, rate and f"{rate} {unit}", machine)))
             self._console.print(line, soft_wrap=not self._console.is_terminal)
             return
         self._bar.update(self._task, completed=min(progress.steps, self._config.run.steps))
         grid = Table.grid(padding=(0, 3))
         if acts:
             grid.add_row("steps", f"{progress.steps:,}", "updates", f"{progress.updates:,}")
-            grid.add_row("episodes", f"{progress.episodes:,}", "steps/s", f"{rate:,.0f}")
-            grid.add_row("return, last 100", f"{mean:.1f}", "last 10", f"{mean10:.1f}")
+            grid.add_row("episodes", f"{progress.episodes:,}", unit, rate)
+            grid.add_row("return, last 100", mean, "last 10", mean10)
         else:
-            images = rate * self._config.hyper.batch_size
-            grid.add_row("steps", f"{progress.steps:,}", "images/s", f"{images:,.0f}")
+            grid.add_row("steps", f"{progress.steps:,}", unit, rate)
         cells = [(name.replace("_", " "), f"{row[name]:.4g}") for name in SHOWN if name in row]
         for left, right in zip_longest(cells[::2], cells[1::2], fillvalue=("", "")):
             grid.add_row(*left, *right)
@@ -189,8 +197,9 @@ def report(summary: dict[str, Any], console: Console) -> None:
         say("VERDICT", f"{verdict}: {summary['headline']}", style)
     if summary["try"]:
         say("TRY", try_words(summary))
-    if words := next_step(summary):
-        say("NEXT", printable(words))
+    words = [printable(one) for one in (next_step(summary), *next_commands(summary)) if one]
+    for label, line in zip(("NEXT", *[""] * len(words)), words, strict=False):
+        say(label, line)
     if summary["run_dir"]:
         where = Text(printable(summary["run_dir"]), style="dim")
         console.print(where, soft_wrap=not console.is_terminal)

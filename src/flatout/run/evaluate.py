@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -14,7 +18,7 @@ import numpy as np
 from flatout.algorithms.base import Algorithm
 from flatout.envs.base import EVALUATION
 from flatout.envs.task import Task
-from flatout.errors import EnvironmentFailure, UsageError, writing
+from flatout.errors import EnvironmentFailure, UsageError, one_line, raised_at, writing
 from flatout.learner.policy import Policy
 from flatout.run.video import grid, writer
 from flatout.spans import Spans
@@ -206,15 +210,46 @@ def _rendering(task: Task, modes: Sequence[str]) -> gym.Env[Any, Any]:
             f"the environment object {task.name} was made without render_mode={modes[0]!r}: make "
             "it with that, or pass its id or a function."
         )
+    # One sentence says what of this matters.
+    warnings.filterwarnings("ignore", ".*render_mode.* not in the possible render_modes")
+    if not _display():
+        warnings.filterwarnings("ignore", ".*(GLFW|X11|DISPLAY)")
     for mode in modes:
         try:
             env = task.make(render_mode=mode)
-        except Exception:  # what an environment says to a mode that it has not, varies
+        except Exception as error:  # what an environment says to a mode that it has not, varies
+            if needs_display(error):
+                raise _without_display(task.name) from error
             continue
         if mode in env.metadata.get("render_modes", (mode,)):
             return env
         env.close()
     raise UsageError(f"{task.name} renders {_sights(modes)}.")
+
+
+def _display() -> bool:
+    """Whether there is a display to draw on; elsewhere than on Linux there always is."""
+    return sys.platform != "linux" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+
+
+def needs_display(error: BaseException | None) -> bool:
+    """Whether an environment cannot render because there is no display, as MuJoCo says it."""
+    words = r"opengl|glfw|gladload|\begl\b|osmesa|\bx11\b|\bdisplay\b|nosuchdisplay"
+    while error is not None and not _display():
+        if re.search(words, f"{type(error).__name__} {one_line(error)}", re.IGNORECASE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _without_display(name: str) -> UsageError:
+    tried = os.environ.get("MUJOCO_GL")
+    other = "osmesa (in software)" if tried == "egl" else "egl"
+    failed = f", and MUJOCO_GL={tried} does not work here" if tried else ""
+    return UsageError(
+        f"{name} cannot render: there is no display{failed}. Set the environment variable "
+        f"MUJOCO_GL={other}, with which MuJoCo needs none; other environments run under xvfb-run."
+    )
 
 
 def _sights(modes: Sequence[str]) -> str:
@@ -226,7 +261,14 @@ def _frame(env: gym.Env[Any, Any], name: str, modes: Sequence[str]) -> Any:
     try:
         frame = env.render()
     except gym.error.DependencyNotInstalled as error:
-        raise UsageError(f"rendering {name} needs a package: {error}") from error
+        raise UsageError(f"rendering {name} needs a package: {one_line(error)}") from error
+    except (Exception, SystemExit) as error:  # a user's environment may raise anything
+        if needs_display(error):
+            raise _without_display(name) from error
+        raise EnvironmentFailure(
+            f"{name} raised {type(error).__name__} in render: {one_line(error)} "
+            f"({raised_at(error)})."
+        ) from error
     if isinstance(frame, str) and "ansi" in modes:
         return frame
     if isinstance(frame, np.ndarray) and frame.ndim == 3:

@@ -75,14 +75,12 @@ class NotebookDisplay(Display):
         parts: list[str] = []
         if self._last is not None:
             progress, wall = self._last
-            total, rate = self._config.run.steps, self._load[0] or progress.steps / max(wall, 1e-9)
+            total, rate = self._config.run.steps, self._load[0]
             done = min(progress.steps, total)
             parts.append(f'<progress value="{done}" max="{total}" style="width:40em"></progress>')
-            facts = [
-                f"{progress.steps:,} of {total:,} steps",
-                f"{wall:.0f} s",
-                f"{rate:,.0f} steps/s",
-            ]
+            facts = [f"{progress.steps:,} of {total:,} steps", f"{wall:.0f} s"]
+            if rate:
+                facts.append(f"{rate:,.0f} steps/s")
             if progress.returns:
                 facts.append(f"return {np.mean(progress.returns):,.1f}")
             parts.append("<br>" + escape(printable("   ".join([*facts, self._load[1]]))))

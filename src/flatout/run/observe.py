@@ -56,7 +56,7 @@ def current_load(recording: RunRecording, components: Components) -> tuple[float
     """Steps per second in the last seconds, and `load_words` of the machine meanwhile."""
     recent = recording.recent
     mains = [record for record in recent if record.lane == MAIN]
-    seconds = sum(record.d for record in mains)
+    seconds = sum(record.d - record.spans.get("compile", 0.0) for record in mains)
     now = bottleneck(recent_phases(recent, components.placement))
     words = load_words(recording.sample, components.hardware.cores, *now)
     return sum(record.steps for record in mains) / max(seconds, 1e-9), words

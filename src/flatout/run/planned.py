@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
-from flatout.config.placement import Placement
+from flatout.config.placement import Placement, parse
 from flatout.errors import FlatoutError
 from flatout.planning.answer import Answer, Question
-from flatout.planning.measure import Rate
-from flatout.planning.plan import candidates, kind, larger, ranked
-from flatout.planning.predict import Prediction, predict
+from flatout.planning.found import Found, conclude, predictions
+from flatout.planning.plan import larger
+from flatout.planning.predict import Prediction
 from flatout.run.probe import Probe
+from flatout.run.probe_process import Report, unheard
 from flatout.types import UserCode
 
 FINALISTS = 3
@@ -23,12 +23,12 @@ FINALISTS = 3
 VERIFYING = 0.25
 """Share of the time that they may always take."""
 
-VERIFIED = 0.10
-"""Least relative half-width of what a short run tells of a long one, which also logs and saves."""
 
-
-def answer(question: Question, code: UserCode) -> Answer:
+def answer(question: Question, code: UserCode, report: Report = unheard) -> Answer:
     """Measure, predict, and verify the best few.
+
+    Args:
+        report: hears of each stage before it begins, and what was found until then.
 
     Raises:
         UsageError: there is only one environment object, which a probe may not step.
@@ -36,57 +36,54 @@ def answer(question: Question, code: UserCode) -> Answer:
     """
     began = time.perf_counter()
     with ExitStack() as stack:
-        probe = Probe(question, code, stack)
-        stages, known = question.stages, set(question.known)
-        if stages is None:
-            stages, known = probe.measure(0.5 * question.budget_s)
-        allowed = probe.allowed(question.lag)
+        report("making the environments and the networks")
+        probe = Probe(question, code, stack, lambda stage: report(stage, _json(found())))
 
-        def predicted(lag: bool) -> list[Prediction]:
-            found = candidates(stages, question.base, replace(allowed, lag=lag))
-            return [
-                replace(predict(stages, p, known=kind(p) in known), memory=probe.memory(p))
-                for p in found
-            ]
+        def found() -> Found | None:
+            """What was measured, once a placement can be chosen from it."""
+            memory = probe.memory()
+            if probe.stages is None or all(parse(t).lag and not question.lag for t in memory):
+                return None
+            if question.base.sampler == "device" and str(probe.parts.base) not in memory:
+                return None  # another would be chosen only because this one was not measured
+            rates = {text: (rate.rate, rate.spread) for text, rate in probe.rates.items()}
+            return Found(
+                probe.stages, tuple(sorted(probe.known)), memory, rates, tuple(probe.notes),
+                time.perf_counter() - began,
+            )  # fmt: skip
 
-        predictions = predicted(question.lag)
-        if question.base.sampler == "device" and all(
-            p.placement != question.base for p in predictions
-        ):  # another would be chosen only because this one was not measured
-            raise FlatoutError("; ".join(probe.notes) or f"{question.base} was not measured")
+        probe.measure(0.5 * question.budget_s)
+        measured = _needed(found(), probe)
+        predicted = predictions(measured)
         left = question.budget_s - (time.perf_counter() - began)
-        if stages.rollout:  # compiling has taken some
+        if measured.stages.rollout:  # compiling has taken some
             left = max(left, VERIFYING * question.budget_s)
-        measured = probe.verify(_finalists(predictions, question.base), stages, left)
-        predictions = [_verified(p, measured.get(str(p.placement))) for p in predictions]
-        lagged = [] if question.lag else [p for p in predicted(True) if p.placement.lag]
+        candidates = [p for p in predicted if question.lag or not p.placement.lag]
+        probe.verify(_finalists(candidates, question.base), left)
         more = None  # a population's members are its environments
         if not question.config.hyper.only_serial:
-            more = larger(stages, question.base, allowed, tuple(known))
-    spent_s = time.perf_counter() - began
-    return Answer(
-        stages, tuple(sorted(known)), ranked(predictions), ranked(lagged), spent_s,
-        tuple(dict.fromkeys(probe.notes)), more,
-    )  # fmt: skip
+            allowed = probe.parts.allowed(question.lag)
+            more = larger(measured.stages, question.base, allowed, measured.known)
+        return conclude(question, _needed(found(), probe), predicted, more)
 
 
-def as_json(question: Question, code: UserCode) -> dict[str, Any]:
+def as_json(question: Question, code: UserCode, report: Report) -> dict[str, Any]:
     """`answer` as values that travel."""
-    return answer(question, code).as_json()
+    return answer(question, code, report).as_json()
 
 
-def _finalists(predictions: Sequence[Prediction], base: Placement) -> list[Prediction]:
+def _needed(found: Found | None, probe: Probe) -> Found:
+    if found is None:
+        raise FlatoutError("; ".join(probe.notes) or f"{probe.parts.base} was not measured")
+    return found
+
+
+def _json(found: Found | None) -> dict[str, Any] | None:
+    return None if found is None else found.as_json()
+
+
+def _finalists(predicted: Sequence[Prediction], base: Placement) -> list[Prediction]:
     """The best few and the rule's own, the best first."""
-    order = sorted(predictions, key=lambda p: -p.rate)
+    order = sorted(predicted, key=lambda p: -p.rate)
     best = order[:FINALISTS]
     return best + [p for p in order[FINALISTS:] if p.placement == base]
-
-
-def _verified(prediction: Prediction, rate: Rate | None) -> Prediction:
-    if rate is None:
-        return prediction
-    wide = max(rate.spread, VERIFIED)
-    measured = rate.rate
-    return replace(
-        prediction, measured=measured, low=measured / (1.0 + wide), high=measured * (1.0 + wide)
-    )

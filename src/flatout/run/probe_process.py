@@ -1,41 +1,100 @@
-"""Measuring in a process of its own: what it opens and what goes wrong there ends with it."""
+"""Measuring in a process of its own: what it opens and what goes wrong there ends with it.
+
+What is measured reports each of its stages before that begins. The time limit is for one stage: a
+slow machine takes longer as long as it gets on, and a stage that hangs is ended.
+"""
 
 from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 from flatout import child
 from flatout.errors import FlatoutError, one_line
-from flatout.planning.answer import Answer, Question
+from flatout.hardware.others import busiest_others
+from flatout.planning.answer import LEFT_OUT, Answer, Question
+from flatout.planning.found import Found, conclude
 from flatout.samplers.processes import protocol
 from flatout.samplers.processes.pool import as_bytes
 from flatout.storage.kernel import PASSES_DESCRIPTORS, close_in_children
 from flatout.types import UserCode
 
-
-def ask(question: Question, code: UserCode, limit_s: float) -> Answer:
-    """Measure and predict in a child process; raises as `call` does."""
-    return Answer.from_json(call("flatout.run.planned:as_json", (question, code), limit_s))
+STARTING_S = 60.0
+"""Seconds that a process may take to start and to import: nothing is measured yet."""
 
 
-def call(function: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
+class Report(Protocol):
+    """Hears of a stage that begins, and of what would be the result if that one never ended (as
+    JSON; None where nothing new was found)."""
+
+    def __call__(self, stage: str, so_far: Any = None) -> None: ...
+
+
+def unheard(stage: str, so_far: Any = None) -> None:
+    """Report to nobody."""
+
+
+class MeasuringError(FlatoutError):
+    """Measuring ended before its end.
+
+    Attributes:
+        slow: a stage took too long; otherwise the measuring failed.
+        so_far: what had been found by then; None if that is nothing.
+    """
+
+    def __init__(self, why: str, slow: bool, so_far: Any = None) -> None:
+        super().__init__(why)
+        self.slow, self.so_far = slow, so_far
+
+
+def ask(question: Question, code: UserCode, limit_s: float, total_s: float = math.inf) -> Answer:
+    """Measure and predict in a child process; raises as `call` does.
+
+    Where that ends too early, what was measured by then is the answer, with a note.
+    """
+    try:
+        return Answer.from_json(
+            call("flatout.run.planned:as_json", (question, code), limit_s, total_s)
+        )
+    except MeasuringError as stop:
+        if stop.so_far is None:
+            raise
+        answer = conclude(question, Found.from_json(stop.so_far))
+        note = f"{stop}: what was measured before is used, other placements {LEFT_OUT}"
+        return replace(answer, notes=(*answer.notes, note))
+
+
+def call(
+    function: str, arguments: tuple[Any, ...], limit_s: float, total_s: float = math.inf
+) -> Any:
     """What a ``module:function`` returns (JSON) in a child process.
+
+    Args:
+        arguments: its arguments; it gets ``report=``, a `Report`, as well.
+        limit_s: seconds that each of its stages may take.
+        total_s: seconds that all of them may take.
 
     Raises:
         UsageError: what the user passed cannot travel to another process.
-        FlatoutError: it failed there, or took longer than `limit_s`.
+        MeasuringError: it failed there, or a stage took too long.
+        FlatoutError: it cannot run here.
     """
     if not PASSES_DESCRIPTORS:
         raise FlatoutError("measuring in a process of its own needs Linux or macOS (or WSL 2)")
     job = protocol.long(as_bytes((function, arguments)))
     ours, theirs = socket.socketpair()
+    until = time.monotonic() + total_s
+    each, stage, so_far = STARTING_S, "starting a process", None
     with ours, theirs, subprocess.Popen(
         child.command("flatout.run.probe_process:main", str(theirs.fileno())),
         pass_fds=(theirs.fileno(),), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
@@ -43,21 +102,32 @@ def call(function: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
     ) as process:  # fmt: skip
         theirs.close()
         try:
-            ours.settimeout(limit_s)
+            ours.settimeout(min(each, total_s))
             ours.sendall(job)
-            reply = json.loads(protocol.receive_long(ours))
+            while True:
+                ours.settimeout(min(each, max(until - time.monotonic(), 1e-3)))
+                reply = json.loads(protocol.receive_long(ours))
+                if "stage" not in reply:
+                    break
+                each, stage = limit_s, str(reply["stage"])
+                so_far = reply.get("so_far", so_far)
         except (BlockingIOError, TimeoutError):
-            raise FlatoutError(
-                f"measuring did not end within {limit_s:.0f} s (does a step hang?)"
-            ) from None
+            within = f"{stage} did not end within {each:.0f} s"
+            if time.monotonic() >= until:
+                within = f"measuring did not end in all within {total_s:.0f} s (it was {stage})"
+            held = busiest_others()
+            why = f"; other programs hold the cores: {held}" if held else " (does it hang?)"
+            raise MeasuringError(within + why, True, so_far) from None
         except (EOFError, OSError, ValueError):
             process.kill()
             code_ = process.wait()
-            raise FlatoutError(f"the measuring process ended (exit code {code_})") from None
+            raise MeasuringError(
+                f"the measuring process ended (exit code {code_}) while {stage}", False, so_far
+            ) from None
         finally:
             process.kill()
     if "error" in reply:
-        raise FlatoutError(str(reply["error"]))
+        raise MeasuringError(str(reply["error"]), False, so_far)
     return reply["value"]
 
 
@@ -68,12 +138,20 @@ def main() -> None:
     close_in_children(end)
     function, arguments = protocol.receive_object(end)
     module, _, name = function.partition(":")
+    one_at_a_time = threading.Lock()  # threads may report, too
+
+    def send(**message: Any) -> None:
+        with one_at_a_time, suppress(OSError):
+            end.sendall(protocol.long(json.dumps(message).encode()))
+
+    def report(stage: str, so_far: Any = None) -> None:
+        send(stage=stage, **({} if so_far is None else {"so_far": so_far}))
+
     try:
-        reply = {"value": getattr(importlib.import_module(module), name)(*arguments)}
+        value = getattr(importlib.import_module(module), name)(*arguments, report=report)
+        send(value=value)
     except FlatoutError as error:
-        reply = {"error": str(error).splitlines()[0]}
+        send(error=str(error).splitlines()[0])
     except BaseException as error:  # a user's environment may raise anything
-        reply = {"error": f"{type(error).__name__}: {one_line(error)}"}
-    with suppress(OSError):
-        end.sendall(protocol.long(json.dumps(reply).encode()))
+        send(error=f"{type(error).__name__}: {one_line(error)}")
     os._exit(0)  # its own processes end with it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -179,6 +180,14 @@ def flow_words(flow: dict[str, float]) -> list[str]:
             f"{lost} environments were lost with their processes and began new episodes"
         )
     return sentences
+
+
+def next_commands(summary: dict[str, Any]) -> list[str]:
+    """The commands that show what an agent in a run folder has learned."""
+    if not summary["run_dir"] or "examples_per_s" in summary:
+        return []
+    folder = shlex.quote(summary["run_dir"])
+    return [f"flatout {command} {folder}" for command in ("eval", "watch")]
 
 
 def next_step(summary: dict[str, Any]) -> str:

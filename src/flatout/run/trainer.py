@@ -167,7 +167,7 @@ class Trainer:
             self.config, self._spans, code=self.code, expected=self._expected,
             keeps=self.resume or self.callback is not None,
             discardable=self.interrupts.discardable, announce=self.display.note,
-            programs=self.programs,
+            programs=self.programs, checked=self.acting is not None and self.acting.checked,
         )  # fmt: skip
         stack.callback(components.close)
         if found is None:

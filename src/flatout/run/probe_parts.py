@@ -1,0 +1,202 @@
+"""The parts of a run that are timed: environments, networks, samplers and whole schedules, with
+states of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import fields, replace
+from typing import Any
+
+from flatout.buffers.make import expected_mb
+from flatout.config.placement import Placement
+from flatout.config.schema import TrainConfig
+from flatout.config.workers import with_workers
+from flatout.envs.task import open_task
+from flatout.errors import FlatoutError, UsageError
+from flatout.hardware import backend
+from flatout.hardware.inventory import Hardware, inventory
+from flatout.learner.memory import Expectation
+from flatout.planning.answer import Question
+from flatout.planning.plan import Allowed
+from flatout.planning.stages import Stages, learning, learning_of
+from flatout.run.components import Job
+from flatout.run.device_probe import DeviceProbe
+from flatout.run.factory import Factory
+from flatout.run.learner_probe import LearnerProbe
+from flatout.run.opening import backends
+from flatout.samplers.base import Sampler
+from flatout.samplers.make import make_sampler, start_workers
+from flatout.schedules.base import Schedule
+from flatout.spans import Spans
+from flatout.types import UserCode
+
+SMALL_REPLAY = 20_000
+"""Rows that probes keep: enough for a draw's cost, soon allocated."""
+
+
+class ProbeParts:
+    """Makes the parts of a run.
+
+    Args:
+        question: what is to be planned.
+        code: what the user passes as it is.
+        stack: closes what is opened.
+        begins: is called with the name of each stage before that begins.
+        note: receives sentences for the user.
+
+    Attributes:
+        task: the environments; `env` is the one that steps on a device, if there is one.
+        on_host: whether environments may step on the host.
+        envs: N, the number of environments; horizon: T, steps of each in an iteration.
+        base: the rule's placement, with its workers.
+        learners, device: time learning and acting, and environments on devices.
+    """
+
+    def __init__(
+        self, question: Question, code: UserCode, stack: ExitStack, begins: Callable[[str], None],
+        note: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._config = _short(question.config)
+        self._code, self._stack, self._note = code, stack, note
+        self.question = question
+        self.hardware: Hardware = inventory()
+        # Before the environment is looked at: some libraries' open JAX's devices.
+        devices = question.devices
+        backend.start(replace(question.base, act=devices, learn=(*devices, *question.base.learn)))
+        self.task = open_task(self._config.env, code.env)
+        stack.callback(self.task.close)
+        if self.task.single:
+            raise UsageError("one environment object cannot be stepped by a probe, too")
+        self.envs = self._config.env.envs
+        self.base = with_workers(question.base, self.envs, self.hardware.cores)
+        self.on_host, device = backends(self._config, self.task)
+        self.env = self.task.on_device() if device else None
+        # Nothing else can be chosen without the host: then compiling takes what it takes.
+        self.device = DeviceProbe(
+            self._make, stack, question.budget_s if self.on_host else math.inf, begins
+        )
+        inline = self.inline()
+        self._factory = self._make(inline)
+        self.horizon = self._factory.rollout.horizon
+        self.learners = LearnerProbe(self._make, inline, self._factory, self.task.obs_spec)
+        self._sizes: dict[str, dict[str, float]] = {}
+
+    def allowed(self, lag: bool) -> Allowed:
+        """What the search may do for this run."""
+        return Allowed(
+            processes=not self.task.vectorised or self.envs > 1,
+            overlap=not self._config.hyper.only_serial, lag=lag,
+            fits=lambda placement: bool(self.memory(placement)),
+        )  # fmt: skip
+
+    def memory(self, placement: Placement) -> dict[str, float]:
+        """Expected MiB by device; empty where a placement does not fit."""
+        text = str(placement)
+        if text not in self._sizes:
+            self._sizes[text] = {}
+            with suppress(FlatoutError):
+                expected = self._expected(placement)
+                expected.check(placement, self.hardware)
+                sizes = expected.by_device(placement)
+                self._sizes[text] = {str(name): round(size, 1) for name, size in sizes.items()}
+        return self._sizes[text]
+
+    def _expected(self, placement: Placement) -> Expectation:
+        """Of the run itself, whose replay is larger than a probe's."""
+        algorithm, config = self._factory.algorithm, self.question.config
+        if algorithm.replay is None:
+            return self._factory.expectation
+        replay = replace(algorithm.replay, buffer_size=config.hyper.buffer_size)
+        sizes = expected_mb(config, self.task.obs_spec, replay, placement, self._factory.shapes)
+        return replace(self._factory.expectation, replay=sizes)
+
+    def inline(self) -> Placement:
+        """The rule's placement, with environments in this process."""
+        return replace(
+            self.base, sampler="inline", workers=None, groups=None, inference="central",
+            schedule="serial", lag=0,
+        )  # fmt: skip
+
+    def groups(self, count: int) -> int:
+        """Acting groups of `count` actor processes."""
+        placement = Placement(sampler="processes", workers=(count, self.envs // count))
+        return with_workers(placement, self.envs, count).groups or 1
+
+    def learning_keys(self) -> list[str]:
+        """Where learning may happen, and where replay may be kept: keys of `Stages.learn`."""
+        learn = self.base.learn
+        places = [",".join(map(str, learn))] if len(learn) > 1 else [
+            str(device) for device in self.question.devices
+        ]  # fmt: skip
+        replays = ("cpu", "device") if self._factory.algorithm.replay else ("cpu",)
+        return [learning(place, replay) for place in places for replay in replays]
+
+    def sampler(
+        self, placement: Placement, stages: Stages, limit_s: float, stack: ExitStack
+    ) -> tuple[Sampler, int]:
+        """A started sampler, and its T: shorter where whole trajectories would take too long."""
+        factory = self._make(placement)
+        rollout, acting = factory.rollout, factory.acting
+        turn_s = stages.env_s * stages.envs + stages.call
+        most = max(int(limit_s / 3 / max(turn_s, 1e-9)), 4)
+        if rollout.episodes is None and most < rollout.horizon:
+            rollout = replace(rollout, horizon=most)
+        pool = None
+        if placement.sampler == "processes":
+            pool = start_workers(
+                self._config, self.task, acting, rollout, self._note, code=self._code,
+                local=placement.inference == "local",
+            )  # fmt: skip
+            stack.callback(pool.close)
+        for compile_ in factory.policies(pool):
+            compile_()
+        sampler = make_sampler(self._config, self.task, acting, rollout, Spans(), pool)
+        stack.callback(sampler.close)
+        bundle = self.learners.bundle
+        for policy in [acting.remote(pool)] if pool and pool.local else acting.policies:
+            policy.publish(bundle, 0, Spans())
+        sampler.start()
+        return sampler, rollout.horizon
+
+    def started(self, placement: Placement, stack: ExitStack) -> tuple[Schedule, Iterator[int]]:
+        """A started schedule and its iterations' steps; the first have been made."""
+        if placement.schedule == "fused":
+            return self.device.started(placement)
+        factory = self._make(placement)
+        pool = factory.pool()
+        if pool is not None:
+            stack.callback(pool.close)
+        for compile_ in factory.policies(pool):
+            compile_()
+        sampler = factory.sampler(pool)
+        stack.callback(sampler.close)
+        learner = self.learners.learner(learning_of(placement), placement.sampler == "device")
+        schedule = factory.schedule(sampler, learner, pool)
+        stack.callback(schedule.close)
+        schedule.start()
+        iterations = schedule.advance(1 << 40)
+        while not next(iterations).updates:  # until replay can be learned from
+            pass
+        return schedule, (metrics.steps for metrics in iterations)
+
+    def _make(self, placement: Placement) -> Factory:
+        job = Job(
+            self._config, placement, self.hardware, [], Spans(), nullcontext, lambda note: None,
+            env=self.env if placement.sampler == "device" else None,
+        )  # fmt: skip
+        return Factory(job, self.task, self._code)
+
+
+def _short(config: TrainConfig) -> TrainConfig:
+    """Settings with which learning begins soon, and a small replay."""
+    hyper = config.hyper
+    changes: dict[str, Any] = {}
+    names = {spec.name for spec in fields(hyper)}
+    if "learning_starts" in names:
+        batch = getattr(hyper, "batch_size", 1)
+        changes["learning_starts"] = min(hyper.learning_starts, max(batch, 64))
+    if "buffer_size" in names:
+        changes["buffer_size"] = min(hyper.buffer_size, max(SMALL_REPLAY, config.env.envs * 1000))
+    return replace(config, hyper=replace(hyper, **changes))

@@ -1,0 +1,205 @@
+"""What an environment returns wrongly is found before anything is compiled; runs stay the same."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from flatout import PPO, UsageError
+from flatout.config.schema import EnvConfig
+from flatout.config.settings import resolve
+from flatout.envs import check
+from flatout.envs.base import TRAINING, episode_seed
+from flatout.envs.check import refuse
+from flatout.envs.task import Task, open_task
+from flatout.errors import EnvironmentFailure, InvalidReturn
+from flatout.run import build
+from flatout.spans import Spans
+from flatout.types import UserCode
+from tests import tiny
+from tests.bad_envs import (
+    CrossEpisodeState,
+    Float64Box,
+    Good,
+    Raises,
+    Spaces,
+    WrongDtype,
+    WrongShape,
+    WrongTuple,
+    WrongValue,
+)
+from tests.conftest import TINY, Result
+
+
+class Returns(Good):
+    """Returns this from `reset`, or from its first step."""
+
+    def __init__(self, value: Any, at: int = 0, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.value, self.at = value, at
+
+    def observe(self, action: float) -> Any:
+        return self.value if self.step_number == self.at else super().observe(action)
+
+
+class Drawing(Good):
+    """Draws from the random numbers of the whole process, and changes its working folder."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.drawn = random.random(), np.random.random()
+        os.chdir(folder)
+
+    def observe(self, action: float) -> Any:
+        return np.full(4, random.random() * np.random.random(), np.float32)
+
+
+class Slow(Good):
+    """Never returns from `reset`."""
+
+    def reset(self, **settings: Any) -> Any:
+        time.sleep(1e6)
+
+
+def opened(source: Any) -> Task:
+    return open_task(EnvConfig(env="mine"), source)
+
+
+WRONG = [
+    (functools.partial(WrongShape, at=0), r"shape \(5,\) .* from reset; .*\(4,\) float32"),
+    (functools.partial(WrongShape, at=1), r"shape \(5,\) .* from step"),
+    (functools.partial(WrongDtype, at=0), r"type object from reset"),
+    (functools.partial(Returns, {"position": 3.0}), r"of type dict from reset"),
+    (functools.partial(Returns, [[1.0], [2.0, 3.0]], at=1), r"of type list from step"),
+    (functools.partial(WrongTuple, at=0), r"from reset what is not 2 values"),
+    (functools.partial(WrongTuple, at=1), r"from step what is not 5 values"),
+    (functools.partial(WrongValue, at=1, what="reward=text"), r"reward 'plenty'"),
+]
+
+
+@pytest.mark.parametrize(("source", "words"), WRONG)
+def test_wrong_returns_are_refused_by_an_agents_constructor(source: Any, words: str) -> None:
+    with pytest.raises(InvalidReturn, match=words):
+        PPO(source)
+
+
+def test_so_are_spaces_and_masks() -> None:
+    with pytest.raises(UsageError, match="a Dict space"):
+        PPO(functools.partial(Spaces, obs="Dict"))
+    with pytest.raises(UsageError, match="a MultiDiscrete space"):
+        PPO(Spaces(act="MultiDiscrete"))
+
+
+@pytest.mark.parametrize("fails", [functools.partial(WrongShape, at=1), Spaces])
+def test_the_command_refuses_them_before_it_compiles(
+    fails: Any, flatout: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    monkeypatch.setattr(build, "_compile", lambda *parts: pytest.fail("it compiles"))
+    name, kwargs = ("Spaces", "obs=Dict") if fails is Spaces else ("WrongShape", "at=1")
+    env = ("--env", f"tests.bad_envs:{name}", "--env-kwargs", kwargs)
+    result = flatout("train", "ppo", *TINY, *env, "--run-dir", tmp_path / "run")
+    assert result.code == (2 if fails is Spaces else 1)
+    assert ("a Dict space" if fails is Spaces else "(5,)") in result.message
+
+
+def test_a_run_never_steps_the_environment_that_was_checked() -> None:
+    made = list[Good]()
+
+    def make() -> Good:
+        made.append(CrossEpisodeState())
+        return made[-1]
+
+    task = opened(make)
+    refuse(task, seed=3)
+    envs = task.open(2, seed=3)
+    try:
+        checked, *used = made
+        assert checked.seeds == [episode_seed(3, TRAINING, 0, 0)]
+        assert len(checked.actions) == 1
+        assert checked.closed == 1
+        assert [(one.seeds, one.actions) for one in used] == [([], []), ([], [])]
+    finally:
+        envs.close()
+
+
+def test_an_environment_object_is_only_reset_and_stays_open() -> None:
+    env = Good()
+    PPO(env, **tiny.ONE)
+    assert env.seeds == [episode_seed(0, TRAINING, 0, 0)]
+    assert (env.actions, env.closed) == ([], 0)
+
+
+def test_random_numbers_and_working_folder_of_the_process_stay_as_they_are(tmp_path: Path) -> None:
+    def now() -> Any:
+        return random.getstate(), np.random.get_state()[1].tolist(), Path.cwd()  # type: ignore[index]
+
+    before = now()
+    PPO(functools.partial(Drawing, tmp_path))
+    assert now() == before
+    config = resolve("ppo", tiny.settings("ppo", env="mine", steps=64))
+    made = list[Drawing]()
+
+    def make() -> Drawing:
+        made.append(Drawing(tmp_path))
+        return made[-1]
+
+    build.assemble(config, Spans(), code=UserCode(env=make)).close()
+    assert made[0].drawn == made[1].drawn, "the run's first one is not as without the check"
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_what_an_environment_raises_is_left_to_the_run(at: int) -> None:
+    task = opened(functools.partial(Raises, at=at))
+    refuse(task, seed=0)
+    with pytest.raises(EnvironmentFailure, match="the bridge is out"):
+        _step(task)
+
+
+def test_an_environment_that_takes_long_is_left_to_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "LOOK_S", 0.05)
+    task = opened(Slow)
+    refuse(task, seed=0)
+    assert task.first is None
+
+
+def test_actions_of_the_check_lie_in_the_space() -> None:
+    refuse(opened(Float64Box), seed=0)
+    bounds = np.array([1.0, 3.0]), np.array([2.0, 4.0])
+    env = Good()
+    env.action_space = gym.spaces.Box(*bounds, dtype=np.float64)
+    refuse(opened(lambda: env), seed=0)
+    np.testing.assert_array_equal(env.actions, [[1.0, 3.0]])
+
+
+def test_what_was_saved_is_loaded_without_a_reset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loaded agent may only predict, where the simulator does not run."""
+    path = PPO(Good, **tiny.python("ppo")).learn(tiny.ITERATION).save(tmp_path / "agent")
+    with monkeypatch.context() as change:
+        change.setattr(Good, "reset", lambda *_, **__: pytest.fail("it is reset"))
+        assert PPO.load(path).predict(np.zeros(4, np.float32)) in (0, 1)
+    agent = PPO.load(path, env=functools.partial(WrongShape, at=1))
+    monkeypatch.setattr(build, "_compile", lambda *parts: pytest.fail("it compiles"))
+    with pytest.raises(InvalidReturn, match=r"shape \(5,\)"):
+        agent.learn(tiny.ITERATION)
+
+
+def _step(task: Task) -> None:
+    envs = task.open(1, seed=0)
+    obs = np.zeros((1, 4), np.float32)
+    try:
+        envs.reset_all(obs)
+        envs.step(np.zeros(1, np.int32), obs, np.zeros(1), lambda *end: None)
+    finally:
+        envs.close()

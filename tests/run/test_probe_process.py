@@ -1,0 +1,93 @@
+"""Measuring in a process of its own: its stages have a limit each, and what they found is kept."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from flatout.errors import FlatoutError
+from flatout.run import probe_process
+from flatout.run.probe_process import MeasuringError, Report, call
+
+HERE = __name__
+
+
+def longer_in_all(report: Report) -> str:
+    """Stages that each take more than half of the limit, and a last one that hangs."""
+    report("the first")
+    time.sleep(0.6)
+    report("the second", {"found": 1})
+    time.sleep(0.6)
+    report("the third")
+    threading.Event().wait()
+    return "never"
+
+
+def failing(how: str, report: Report) -> None:
+    report("the first")
+    report("the second", [1, 2])
+    if how == "raise":
+        raise FlatoutError("the physics exploded")
+    if how == "exit":
+        os._exit(3)
+
+
+def in_threads(count: int, report: Report) -> int:
+    threads = [threading.Thread(target=report, args=(f"part {n}", "x" * 9999))
+               for n in range(count)]  # fmt: skip
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return count
+
+
+def test_a_limit_is_for_one_stage_and_what_was_found_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe_process, "busiest_others", lambda: "gcc (97 % of 2 cores)")
+    with pytest.raises(MeasuringError) as raised:
+        call(f"{HERE}:longer_in_all", (), 1.0)
+    assert raised.value.slow
+    assert raised.value.so_far == {"found": 1}
+    assert str(raised.value) == (
+        "the third did not end within 1 s; other programs hold the cores: gcc (97 % of 2 cores)"
+    )
+
+
+def test_all_stages_together_have_a_limit_where_one_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe_process, "busiest_others", lambda: "")
+    with pytest.raises(MeasuringError, match=r"in all.* within 0 s .*does it hang\?") as raised:
+        call(f"{HERE}:longer_in_all", (), 60.0, 0.0)
+    assert raised.value.slow
+
+
+@pytest.mark.parametrize(("how", "said"), [("raise", "physics exploded"), ("exit", r"code 3.*the")])
+def test_what_was_found_before_a_failure_is_kept(how: str, said: str) -> None:
+    with pytest.raises(MeasuringError, match=said) as raised:
+        call(f"{HERE}:failing", (how,), 60.0)
+    assert (raised.value.slow, raised.value.so_far) == (False, [1, 2])
+
+
+def test_threads_may_report() -> None:
+    assert call(f"{HERE}:in_threads", (20,), 60.0) == 20
+
+
+def test_what_cannot_travel_is_said_before_anything_starts() -> None:
+    with pytest.raises(FlatoutError):
+        call(f"{HERE}:failing", (threading.Lock(),), 60.0)
+
+
+def test_an_answer_that_is_no_json_is_an_error() -> None:
+    with pytest.raises(MeasuringError, match="TypeError"):
+        call(f"{HERE}:no_json", (), 60.0)
+
+
+def no_json(report: Report) -> Any:
+    return {1, 2}
