@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flatout.errors import CheckpointError, FlatoutError
-from flatout.storage import checkpoint, nofollow
+from flatout.storage import checkpoint, nofollow, trees
 from flatout.storage.joint import Joint
 from flatout.storage.run_folder import FILES, RunFolder
 from flatout.storage.segments import SegmentStore
@@ -234,11 +234,11 @@ def test_below_a_confined_folder_nothing_is_entered_through_a_link(
             lambda away=away: nofollow.read(away / "file"),
             lambda away=away: nofollow.open_file(away / "file", nofollow.CHANGE, 0),
             lambda away=away: nofollow.replace(away / "file", b"new"),
-            lambda away=away: nofollow.remove_file(away / "file"),
-            lambda away=away: nofollow.remove_tree(away),
-            lambda away=away, root=root: nofollow.move(away, root / "new"),
-            lambda away=away, root=root: nofollow.move(root / "deep", away / "new"),
-            lambda away=away: nofollow.walk(away),
+            lambda away=away: trees.remove_file(away / "file"),
+            lambda away=away: trees.remove_tree(away),
+            lambda away=away, root=root: trees.move(away, root / "new"),
+            lambda away=away, root=root: trees.move(root / "deep", away / "new"),
+            lambda away=away: trees.walk(away),
             lambda away=away: RunFolder(away / "run"),
             lambda away=away: Joint(away / "groups" / "0", 1),
         ]
@@ -247,10 +247,10 @@ def test_below_a_confined_folder_nothing_is_entered_through_a_link(
                 with pytest.raises((nofollow.NotOrdinaryError, FlatoutError), match="symbolic"):
                     action()
             assert nofollow.read(root / "file") == b"theirs"
-            assert [*map(str, nofollow.walk(root))] == ["file"]
-    nofollow.remove_tree(tmp_path / "disk" / "deep")
+            assert [*map(str, trees.walk(root))] == ["file"]
+    trees.remove_tree(tmp_path / "disk" / "deep")
     assert not (tmp_path / "disk" / "deep").exists()
-    nofollow.remove_tree(tmp_path / "theirs")
+    trees.remove_tree(tmp_path / "theirs")
     assert not (tmp_path / "theirs").is_symlink()
     assert (tmp_path / "disk" / "file").read_text() == "theirs"
     assert contents(tmp_path / "mine") == before

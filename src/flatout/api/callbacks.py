@@ -9,7 +9,7 @@ from typing import Any
 
 from flatout.errors import UsageError, short, writing
 from flatout.run.callbacks import Callback, Run
-from flatout.storage import nofollow
+from flatout.storage import trees
 
 
 class StopOnReward(Callback):
@@ -163,7 +163,7 @@ class RecordEvery(SaveEvery):
     def write(self, run: Run, path: Path) -> None:
         if self._folder is None:  # a run folder from elsewhere may have a link of that name
             with writing(path):
-                nofollow.remove_file(path)
+                trees.remove_file(path)
         run.agent.record(path)
 
 

@@ -197,7 +197,8 @@ def _new(argv: list[str]) -> Sweep:
             raise UsageError(
                 f"{where}: [optuna] proposes all configurations; leave out [{min(more)}]."
             )
-        from flatout.fleet.sweep.search import file_within, hidden, settings_of
+        from flatout.fleet.sweep.optuna_storage import file_within, hidden
+        from flatout.fleet.sweep.search import settings_of
 
         optuna = settings_of(sections["optuna"], base, f"{where}: [optuna]")
         url = optuna["storage"]

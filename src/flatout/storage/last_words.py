@@ -18,7 +18,7 @@ from pathlib import Path
 
 from flatout.errors import writing
 from flatout.output import printable
-from flatout.storage import nofollow
+from flatout.storage import nofollow, trees
 from flatout.storage.kernel import PASSES_DESCRIPTORS, kernel_text
 
 RUNNING, FAULT = ".running", "fault.log"
@@ -43,7 +43,7 @@ class LastWords:
         self._tee: subprocess.Popen[bytes] | None = None
         with writing(folder):
             for file in self._files:
-                nofollow.remove_file(file)
+                trees.remove_file(file)
             with nofollow.open_stream(self._files[0], nofollow.NEW) as marker:
                 kills = {"boot": _boot(), "out_of_memory": out_of_memory_kills()}
                 marker.write(json.dumps(kills).encode())
@@ -64,7 +64,7 @@ class LastWords:
             self._tee.wait()
         for file in self._files:
             with suppress(OSError):
-                nofollow.remove_file(file)
+                trees.remove_file(file)
 
 
 def out_of_memory_kills() -> int:

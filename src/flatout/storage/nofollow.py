@@ -16,12 +16,11 @@ import errno
 import importlib
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import IO
 
 from flatout.storage.kernel import close_in_children
@@ -35,9 +34,6 @@ APPEND, NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT, os.O_WRONLY | os.O_CREAT |
 
 TEMPORARY = ".{}.tmp"
 """A file's name until it is complete."""
-
-DEEPEST = 32
-"""Maximum number of names of a path that `walk` finds: each folder on the way is held open."""
 
 _PLAIN_NAME = re.compile(r"[\w=+,@-][\w.=+,@-]*")
 _CONFINED: list[tuple[str, ...]] = []
@@ -166,7 +162,7 @@ def folder(path: Path, depth: int = 1, make: bool = False) -> Iterator[Folder]:
             if make:
                 with suppress(FileExistsError):
                     current.mkdir(name)
-            below = _enter(name, current)
+            below = enter(name, current)
             current.close()
             current = below
         yield current
@@ -260,73 +256,10 @@ def replace(path: Path, content: bytes, depth: int = 1) -> None:
             raise
 
 
-def move(source: Path, target: Path, depth: int = 1) -> None:
-    """Rename a file or folder; the module says what `depth`, the same of both, is.
-
-    Missing parents of `target` are made.
-    """
-    with (
-        folder(source.parent, depth - 1) as before,
-        folder(target.parent, depth - 1, True) as after,
-    ):
-        held = {"src_dir_fd": before.descriptor, "dst_dir_fd": after.descriptor}
-        os.replace(before.at(source.name), after.at(target.name), **held)
-
-
-def remove_file(path: Path, depth: int = 1) -> None:
-    """Remove a file, or a link in its place; the module says what `depth` is."""
-    with suppress(FileNotFoundError), folder(path.parent, depth - 1) as parent:
-        parent.unlink(path.name)
-
-
-def remove_tree(path: Path, depth: int = 1) -> None:
-    """Remove a folder with all that is in it, or a link or file in its place; follow no link.
-
-    The module says what `depth` is.
-    """
-    with suppress(FileNotFoundError), folder(path.parent, depth - 1) as parent:
-        status = parent.stat(path.name)
-        if _is_link(status) or not stat.S_ISDIR(status.st_mode):
-            parent.unlink(path.name)
-        else:
-            shutil.rmtree(parent.at(path.name), dir_fd=parent.descriptor)
-
-
-def walk(path: Path, depth: int = 0) -> list[PurePath]:
-    """The ordinary files below a folder, relative to it and sorted.
-
-    Links and names that begin with a dot are left out, and so is what is removed meanwhile.
-
-    Args:
-        depth: see the module.
-    """
-    with suppress(FileNotFoundError), folder(path, depth) as opened:
-        return list(_files_below(opened, PurePath()))
-    return []
-
-
-def _files_below(current: Folder, inside: PurePath) -> Iterator[PurePath]:
-    with os.scandir(current.listed) as entries:
-        kinds = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries
-                 if not entry.name.startswith(".") and not entry.is_symlink()}  # fmt: skip
-    for name in sorted(kinds):
-        if not kinds[name]:
-            with suppress(FileNotFoundError):
-                if stat.S_ISREG(current.stat(name).st_mode):
-                    yield inside / name
-        elif len(inside.parts) < DEEPEST:
-            with suppress(FileNotFoundError, NotOrdinaryError):
-                below = _enter(name, current)
-                try:
-                    yield from _files_below(below, inside / name)
-                finally:
-                    below.close()
-
-
 def remove_folder(name: str, files: Iterable[str], parent: Folder) -> None:
     """Remove these files from a folder, then the folder if it is empty."""
     with suppress(OSError):
-        doomed = _enter(name, parent)
+        doomed = enter(name, parent)
         try:
             for file in files:
                 with suppress(OSError):
@@ -336,12 +269,13 @@ def remove_folder(name: str, files: Iterable[str], parent: Folder) -> None:
         os.rmdir(parent.at(name), dir_fd=parent.descriptor)
 
 
-def _enter(name: str, parent: Folder) -> Folder:
+def enter(name: str, parent: Folder) -> Folder:
+    """A folder in an open one, opened; `NotOrdinaryError` if a link is in its place."""
     path = parent.path / name
     if parent.descriptor is not None:
         return Folder(path, _open_below(name, _FOLDER, parent))
     status = parent.stat(name)
-    if _is_link(status) or not stat.S_ISDIR(status.st_mode):
+    if is_link(status) or not stat.S_ISDIR(status.st_mode):
         raise _not_ordinary(errno.ENOTDIR, name, status)
     return Folder(path, None)
 
@@ -350,7 +284,7 @@ def _open_below(name: str, flags: int, parent: Folder) -> int:
     if parent.descriptor is None:
         with suppress(FileNotFoundError):
             status = parent.stat(name)
-            if _is_link(status) or not stat.S_ISREG(status.st_mode):
+            if is_link(status) or not stat.S_ISREG(status.st_mode):
                 raise _not_ordinary(errno.ELOOP, name, status)
     try:
         held = parent.descriptor
@@ -362,12 +296,13 @@ def _open_below(name: str, flags: int, parent: Folder) -> int:
         raise _not_ordinary(error.errno, name, parent.stat(name)) from error
 
 
-def _is_link(status: os.stat_result) -> bool:
+def is_link(status: os.stat_result) -> bool:
+    """Whether a name leads elsewhere."""
     return stat.S_ISLNK(status.st_mode) or getattr(status, "st_reparse_tag", 0) == _JUNCTION
 
 
 def _not_ordinary(number: int, name: str, status: os.stat_result) -> NotOrdinaryError:
-    if _is_link(status):
+    if is_link(status):
         return NotOrdinaryError(number, _NO_LINK, name)
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a file")
     return NotOrdinaryError(number, f"it is {kind}", name)

@@ -15,7 +15,7 @@ from typing import Any
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.errors import CheckpointError, FlatoutError, UsageError, writing
-from flatout.storage import nofollow, signing
+from flatout.storage import nofollow, signing, trees
 from flatout.storage.agent_file import AGENT_FILES
 from flatout.storage.checkpoint import FORMAT, recover, refuse_format
 from flatout.storage.last_words import FAULT, RUNNING, LastWords
@@ -82,7 +82,7 @@ class RunFolder:
                 raise FlatoutError(f"the run folder {path} is in use by another process.") from None
             recover(self.checkpoints)
             for name in FILES:  # left by a run that was killed while writing
-                nofollow.remove_file(path / nofollow.TEMPORARY.format(name))
+                trees.remove_file(path / nofollow.TEMPORARY.format(name))
             self._words = LastWords(self.path, report)
             undo.pop_all()
         self.died_of = self._words.before  # a sentence, or empty
@@ -118,9 +118,9 @@ class RunFolder:
         """
         with writing(self.path):
             for name in FOLDERS:
-                nofollow.remove_tree(self.path / name)
+                trees.remove_tree(self.path / name)
             for name in AGENT_FILES:
-                nofollow.remove_file(self.path / name)
+                trees.remove_file(self.path / name)
 
     def keep_traceback(self, error: FlatoutError) -> None:
         """Keep the traceback of what a user's code raised, where its author can read it."""
@@ -163,7 +163,7 @@ class RunFolder:
         self._words.close()
         if not (self.path / "config.json").exists():
             with suppress(OSError):  # it is not empty; Windows removes no open file
-                nofollow.remove_file(self.path / ".lock")
+                trees.remove_file(self.path / ".lock")
                 self.path.rmdir()
         self._lock.close()
 

@@ -27,7 +27,7 @@ from flatout.fleet.sweep.engine import Job
 from flatout.fleet.sweep.gathered import pieces, put, settle
 from flatout.fleet.sweep.place import Place
 from flatout.installing import install
-from flatout.storage import nofollow
+from flatout.storage import trees
 
 ANSWER_S = 3.0
 """A cluster answers within this time, or there is none."""
@@ -157,7 +157,7 @@ class Cluster:
         self._seats, self._events = list[Seat](), list[Mapping[str, Any]]()
         self._address, self._gone = ray.get_runtime_context().gcs_address, False
         with writing(self._arriving):
-            nofollow.remove_tree(self._arriving)  # of a fleet that was killed
+            trees.remove_tree(self._arriving)  # of a fleet that was killed
         part = {"num_gpus": 1.0 / per} if per else {"num_gpus": 0}
         self._place = ray.remote(num_cpus=1, max_restarts=0, **part)(Place)
 
@@ -200,7 +200,7 @@ class Cluster:
             events, lines, first, whole = json.loads(text)
             if first:
                 with writing(arriving):
-                    nofollow.remove_tree(arriving, 2)
+                    trees.remove_tree(arriving, 2)
             for piece in some:
                 put(arriving, piece)
             for name, (offset, rows) in lines.items():
@@ -231,7 +231,7 @@ class Cluster:
             ) from None
         self._remove(seat)
         with suppress(OSError):
-            nofollow.remove_tree(self._arriving / job.name, 2)
+            trees.remove_tree(self._arriving / job.name, 2)
         why, kind = self._why(error)
         for trial in job.trials:
             yield {"trial": trial.name, "error": why, "kind": kind}
@@ -268,7 +268,7 @@ class Cluster:
 
     def close(self) -> None:
         with suppress(OSError):
-            nofollow.remove_tree(self._arriving)
+            trees.remove_tree(self._arriving)
         if self._gone:
             return
         ended = [seat.actor.close.remote() for seat in self._seats]

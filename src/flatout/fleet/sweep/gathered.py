@@ -13,7 +13,7 @@ from flatout.errors import CheckpointError, FlatoutError, writing
 from flatout.fleet.members import FOLDER
 from flatout.fleet.sweep.engine import Job
 from flatout.fleet.sweep.plan import Trial
-from flatout.storage import nofollow, signing
+from flatout.storage import nofollow, signing, trees
 from flatout.storage.agent_file import AGENT_FILES
 from flatout.storage.checkpoint import checkpoints
 from flatout.storage.run_folder import MOST_CONFIG, POPULATION
@@ -65,7 +65,7 @@ class Leaving:
 
 def newest(folder: Path) -> frozenset[Path]:
     """The newest checkpoint of a run, or of each program of a population."""
-    inside = {path.parent.parent for path in nofollow.walk(folder)}
+    inside = {path.parent.parent for path in trees.walk(folder)}
     found = [checkpoints(folder / path) for path in inside if path.name == "checkpoints"]
     return frozenset(steps[-1] for steps in found if steps)
 
@@ -75,7 +75,7 @@ def pieces(folder: Path, saved: frozenset[Path] | None = None) -> Iterator[Piece
 
     Files that the run removes meanwhile, as it does older checkpoints, are left out.
     """
-    for inside in nofollow.walk(folder):
+    for inside in trees.walk(folder):
         path, depth = folder / inside, len(inside.parts)
         if saved is not None and path.parent.name.startswith("step_") and path.parent not in saved:
             continue
@@ -124,12 +124,12 @@ def settle(arrived: Path, job: Job) -> None:
         _sign(arrived / FOLDER / trial.name, folder / FOLDER / trial.name, trial)
     with writing(folder):
         before = arrived.with_name(BEFORE)
-        nofollow.remove_tree(before)
+        trees.remove_tree(before)
         with suppress(FileNotFoundError):
-            nofollow.move(folder, before)
-        nofollow.move(arrived, folder)
+            trees.move(folder, before)
+        trees.move(arrived, folder)
         with suppress(OSError):
-            nofollow.remove_tree(before)
+            trees.remove_tree(before)
 
 
 def _sign(arrived: Path, folder: Path, trial: Trial) -> None:

@@ -21,7 +21,7 @@ from flatout.errors import UsageError
 from flatout.fleet.sweep.engine import SHARE, Job, Local
 from flatout.fleet.sweep.gathered import METRICS, PIECE, Leaving, Piece, newest, put
 from flatout.fleet.sweep.plan import Trial
-from flatout.storage import nofollow
+from flatout.storage import nofollow, trees
 
 HOME_S, PART = 5.0, 20.0
 """A running job's checkpoints come home not more often than this, and for each second that sending
@@ -107,7 +107,7 @@ class Place:
         if last and self._over:
             events += self._held
             with suppress(OSError):
-                nofollow.remove_tree(self._folder)
+                trees.remove_tree(self._folder)
         return self._tell(events, some, first, whole)
 
     def _tell(
@@ -115,7 +115,7 @@ class Place:
         whole: bool = False,
     ) -> Told:  # fmt: skip
         lines = dict[str, tuple[int, str]]()
-        for inside in nofollow.walk(self._folder) if events and not some else ():
+        for inside in trees.walk(self._folder) if events and not some else ():
             if inside.name != METRICS:
                 continue
             path, depth = self._folder / inside, len(inside.parts)
@@ -136,7 +136,7 @@ class Place:
     def close(self) -> None:
         self._local.close()
         with suppress(OSError):
-            nofollow.remove_tree(self._root)
+            trees.remove_tree(self._root)
         self._lock.close()
 
 
@@ -160,4 +160,4 @@ def _sweep_up() -> None:
                 continue
             with nofollow.open_stream(root / LOCK, nofollow.CHANGE, 2) as lock:
                 nofollow.lock(lock)
-                nofollow.remove_tree(root)
+                trees.remove_tree(root)

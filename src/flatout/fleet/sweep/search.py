@@ -10,8 +10,6 @@ from __future__ import annotations
 import importlib
 import json
 import math
-import os
-import re
 import secrets
 import warnings
 from collections.abc import Iterator, Mapping
@@ -21,12 +19,9 @@ from typing import Any
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.errors import CheckpointError, FlatoutError, UsageError, nearest, one_line
+from flatout.fleet.sweep.optuna_storage import open_study
 from flatout.fleet.sweep.plan import MOST, REFUSED, Group, title
 from flatout.installing import install
-from flatout.storage import nofollow
-
-JOURNAL = "optuna.log"
-"""The study's journal in the fleet's folder, where no other storage is named."""
 
 DEFAULTS: dict[str, Any] = {
     "trials": None, "space": None, "sampler": "tpe", "pruner": "none", "storage": "", "study": "",
@@ -42,9 +37,6 @@ PRUNERS = {
     "none": "NopPruner", "median": "MedianPruner", "percentile": "PercentilePruner",
     "halving": "SuccessiveHalvingPruner", "hyperband": "HyperbandPruner",
 }  # fmt: skip
-
-IDENTITY = "flatout"
-"""The study's attribute that says whose it is."""
 
 Space = Mapping[str, Any]
 """By setting: a list to choose from, or ``{low, high}`` with or without ``log``."""
@@ -159,29 +151,6 @@ def _made(
         raise UsageError(f"{where} {what} {name}: {one_line(error)[:300]}") from None
 
 
-def hidden(url: str) -> str:
-    """A storage's address for messages, without its user and password."""
-    return re.sub("://.*@", "://...@", url)[:200]
-
-
-def file_within(url: str, folder: Path) -> Path | None:
-    """The file of an SQLite address, if it lies in a folder; None for any other address."""
-    start = "sqlite:///"
-    path = os.path.abspath(url.removeprefix(start))
-    inside = path.startswith(os.path.abspath(folder) + os.sep)
-    return Path(path) if url.startswith(start) and inside and "?" not in url else None
-
-
-class _Held:
-    """No lock of the journal's own: the fleet's lock is held while it is open."""
-
-    def acquire(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        pass
-
-
 class Search:
     """The study that Optuna keeps, in its storage; see `flatout.fleet.sweep.plan.Study`.
 
@@ -212,7 +181,7 @@ class Search:
         self._told = dict[str, float | None]()
         self._trials = dict[str, Any]()  # Optuna's, of groups that may run
         self._count = 0
-        self._study = self._open(folder)
+        self._study = open_study(self._optuna, settings, folder)
         self._study.pruner = _pruner(settings, every, base.run.steps, "[optuna]")
         try:
             self._before = [
@@ -225,40 +194,6 @@ class Search:
             raise CheckpointError(
                 f"[optuna] the study is damaged ({type(error).__name__}: {one_line(error)[:200]})."
             ) from error
-
-    def _open(self, folder: Path) -> Any:
-        """The study, new or as it was left."""
-        optuna, url = self._optuna, self._settings["storage"]
-        identity = self._settings["identity"]
-        name = self._settings["study"] or (f"flatout-{identity}" if url else "flatout")
-        where = f"the storage {hidden(url)}" if url else JOURNAL
-        try:
-            if url:
-                file = file_within(url, folder)
-                if file is not None and file.is_symlink():
-                    raise OSError("it is a symbolic link")
-                # An address outside of the folder is the user's, or was trusted.
-                address = os.path.expandvars(url) if file is None else url
-                storage: Any = optuna.storages.RDBStorage(address)
-            else:
-                _mend(folder / JOURNAL)
-                journal = optuna.storages.journal
-                backend = journal.JournalFileBackend(str(folder / JOURNAL), _Held())
-                storage = optuna.storages.JournalStorage(backend)
-            study = optuna.create_study(
-                storage=storage, study_name=name, direction="maximize", load_if_exists=True
-            )
-            owner = study.user_attrs.get(IDENTITY)
-            if owner is None and not study.get_trials(deepcopy=False):
-                study.set_user_attr(IDENTITY, owner := identity)
-        except Exception as error:  # of any driver
-            raise FlatoutError(f"[optuna] cannot open {where}: {one_line(error)[:300]}") from None
-        if owner != identity:
-            raise UsageError(
-                f"[optuna] the study {name!r} in {where} is of another sweep; choose another "
-                "study = NAME, or another storage."
-            )
-        return study
 
     def ask(self, most: int) -> list[Group]:
         asked, self._before = self._before, []
@@ -361,10 +296,3 @@ def _value(proposed: Any, key: str, values: Any) -> Any:
         f"[optuna] the study holds {key} = {str(proposed)[:60]}, which this sweep cannot have "
         "asked: it is damaged, or another's."
     )
-
-
-def _mend(path: Path) -> None:
-    """Cut a line off that a kill left unfinished; the next one would continue it."""
-    with nofollow.open_stream(path, nofollow.CHANGE) as file:
-        text = file.read()
-        file.truncate(text.rfind(b"\n") + 1)

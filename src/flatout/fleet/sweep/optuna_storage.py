@@ -1,0 +1,94 @@
+"""Where Optuna keeps a sweep's study: a journal in the sweep's folder, or an SQL database."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flatout.errors import FlatoutError, UsageError, one_line
+from flatout.storage import nofollow
+
+JOURNAL = "optuna.log"
+"""The study's journal in the fleet's folder, where no other storage is named."""
+
+IDENTITY = "flatout"
+"""The study's attribute that says whose it is."""
+
+_SQLITE = "sqlite:///"
+
+
+def hidden(url: str) -> str:
+    """A storage's address for messages, without its user and password."""
+    return re.sub("://.*@", "://...@", url)[:200]
+
+
+def file_within(url: str, folder: Path) -> Path | None:
+    """The file of an SQLite address, if it lies in a folder; None for any other address."""
+    path = os.path.abspath(url.removeprefix(_SQLITE))
+    inside = path.startswith(os.path.abspath(folder) + os.sep)
+    return Path(path) if url.startswith(_SQLITE) and inside and "?" not in url else None
+
+
+def open_study(optuna: Any, settings: Mapping[str, Any], folder: Path) -> Any:
+    """The study, new or as it was left.
+
+    Args:
+        optuna: the package.
+        settings: of `flatout.fleet.sweep.search.settings_of`.
+        folder: the fleet's.
+
+    Raises:
+        FlatoutError: the storage cannot be opened.
+        UsageError: the study there is another sweep's.
+    """
+    url, identity = settings["storage"], settings["identity"]
+    name = settings["study"] or (f"flatout-{identity}" if url else "flatout")
+    where = f"the storage {hidden(url)}" if url else JOURNAL
+    try:
+        storage = _database(optuna, url, folder) if url else _journal(optuna, folder / JOURNAL)
+        study = optuna.create_study(
+            storage=storage, study_name=name, direction="maximize", load_if_exists=True
+        )
+        owner = study.user_attrs.get(IDENTITY)
+        if owner is None and not study.get_trials(deepcopy=False):
+            study.set_user_attr(IDENTITY, owner := identity)
+    except Exception as error:  # of any driver
+        raise FlatoutError(f"[optuna] cannot open {where}: {one_line(error)[:300]}") from None
+    if owner != identity:
+        raise UsageError(
+            f"[optuna] the study {name!r} in {where} is of another sweep; choose another "
+            "study = NAME, or another storage."
+        )
+    return study
+
+
+def _database(optuna: Any, url: str, folder: Path) -> Any:
+    file = file_within(url, folder)
+    if file is None:  # an address outside of the folder is the user's, or was trusted
+        return optuna.storages.RDBStorage(os.path.expandvars(url))
+    below = os.path.relpath(file, os.path.abspath(folder))
+    if os.path.realpath(file) != os.path.join(os.path.realpath(folder), below):
+        raise OSError("a symbolic link in the sweep's folder leads there")
+    return optuna.storages.RDBStorage(url)
+
+
+class _Held:
+    """No lock of the journal's own: the fleet's lock is held while it is open."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
+def _journal(optuna: Any, path: Path) -> Any:
+    """The journal, without a line that a kill left unfinished: the next one would continue it."""
+    with nofollow.open_stream(path, nofollow.CHANGE) as file:
+        text = file.read()
+        file.truncate(text.rfind(b"\n") + 1)
+    backend = optuna.storages.journal.JournalFileBackend(str(path), _Held())
+    return optuna.storages.JournalStorage(backend)
