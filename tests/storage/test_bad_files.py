@@ -75,7 +75,8 @@ def test_resume_of_no_run(flatout: Cli, tmp_path: Path, kind: str) -> None:
         path.mkdir()
     if kind == "file":
         path.write_text("")
-    sentence(flatout("train", "--resume", path), 2, f"{path}|config.json")
+    said = "does not exist" if kind == "missing" else "config.json"
+    sentence(flatout("train", "--resume", path), 2, f"{path}|{said}")
     assert not (tmp_path / "missing").exists()
 
 
