@@ -20,6 +20,12 @@ def test_deep_documents_are_refused(levels: int) -> None:
         parse_toml(f"a = {lists}")
 
 
+def test_dotted_keys_are_levels_too() -> None:
+    for text in (f"{'a.' * 200_000}a = 1", f"[{'a.' * 200_000}a]", f"x = {{ {'a.' * 101}a = 1 }}"):
+        with pytest.raises(ValueError, match="deep"):
+            parse_toml(text)
+
+
 def test_what_is_not_too_deep_is_read() -> None:
     text = "[" * DEPTH + "]" * DEPTH
     assert parse_json(text) == parse_toml(f"a = {text}")["a"]

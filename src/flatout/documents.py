@@ -5,13 +5,17 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 import tomllib
 from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 64 << 20
-"""Maximum size of a document by default."""
+MOST_BYTES = 4 << 20
+"""Maximum size of a document by default: its value takes some thirty times the memory."""
+
+MOST_TOML = 1 << 20
+"""The same of TOML, which is read more slowly."""
 
 DEPTH = 100
 """Maximum number of lists and tables within one another."""
@@ -37,6 +41,9 @@ def parse_toml(text: str) -> dict[str, Any]:
     Raises:
         ValueError: it is no TOML, or nested more deeply than `DEPTH`.
     """
+    # The parser takes quadratic time for keys like a.a.a.a
+    if any(part.count(".") > DEPTH for part in re.split(r"[=\n,{}\[\]]", text)):
+        raise _too_deep()
     try:
         value = tomllib.loads(text)
     except RecursionError:
@@ -58,7 +65,7 @@ def read_json(path: Path, limit: int = MOST_BYTES) -> Any:
     return parse_json(_content(path, limit))
 
 
-def read_toml(path: Path, limit: int = MOST_BYTES) -> dict[str, Any]:
+def read_toml(path: Path, limit: int = MOST_TOML) -> dict[str, Any]:
     """The same of a TOML file; raises as `parse_toml` does, too."""
     return parse_toml(_content(path, limit).decode())
 

@@ -197,16 +197,12 @@ def _new(argv: list[str]) -> Sweep:
             raise UsageError(
                 f"{where}: [optuna] proposes all configurations; leave out [{min(more)}]."
             )
-        from flatout.fleet.sweep.optuna_storage import file_within, hidden
+        from flatout.fleet.sweep.optuna_storage import refuse_unsafe
         from flatout.fleet.sweep.search import settings_of
 
         optuna = settings_of(sections["optuna"], base, f"{where}: [optuna]")
-        url = optuna["storage"]
-        if url and "--trust" not in argv and file_within(url, Path(path)) is None:
-            raise UsageError(
-                f"{where}: [optuna] storage = {hidden(url)} lies outside of the sweep's folder "
-                f"{path}; to use it, with the environment variables that it names, say --trust."
-            )
+        if optuna["storage"] and "--trust" not in argv:
+            refuse_unsafe(optuna["storage"], Path(path), f"{where}: [optuna]", new=True)
         return Sweep(base, seeds, [], Path(path), optuna=optuna)
     groups = plan.groups(base, sections, where)
     plan.refuse_many(len(groups) * len(seeds), where)

@@ -121,12 +121,15 @@ def load_file(path: str) -> dict[str, Any]:
     """
     json_file = path.endswith(".json")
     try:
-        return (read_json if json_file else read_toml)(Path(path))
+        values = read_json(Path(path)) if json_file else read_toml(Path(path))
+        if not isinstance(values, dict):
+            raise ValueError("it is no table of settings")
+        return values
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}.") from None
     except ValueError as error:  # both formats' errors
         kind = "JSON" if json_file else "TOML"
-        raise UsageError(f"--config {path} is not {kind}: {error}.") from None
+        raise UsageError(f"--config {path} is not {kind} of settings: {error}.") from None
 
 
 def parse_kwargs(pairs: Iterable[str], flag: str = "--env-kwargs") -> dict[str, Any]:

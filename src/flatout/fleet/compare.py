@@ -128,4 +128,7 @@ def _value(value: Any) -> str:
 
 def _ratio(a: Any, b: Any) -> str:
     numbers = all(type(value) in (int, float) and value > 0 for value in (a, b))
-    return f"B is {b / a:.2f}x A" if numbers and a != b else ""
+    try:
+        return f"B is {b / a:.2f}x A" if numbers and a != b else ""
+    except OverflowError:  # of whole numbers that no float holds
+        return ""

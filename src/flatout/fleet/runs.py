@@ -249,7 +249,7 @@ def _kinds(settings: Mapping[str, Any]) -> str:
 def _same(value: Any, wanted: str) -> bool:
     if isinstance(value, bool) or value is None:
         return str(value).lower() == wanted.lower()
-    with suppress(ValueError, TypeError):
+    with suppress(ArithmeticError, ValueError, TypeError):
         return float(value) == float(wanted)
     return str(value) == wanted
 

@@ -242,7 +242,7 @@ def read_samples(path: Path) -> list[MonitorSample]:
     """The samples of a recording; damaged lines and a missing file are skipped."""
     samples: list[MonitorSample] = []
     for values in json_lines(path):
-        with suppress(ValueError, KeyError, TypeError, AttributeError):
+        with suppress(ArithmeticError, ValueError, KeyError, TypeError, AttributeError):
             samples.append(MonitorSample.from_json(values))
     return samples
 

@@ -31,6 +31,8 @@ from flatout.types import Snapshot
 
 FORMAT = 4
 """Format of checkpoints, run folders and saved agents; no other is read until version 0.1.0."""
+MOST_HEADER = 4 << 20
+"""Maximum bytes of the names, shapes and settings before an agent's arrays."""
 ARRAYS, DATA = "state.safetensors", "state.json"
 MOST_JSON = 64 << 20
 """Maximum bytes of a checkpoint's JSON."""
@@ -288,8 +290,11 @@ def load_agent(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     try:
         # Follow a link that the user names, but none in a run folder.
         content = nofollow.read(path, int((path.parent / "config.json").exists()))
+        size = int.from_bytes(content[:8], "little")
+        if size > MOST_HEADER:
+            raise ValueError(f"its header has {size:,} bytes, and at most {MOST_HEADER:,} are read")
         arrays = load_tensors(content)
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        header = json.loads(content[8 : 8 + size])
         texts = header.get("__metadata__") or {}
         metadata = {name: json.loads(text) for name, text in texts.items()}
     except OSError as error:

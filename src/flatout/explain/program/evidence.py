@@ -19,7 +19,7 @@ from flatout.hardware.monitor import MonitorSample
 
 VERSION = 1
 
-MOST_BYTES = 256 << 20
+MOST_BYTES = 64 << 20
 """Maximum size of a file of evidence."""
 
 Recording = tuple[dict[str, Any], list[list[dict[str, Any]]]]

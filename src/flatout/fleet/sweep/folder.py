@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from flatout.config.schema import TrainConfig
-from flatout.errors import CheckpointError, FlatoutError, UsageError, writing
+from flatout.errors import CheckpointError, FlatoutError, UsageError, one_line, writing
+from flatout.fleet.sweep.optuna_storage import file_within, refuse_unsafe
 from flatout.fleet.sweep.plan import SHARED, Group, refuse_many, trials
 from flatout.fleet.sweep.search import examples, settings_of
 from flatout.storage import nofollow, signing
@@ -139,6 +140,8 @@ class Folder:
             found = [Group(str(name), dict(row)) for name, row in values["groups"].items()]
             seeds = [int(seed) for seed in values["seeds"]]
             shared = {str(k): [str(one) for one in v] for k, v in values["populations"].items()}
+            if not seeds or not (found or values.get("optuna")):
+                raise ValueError("it names no trials")
             refuse_many(len(found) * len(seeds), "the sweep")
             known = [trials(base, group, seeds) for group in found]
             names = {trial.name for some in known for trial in some}
@@ -156,9 +159,10 @@ class Folder:
         except CheckpointError:
             raise
         except (
-            OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, UsageError,
+            ArithmeticError, OSError, ValueError, LookupError, TypeError, AttributeError,
+            RecursionError, UsageError,
         ) as error:  # fmt: skip
-            raise CheckpointError(f"{path} is corrupt: {error}") from error
+            raise CheckpointError(f"{path} is corrupt: {one_line(error)[:300]}") from error
         if optuna is not None:
             optuna = settings_of(optuna, base, f"{path}: [optuna]")
             for row in examples(optuna["space"], "[optuna]"):
@@ -169,4 +173,7 @@ class Folder:
                     f"{path} is not of this user's making and names a storage, which lies outside "
                     "of it; to allow that, say --trust."
                 )
+            inside = file_within(optuna["storage"], self.path)
+            if inside is not None and not consent.trust:
+                refuse_unsafe(optuna["storage"], self.path, f"{path}: [optuna]", new=False)
         return base, seeds, found, self.path, strategy, shared, optuna

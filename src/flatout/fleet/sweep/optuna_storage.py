@@ -17,7 +17,7 @@ JOURNAL = "optuna.log"
 IDENTITY = "flatout"
 """The study's attribute that says whose it is."""
 
-_SQLITE = "sqlite:///"
+_SQLITE, _SIDE_FILES = "sqlite:///", ("-journal", "-wal", "-shm")
 
 
 def hidden(url: str) -> str:
@@ -30,6 +30,41 @@ def file_within(url: str, folder: Path) -> Path | None:
     path = os.path.abspath(url.removeprefix(_SQLITE))
     inside = path.startswith(os.path.abspath(folder) + os.sep)
     return Path(path) if url.startswith(_SQLITE) and inside and "?" not in url else None
+
+
+def refuse_unsafe(url: str, folder: Path, where: str, new: bool) -> None:
+    """Refuse an address that a file names and the user has not trusted.
+
+    Only an SQLite file in the sweep's folder is safe, and only without a rollback journal or
+    write-ahead log: SQLite replays these, and a forged one deletes files elsewhere.
+
+    Args:
+        folder: the fleet's.
+        where: names the table in messages.
+        new: the fleet is, so that it has no database yet.
+
+    Raises:
+        UsageError: with advice.
+    """
+    file, why = file_within(url, folder), ""
+    if file is None:
+        why = f"lies outside of the sweep's folder {folder}"
+    else:
+        there = [name for name in (file.name, *(f"{file.name}{end}" for end in _SIDE_FILES))
+                 if os.path.lexists(file.with_name(name))]  # fmt: skip
+        below = os.path.relpath(file, os.path.abspath(folder))
+        linked = os.path.realpath(file) != os.path.join(os.path.realpath(folder), below)
+        if new and there:
+            why = f"exists already ({there[0]})"
+        elif there[1:] or (there and there[0] != file.name):
+            why = f"was left by a process that was killed, or is a stranger's ({there[-1]})"
+        elif linked or (there and file.stat().st_nlink > 1):
+            why = "is a link"
+    if why:
+        raise UsageError(
+            f"{where} storage = {hidden(url)} {why}; to use it, with the environment variables "
+            "that its address names, say --trust."
+        )
 
 
 def open_study(optuna: Any, settings: Mapping[str, Any], folder: Path) -> Any:
@@ -66,13 +101,9 @@ def open_study(optuna: Any, settings: Mapping[str, Any], folder: Path) -> Any:
 
 
 def _database(optuna: Any, url: str, folder: Path) -> Any:
-    file = file_within(url, folder)
-    if file is None:  # an address outside of the folder is the user's, or was trusted
-        return optuna.storages.RDBStorage(os.path.expandvars(url))
-    below = os.path.relpath(file, os.path.abspath(folder))
-    if os.path.realpath(file) != os.path.join(os.path.realpath(folder), below):
-        raise OSError("a symbolic link in the sweep's folder leads there")
-    return optuna.storages.RDBStorage(url)
+    # An address outside of the folder is the user's, or was trusted.
+    inside = file_within(url, folder) is not None
+    return optuna.storages.RDBStorage(url if inside else os.path.expandvars(url))
 
 
 class _Held:

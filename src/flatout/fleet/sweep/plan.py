@@ -280,7 +280,7 @@ def _draw(dice: random.Random, values: Any, where: str) -> Any:
             return min(int(low + dice.random() * (high + 1 - low)) if not log else round(drawn),
                        high)  # fmt: skip
         return float(f"{drawn:.4g}")
-    except (KeyError, TypeError, ValueError):
+    except (ArithmeticError, KeyError, TypeError, ValueError):
         raise UsageError(
             f"{where} = {str(values)[:100]}: write a list to choose from, or "
             "{ low = 1e-5, high = 1e-3, log = true }."

@@ -11,6 +11,7 @@ import importlib
 import json
 import math
 import secrets
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -97,7 +98,9 @@ def examples(space: Space, where: str) -> Iterator[dict[str, Any]]:
             continue
         given = dict(values) if isinstance(values, dict) else {}
         low, high, log = given.pop("low", None), given.pop("high", None), given.pop("log", False)
-        numbers = all(type(one) in (int, float) and math.isfinite(one) for one in (low, high))
+        numbers = all(
+            type(one) in (int, float) and abs(one) <= sys.float_info.max for one in (low, high)
+        )
         if given or not numbers or not low < high or type(log) is not bool or (log and low <= 0):
             raise UsageError(
                 f"{where} space {key} = {str(values)[:100]}: write a list to choose from, or "
