@@ -141,14 +141,19 @@ FAULTS = {
 
 
 class Stuck(Sleepy):
-    """Its `close` blocks in the way that is asked for."""
+    """Its `close` blocks in the way that is asked for, once it has made more than one step."""
 
     def __init__(self, how: str) -> None:
         super().__init__(0.0)
-        self._how = how
+        self._how, self._steps = how, 0
+
+    def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        return super().step(action)
 
     def close(self) -> None:
-        STUCK[self._how]()
+        if self._steps > 1:
+            STUCK[self._how]()
 
 
 def _mutex() -> None:

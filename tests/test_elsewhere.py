@@ -129,8 +129,8 @@ def test_macos_trains_with_actor_processes(tmp_path: Path) -> None:
     prelude = f"{WITHOUT}{MACOS}"
     done = run(
         tmp_path, MACOS, "all_modules('darwin')", TRAIN,
-        "from flatout.samplers.processes import pool",
-        f"pool.PROGRAM = {prelude!r} + pool.PROGRAM",
+        "from flatout import child",
+        f"child._START = {prelude!r} + child._START",
         'assert train("run", "--envs", "4", "--placement", "sampler=processes workers=2x2") == 0',
         'assert train("one", "--envs", "4", "--placement", "sampler=inline") == 0',
         "from safetensors.numpy import load_file",

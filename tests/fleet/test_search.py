@@ -249,7 +249,7 @@ def test_a_resumed_sweep_takes_no_journal_and_no_link_for_its_database(tmp_path:
     (folder / "x.db").write_bytes(b"")
     refuse_unsafe(url, folder, "fleet.json", new=False)
     (folder / "x.db-journal").write_bytes(b"")
-    with pytest.raises(UsageError, match="x.db-journal"):
+    with pytest.raises(UsageError, match=r"x\.db-journal"):
         refuse_unsafe(url, folder, "fleet.json", new=False)
     (folder / "x.db-journal").unlink()
     for link in (os.symlink, os.link):

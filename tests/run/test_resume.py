@@ -279,5 +279,5 @@ def test_a_run_goes_on_with_another_number_of_devices(
     done = flatout("train", "--resume", run, "--devices", 1, "--steps", 320, "--quiet", "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out)["placement"] == "cpu"
-    both = ("--devices", 2, "--placement", "act=cpu learn=cpu")
+    both = ("--devices", 2, "--placement", "act=cpu learn=cpu", "--steps", 640)
     assert "both say" in flatout("train", "--resume", run, *both).message

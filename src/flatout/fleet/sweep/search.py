@@ -98,9 +98,8 @@ def examples(space: Space, where: str) -> Iterator[dict[str, Any]]:
             continue
         given = dict(values) if isinstance(values, dict) else {}
         low, high, log = given.pop("low", None), given.pop("high", None), given.pop("log", False)
-        numbers = all(
-            type(one) in (int, float) and abs(one) <= sys.float_info.max for one in (low, high)
-        )
+        most = sys.float_info.max  # a whole number may be larger
+        numbers = all(type(one) in (int, float) and abs(one) <= most for one in (low, high))
         if given or not numbers or not low < high or type(log) is not bool or (log and low <= 0):
             raise UsageError(
                 f"{where} space {key} = {str(values)[:100]}: write a list to choose from, or "
