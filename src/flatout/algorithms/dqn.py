@@ -22,8 +22,8 @@ from flatout.algorithms.common.optimiser import Optimiser, polyak, schedule
 from flatout.algorithms.common.randomness import uniforms
 from flatout.algorithms.hp import hyper_parameters
 from flatout.algorithms.parallel.accumulate import Losses
+from flatout.config.actions import refuse_actions
 from flatout.config.hyper import DQNConfig
-from flatout.errors import UsageError
 from flatout.networks.layers import Draw, FanIn, Linear
 from flatout.networks.torsos import Torso, features, make_torso, over_batch
 from flatout.types import Array, Batch, DiscreteSpec
@@ -122,8 +122,8 @@ def dqn(config: DQNConfig, spec: BuildSpec) -> Algorithm:
     Raises:
         UsageError: continuous actions, or a network that does not fit.
     """
-    if not isinstance(spec.action_spec, DiscreteSpec):
-        raise UsageError("dqn needs Discrete actions; use sac, td3, ddpg or ppo for a Box.")
+    refuse_actions("dqn", spec.action_spec)
+    assert isinstance(spec.action_spec, DiscreteSpec)
     actions, obs_spec = spec.action_spec.n, spec.obs_spec
     replay, shards = replay_spec(config, spec.total_steps), spec.shards
 

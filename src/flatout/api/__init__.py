@@ -128,7 +128,8 @@ class Agent:
     def __repr__(self) -> str:
         steps, words = self._steps, "nothing learned here"
         if self.summary:
-            words = f"{steps:,} steps"
+            before = self._history.loaded_steps
+            words = f"{steps:,} steps" + (f" after {before:,} loaded" if before else "")
         elif self._acting.arrays is not None:
             words = "loaded" if steps is None else f"loaded, {steps:,} steps"
         return f"<{self._title}: {words}>"

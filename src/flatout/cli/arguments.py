@@ -128,7 +128,7 @@ def _without_commas(settings: Any, argv: list[str]) -> list[str]:
             text, within = word, listed
             found += [] if within else [word]
         if within:
-            found += list(filter(None, text.split(","))) or [text]
+            found += text.split(",") if text.strip(",") else [text]
     return found
 
 
@@ -287,7 +287,10 @@ def _algorithm(named: str | None, layers: list[dict[str, Any]], argv: list[str])
         raise UsageError(f"train needs an algorithm: {', '.join(ALGORITHMS)}.")
     parts_of(algorithm)  # refuse an unknown one before its flags
     if named and chosen and chosen[-1] != named:
-        raise UsageError(f"the preset or file is for {chosen[-1]}, not {named}.")
+        raise UsageError(
+            f"the preset, file or run that is taken is for {chosen[-1]}, not {named}: give one of "
+            f"{named}, or train {chosen[-1]}."
+        )
     return algorithm
 
 

@@ -7,6 +7,7 @@ environment, episode): an episode is reproduced by its number and its actions.
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -73,7 +74,9 @@ class HostEnvs(Envs):
         number = self.episode[env] + 1 if episode is None else episode
         try:
             obs, info = self._envs[env].reset(seed=self._seed_of(env, number))
-        except (Exception, SystemExit) as error:  # a user's environment may raise anything
+        except (FlatoutError, Interrupt, KeyboardInterrupt, DeadlineExceeded):
+            raise
+        except BaseException as error:  # a user's environment may raise anything
             raise self.failure(env, error, "reset") from error
         self._check_info(env, info, "reset")
         self.episode[env] = number
@@ -109,7 +112,9 @@ class HostEnvs(Envs):
                     truncated = self._flag(env, "truncated", truncated)
                 if type(info) is not dict or info:
                     self._check_info(env, info, "step")
-                rewards[env] = reward if -LARGEST < reward < LARGEST else reward * np.inf
+                if not -LARGEST < reward < LARGEST:
+                    reward = self._beyond(env, reward)
+                rewards[env] = reward
                 returns[env] += reward
                 lengths[env] += 1
                 if terminated or truncated:
@@ -118,9 +123,9 @@ class HostEnvs(Envs):
                     self.reset(env, out)
                 else:
                     out[env] = obs
-        except (FlatoutError, Interrupt):
+        except (FlatoutError, Interrupt, KeyboardInterrupt, DeadlineExceeded):
             raise
-        except (Exception, SystemExit) as error:  # a user's environment may raise anything
+        except BaseException as error:  # a user's environment may raise anything
             raise self.failure(env, error, "step") from error
 
     def finished(self, env: int) -> Episode:
@@ -214,6 +219,15 @@ class HostEnvs(Envs):
         except (TypeError, ValueError, OverflowError):
             pass
         raise self._wrong(env, "reward", value, "step", "one number")
+
+    def _beyond(self, env: int, reward: float) -> float:
+        """A reward that is no number of type float32: the trajectory's check names these."""
+        if math.isfinite(reward):
+            raise InvalidReturn(
+                f"{self._which(env)} returned the reward {reward:g} from step, which float32 "
+                "cannot hold; scale rewards."
+            )
+        return reward
 
     def _flag(self, env: int, name: str, value: Any) -> bool:
         if isinstance(value, bool | np.bool_) or (_scalar(value) and value in (0, 1)):

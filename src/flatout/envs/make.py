@@ -227,13 +227,21 @@ def _resize(env: gym.Env[Any, Any], size: int) -> gym.Env[Any, Any]:
 class Stored(gym.ObservationWrapper[Any, Any, Any]):
     """Casts observations to the type of their space, and refuses what it cannot hold.
 
+    Of types that NumPy stores and Flatout does not (bool, float16) observations become float32.
+
     Args:
         name: of the environment, for messages.
     """
 
     def __init__(self, env: gym.Env[Any, Any], name: str) -> None:
         super().__init__(env)
-        self._name, self._dtype = name, str(env.observation_space.dtype)
+        space = np.dtype(env.observation_space.dtype)
+        small = space.kind == "b" or (space.kind == "f" and space.itemsize < 4)
+        self._name, self._dtype = name, "float32" if small else str(space)
+        if small:
+            box: Any = env.observation_space
+            low, high = (limit.astype(np.float32) for limit in (box.low, box.high))
+            self.observation_space = gym.spaces.Box(low, high, dtype=np.float32)
 
     def observation(self, observation: Any) -> Any:
         """The observation as the space says."""

@@ -13,6 +13,7 @@ import numpy as np
 from flatout.algorithms.base import ACT, Algorithm, raw_key
 from flatout.algorithms.parallel.packing import Bundle
 from flatout.algorithms.registry import build_algorithm
+from flatout.config.actions import refuse_actions
 from flatout.config.schema import TrainConfig
 from flatout.envs.check import refuse, undisturbed
 from flatout.envs.device.make import in_library
@@ -62,6 +63,7 @@ class Acting:
         with undisturbed():
             task = open_environment(self._config, self._code)
             try:
+                refuse_actions(self._config.algorithm, task.action_spec)
                 refuse(task, self._config.run.seed)
             finally:
                 task.close()
@@ -151,6 +153,8 @@ class Acting:
             obs = stored(obs, spec.dtype)
         except ValueError as error:
             raise UsageError(f"predict was given an observation with {error}.") from None
+        if obs.dtype.kind == "f" and not np.isfinite(obs).all():
+            raise UsageError("predict was given an observation with NaN or infinity.")
         return (obs[None] if single else obs), single
 
     def batch(self, obs: np.ndarray, deterministic: bool, step: int = 0) -> np.ndarray:

@@ -57,7 +57,8 @@ class LastWords:
             faulthandler.disable()
         if self._tee is not None:
             assert self._tee.stdin is not None
-            self._tee.stdin.close()
+            with suppress(OSError):  # user code may have closed it
+                self._tee.stdin.close()
             with suppress(subprocess.TimeoutExpired):  # another process holds the pipe open
                 self._tee.wait(1.0)
             self._tee.kill()

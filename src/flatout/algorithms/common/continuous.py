@@ -20,8 +20,8 @@ from flatout.algorithms.common.optimiser import schedule
 from flatout.algorithms.common.randomness import uniforms
 from flatout.algorithms.hp import hyper_parameters
 from flatout.algorithms.parallel.accumulate import Losses
+from flatout.config.actions import refuse_actions
 from flatout.config.hyper import DDPGConfig, SACConfig
-from flatout.errors import UsageError
 from flatout.networks.layers import MLP, Draw, FanIn, Linear
 from flatout.networks.torsos import Torso, features, make_torso, over_batch
 from flatout.types import ActionSpec, Array, Batch, ContinuousSpec, ObservationSpec
@@ -41,16 +41,9 @@ class Bounds:
     """
 
     def __init__(self, spec: ActionSpec, algorithm: str) -> None:
-        if not isinstance(spec, ContinuousSpec):
-            raise UsageError(f"{algorithm} needs Box actions; use dqn or ppo for Discrete ones.")
+        refuse_actions(algorithm, spec)
+        assert isinstance(spec, ContinuousSpec)
         low, high = np.asarray(spec.low, np.float64), np.asarray(spec.high, np.float64)
-        most = float(np.finfo(np.float32).max)
-        if not ((-most <= low) & (low < high) & (high <= most)).all():
-            raise UsageError(
-                f"{algorithm} needs actions with finite bounds, low below high, but this "
-                f"environment's are {spec.low} to {spec.high}; change its action_space, for "
-                "example with gymnasium.wrappers.TransformAction."
-            )
         self.size = spec.size
         self.middle = ((low + high) / 2).astype(np.float32)
         self.half = ((high - low) / 2).astype(np.float32)
