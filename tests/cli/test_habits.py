@@ -57,6 +57,11 @@ def test_lists_are_written_with_commas_or_spaces(words: tuple[str, ...]) -> None
     assert config.run.threshold == (-100.0, -10.0)
 
 
+def test_a_list_with_an_empty_place_is_refused() -> None:
+    with pytest.raises(UsageError, match="empty place"):
+        train_config([*TRAIN, "--hidden", "64,,64"])
+
+
 @pytest.mark.parametrize("value", ["32,16", "[32, 16]", (32, 16), [32, 16]])
 def test_so_are_they_in_files_and_in_python(value: Any, tmp_path: Path) -> None:
     assert resolve("ppo", {"hidden": value}).network.hidden == (32, 16)

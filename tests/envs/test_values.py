@@ -63,7 +63,7 @@ def _raise() -> Any:
 @pytest.mark.parametrize(
     ("late", "said"),
     [
-        (lambda: (np.zeros(2), 1e300), r"returned the reward 1e\+300 from step, which float32"),
+        (lambda: (np.zeros(2), 1e300), r"returned reward 1e\+300 from step, which float32"),
         (_raise, r"raised Broken in step: base \(.*test_values\.py:\d+\)"),
     ],
 )

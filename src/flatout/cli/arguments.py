@@ -117,18 +117,23 @@ def _values(settings: Any) -> dict[str, Any]:
 def _without_commas(settings: Any, argv: list[str]) -> list[str]:
     """The arguments with the values of lists as words: ``--hidden 64 64`` for ``64,64``."""
     names = {name for name, value in _values(settings).items() if isinstance(value, tuple)}
-    found, listed = list[str](), False
+    found, listed, named = list[str](), False, ""
     for word in argv:
         flag, separator, text = word.partition("=")
         if flag.startswith("--"):
-            listed = flag[2:].replace("-", "_") in names
+            listed, named = flag[2:].replace("-", "_") in names, flag
             within = listed and bool(separator)
             found += [flag] if within else [word]
         else:
             text, within = word, listed
             found += [] if within else [word]
         if within:
-            found += text.split(",") if text.strip(",") else [text]
+            parts = text.removesuffix(",").split(",")
+            if "" in parts:
+                raise UsageError(
+                    f"{named} {text!r} has an empty place; write a list as 64,64 or 64 64."
+                )
+            found += parts
     return found
 
 

@@ -224,7 +224,7 @@ class HostEnvs(Envs):
         """A reward that is no number of type float32: the trajectory's check names these."""
         if math.isfinite(reward):
             raise InvalidReturn(
-                f"{self._which(env)} returned the reward {reward:g} from step, which float32 "
+                f"{self._which(env)} returned reward {reward:g} from step, which float32 "
                 "cannot hold; scale rewards."
             )
         return reward
