@@ -379,6 +379,25 @@ def test_a_stream_that_somebody_closed_is_lost_and_nothing_else(tmp_path: Path) 
     assert (tmp_path / "file").read_text() == "before"
 
 
+def test_a_terminal_of_few_characters_shows_plain_ones() -> None:
+    raw = io.BytesIO()
+    output = Output(io.TextIOWrapper(raw, encoding="ascii"), "standard output")
+    print("a · 3 ± 1", file=output)
+    output.flush()
+    assert raw.getvalue() == b"a - 3 +- 1\n"
+    assert not output.lost
+
+
+def test_no_file_gets_the_number_of_a_stream_that_the_caller_closed(tmp_path: Path) -> None:
+    code = (
+        "import os\nfrom flatout.output import guarded\nos.close(0)\nos.close(1)\n"
+        f"with guarded():\n    number = os.open({str(tmp_path)!r}, os.O_RDONLY)\n"
+        "assert number > 2, number\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 # --- Signals --------------------------------------------------------------------------------------
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from flatout import FlatoutError
+from flatout.storage.run_folder import KEPT, RunFolder
 
 BEGIN = """
 import multiprocessing, os
@@ -40,3 +46,21 @@ def test_runs_that_begin_at_the_same_moment_have_folders_of_their_own(tmp_path: 
     paths = done.stdout.split()
     assert len(set(paths)) == len(paths) == 4
     assert all((tmp_path / path / "config.json").is_file() for path in paths)
+
+
+def test_a_folder_that_was_deleted_moved_or_replaced_is_not_saved_into(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    folder = RunFolder(path)
+    try:
+        for name in KEPT:
+            (path / name).write_text("")
+        folder.check()
+        shutil.copytree(path, tmp_path / "copy")
+        path.rename(tmp_path / "moved")
+        with pytest.raises(FlatoutError, match="deleted or moved"):
+            folder.check()
+        (tmp_path / "copy").rename(path)  # with files of the same names, of which none is its own
+        with pytest.raises(FlatoutError, match="deleted or moved"):
+            folder.check()
+    finally:
+        folder.close()
