@@ -116,8 +116,8 @@ def short(value: object) -> str:
 
 
 def described(value: object) -> str:
-    """What was passed or returned instead of an observation: ``float32[3]`` of an array of numbers,
-    else the name of its type."""
+    """A value that is no observation, in a word: an array of numbers as ``float32[3]``, any other
+    by the name of its type."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if isinstance(shape, tuple) and getattr(dtype, "kind", None) in ("f", "i", "u", "b"):
         return f"{dtype}{[*shape]}"

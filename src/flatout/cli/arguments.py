@@ -53,7 +53,7 @@ def arguments_class(algorithm: str) -> type:
     made.__doc__ = f"""Train: {title[0].lower()}{title[1:]}.
 
     Settings come from --preset NAME, then --config FILE.toml, then flags, later ones winning.
-    --resume RUN_DIR goes on with a run; --continue resumes the run in --run-dir, if it holds one
+    --resume RUN_DIR resumes a run; --continue resumes the run in --run-dir, if it holds one
     with equal settings (steps may differ), and starts it otherwise; --from RUN_DIR starts a new
     one from its parameters, optimiser and replay, with its settings but those that are given.
     --env-kwargs KEY=VALUE ... go to the environment. --trust runs a module:factory that only a

@@ -1,4 +1,4 @@
-"""What a run takes from an earlier one: of itself (resumed), or of another (``--from``)."""
+"""Settings that a run takes over: its own when it is resumed, another run's with ``--from``."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ PURPOSES = {
     "workspace": "gradients",
     "runtime": "CUDA context",
 }
-"""What takes memory, in words; replay is named with its size."""
+"""The purposes of memory, in words; replay is named with its size."""
 
 
 def dry_run(config: TrainConfig, members: int = 1) -> int:

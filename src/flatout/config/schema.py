@@ -131,7 +131,7 @@ class RunConfig:
     """Where a run is not as fast as was predicted, measure again at a checkpoint and take what is
     faster then."""
     devices: AtLeast1 | None = None
-    """Learn on so many GPUs, the freest ones (on CPU devices where there is no GPU): short for
+    """Number of GPUs to learn on, the freest ones (on CPU devices where there is no GPU): short for
     --placement 'learn=gpu:0,gpu:1,...'."""
     virtual_devices: Annotated[int, Range(1, 64)] | None = None
     """Show so many CPU devices, to try on one CPU what is meant for several devices."""

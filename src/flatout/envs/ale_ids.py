@@ -80,7 +80,7 @@ def is_atari(name: str) -> bool:
 
 
 def atari_id(name: str) -> AtariId:
-    """What an id means.
+    """The game and settings of an id.
 
     Raises:
         UsageError: ale-py registers no such id, or is not installed.

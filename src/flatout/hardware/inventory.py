@@ -132,7 +132,7 @@ def resolve_placement(
     Args:
         images: whether observations are images.
         soft: replace missing devices by available ones.
-        devices: learn on so many devices, the freest GPUs in the machine's order.
+        devices: number of devices to learn on: the freest GPUs, in the machine's order.
 
     Raises:
         UsageError: a named device is missing and `soft` is off.

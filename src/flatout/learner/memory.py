@@ -169,7 +169,7 @@ class Expectation:
         return "expects to take " + ", ".join(sentences)
 
     def _remedies(self, device: DeviceName, sizes: dict[str, float], placement: Placement) -> str:
-        """What to change so that the run takes less memory on a device."""
+        """Advice on settings with which the run takes less memory on a device."""
         parts = _grouped(sizes)
         size = "--buffer-size" if sum(self.replay) else "--n-steps"
         words = f"lower --envs, {size} or the network's size"

@@ -1,4 +1,4 @@
-"""What measuring has found so far, and the answer that follows from it: plain data. Pure."""
+"""Measurements so far, and the answer that follows from them: plain data. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERIFIED = 0.10
 
 @dataclass(frozen=True)
 class Found:
-    """What has been measured of one run.
+    """The measurements of one run so far.
 
     Attributes:
         stages: as far as they were measured.

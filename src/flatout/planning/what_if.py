@@ -169,7 +169,7 @@ def _best(answer: Answer, lag: bool, untried: bool) -> Prediction:
 
 
 def _where(placement: Placement) -> tuple[object, ...]:
-    """What the memory that a placement takes depends on."""
+    """The parts of a placement on which its memory depends."""
     device = placement.sampler == "device"
     return placement.act, placement.learn, placement.replay, device, placement.schedule == "fused"
 

@@ -1,4 +1,4 @@
-"""What is being compiled, and how long that took last time with the same cache of programs."""
+"""Notes on compiling: which programs, and how long they took with the same cache last time."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def answer(question: Question, code: UserCode, report: Report = unheard) -> Answ
         probe = Probe(question, code, stack, lambda stage: report(stage, _json(found())))
 
         def found() -> Found | None:
-            """What was measured, once a placement can be chosen from it."""
+            """The measurements so far, or None while no placement can be chosen from them."""
             memory = probe.memory()
             if probe.stages is None or all(parse(t).lag and not question.lag for t in memory):
                 return None

@@ -84,7 +84,7 @@ class ProbeParts:
         self._sizes: dict[str, dict[str, float]] = {}
 
     def allowed(self, lag: bool) -> Allowed:
-        """What the search may do for this run."""
+        """The placements that the search may consider for this run."""
         return Allowed(
             processes=not self.task.vectorised or self.envs > 1,
             overlap=not self._config.hyper.only_serial, lag=lag,

@@ -158,7 +158,7 @@ PHASE_WORDS = {
 
 
 def phase_words(name: str, summary: dict[str, Any]) -> str:
-    """What a phase of a run is called in its summary."""
+    """The name of a phase in a run's summary."""
     if name == "other" and summary.get("steady"):  # start-up is left out of those shares
         return "the rest"
     if summary["updates"]:

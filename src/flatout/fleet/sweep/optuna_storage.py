@@ -46,25 +46,28 @@ def refuse_unsafe(url: str, folder: Path, where: str, new: bool) -> None:
     Raises:
         UsageError: with advice.
     """
-    file, why = file_within(url, folder), ""
-    if file is None:
-        why = f"lies outside of the sweep's folder {folder}"
-    else:
-        there = [name for name in (file.name, *(f"{file.name}{end}" for end in _SIDE_FILES))
-                 if os.path.lexists(file.with_name(name))]  # fmt: skip
-        below = os.path.relpath(file, os.path.abspath(folder))
-        linked = os.path.realpath(file) != os.path.join(os.path.realpath(folder), below)
-        if new and there:
-            why = f"exists already ({there[0]})"
-        elif there[1:] or (there and there[0] != file.name):
-            why = f"was left by a process that was killed, or is a stranger's ({there[-1]})"
-        elif linked or (there and file.stat().st_nlink > 1):
-            why = "is a link"
+    file = file_within(url, folder)
+    why = f"lies outside of the sweep's folder {folder}"
+    if file is not None:
+        why = _danger(file, folder, new)
     if why:
         raise UsageError(
             f"{where} storage = {hidden(url)} {why}; to use it, with the environment variables "
             "that its address names, say --trust."
         )
+
+
+def _danger(file: Path, folder: Path, new: bool) -> str:
+    """Why SQLite must not open a database in the sweep's folder; empty if it may."""
+    exists = os.path.lexists(file)
+    left = [f"{file.name}{end}" for end in _SIDE_FILES if os.path.lexists(f"{file}{end}")]
+    if new and (exists or left):
+        return f"exists already ({file.name if exists else left[0]})"
+    if left:
+        return f"was left by a process that was killed, or is a stranger's ({left[-1]})"
+    below = os.path.relpath(file, os.path.abspath(folder))
+    linked = os.path.realpath(file) != os.path.join(os.path.realpath(folder), below)
+    return "is a link" if linked or (exists and file.stat().st_nlink > 1) else ""
 
 
 def open_study(optuna: Any, settings: Mapping[str, Any], folder: Path) -> Any:
