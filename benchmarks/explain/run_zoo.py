@@ -1,11 +1,11 @@
-"""`flatout explain` on the zoo: is the planted cause found, is the gain true, what does it cost?
+"""`flatout explain` on the zoo: is the cause found, what do remedies gain, what does it cost?
 
 Without a flag each case runs once under explain, and its verdict stands beside the planted cause;
-`--unseen` does so for the cases written by somebody who knew neither the rules nor the zoo.
 With `--any-source` recordings of other versions are judged again instead of made anew.
-`--fixed` runs each script that has one in turn with its fixed version, plainly, and compares the
-measured gain with the predicted one. `--overhead` runs each script in turn with explain and
-without. All three resume: finished runs are kept in benchmarks/results/explain_zoo.
+`--fixed` runs each script that has one in turn with its fixed version, plainly: the measured gain
+stands next to the share of the time that explain gave the planted cause. `--overhead` runs each
+script in turn with explain and without. All three resume: finished runs are kept in
+benchmarks/results/explain_zoo.
 """
 
 from __future__ import annotations
@@ -40,15 +40,12 @@ from harness import (  # noqa: E402
 from report import provenance, spread, table, write_section  # noqa: E402
 
 NAME = "explain_zoo"
-ZOO, UNSEEN = HERE / "zoo", HERE / "unseen"
-"""Folders of scripts; the tables of cases lie beside them, with `.toml` after their names."""
+ZOO = HERE / "zoo"
+"""The folder of scripts; the table of cases is next to it, zoo.toml."""
 
 PLAIN, EXPLAINED, FIXED = "plain", "explained", "fixed"
 HEALTHY = ("healthy", "compute-bound")
 """Verdicts that are right for a case whose planted cause is compute-bound."""
-
-TOLERANCE = 0.25
-"""A predicted gain - 1 should lie this near, relatively, to the measured one."""
 
 SPARE_S = 5.0
 """A script runs this much longer than explain samples it."""
@@ -56,7 +53,7 @@ SPARE_S = 5.0
 
 @dataclass(frozen=True)
 class Case:
-    """One table of zoo.toml or unseen.toml.
+    """One table of zoo.toml.
 
     Attributes:
         folder: where its scripts are.
@@ -243,6 +240,11 @@ class Verdict:
         rank = next((n for n, one in enumerate(found, 1) if one["id"] == case.cause), None)
         return cls(explained["verdict"], rank, found[rank - 1] if rank else {})
 
+    @property
+    def share(self) -> str:
+        """The planted cause's share of the time, for a table."""
+        return f"{self.finding['share']:.0%}" if self.finding else "-"
+
     def right(self, case: Case) -> bool:
         """Whether the planted cause was the verdict."""
         return self.verdict in (HEALTHY if case.cause in HEALTHY else (case.cause,))
@@ -268,18 +270,15 @@ def verdicts(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) ->
     for case in cases:
         if (one := found.get(case.name)) is None:
             continue
-        gain = "-"
-        if finding := one.finding:
-            gain = f"{finding['gain']:.2f} ({finding['low']:.2f}-{finding['high']:.2f})"
         body.append([
             case.name, case.framework, str(case.processes), case.cause, one.verdict,
             "yes" if one.right(case) else "**no**", str(one.rank or "-"),
-            f"{one.finding['share']:.0%}" if one.finding else "-", gain,
+            one.share,
         ])  # fmt: skip
     right = sum(one.right(case) for case in cases if (one := found.get(case.name)))
     head = [
         "case", "framework", "processes", "planted", "verdict", "right", "rank of planted",
-        "its share", "predicted gain",
+        "its share",
     ]  # fmt: skip
     write(args, runner, "", "planted causes and verdicts", f"""\
 - Each script is sampled for {args.seconds:g} s; its planted cause is the verdict in
@@ -289,34 +288,24 @@ def verdicts(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) ->
 
 
 def gains(args: argparse.Namespace, cases: Sequence[Case], runner: Runner) -> None:
-    """The predicted and the measured gain of each case that has a fixed version."""
+    """The measured gain of each case that has a fixed version."""
     cases = [case for case in cases if case.fixed]
     found = {} if args.measure_only else diagnose(runner, cases)
-    body, near, predicted = [], 0, 0
+    body = []
     for case in cases:
         if runner.missing(case) or not (rows := runner.run(case, [PLAIN, FIXED], args.seeds)):
             continue
         plain = rates(rows[PLAIN])
         ratios = [one / other for one, other in zip(rates(rows[FIXED]), plain, strict=True)]
-        measured = statistics.median(ratios)
-        one, guess, off = found.get(case.name), "-", "-"
-        if one and one.finding:
-            finding = one.finding
-            guess = f"{finding['gain']:.2f} ({finding['low']:.2f}-{finding['high']:.2f})"
-            error = abs(finding["gain"] - measured) / max(abs(measured - 1), 1e-9)
-            off, near, predicted = f"{error:.0%}", near + (error <= TOLERANCE), predicted + 1
+        one = found.get(case.name)
         body.append([
-            case.name, case.cause, case.remedy, spread(plain, 1), guess,
-            spread(ratios), off,
+            case.name, case.cause, one.share if one else "-", case.remedy, spread(plain, 1),
+            spread(ratios),
         ])  # fmt: skip
-    head = [
-        "case", "planted", "remedy", "work/s as it was", "predicted gain", "measured gain",
-        "off by",
-    ]  # fmt: skip
-    write(args, runner, "_fixed", "predicted and measured gains", f"""\
+    head = ["case", "planted", "its share", "remedy", "work/s as it was", "measured gain"]
+    write(args, runner, "_fixed", "measured gains", f"""\
 - Each script and its fixed version run in turn, {args.seeds} times, {args.seconds + SPARE_S:g} s
-  each, without explain; `off by` is |predicted - measured| / |measured - 1|, at most
-  {TOLERANCE:.0%} in **{near} of {predicted}**.
+  each, without explain.
 
 {table(head, body)}""")  # fmt: skip
 
@@ -378,8 +367,6 @@ def write(args: argparse.Namespace, runner: Runner, asked: str, title: str, text
     )
     failures = "\n".join(f"- Not run: {case}: {why}" for case, why in runner.failed.items())
     name, cases = NAME, "the zoo"
-    if args.unseen:
-        name, cases = f"{NAME}_unseen", "scripts by somebody who had not read the rules"
     head = f"## Explaining {cases}: {title}\n"
     write_section(args, name + asked, "\n".join([head, where, text, failures]))
 
@@ -389,7 +376,7 @@ def benchmark(args: argparse.Namespace) -> None:
     if args.cases:  # a part of the zoo is for looking at
         args.no_write = True
     answer = gains if args.fixed else overhead if args.overhead else verdicts
-    answer(args, load(UNSEEN if args.unseen else ZOO, args.cases), Runner(args))
+    answer(args, load(ZOO, args.cases), Runner(args))
 
 
 if __name__ == "__main__":
@@ -398,8 +385,7 @@ if __name__ == "__main__":
     add("--cases", nargs="+", default=None, help="only these; then RESULTS.md stays as it is")
     add("--seconds", type=float, default=15.0, help="that explain samples each script for")
     add("--python", nargs="+", default=[], help="FRAMEWORK=PATH: the Python of its scripts")
-    add("--unseen", action="store_true", help="verdicts on the scripts of unseen.toml")
-    add("--fixed", action="store_true", help="predicted against measured gains")
+    add("--fixed", action="store_true", help="what the remedies gain")
     add("--measure-only", action="store_true", help="with --fixed: measured gains, no explain")
     add("--overhead", action="store_true", help="with explain against without")
     arguments = options.parse_args()

@@ -3,13 +3,9 @@
 import dataclasses
 import functools
 import random
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "zoo"))
 from pace import Pace
 
 LINKS = 5

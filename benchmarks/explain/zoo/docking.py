@@ -1,15 +1,11 @@
 """Double DQN agent which learns to dock a small spacecraft (old gym interface)."""
 
 import random
-import sys
 from copy import deepcopy
-from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "zoo"))
 from pace import Pace
 
 CAPACITY, BATCH, GAMMA = 200000, 64, 0.99

@@ -2,13 +2,9 @@
 """Goal-conditioned Q-learning with hindsight, for a puck on ice. NumPy only."""
 
 import random
-import sys
 from collections import deque
-from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "zoo"))
 from pace import Pace
 
 PUSHES = np.array([[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1]], dtype=np.float64)

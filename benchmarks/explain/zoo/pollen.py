@@ -1,17 +1,12 @@
 """Pollen grains under the microscope: a classifier, with a module and a trainer apart."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pace import Pace
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "zoo"))
-from pace import Pace
 
 CLASSES, RAW, CROP, BATCH = 6, 224, 64, 32
 

@@ -1,13 +1,9 @@
 # policy gradient on a drifting boat, episodes end on the rocks
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "zoo"))
 from pace import Pace
 
 rng = np.random.default_rng(0)

@@ -1,14 +1,9 @@
 """Memory in a T-maze, whose hint shows in the first cell only: a GRU policy by REINFORCE, JAX."""
 
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "zoo"))
 from pace import Pace
 
 HIDDEN, N_ENVS, HORIZON = 96, 16, 32

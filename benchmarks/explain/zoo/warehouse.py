@@ -1,16 +1,12 @@
 """Two forklifts with cameras, each simulated in its own process; actor-critic, PyTorch."""
 
 import multiprocessing as mp
-import sys
-from pathlib import Path
 
 import numpy as np
 import torch
+from pace import Pace, end_with_parent
 from torch import nn
 from torch.distributions import Categorical
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "zoo"))
-from pace import Pace, end_with_parent
 
 H, W, HORIZON = 480, 640, 16
 MOVES = 12.0 * np.array([(-1, 0), (1, 0), (0, -1), (0, 1)])

@@ -1,17 +1,12 @@
 """DQN from Stable-Baselines3 catches apples, from camera frames."""
 
-import sys
-from pathlib import Path
-
 import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
+from pace import Pace
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "zoo"))
-from pace import Pace
 
 
 class OrchardEnv(gym.Env):

@@ -2,14 +2,10 @@
 # Which way is uphill? A convnet looks at height maps of 40x40 and says one of 8 directions.
 
 # %%
-import sys
-from pathlib import Path
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "zoo"))
 from pace import Pace
 
 torch.manual_seed(0)

@@ -4,15 +4,11 @@ import copy
 import csv
 import json
 import os
-import sys
 import tempfile
-from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn as nn
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "zoo"))
 from pace import Pace
 
 config = {

@@ -4,13 +4,9 @@ NumPy only: online actor-critic on random features, shared by the arms.
 """
 
 import multiprocessing as mp
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "zoo"))
 from pace import Pace, end_with_parent
 
 JOINTS, FEATURES, SUBSTEPS = 3, 400, 20

@@ -6,12 +6,8 @@ separates the generations.
 
 import math
 import multiprocessing as mp
-import sys
-from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "zoo"))
 from pace import Pace, end_with_parent
 
 FEATURES = 4

@@ -2,15 +2,11 @@
 
 import math
 import random
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "zoo"))
 from pace import Pace
 
 SIZE, RABBITS, NEAREST = 20.0, 40, 4

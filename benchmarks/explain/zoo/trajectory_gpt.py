@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "zoo"))
 from pace import Pace
 
 CONTEXT, STATE, ACTION, WIDTH, HEADS, LAYERS, BATCH = 64, 12, 6, 128, 4, 3, 24

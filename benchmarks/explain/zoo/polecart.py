@@ -1,18 +1,14 @@
 # A2C on CartPole in one file, in the manner of CleanRL.
 import random
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import torch
 import torch.nn as nn
 import torch.optim as optim
-from torch.distributions.categorical import Categorical
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "zoo"))
 from pace import Pace
+from torch.distributions.categorical import Categorical
 
 
 @dataclass

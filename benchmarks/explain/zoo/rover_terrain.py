@@ -1,16 +1,12 @@
 """REINFORCE for a rover that climbs on a height map; rollouts run in a process pool."""
 
 import multiprocessing
-import sys
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "zoo"))
 from pace import Pace, end_with_parent
+from torch import nn
 
 WORKERS = 3
 HORIZON = 40

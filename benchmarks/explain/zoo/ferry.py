@@ -1,18 +1,14 @@
 """A small framework of ensembles of critics (after REDQ), with one task: park the ferry."""
 
 import random
-import sys
 from collections import deque
 from copy import deepcopy
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "zoo"))
 from pace import Pace
+from torch import nn
 
 
 class FerryPark:

@@ -1,0 +1,142 @@
+"""`flatout explain` on ordinary programs: first finding and shares, and the programs' own timers.
+
+Each program of a folder (`ordinary`, or `--set later`) runs twice: once with its timers, once under
+explain. It resumes: finished runs are kept in benchmarks/results/explain_ordinary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from harness import (  # noqa: E402
+    NO_CACHE,
+    BenchmarkError,
+    Command,
+    Row,
+    Store,
+    flatout,
+    main,
+    parser,
+    peers_python,
+)
+from report import provenance, table, write_section  # noqa: E402
+
+NAME = "explain_ordinary"
+NEAR = 0.10  # a share is right within so much of the program's own
+LEAST = 0.02  # rows below this share on both sides are left out
+
+OURS: Mapping[str, Sequence[str]] = {
+    "env": ["env"], "acting": ["act"], "learning": ["learn", "transfer", "communicate"],
+    "replay": ["replay"], "input": ["input"], "writing": ["io"], "evaluation": ["eval"],
+    "transfer": ["transfer"], "waiting": ["wait", "ipc"],
+}  # fmt: skip
+"""Explain's phases for each of the programs' timers."""
+
+
+def pairs(
+    truth: Row, told: Mapping[str, float], waits: Sequence[str]
+) -> list[tuple[str, float, float]]:
+    """(phase, share by the program's timers, share by explain) of each phase that either has.
+
+    Args:
+        truth: seconds by timer, and in total.
+        told: explain's shares by phase.
+        waits: explain's phases for the work that a program's main thread waits for.
+    """
+    total = truth["total"]
+    own = {name: seconds / total for name, seconds in truth.items() if "@" not in name}
+    del own["total"]
+    rest, rows = dict(told), []
+    for name, share in own.items():
+        phases = [*OURS[name], *(waits if name == "waiting" else ())]
+        if name == "learning" and "transfer" in own:
+            phases = ["learn", "communicate"]
+        rows.append((name, share, sum(rest.pop(phase, 0.0) for phase in phases)))
+    rows.append(("other", max(0.0, 1 - sum(own.values())), sum(rest.values())))
+    return [row for row in rows if max(row[1:]) >= LEAST]
+
+
+def run(args: argparse.Namespace, folder: Path, name: str, case: Row) -> tuple[Row, Row, list[Row]]:
+    """The program's own seconds, explain's JSON, and the rows of both runs."""
+    python = peers_python(args) if case["interpreter"] == "torch" else sys.executable
+    script = [python, str(folder / f"{name}.py"), "--seconds", f"{args.seconds:g}"]
+    results = Path(args.results) / NAME
+    results.mkdir(parents=True, exist_ok=True)
+    phases, said, saved = (results / f"{name}.{kind}.json" for kind in ("phases", "said", "saved"))
+    options = ["--seconds", f"{args.seconds:g}", "--json", str(said), "--save", str(saved)]
+
+    def add(file: Path) -> Any:
+        return lambda command, row: row | {"found": json.loads(file.read_text())}
+
+    wrapped = [sys.executable, str(HERE / "quiet.py")]
+    sides = {
+        "timers": Command(
+            [*wrapped, *script], {**NO_CACHE, "PHASES": str(phases)}, None, add(phases)
+        ),
+        "explain": Command(
+            [*wrapped, flatout(args), "explain", *options, "--", *script], NO_CACHE, None, add(said)
+        ),
+    }  # fmt: skip
+    store = Store(f"{NAME}/{name}", {"seconds": args.seconds}, args)
+    rows = store.alternate({side: lambda _, c=command: c for side, command in sides.items()}, [0])
+    found = {side: runs[0]["result"]["found"] for side, runs in rows.items()}
+    return found["timers"], found["explain"], [row for runs in rows.values() for row in runs]
+
+
+def benchmark(args: argparse.Namespace) -> None:
+    """Run all programs of the set and write the section."""
+    folder = HERE / args.set
+    cases = tomllib.loads((folder / f"{args.set}.toml").read_text())
+    if args.cases:
+        cases, args.no_write = {name: cases[name] for name in args.cases}, True
+    body, right, near, rows_total, every = [], 0, 0, 0, list[Row]()
+    failed: list[str] = []
+    for name, case in cases.items():
+        try:
+            truth, said, rows = run(args, folder, name, case)
+        except BenchmarkError as error:
+            failed.append(f"- Not run: {name}: {str(error).splitlines()[-1]}")
+            continue
+        every += rows
+        first = next((one["id"] for one in said["findings"] if one["id"] != "contended"), "unknown")
+        compared = pairs(truth, said["phases"], case.get("waits", ()))
+        right += first in case["causes"]
+        near += sum(abs(own - told) <= NEAR for _, own, told in compared)
+        rows_total += len(compared)
+        shares = ", ".join(f"{phase} {own:.0%} / {told:.0%}" for phase, own, told in compared)
+        wrong = "" if first in case["causes"] else " **wrong**"
+        remedy = said["findings"][0]["remedy"] if said["findings"] else ""
+        body.append([name, case["expected"], first + wrong, shares, remedy.split(":")[0][:90]])
+    if not every:
+        raise BenchmarkError(f"nothing ran: {failed}")
+    head = ["program", "expected", "first finding", "timers / explain", "remedy"]
+    where = provenance(args, {"both": every}).replace(
+        Path(__file__).name, "explain/run_ordinary.py"
+    )
+    text = f"""## Explaining ordinary programs: {args.set}
+
+{where}
+- First finding right in **{right} of {len(body)}**; shares within {NEAR:.0%} of the programs' own
+  timers in **{near} of {rows_total}** rows (each program runs once with timers, once explained).
+
+{table(head, body)}
+""" + "\n".join(failed)
+    write_section(args, f"{NAME}_{args.set}", text)
+
+
+if __name__ == "__main__":
+    options = parser(__doc__, seeds=1)
+    add = options.add_argument
+    add("--set", default="ordinary", help="which folder of programs")
+    add("--cases", nargs="+", default=None, help="only these; then RESULTS.md stays as it is")
+    add("--seconds", type=float, default=20.0, help="that each program runs and is sampled for")
+    main(benchmark, options.parse_args())
