@@ -106,13 +106,15 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def flatout(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    """Run the command line in this process: ``flatout("train", "ppo", ...) -> Result``."""
+    """Run the command line in this process: ``flatout("train", "ppo", ...) -> Result``; see
+    `tiny.latest` for flags that are given twice, except with ``exact=True``."""
     from flatout.__main__ import main
 
-    def run(*argv: object) -> Result:
+    def run(*argv: object, exact: bool = False) -> Result:
+        words = [str(argument) for argument in argv]
         capsys.readouterr()
         try:
-            code = main([str(argument) for argument in argv])
+            code = main(words if exact else tiny.latest(words))
         except SystemExit as stop:  # the argument parser's own refusals and --help
             code = stop.code if isinstance(stop.code, int) else 1
         captured = capsys.readouterr()
@@ -122,7 +124,7 @@ def flatout(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
 
 
 TINY = (*tiny.flags("ppo"), "--steps", "256", "--quiet")
-"""The smallest useful run's flags, behind ``train ppo``; others after them take their place."""
+"""The smallest useful run's flags, behind ``train ppo``; see `tiny.latest` for others after them."""
 
 
 def replay_run(path: Path, *flags: str) -> Path:

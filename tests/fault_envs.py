@@ -137,6 +137,7 @@ FAULTS = {
     "close": lambda: os.closerange(3, 1000),
     "none": lambda: None,
     "look": _no_jax,
+    "mutex": lambda: _mutex(),
 }
 
 

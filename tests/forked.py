@@ -77,11 +77,17 @@ class Child:
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Wait until it has ended; returns what it printed on both streams."""
         self.wait(timeout)
+        texts = self.printed()
+        for stream in self._streams:
+            stream.close()
+        return texts
+
+    def printed(self) -> tuple[str, str]:
+        """What it and its own children have printed so far on both streams."""
         texts = list[str]()
         for stream in self._streams:
-            with stream:
-                stream.seek(0)
-                texts.append(stream.read())
+            stream.seek(0)
+            texts.append(stream.read())
         return texts[0], texts[1]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from flatout.storage import checkpoint
+from tests import tiny
 from tests.conftest import Result
 from tests.forked import Child
 
@@ -32,7 +33,7 @@ def of_all_cpus(variants: Iterable[str], one: str) -> list[Any]:
 
 def spawn(*argv: str, cwd: Path = ROOT, module: str = "flatout") -> Child:
     """Start the command, without its imports; a test about starting takes the real one."""
-    return Child(module, argv, cwd)
+    return Child(module, tuple(tiny.latest(argv)), cwd)
 
 
 def stamp(run: Path) -> int:
@@ -115,7 +116,7 @@ def kill_at_random_times(
     from flatout.__main__ import main
 
     whole = folder / "whole"
-    assert main([*flags, "--run-dir", str(whole)]) == 0
+    assert main(tiny.latest([*flags, "--run-dir", str(whole)])) == 0
     run, kills, rounds, reached = folder / "run-0", 0, 0, set[tuple[int, str]]()
     # Most kills must hit a run that had moved on.
     while kills < wanted or len(reached) < (wanted + 1) // 2:

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from safetensors.numpy import load_file
 
 import flatout
 from flatout import PPO, CheckpointError, FlatoutError, UsageError
+from flatout.run import trainer
 from flatout.storage import checkpoint
 from tests import bad_envs, tiny
 
@@ -99,8 +101,12 @@ def test_classes_of_others_may_keep_what_they_like() -> None:
             self.notes: list[str] = []
             super().__init__(*args, **settings)
 
+        def predict(self, *observations: Any, **others: Any) -> int:
+            return len(observations)
+
     agent = Mine("CartPole-v1")
     agent.notes = ["first"]
+    agent.predict = lambda *_: 0  # type: ignore[method-assign]
     with pytest.raises(UsageError, match="Mine"):
         agent.gamma = 0.9
 
@@ -158,6 +164,29 @@ def test_callback_sees_every_iteration_and_stops() -> None:
     assert agent.summary["steps"] == 128
     assert all(np.isfinite(value) for value in seen[0][1].values())
     assert "train/policy_loss" in seen[0][1]
+
+
+def test_a_second_thread_does_not_train_what_is_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, errors, original = new(), list[str](), trainer.assemble
+
+    def second() -> None:
+        try:
+            agent.learn(tiny.ITERATION)
+        except UsageError as error:
+            errors.append(str(error))
+
+    def assemble(*given: Any, **others: Any) -> Any:
+        monkeypatch.setattr(trainer, "assemble", original)
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+        return original(*given, **others)
+
+    monkeypatch.setattr(trainer, "assemble", assemble)
+    assert agent.learn(tiny.ITERATION).summary["steps"] == tiny.ITERATION
+    assert len(errors) == 1
+    assert "is training" in errors[0]
+    assert agent.learn(tiny.ITERATION).summary["steps"] == 2 * tiny.ITERATION
 
 
 def test_callbacks_that_return_nothing_do_not_stop() -> None:
@@ -298,8 +327,8 @@ def test_networks_that_cannot_be_used(network: Any, words: str) -> None:
         (lambda: new().predict(OBS), "learned nothing"),
         (lambda: new().evaluate(1), "learned nothing"),
         (lambda: new().save("agent"), "nothing to save"),
-        (lambda: new(steps=64).learn(0), "steps = 0"),
-        (lambda: new().learn(-1), "steps = -1"),
+        (lambda: new(steps=64).learn(0), "total_timesteps = 0"),
+        (lambda: new().learn(-1), "total_timesteps = -1"),
         (lambda: PPO.load("no-such-agent"), "no-such-agent"),
     ],
 )

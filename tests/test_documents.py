@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
 
 import pytest
 
-from flatout.documents import DEPTH, parse_json, parse_toml, read_json
+from flatout.documents import (
+    DEPTH,
+    LONGEST_LINE,
+    bounded_lines,
+    parse_json,
+    parse_line,
+    parse_toml,
+    read_json,
+)
+from flatout.errors import CheckpointError
+from flatout.storage import nofollow
+from flatout.storage.run_folder import load_config
 from tests.cli.test_bad_input import Cli
 
 
@@ -43,6 +56,37 @@ def test_a_large_file_and_a_pipe_are_not_read(tmp_path: Path) -> None:
         read_json(tmp_path / "large", limit=1000)
     with pytest.raises(OSError, match="ordinary"):
         read_json(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("line", [b"[" * 200, b"[[],[]" * 99, b"1" + b" " * LONGEST_LINE])
+def test_a_line_that_no_run_writes_is_not_parsed(
+    line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json, "loads", lambda text: pytest.fail("it was parsed"))
+    with pytest.raises(ValueError, match="a line has more than"):
+        parse_line(line)
+
+
+def test_a_line_of_a_run_that_diverged_is_read() -> None:
+    assert str(parse_line(b'{"loss": NaN, "top": Infinity}')) == "{'loss': nan, 'top': inf}"
+
+
+@pytest.mark.parametrize("length", [LONGEST_LINE + 1, 2 * LONGEST_LINE, 5 * LONGEST_LINE - 1])
+def test_long_lines_are_left_out_whole(length: int) -> None:
+    lines = [b"1\n", b"x" * (length - 1) + b"\n", b"2\n", b"y" * (LONGEST_LINE - 1) + b"\n", b"3"]
+    kept = list(bounded_lines(io.BytesIO(b"".join(lines))))
+    assert kept == [line for line in lines if len(line) <= LONGEST_LINE]
+
+
+def test_the_files_of_a_run_are_limited_in_depth(tmp_path: Path) -> None:
+    """Settings that are nested 400 levels deep are read by `json.loads`."""
+    deep = json.loads("[" * 400 + "]" * 400)
+    values = {"format": 4, "algorithm": "ppo", "settings": {"env_kwargs": {"a": deep}}}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(CheckpointError, match="deep"):
+        load_config(tmp_path, None)
+    with pytest.raises(ValueError, match="deep"):
+        nofollow.read_json(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize(

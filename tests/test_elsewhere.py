@@ -90,7 +90,8 @@ from pathlib import Path
 from flatout.__main__ import main
 
 def train(folder, *flags, steps="128"):
-    return main(["train", "ppo", *TINY, "--steps", steps, "--quiet", "--run-dir", folder, *flags])
+    tiny = TINY[:2] + TINY[4:] if "--envs" in flags else TINY  # with other environments
+    return main(["train", "ppo", *tiny, "--steps", steps, "--quiet", "--run-dir", folder, *flags])
 """
 
 

@@ -7,6 +7,7 @@ needs other sizes says why.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -59,6 +60,30 @@ def flags(algorithm: str, **more: Any) -> tuple[str, ...]:
         else:
             words.append(str(value))
     return tuple(words)
+
+
+REPEATABLE = {
+    "--env-kwargs", "--hp", "--population", "--grid", "--threshold", "--where", "--group",
+    "--normalize", "--what-if",
+}  # fmt: skip
+"""Flags whose values add up."""
+
+
+def latest(words: Sequence[str]) -> list[str]:
+    """A command in which flags that come later take the place of those before: Flatout refuses
+    flags that are given twice."""
+    parts: list[list[str]] = [[]]
+    for word in words:
+        if word.startswith("--"):
+            parts.append([])
+        parts[-1].append(word)
+    names = [part[0].partition("=")[0] if part else "" for part in parts]
+    kept = [
+        part
+        for at, (name, part) in enumerate(zip(names, parts, strict=True))
+        if at == 0 or name in REPEATABLE or name not in names[at + 1 :]
+    ]
+    return [word for part in kept for word in part]
 
 
 _PROGRAMS: dict[Any, tuple[Any, Any]] = {}

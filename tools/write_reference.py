@@ -162,7 +162,7 @@ def causes() -> Iterator[str]:
     yield (
         "# Causes\n\nThe verdicts of `flatout explain`. `healthy` means that learning's arithmetic "
         "is the time; `unknown`, that too little was seen. "
-        "[Explain](../explain.md) has each one's rule, evidence, remedy and formula."
+        "[Explain](../explain.md) has each one's rule, evidence and remedy."
     )
     phase = {cause: f"`{name}`" for name, cause in CAUSE_OF.items()}
     rows = [(f"`{cause}`", text, phase.get(cause, "")) for cause, text in CAUSES.items()]

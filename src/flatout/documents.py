@@ -8,8 +8,9 @@ import os
 import re
 import stat
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 MOST_BYTES = 4 << 20
 """Maximum size of a document by default: its value takes some thirty times the memory."""
@@ -17,22 +18,52 @@ MOST_BYTES = 4 << 20
 MOST_TOML = 1 << 20
 """The same of TOML, which is read more slowly."""
 
+LONGEST_LINE = 1 << 16
+"""Maximum bytes of a line in a file of JSON lines."""
+
 DEPTH = 100
 """Maximum number of lists and tables within one another."""
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, finite: bool = True) -> Any:
     """The value of a JSON text.
 
+    Args:
+        finite: refuse NaN and infinities, which Flatout itself writes into a run's files.
+
     Raises:
-        ValueError: it is no JSON, nested more deeply than `DEPTH`, or has NaN or an infinity.
+        ValueError: it is no JSON, nested more deeply than `DEPTH`, or has a refused number.
     """
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant if finite else None)
     except RecursionError:
         raise _too_deep() from None
     _refuse_deep(value)
     return value
+
+
+def parse_line(line: bytes) -> Any:
+    """The value of one line of JSON lines, in which NaN and infinities are numbers.
+
+    Raises:
+        ValueError: it is no JSON, longer than `LONGEST_LINE`, or has more than `DEPTH` lists and
+            tables: it is refused before it is parsed, since there may be many such lines.
+    """
+    if len(line) > LONGEST_LINE:
+        raise ValueError(f"a line has more than {LONGEST_LINE:,} bytes")
+    if line.count(b"[") + line.count(b"{") > DEPTH:
+        raise ValueError(f"a line has more than {DEPTH} lists and tables")
+    return json.loads(line)
+
+
+def bounded_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """The lines of an open file, without those that are longer than `LONGEST_LINE`."""
+    while line := file.readline(LONGEST_LINE + 1):
+        if len(line) <= LONGEST_LINE:
+            yield line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(LONGEST_LINE)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -93,15 +124,12 @@ def _too_deep() -> ValueError:
 
 
 def _refuse_deep(value: Any) -> None:
-    level = [value]
-    for _ in range(DEPTH + 1):
-        inner = list[Any]()
-        for each in level:
-            if isinstance(each, dict):
-                inner += each.values()
-            elif isinstance(each, list):
-                inner += each
-        level = [each for each in inner if isinstance(each, dict | list)]
+    level = [[value]]
+    for _ in range(DEPTH + 2):
+        level = [
+            inner for outer in level for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) in (dict, list)
+        ]  # fmt: skip
         if not level:
             return
     raise _too_deep()

@@ -27,6 +27,7 @@ from flatout.buffers.rows import RingRows, by_shard
 from flatout.learner.mesh import Mesh
 from flatout.storage import checkpoint
 from flatout.types import ObservationSpec, Trajectory
+from tests import tiny
 from tests.conftest import Result, furthest, last_saved
 from tests.worlds import Rates, Store, World
 
@@ -67,7 +68,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def train(name: str, *flags: object) -> Path:
         run = folder / str(next(numbers))
         always = ("--envs", 16, "--shards", 8, "--quiet", "--no-tensorboard", "--run-dir", run)
-        assert main(["train", *map(str, (*RUNS[name], *always, *flags))]) == 0
+        assert main(tiny.latest(["train", *map(str, (*RUNS[name], *always, *flags))])) == 0
         return run
 
     return train

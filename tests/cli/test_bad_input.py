@@ -109,8 +109,41 @@ NESTED, DIGITS = "[" * 99999, "9" * 400
         ("train ppo --grayscale", "--grayscale|CartPole-v1"),
         ("train ppo --env-kwargs length", "'length'|KEY=VALUE"),
         ("train ppo --env-kwargs 1st=3", "'1st=3'|KEY=VALUE"),
+        ("train ppo --devices=999999999999", "devices = 999999999999|in 1 to 64"),
+        ("train ppo --devices=0", "devices = 0|in 1 to 64"),
+        (f"train ppo --envs={10**30}", f"envs = {10**30} is impossible|in 1 to 100000"),
+        (f"train ppo --shards={10**30}", f"shards = {10**30} is impossible"),
+        ("eval run --video=", "--video is empty"),
+        ("scale classify --plot= --devices 1", "--plot needs a file"),
         ("eval", "eval RUN_DIR"),
         ("eval no-such-run", "no-such-run"),
+        ("train ppo --env Breakoutv4", "'Breakoutv4'|Did you mean 'Breakout-v4'"),
+        ("train ppo --env spaceinvaders", "'spaceinvaders'|'ALE/SpaceInvaders-v5'"),
+        ("train ppo --env snake", "'snake'|Did you mean 'flatout/Snake-v0'"),
+        ("train ppo --hidden 64,a", "--hidden: 'a' is not a whole number|64,64"),
+        ("train ppo --hidden 64 8.5", "--hidden: '8.5' is not a whole number|64,64"),
+        ("train ppo --threshold=1,b", "--threshold: 'b' is not a number"),
+        ("train ppo --gamma much", "--gamma: 'much' is not a number."),
+        ("train ppo --grayscale maybe", "--grayscale is a flag|'maybe'"),
+        ("train ppo --json out.json", "--json is a flag and takes no file|> out.json"),
+        ("train ppo --json=out.json", "--json is a flag and takes no file|> out.json"),
+        ("eval run --json out.json", "--json is a flag and takes no file|> out.json"),
+        ("devices --json out.json", "--json is a flag and takes no file|> out.json"),
+        ("scale ppo --json out.json --devices 1", "--json is a flag and takes no file"),
+        ("fleet ppo --env CartPole-v1 --json=out.json", "--json is a flag and takes no file"),
+        ("bench placement --json out.json", "--json is a flag and takes no file"),
+        ("runs --json out.json", "--json is a flag and takes no file"),
+        ("compare a b --json out.json", "--json is a flag and takes no file"),
+        ("report a --json out.json", "--json is a flag and takes no file"),
+        ("explain run --json", "--json needs a file: --json FILE"),
+        ("explain run --html --stop", "--html needs a file: --html FILE"),
+        ("explain --json run", "--json took run as its FILE|flatout explain RUN_DIR"),
+        ("plan ppo --env CartPole-v1 --json", "--json needs a file: --json FILE"),
+        ("plan --json ppo --env CartPole-v1", "--json took ppo|--json FILE"),
+        ("plan ppo --env CartPole-v1 --machine", "--machine needs a file: --machine FILE"),
+        ("export run --json", "no --json|prints the name of the file"),
+        ("plot run --json", "no --json|draws curves"),
+        ("watch run --json", "no --json|eval RUN_DIR --json"),
     ],
 )
 def test_usage(flatout: Cli, tmp_path: Path, argv: str, words: str) -> None:
@@ -118,6 +151,28 @@ def test_usage(flatout: Cli, tmp_path: Path, argv: str, words: str) -> None:
     if command[:2] == ["train", "ppo"]:
         command[2:2] = [*RUN, "--run-dir", str(tmp_path / "run")]
     sentence(flatout(*command), 2, words)
+
+
+@pytest.mark.parametrize(
+    ("argv", "flag"),
+    [
+        ("train ppo --envs 2 --envs 3", "--envs"),
+        ("train ppo --envs 2 --envs=3", "--envs"),
+        ("train ppo --n-steps 2 --n_steps 3", "--n_steps"),
+        ("train ppo --hidden 64 --hidden 32", "--hidden"),
+        ("train ppo --env A --env B", "--env"),
+        ("train ppo --env CartPole-v1 --seeds 2 --seeds 3", "--seeds"),
+        ("train --resume a --resume b", "--resume"),
+        ("eval run --episodes 2 --episodes 3", "--episodes"),
+        ("explain run --html a.html --html b.html", "--html"),
+        ("plot a --smooth 2 --smooth 3", "--smooth"),
+        ("bench placement --csv a --csv b", "--csv"),
+        ("scale classify --devices 1 --devices 2", "--devices"),
+        ("fleet ppo --env CartPole-v1 --seeds 2 --seeds 3", "--seeds"),
+    ],
+)
+def test_a_flag_with_one_value_is_given_once(flatout: Cli, argv: str, flag: str) -> None:
+    sentence(flatout(*argv.split(), exact=True), 2, f"{flag} is given more than once")
 
 
 @pytest.mark.parametrize(
@@ -141,6 +196,30 @@ def test_config_files(flatout: Cli, tmp_path: Path, text: str, words: str) -> No
     file.write_text(text, "latin-1")
     place = ["--run-dir", tmp_path / "run"]
     sentence(flatout("train", "ppo", *RUN, *place, "--config", file), 2, words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[1, 2]", "its JSON is not an object"),
+        ("3", "its JSON is not an object"),
+        ("{}", "'answer' is missing"),
+        ('{"answer": [], "settings": 3, "machine": 1}', "another type"),
+        ('{"answer": {}, "settings": {}, "machine": "a"}', "'stages' is missing"),
+        ('{"answer": {"stages": {"env": 3}}}', "another type"),
+        ("not", "cannot be read as JSON"),
+    ],
+)
+def test_other_files_in_place_of_a_machine(
+    flatout: Cli, tmp_path: Path, text: str, words: str
+) -> None:
+    file = tmp_path / "machine.json"
+    file.write_text(text)
+    result = flatout("plan", "ppo", "--env", "CartPole-v1", "--machine", file)
+    message = sentence(result, 2, f"--machine {file}|{words}")
+    python = ("indices", "subscriptable", "NoneType", "TypeError", "KeyError", "argument")
+    assert not [word for word in python if word in message], message
+    assert message.count("save-machine") == ("JSON:" not in message)
 
 
 UNKNOWN = ("Dict", "Tuple", "MultiDiscrete", "MultiBinary", "Text")
@@ -337,7 +416,9 @@ def test_run_folders(flatout: Cli, tmp_path: Path, kind: str) -> None:
 def test_run_folder_in_use(flatout: Cli, tmp_path: Path) -> None:
     argv = [*BAD, "tests.bad_envs:NeverEnds", "--steps", "1000000", "--run-dir", str(tmp_path)]
     settings = ["--env-kwargs", "delay=0.001"]
-    process = subprocess.Popen([sys.executable, "-m", "flatout", *argv, *settings])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flatout", *tiny.latest([*argv, *settings])]
+    )
     try:
         until = time.monotonic() + 60
         while not checkpoint.checkpoints(tmp_path / "checkpoints"):

@@ -45,6 +45,25 @@ def test_one_command_starts_a_run_and_goes_on_with_it(flatout: Cli, tmp_path: Pa
     sentence(other, 2, f"--continue|{tmp_path / 'run'}|gamma is 0.99 there, 0.5 here|--run-dir")
 
 
+@pytest.mark.usefixtures("shared_programs")
+def test_parameters_that_do_not_fit_are_refused_before_there_is_a_folder(
+    flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert flatout(*COMMAND, "--steps", 64, "--run-dir", "run").code == 0
+    for flags, words in (
+        (("--hidden", "16,16"), "hidden is (64, 64) there, (16, 16) here"),
+        (("--env", "Acrobot-v1"), "env is 'CartPole-v1' there, 'Acrobot-v1' here"),
+        (("--frame-stack", "2"), "frame_stack is None there, 2 here"),
+    ):
+        for where in ((), ("--run-dir", "new")):
+            done = flatout("train", "--from", "run", *flags, *where)
+            sentence(done, 2, f"--from run|{words}|train without --from")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    done = flatout("train", "--from", "run", "--gamma", "0.5", "--steps", 64, "--run-dir", "new")
+    assert done.code == 0, "what changes no shape may differ"
+
+
 def test_a_folder_without_a_run_is_a_start(tmp_path: Path) -> None:
     config = asked(tmp_path)
     assert continued(config, False) == (config, False)

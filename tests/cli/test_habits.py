@@ -285,6 +285,7 @@ def video(kind: Callable[..., gym.Env[Any, Any]]) -> None:
     [
         RuntimeError("No OpenGL backend could be imported. Attempting to create a context"),
         ValueError("gladLoadGL error"),
+        AttributeError("'NoneType' object has no attribute 'glGetError'"),  # without OSMesa
         RuntimeError("Failed to make the EGL context current."),
         OSError("(65550) b'X11: The DISPLAY environment variable is missing'"),
     ],
@@ -301,7 +302,12 @@ def test_a_video_without_a_display_names_what_works(
     monkeypatch.setenv("MUJOCO_GL", "egl")
     with pytest.raises(UsageError, match=r"MUJOCO_GL=egl does not work here\. .*MUJOCO_GL=osmesa"):
         video(kind)
-    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    for display in ("", ":0"):
+        monkeypatch.setenv("DISPLAY", display)
+        with pytest.raises(UsageError, match=r"library OSMesa is missing.* set MUJOCO_GL=egl\."):
+            video(kind)
+    monkeypatch.delenv("MUJOCO_GL")
     with pytest.raises((UsageError, EnvironmentFailure)) as raised:
         video(kind)
     assert "MUJOCO_GL" not in str(raised.value)

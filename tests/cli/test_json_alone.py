@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import tiny
 from tests.conftest import TINY
 from tests.forked import Child
 
@@ -36,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 
 def alone(folder: Path, *words: str) -> dict[str, object]:
     """What the command prints as JSON, after checking that nothing else is on its stdout."""
-    child = Child("flatout", words, folder)
+    child = Child("flatout", tuple(tiny.latest(words)), folder)
     out, err = child.communicate(60)
     assert child.returncode == 0, err
     assert out.count("\n") == 1

@@ -178,7 +178,8 @@ class Terminal:
         session = ["setsid", "--ctty"]
         session += ["bash", "-c", 'trap "" HUP; exec "$0" "$@"'] if ignores_hang_ups else []
         self.process = subprocess.Popen(
-            [*session, sys.executable, "-m", "flatout", *argv], cwd=folder, env=VARIABLES | more,
+            [*session, sys.executable, "-m", "flatout", *tiny.latest(argv)], cwd=folder,
+            env=VARIABLES | more,
             stdin=slave, stdout=slave, stderr=slave,
         )  # fmt: skip
         os.close(slave)
@@ -214,7 +215,9 @@ WATCHED = (
     "train", "ppo", *tiny.flags("ppo"), "--no-tensorboard", "--checkpoint-every", "0",
     "--log-every", "1", "--run-dir", "run",
 )  # fmt: skip
-SLEEPY = (*WATCHED, "--env", "tests.fault_envs:sleepy", "--env-kwargs", "seconds=0.005")
+SLEEPY = tuple(tiny.latest(
+    (*WATCHED, "--env", "tests.fault_envs:sleepy", "--env-kwargs", "seconds=0.005")
+))
 
 
 def learns(folder: Path) -> bool:
@@ -513,8 +516,8 @@ def test_what_a_process_died_of_is_said_at_the_next_resume(
 
 
 def test_a_folder_deleted_while_its_run_goes_on_ends_the_run(tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "flatout", *SLEEPY, "--steps", "64000", "--checkpoint-every",
-            "128", "--quiet"]  # fmt: skip
+    words = tiny.latest((*SLEEPY, "--steps", "64000", "--checkpoint-every", "128", "--quiet"))
+    argv = [sys.executable, "-m", "flatout", *words]
     process = subprocess.Popen(
         argv, cwd=tmp_path, env=VARIABLES, text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,21 @@ def test_a_terminal_shows_every_frame(run: Path) -> None:
         returns = watch(lambda: (agent, run), 1, 1000.0, None, console)
     assert len(returns) == 1
     assert said.get().count("step ") >= len(list(play(agent, 0, None))) - 1
+
+
+def test_without_a_terminal_only_the_last_frame_becomes_a_picture(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, seen = DQN.load(run), list[Any]()
+    monkeypatch.setattr(
+        "flatout.cli.watch.picture",
+        lambda frame, console: seen.append(frame) or picture(frame, console),
+    )
+    console = Console(width=60, height=30, record=True, file=io.StringIO())
+    (total,) = watch(lambda: (agent, run), 1, None, None, console)
+    *_, (frame, _, last, steps) = play(agent, 0, None)
+    assert (seen, total) == ([frame], last)
+    assert f"step {steps}   return {last:g}" in console.export_text()
 
 
 def test_pictures_become_half_blocks_that_fit() -> None:

@@ -272,6 +272,25 @@ def test_a_threshold_is_a_number(value: float) -> None:
     assert "threshold" in refusal({"threshold": [value]})
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("ppo", {"clip_range": 1e300}),
+        ("ppo", {"max_grad_norm": 1e300}),
+        ("ppo", {"adam_eps": 1e-60}),
+        ("ppo", {"log_std_init": -1e40}),
+        ("ppo", {"learning_rate": "lin_1e300"}),
+        ("dqn", {"learning_rate": "lin_1e-3_1e-60"}),
+        ("sac", {"ent_coef": "auto_1e39"}),
+        ("sac", {"target_entropy": -1e39}),
+    ],
+)
+def test_what_float32_cannot_hold_is_refused(algorithm: str, settings: dict[str, Any]) -> None:
+    (name,) = settings
+    with pytest.raises(UsageError, match=rf"{name} = .* is impossible: float32 cannot hold it\."):
+        resolve(algorithm, settings)
+
+
 @pytest.mark.parametrize("name", ["n_steps", "gamma"])
 def test_numbers_too_large_for_a_float_are_refused(name: str) -> None:
     assert name in refusal({name: 10**400})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import random
+import re
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +19,6 @@ import pytest
 from flatout import PPO, UsageError
 from flatout.config.schema import EnvConfig
 from flatout.config.settings import resolve
-from flatout.envs import check
 from flatout.envs.base import TRAINING, episode_seed
 from flatout.envs.check import refuse
 from flatout.envs.task import Task, open_task
@@ -38,6 +39,7 @@ from tests.bad_envs import (
     WrongValue,
 )
 from tests.conftest import TINY, Result
+from tests.forked import Child
 
 
 class Returns(Good):
@@ -64,10 +66,11 @@ class Drawing(Good):
 
 
 class Slow(Good):
-    """Never returns from `reset`."""
+    """Never returns from `reset`, or from `step`."""
 
-    def reset(self, **settings: Any) -> Any:
-        time.sleep(1e6)
+    def __init__(self, call: str) -> None:
+        super().__init__()
+        setattr(self, call, lambda *_, **__: time.sleep(1e6))
 
 
 def opened(source: Any) -> Task:
@@ -120,7 +123,7 @@ def test_a_run_never_steps_the_environment_that_was_checked() -> None:
         return made[-1]
 
     task = opened(make)
-    refuse(task, seed=3)
+    refuse(task, 3, 60.0)
     envs = task.open(2, seed=3)
     try:
         checked, *used = made
@@ -160,24 +163,71 @@ def test_random_numbers_and_working_folder_of_the_process_stay_as_they_are(tmp_p
 @pytest.mark.parametrize("at", [0, 1])
 def test_what_an_environment_raises_is_left_to_the_run(at: int) -> None:
     task = opened(functools.partial(Raises, at=at))
-    refuse(task, seed=0)
+    refuse(task, 0, 60.0)
     with pytest.raises(EnvironmentFailure, match="the bridge is out"):
         _step(task)
 
 
-def test_an_environment_that_takes_long_is_left_to_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "LOOK_S", 0.05)
-    task = opened(Slow)
-    refuse(task, seed=0)
-    assert task.first is None
+@pytest.mark.parametrize("call", ["reset", "step"])
+@pytest.mark.parametrize("placement", ["sampler=inline", "sampler=processes"])
+def test_a_first_reset_or_step_that_never_ends_is_refused(call: str, placement: str) -> None:
+    words = rf"did not finish its first {call} within 0.1 s.*worker_timeout"
+    with pytest.raises(EnvironmentFailure, match=words):
+        PPO(functools.partial(Slow, call), worker_timeout=0.1, placement=placement)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("sampler", ["inline", "processes"])
+@pytest.mark.parametrize(
+    ("fault", "code", "words"),
+    [
+        ("sleep", 1, "tests.fault_envs:faulty did not finish its first step within 0.2 s"),
+        ("exit", 3, "called os._exit"),
+        ("segfault", -signal.SIGSEGV, "native code crashed"),
+        ("mutex", 1, "did not finish within 0.2 s; if it needs longer, raise worker_timeout"),
+    ],
+)
+def test_a_first_step_that_ends_or_blocks_the_process_is_named(
+    fault: str, code: int, words: str, sampler: str, tmp_path: Path
+) -> None:
+    env = ("--env", "tests.fault_envs:faulty", "--env-kwargs", f"fault={fault}", "at=1")
+    argv = ("train", "ppo", *env, "--placement", f"sampler={sampler}", "--worker-timeout", "0.2")
+    child = Child("flatout", (*argv, "--run-dir", str(tmp_path / "run")), Path(__file__).parents[2])
+    assert child.wait(60) == code
+    text, waited = "", time.monotonic()
+    while words not in text and time.monotonic() < waited + 10:  # the witness ends after the child
+        time.sleep(0.01)
+        text = child.printed()[1]
+    child.communicate()
+    assert words in text
+    assert text.splitlines()[-1].startswith("flatout: tests.fault_envs:faulty")
+    if fault in ("segfault", "mutex"):
+        assert re.search(r'fault_envs\.py", line \d+ in step', text)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_the_witness_says_nothing_of_a_process_that_goes_on(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    PPO(Good)
+    with pytest.raises(InvalidReturn):
+        PPO(functools.partial(WrongShape, at=1))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_one_environment_object_is_not_stepped_as_two() -> None:
+    env = Good()
+    with pytest.raises(UsageError, match="the same environment object twice"):
+        opened(lambda: env).open(2, seed=0)
 
 
 def test_actions_of_the_check_lie_in_the_space() -> None:
-    refuse(opened(Float64Box), seed=0)
+    refuse(opened(Float64Box), 0, 60.0)
     bounds = np.array([1.0, 3.0]), np.array([2.0, 4.0])
     env = Good()
     env.action_space = gym.spaces.Box(*bounds, dtype=np.float64)
-    refuse(opened(lambda: env), seed=0)
+    refuse(opened(lambda: env), 0, 60.0)
     np.testing.assert_array_equal(env.actions, [[1.0, 3.0]])
 
 

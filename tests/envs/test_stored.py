@@ -127,6 +127,36 @@ def test_the_exported_agent_casts_as_the_agent_does(tmp_path: Path) -> None:
         agent.predict(obs)
 
 
+class Reuses(Good):
+    """Observes the number of its step, always in the same array."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: type) -> None:
+        super().__init__(length=9)
+        self.observation_space = gym.spaces.Box(0, 255, shape, dtype)
+        self.array = np.zeros(shape, dtype)
+
+    def observe(self, action: float) -> Any:
+        self.array[...] = self.t
+        return self.array
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float16])
+@pytest.mark.parametrize("shape", [(2,), (20, 20, 3)])
+@pytest.mark.parametrize("prepared", [{}, {"resize": 10}, {"grayscale": True}])
+def test_a_frame_stack_holds_copies_of_what_the_environment_may_reuse(
+    shape: tuple[int, ...], dtype: type, prepared: dict[str, Any]
+) -> None:
+    if prepared and (len(shape) == 1 or dtype is not np.uint8):
+        return  # images of bytes alone are prepared
+    config = EnvConfig(env="Reuses", frame_stack=3, **prepared)
+    env = factory(config, lambda: Reuses(shape, dtype))()
+    stacks = [env.reset()[0], *(env.step(0)[0] for _ in range(4))]
+    channels = 1 if prepared.get("grayscale") else shape[-1]
+    for step, stack in enumerate(stacks):
+        newest = [max(step - age, 0) for age in (2, 1, 0)]
+        assert stack.reshape(-1, 3 * channels)[0].tolist() == np.repeat(newest, channels).tolist()
+
+
 @pytest.mark.parametrize("prepared", [{"frame_stack": 2}, {"grayscale": True}])
 def test_wrappers_do_not_wrap_values_around(prepared: dict[str, Any]) -> None:
     space = gym.spaces.Box(0, 255, (20, 20, 3), np.uint8)

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from flatout.fleet.curves import Run, View, curves, text
-from flatout.run.curve import ROWS, WHOLE, Track, points, sampled
+from flatout.run.curve import VALUES, Track, points
+from flatout.run.metric_rows import ROWS, WHOLE, sampled
 from tests.conftest import TINY, Result
 
 Cli = Callable[..., Result]
@@ -236,7 +237,7 @@ def test_a_large_file_is_read_in_parts(tmp_path: Path) -> None:
             row = {"step": step, "time/wall_s": 1.0, "rollout/return_mean_100": step, "f": filler}
             file.write(json.dumps(row) + "\n")
     assert os.stat(path).st_size > WHOLE
-    (steps, _, values), _ = points(sampled(path))
+    (steps, _, values), _ = points(sampled(path, VALUES))
     assert ROWS / 2 < len(steps) <= ROWS + 1
     assert (steps[0], steps[-1]) == (0, 59_999)
     assert np.diff(steps).max() < 3 * 60_000 / ROWS

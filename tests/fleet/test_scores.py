@@ -17,12 +17,14 @@ from hypothesis import strategies as st
 
 from flatout.cli import fleet_screen
 from flatout.cli.population import table as members_table
+from flatout.documents import LONGEST_LINE
 from flatout.fleet.curves import picture, readable
 from flatout.fleet.ranking import Report, of_folders
 from flatout.fleet.ranking_page import pictures
 from flatout.fleet.statistics import comparable, compared, enough, estimates, iqm
 from flatout.fleet.sweep.fleet import DONE
-from flatout.run.curve import LONGEST, WHOLE, evaluated
+from flatout.run.curve import EVALUATIONS
+from flatout.run.metric_rows import WHOLE, evaluated
 from tests.conftest import Result
 from tests.fleet.runs_made import folder
 
@@ -134,9 +136,9 @@ def test_evaluations_of_a_large_file_are_all_found(tmp_path: Path) -> None:
             row: dict[str, Any] = {"step": step, "time/wall_s": step / 2, "x": "y" * 200}
             file.write(json.dumps(row | ({"eval/return_mean": 1.0} if step % 5000 == 0 else {})))
             file.write("\n")
-        file.write("z" * 3 * LONGEST)
+        file.write("z" * 3 * LONGEST_LINE)
     assert path.stat().st_size > WHOLE
-    assert [row["step"] for row in evaluated(path)] == list(range(5000, 30_001, 5000))
+    assert [row["step"] for row in evaluated(path, EVALUATIONS)] == list(range(5000, 30_001, 5000))
 
 
 small = st.integers(0, 3).map(float)

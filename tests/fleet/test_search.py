@@ -46,6 +46,51 @@ def made(folder: Path, table: dict[str, Any] | None = None, **more: Any) -> Any:
     return Search(table, BASE, 32, folder), table
 
 
+@pytest.mark.parametrize(
+    ("limit", "words"), [("MOST_JOURNAL", "bytes"), ("LONGEST_RECORD", "line")]
+)
+def test_a_journal_that_is_too_large_is_refused(
+    optuna: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, words: str
+) -> None:
+    from flatout.fleet.sweep import optuna_storage
+
+    _, table = made(tmp_path / "f")
+    monkeypatch.setattr(optuna_storage, limit, 50)
+    with pytest.raises(
+        FlatoutError, match=f"cannot open optuna.log: .*{words}.* than 50|at most 50"
+    ):
+        made(tmp_path / "f", table)
+
+
+def test_a_space_of_very_many_choices_is_refused(optuna: Any) -> None:
+    from flatout.fleet.sweep.search import settings_of
+
+    space = {"n_epochs": list(range(1, 1002))}
+    with pytest.raises(UsageError, match="1,001 choices and limits"):
+        settings_of({**TABLE, "space": space}, BASE, "[optuna]")
+
+
+def test_choices_that_need_each_other_are_tried_for_a_while(
+    optuna: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All pairs of many choices take long; what is impossible is found out when it is asked."""
+    from flatout.fleet.sweep import search
+
+    tried = list[Mapping[str, Any]]()
+
+    def refusal(base: Any, row: Mapping[str, Any]) -> str:
+        tried.append(row)
+        return "" if row.get("gamma") == 0.5 and "n_epochs" in row else "impossible"
+
+    monkeypatch.setattr(search, "_refusal", refusal)
+    monkeypatch.setattr(search, "MOST_PAIRS", 300)
+    space = {"n_epochs": list(range(1, 101)), "gamma": [*np.linspace(0.9, 1, 99).tolist(), 0.5]}
+    assert search.settings_of({**TABLE, "space": space}, BASE, "[optuna]")["space"] == space
+    assert len(tried) <= 500
+    with pytest.raises(UsageError, match="impossible"):
+        search.settings_of({**TABLE, "space": {"n_epochs": [1, 2]}}, BASE, "[optuna]")
+
+
 def value(group: Group) -> float:
     """What a group achieves."""
     return -abs(float(np.log(group.row["learning_rate"]) - np.log(1e-3)))

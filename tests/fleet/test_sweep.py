@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from flatout.errors import FlatoutError
+from flatout.config.settings import resolve
+from flatout.errors import CheckpointError, FlatoutError, UsageError
 from flatout.fleet.sweep import engine, plan, worker
 from flatout.fleet.sweep.engine import Job
 from flatout.fleet.sweep.fleet import Fleet
@@ -303,6 +306,89 @@ def test_a_large_plan_is_read_again(tmp_path: Path) -> None:
     assert (folder / PLAN).stat().st_size > 1 << 20
     with closing(Folder(folder, True)) as taken:
         assert taken.load(NO_CONSENT)[2] == groups
+
+
+def nested(levels: int) -> Any:
+    return json.loads("[" * levels + "]" * levels)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"populations": {"population-1": ["a_seed=0", "a_seed=0"]}}, "twice"),
+        ({"populations": {"population-1": ["a_seed=0"], "population-2": ["a_seed=0"]}}, "twice"),
+        ({"populations": {"population-1": ["c_seed=0"]}}, "is not one of the sweep"),
+        ({"populations": {"../population": ["a_seed=0"]}}, "no folder's name of a population"),
+        ({"seeds": [0, 1, 0]}, "its seeds are not different whole numbers"),
+        ({"seeds": [0, "1"]}, "its seeds are not different whole numbers"),
+        ({"seeds": list(range(50_001))}, "100,002 trials"),
+        ({"strategy": "../../x"}, "its strategy '../../x' is none of auto, together"),
+        ({"strategy": ["auto"]}, "is none of auto, together"),
+        ({"groups": {"a": {"env_kwargs": {"x": nested(400)}}}}, "deep"),
+        ({"groups": {"a": {"gamma": 2}}}, "gamma = 2"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    from flatout.fleet.sweep.folder import Folder
+    from flatout.storage.trust import NO_CONSENT
+
+    folder = made(tmp_path / "f", [plan.Group("a", {}), plan.Group("b", {"gamma": 0.9})], [0, 1])
+    values = json.loads((folder / PLAN).read_text()) | change
+    (folder / PLAN).write_text(json.dumps(values))
+    with closing(Folder(folder, True)) as taken, pytest.raises(CheckpointError) as raised:
+        taken.load(NO_CONSENT)
+    assert said in str(raised.value)
+    assert str(folder / PLAN) in str(raised.value)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_the_settings_of_a_plan_are_resolved_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for each of very many groups, of which only what differs is read."""
+    from flatout.fleet.sweep.folder import Folder
+    from flatout.storage.trust import NO_CONSENT
+
+    groups = [plan.Group(f"g{number}", {"gamma": 0.5 + number / 1000}) for number in range(300)]
+    folder = made(tmp_path / "f", groups, [0])
+    monkeypatch.setattr(plan, "resolve", lambda *layers: pytest.fail("all of it is resolved"))
+    configured, count = plan.configured, list[Any]()
+    monkeypatch.setattr(
+        "flatout.fleet.sweep.folder.configured",
+        lambda base, row: count.append(row) or configured(base, row),
+    )
+    with closing(Folder(folder, True)) as taken:
+        assert taken.load(NO_CONSENT)[2] == groups
+    assert len(count) == len(groups)
+
+
+ROWS: dict[str, list[Any]] = {
+    "gamma": [0.9, 1, "x", 2], "learning_rate": [1e-3, "lin_0.001", None, float("nan")],
+    "n_epochs": [1, 2.0, 0], "hidden": [[8], "8,8", ["a"]], "envs": [2, 3, 64],
+    "placement": ["cpu", "workers=2x4"], "env_kwargs": [{"a": 1}, 3], "learning_rte": [1],
+    "algorithm": ["ppo", "dqn"], "steps": [64, "none"], "shards": [1, 2, 3],
+}  # fmt: skip
+"""Possible and impossible values, also such as depend on each other."""
+
+
+@settings(deadline=None)
+@given(st.fixed_dictionaries({}, optional={n: st.sampled_from(v) for n, v in ROWS.items()}))
+def test_a_configuration_is_what_all_settings_resolve_to(row: dict[str, Any]) -> None:
+    base = resolve("ppo", tiny.settings("ppo"))
+    try:
+        expected: Any = resolve(base.algorithm, base.flat(), row)
+    except UsageError as error:
+        expected = str(error)
+    try:
+        found: Any = plan.configured(base, row)
+    except UsageError as error:
+        found = str(error)
+    assert type(found) is type(expected)
+    if isinstance(expected, str):  # of several impossible values another may be the first
+        return
+    assert found == expected
 
 
 def test_a_strangers_plan_runs_no_code(flatout: Cli, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rich.console import Console
 from flatout import child
 from flatout.config.settings import load_file, resolve
 from flatout.errors import FlatoutError, UsageError
-from flatout.explain.diagnosis import Diagnosis, Finding
+from flatout.explain.diagnosis import Diagnosis, Finding, MeasuredGain
 from flatout.explain.own.runs import diagnose_evidence, read_run
 from flatout.fleet import trial
 from flatout.fleet.trial import Outcome, difference, effect, show, try_first
@@ -69,15 +70,22 @@ def test_the_first_updates_are_compared() -> None:
 
 
 def test_the_outcome_is_told() -> None:
-    finding = Finding("env-bound", 0.7, ("x",), "y", 1.7, 1.5, 1.9, ("--placement", "a b"))
+    finding = Finding("env-bound", 0.7, ("x",), "y", setting=("--placement", "a b"))
     outcome = Outcome(finding, (100.0, 100.0), (150.0, 170.0), "All the same.")
-    console = Console(record=True, width=200)
-    show(outcome, console)
-    said = console.export_text()
-    assert (
-        'TRIED    --placement "a b"   predicted 1.7x (1.5-1.9), measured 1.60x (1.50-1.70)' in said
+
+    def said(outcome: Outcome) -> str:
+        console = Console(record=True, width=200)
+        show(outcome, console)
+        return console.export_text()
+
+    assert 'TRIED    --placement "a b"   measured 1.60x (1.50-1.70), 2 pairs' in said(outcome)
+    assert "All the same." in said(outcome)
+    assert "before" not in said(outcome), "it is compared only with a gain that there is"
+    gain = MeasuredGain(1.7, 1.5, 1.9, "planning measured both placements here")
+    planned = Outcome(replace(finding, gain=gain), outcome.was, outcome.now)
+    assert "before: measured 1.7x (1.5-1.9), planning measured both placements here" in said(
+        planned
     )
-    assert "All the same." in said
     saved = json.loads(json.dumps(outcome.as_json()))
     assert (saved["gain"], saved["low"], saved["high"]) == pytest.approx((1.6, 1.5, 1.7))
 
@@ -105,7 +113,7 @@ def test_a_trial_that_fails_says_why(
     monkeypatch.setattr(trial, "SECONDS", 0.01)
     run = tmp_path / "run"
     assert flatout("train", "ppo", *TINY, "--run-dir", run).code == 0
-    finding = Finding("env-bound", 0.9, ("x",), "y", 2.0, 2.0, 2.0, ("--n-steps", "7"))
+    finding = Finding("env-bound", 0.9, ("x",), "y", setting=("--n-steps", "7"))
     diagnosis = Diagnosis("run", "env-bound", "x", (finding,), 1.0)
     before = list(tmp_path.iterdir())
     with pytest.raises(FlatoutError, match=r"--n-steps 7.*does not divide into minibatches"):
@@ -117,7 +125,7 @@ def test_a_run_without_spans_is_refused(flatout: Cli, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert flatout("train", "ppo", *TINY, "--run-dir", run).code == 0
     (run / "spans.jsonl").unlink()
-    finding = Finding("io-bound", 0.9, ("x",), "y", 2.0, 2.0, 2.0, ("--log-every", "7"))
+    finding = Finding("io-bound", 0.9, ("x",), "y", setting=("--log-every", "7"))
     with pytest.raises(FlatoutError, match=r"no spans\.jsonl"):
         try_first(run, Diagnosis("run", "io-bound", "x", (finding,), 1.0), Console(record=True))
 

@@ -79,6 +79,36 @@ def test_an_entry_is_whole_or_absent(
     assert jax_cache.get("jit_g-1") is None
 
 
+def test_a_folder_in_an_entrys_place_is_replaced(
+    jax_cache: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "jit_f-1-cache" / "inner").mkdir(parents=True)
+    assert jax_cache.get("jit_f-1") is None
+    jax_cache.put("jit_f-1", b"compiled again")
+    assert jax_cache.get("jit_f-1") == b"compiled again"
+    assert capsys.readouterr().err.count("was damaged") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["jit_f-1-cache"]
+
+
+def test_entries_that_cannot_be_removed_are_reported_once(
+    jax_cache: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("shutil.rmtree", refuse)
+    for key in ("jit_f-1", "jit_g-1"):
+        (tmp_path / f"{key}-cache").mkdir()
+        assert jax_cache.get(key) is None
+        jax_cache.put(key, b"compiled again")  # JAX would warn of an exception
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "jit_f-1-cache" in said
+    assert "cannot be removed (Permission denied)" in said
+    assert "JAX_COMPILATION_CACHE_DIR" in said
+
+
 @pytest.mark.slow
 def test_damaged_entries_are_compiled_again_once(tmp_path: Path) -> None:
     assert run(tmp_path).stderr == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,16 @@ def test_a_model_that_fits_only_sharded_is_not_refused_so() -> None:
         expected.check(parse(FOUR), HERE)
     said = expected.check(parse(f"{FOUR} params=sharded"), HERE)
     assert "about 6,180 of 16,384 MiB on cpu to cpu:3 together" in said
+
+
+@pytest.mark.parametrize(("inference", "each"), [("central", 21), ("local", 89)])
+def test_actor_processes_count_in_the_host_memory(inference: str, each: int) -> None:
+    placement = f"sampler=processes workers=4x2 inference={inference}"
+    taken, _ = found(envs=8, placement=placement)
+    assert taken[DeviceName("cpu")]["actor processes"] == 4 * each
+    many = replace(parse(placement), workers=(50_000, 2))
+    with pytest.raises(NoRoomError, match=r"actor processes .*start fewer of them \(workers="):
+        Expectation(model=1.0, optimiser=2.0, trajectory=0.0).check(many, HERE)
 
 
 def test_a_compiled_loop_holds_replay_twice() -> None:

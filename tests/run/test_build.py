@@ -6,12 +6,14 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import psutil
 import pytest
 
 from flatout import EnvironmentFailure, FlatoutError, UsageError
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.config.settings import resolve
+from flatout.learner.programs import Programs
 from flatout.run.build import assemble
 from flatout.run.components import Components
 from flatout.spans import Spans
@@ -179,6 +181,36 @@ def test_what_fails_to_compile_closes_environments_and_ends_workers() -> None:
         assert envs.made
         assert envs.open == 0
         assert children() <= before
+
+
+@pytest.mark.parametrize("kind", ["classify", pytest.param("device", marks=pytest.mark.slow)])
+def test_runs_of_one_shape_compile_no_program_twice(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm, values = "classify", {"steps": 6, "batch_size": 64, "log_every": 2}
+    if kind == "device":
+        algorithm, values = "ppo", tiny.settings("ppo", eval_every=64, eval_episodes=2)
+        values |= {"env_backend": "device", "placement": "sampler=device"}
+    seen, listens = list[str](), True
+
+    def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
+        if listens and event.endswith("backend_compile_duration"):
+            seen.append(str(kwargs.get("fun_name", "")))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    shared, compiled = Programs(several=True), list[list[str]]()
+    for seed in range(2):
+        seen.clear()
+        made = assemble(resolve(algorithm, values, {"seed": seed}), Spans(), programs=shared)
+        made.schedule.start()
+        assert made.evaluator is not None
+        list(made.schedule.advance(1))
+        made.evaluator.run(made.schedule.params, 1)
+        made.close()
+        compiled.append([name for name in seen if "first_step" not in name])  # a constant
+    listens = False
+    assert len(compiled[0]) >= 2, "the programs were seen"
+    assert compiled[1] == []
 
 
 @pytest.mark.slow

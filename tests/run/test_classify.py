@@ -29,6 +29,7 @@ from flatout.samplers.dataset import DatasetSampler, batches
 from flatout.spans import Spans
 from flatout.storage.checkpoint import named_leaves
 from flatout.types import DiscreteSpec
+from tests import tiny
 from tests.conftest import Result, furthest, last_saved
 
 Cli = Callable[..., Result]
@@ -53,7 +54,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def train(*flags: object) -> Path:
         run = folder / str(next(numbers))
         words = ("train", "classify", *TINY, *flags, "--run-dir", run)
-        assert main([str(word) for word in words]) == 0
+        assert main(tiny.latest([str(word) for word in words])) == 0
         return run
 
     return train

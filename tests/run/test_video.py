@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from flatout import PPO, UsageError
+from flatout.run import video
 from flatout.run.video import WIDE, grid, writer
 from tests import tiny
 from tests.conftest import TINY, Result
@@ -88,6 +89,18 @@ def test_several_episodes_of_one_environment_object(tmp_path: Path) -> None:
     agent = PPO(env, **tiny.python("ppo", **tiny.ONE)).learn(64)
     with pytest.raises(UsageError, match="one episode at a time"):
         agent.record(tmp_path / "out.gif", episodes=2)
+
+
+def test_how_far_a_video_is_stands_on_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(video, "SHOWN_S", 0.0)
+    with video.progress() as show:
+        show("video: frame 3 of at most 9")
+    monkeypatch.setattr(video, "SHOWN_S", 60.0)  # a short video says nothing
+    with video.progress() as show:
+        show("video: frame 4 of at most 9")
+    assert tuple(capsys.readouterr()) == ("", "flatout: video: frame 3 of at most 9\n")
 
 
 def test_a_grid_is_not_too_wide() -> None:

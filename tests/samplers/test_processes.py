@@ -273,6 +273,7 @@ def test_a_lost_worker_begins_new_episodes(fault: str, words: str, at: int, tmp_
     assert len(notes) == 1
     assert words in notes[0]
     assert "worker" in notes[0]
+    assert ".;" not in notes[0]
     assert lost == 2  # of the worker's two environments
     changed = [env for env in range(4) if before[env] != after[env]]
     assert changed in ([0, 1], [2, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -64,3 +65,10 @@ def test_a_folder_that_was_deleted_moved_or_replaced_is_not_saved_into(tmp_path:
             folder.check()
     finally:
         folder.close()
+
+
+def test_a_lock_that_user_code_has_closed_is_no_error(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    os.close(folder._lock.fileno())
+    folder.close()
+    RunFolder(tmp_path / "run").close()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from flatout.buffers.ledger import STORED
 from flatout.buffers.ring import Geometry
-from flatout.errors import CheckpointError
+from flatout.errors import CheckpointError, FlatoutError
 from flatout.storage import checkpoint, segments
 from flatout.storage.segments import SavedRows, SegmentStore
 from flatout.types import ObservationSpec, RowSource, Snapshot
@@ -382,3 +382,14 @@ def test_any_sequence_of_saves_and_resumes_keeps_what_happened(
                         run.store.cut(run.world, lane)
             if run.store.ledger.head:
                 run.assert_right()
+
+
+def test_a_checkpoint_that_could_not_be_read_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = checkpoint.save(tmp_path, 1, Snapshot({}, {}), 3)
+    monkeypatch.setattr(checkpoint, "MOST_JSON", 1000)
+    with pytest.raises(FlatoutError, match="at most 1,000 are read"):
+        checkpoint.save(tmp_path, 2, Snapshot({}, {"text": "x" * 1000}), 3)
+    assert checkpoint.checkpoints(tmp_path) == [kept]
+    assert checkpoint.load(kept)[0] == 1

@@ -6,7 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flatout.storage.span_records import SpanRecord, as_line, cut_after, read_lines, steady
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flatout.documents import LONGEST_LINE
+from flatout.errors import CheckpointError
+from flatout.storage import span_records
+from flatout.storage.span_records import (
+    SpanRecord,
+    Worker,
+    as_line,
+    cut_after,
+    json_lines,
+    read_lines,
+    steady,
+)
 
 
 def record(t: float, d: float = 1.0, **more: Any) -> SpanRecord:
@@ -57,3 +72,52 @@ def test_cutting_keeps_what_had_ended(tmp_path: Path) -> None:
     cut_after(path, 0.0)
     assert path.read_text() == ""
     cut_after(tmp_path / "nothing", 1.0)
+
+
+small = st.integers(0, 3)
+worker_records = st.builds(
+    SpanRecord,
+    t=small.map(float), d=st.just(1.0),
+    lane=st.sampled_from(["worker 0", "worker 1", "worker 2", "worker 10", "learner", "other"]),
+    spans=st.dictionaries(st.sampled_from(["env", "act", "send"]), small.map(float)),
+    turns=small, square=small.map(float),
+)  # fmt: skip
+
+
+@given(st.lists(worker_records, max_size=12))
+def test_each_worker_is_summed_up_over_the_steady_time(others: list[SpanRecord]) -> None:
+    """By the plain definition, which looks at all records for each worker."""
+    mains = [record(0, first=True), record(1), record(2)]
+    totals, _ = steady([*mains, *others])
+    assert totals is not None
+    names = sorted({one.lane for one in others if one.lane.startswith("worker ")},
+                   key=lambda name: int(name.split()[1]))  # fmt: skip
+    expected = list[Worker]()
+    for name in names:
+        own = [one for one in others if one.lane == name and one.t in (1.0, 2.0)]
+        if own:
+            env_s, act_s = (sum(one.spans.get(span, 0.0) for one in own) for span in ("env", "act"))
+            turns, square = sum(one.turns for one in own), sum(one.square for one in own)
+            expected.append(Worker(env_s, act_s, turns, square))
+    assert totals.workers == tuple(expected)
+
+
+@pytest.mark.parametrize(("limit", "words"), [("MOST_BYTES", "100 bytes"), ("MOST_LINES", "lines")])
+def test_a_recording_that_is_too_large_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, words: str
+) -> None:
+    path = tmp_path / "spans.jsonl"
+    path.write_bytes(b"\n" * 100)
+    assert json_lines(path) == []
+    monkeypatch.setattr(span_records, limit, 99)
+    with pytest.raises(CheckpointError, match=words):
+        json_lines(path)
+
+
+def test_a_line_without_end_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "spans.jsonl"
+    whole = b'{"t": 0.0, "d": 1.0}\n'
+    path.write_bytes(whole + b'{"t": 1.0, "d": 1.0, "x": "' + b"x" * LONGEST_LINE + b'"}\n' + whole)
+    assert json_lines(path) == 2 * [json.loads(whole)]
+    cut_after(path, 9.0)
+    assert path.read_bytes() == whole

@@ -17,6 +17,7 @@ from flatout import PPO, Agent, CheckpointError
 from flatout.explain.own.runs import read_run
 from flatout.storage import signing, trust
 from flatout.storage.checkpoint import FORMAT
+from tests import tiny
 from tests.cli.test_bad_input import ROOT, Cli, sentence
 from tests.conftest import TINY, Result
 from tests.own_algorithms import good
@@ -333,7 +334,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patched.chdir(project)
         patched.delitem(sys.modules, "mine", raising=False)
         flags = [*RUN, "--run-dir", "runs/one"]
-        assert main(["train", "ppo", *flags, "--env", "mine:make"]) == 0
+        assert main(["train", "ppo", *tiny.latest((*flags, "--env", "mine:make"))]) == 0
         del sys.modules["mine"]
     return home
 

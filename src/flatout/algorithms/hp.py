@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from flatout.config.hyper import Hyper
-from flatout.config.schedules import entropy_coefficient, linear
-from flatout.config.values import hints
+from flatout.config.schedules import real_values
 
 
 def hyper_parameters(config: Hyper, total_steps: int) -> Any:
@@ -24,16 +23,10 @@ def hyper_parameters(config: Hyper, total_steps: int) -> Any:
         config: the algorithm's settings.
         total_steps: environment steps of the whole run; the leaf `total_steps`.
     """
-    leaves: dict[str, Any] = {}
-    for name, (kinds, rules) in hints(type(config)).items():
-        value = getattr(config, name)
-        if float not in kinds:
-            continue
-        if entropy_coefficient in rules:
-            value, _ = entropy_coefficient(name, value)
-        elif str in kinds:
-            value = linear(name, value)
-        leaves[name] = None if value is None else np.asarray(value, np.float32)
+    leaves: dict[str, Any] = {
+        name: None if value is None else np.asarray(value, np.float32)
+        for name, value in real_values(config).items()
+    }
     leaves["total_steps"] = np.asarray(total_steps, np.float32)
     return _tuple_of(tuple(leaves))(**leaves)
 

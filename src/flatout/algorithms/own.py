@@ -132,6 +132,8 @@ def _number(key: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
             array = np.asarray(value, np.float32)
     except (TypeError, ValueError):
         array = np.asarray(np.nan, np.float32)
+    if np.isinf(array).any():
+        raise UsageError(f"--hp {key}={short(value)} is impossible: float32 cannot hold it.")
     if array.shape != shape or np.isnan(array).any():
         what = f"a list of numbers of shape {list(shape)}" if shape else "a number"
         raise UsageError(f"--hp {key}={short(value)}: {key} is {what}.")

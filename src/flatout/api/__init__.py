@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -14,14 +14,15 @@ import numpy as np
 
 from flatout.algorithms.own import MakeAlgorithm
 from flatout.api.aliases import Elsewhere, attribute, begins_anew, refuse_setting, translated
+from flatout.api.arguments import flag, one_training, path_argument, preset_settings, whole_number
 from flatout.api.describe import Documentation, Signature
 from flatout.api.history import History
-from flatout.api.names import algorithm_name, consent, environment_name
+from flatout.api.names import algorithm_name, consent, environment_name, network_name
 from flatout.api.restore import restored
 from flatout.config.hyper import algorithm_called
 from flatout.config.schema import EPISODES, SEEDS
-from flatout.config.settings import load_preset, resolve, settings_of
-from flatout.config.values import need
+from flatout.config.settings import resolve, settings_of
+from flatout.config.values import Range
 from flatout.envs.host import to_environment
 from flatout.envs.task import Task
 from flatout.errors import UsageError, writing
@@ -81,22 +82,15 @@ class Agent:
         if algorithm is not None:
             if self.algorithm:
                 raise UsageError(f"{type(self).__name__} has its algorithm; use flatout.Agent.")
-            named = algorithm if isinstance(algorithm, str) else algorithm_name(algorithm)
-            self.algorithm = algorithm_called(named)
+            self.algorithm = algorithm_called(algorithm_name(algorithm))
         if not self.algorithm:
             raise UsageError("Agent needs algorithm=, or use PPO, DQN, SAC, ...")
         names = settings_of(self.algorithm)
         env, settings, self._verbose = translated(given, env, settings, names)
         name, source = environment_name(env)
-        if network is not None and not callable(network) and not isinstance(network, str):
-            raise UsageError(f"network is a name or a function, not {type(network).__name__}.")
-        if isinstance(network, str):
-            settings["network"] = network
-            network = None
-        preset = settings.pop("preset", None)
-        tuned = {} if preset is None else load_preset(preset)
-        if tuned.get("algorithm", self.algorithm) != self.algorithm:
-            raise UsageError(f"preset {preset!r} is for {tuned['algorithm']}.")
+        built_in, network = network_name(network)
+        settings |= built_in
+        tuned = preset_settings(settings, self.algorithm)
         named = {} if name is None else {"env": name}
         self.config = resolve(self.algorithm, tuned, named, settings)
         if not self.config.env.env:
@@ -107,16 +101,14 @@ class Agent:
             self._acting.check()
         self._predicted = 0
         self._history = History()
+        self._learning = threading.Lock()
         self.summary: dict[str, Any] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse what would be set and never read, such as ``agent.learning_rate = 1e-5``."""
         if not name.startswith("_"):  # ours, some of it at each prediction
-            kind = type(self)
             settings = self.config.flat() if "config" in vars(self) else {}
-            own = kind.__module__ in (__name__, f"{__name__}.agents")
-            free = name in ("config", "summary") or hasattr(kind, name) or not own
-            refuse_setting(name, value, kind.__name__, settings, free)
+            refuse_setting(name, value, type(self), settings)
         super().__setattr__(name, value)
 
     if not TYPE_CHECKING:  # a checker knows what there is
@@ -140,7 +132,9 @@ class Agent:
         return self.summary["steps"] if self.summary else self._history.loaded_steps
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("an agent is neither pickled nor copied: save(path) writes it, load(path)")
+        raise TypeError(
+            "an agent is neither pickled nor copied: save(path) writes it, and load(path) reads it."
+        )
 
     def learn(
         self,
@@ -178,20 +172,25 @@ class Agent:
             FlatoutError: the run failed; the agent has learned what was learned before.
             KeyboardInterrupt: a signal, in a script; what was learned until then is kept.
         """
-        if getattr(multiprocessing.current_process(), "_inheriting", False):
-            raise UsageError(
-                "training started while a spawned process was importing this script: put the calls "
-                'under if __name__ == "__main__":'
-            )
-        if self._acting.training:
-            raise UsageError("this agent is training: its callbacks may use it, not train it.")
-        reset = begins_anew(others, reset)
-        given = self.config.run.run_dir if run_dir is None else run_dir
-        path = None if given is None else Path(given)
+        with one_training(self._learning, self._acting.training):
+            total = total_timesteps
+            if total is not None:
+                total = whole_number("total_timesteps", total, Range(1))
+            given = self.config.run.run_dir if run_dir is None else run_dir
+            path = None if given is None else path_argument("run_dir", given)
+            shows = flag("progress_bar", self._verbose if progress_bar is None else progress_bar)
+            stopped = self._train(total, callback, shows, path, begins_anew(others, reset))
+        if stopped is not None and not (stopped == signal.SIGINT and hasattr(sys, "ps1")):
+            raise KeyboardInterrupt
+        return self
+
+    def _train(
+        self, total: int | None, callback: Any, shows: bool, path: Path | None, reset: bool
+    ) -> int | None:
+        """Train, see `learn`; returns the signal that stopped it, if any."""
         config, start, resume = self._history.next_run(
-            self.config, self._acting.arrays, total_timesteps, path, reset
+            self.config, self._acting.arrays, total, path, reset
         )
-        shows = self._verbose if progress_bar is None else progress_bar
         display = display_of(config) if shows else Display()
         with nullcontext() if path is None else closing(RunFolder(path, resume)) as folder:
             trainer = Trainer(
@@ -212,10 +211,7 @@ class Agent:
         if trainer.final is not None:
             settings = config.flat() | {"placement": self.summary["placement"]}
             self._history.draw(trainer.points, settings)
-        stopped = trainer.interrupts.signum
-        if stopped is not None and not (stopped == signal.SIGINT and hasattr(sys, "ps1")):
-            raise KeyboardInterrupt
-        return self
+        return trainer.interrupts.signum
 
     def predict(self, observation: Any, deterministic: bool = True, **others: Never) -> Any:
         """The action for one observation ``[...]`` or a batch ``[B, ...]``.
@@ -252,16 +248,18 @@ class Agent:
         Args:
             env: another environment with the same spaces.
         """
-        EPISODES("episodes", episodes)
-        seed = self.config.run.seed if seed is None else seed
-        SEEDS("seed", seed)
-        return self._acting.evaluate(episodes, seed, *environment_name(env))
+        episodes = whole_number("episodes", episodes, EPISODES)
+        return self._acting.evaluate(episodes, self._seed(seed), *environment_name(env))
+
+    def _seed(self, seed: int | None) -> int:
+        """The seed of episodes; by default the agent's."""
+        return self.config.run.seed if seed is None else whole_number("seed", seed, SEEDS)
 
     def record(self, path: str | Path, *, episodes: int = 1, seed: int | None = None) -> float:
         """Write greedy episodes, several in a grid, as .gif or .mp4; returns their mean return."""
-        need(1 <= episodes <= MOST, "episodes", episodes, f"a grid has 1 to {MOST}")
-        seed = self.config.run.seed if seed is None else seed
-        path = Path(path).absolute()  # an environment may change the working folder
+        episodes = whole_number("episodes", episodes, Range(1, MOST))  # a grid of them
+        # An environment may change the working folder.
+        path, seed = path_argument("path", path).absolute(), self._seed(seed)
         return record(self.policy, self._acting.played(), seed, path, episodes)
 
     def export(self, path: str | Path) -> Path:
@@ -273,15 +271,16 @@ class Agent:
         """
         from flatout.api.export import source, write
 
-        where = Path(path).absolute()  # an environment may change the working folder
+        named = path_argument("path", path)
+        where = named.absolute()  # an environment may change the working folder
         write(where, source(self.config, self.task, self._acting.params()))
-        return Path(path)
+        return named
 
     def plot(self, out: str | Path | None = None) -> Picture:
         """The learning curve of what was learned here; see `flatout.plot`."""
         made = picture([self.curve()])
         if out is not None:
-            made.save(out)
+            made.save(path_argument("out", out))
         return made
 
     def curve(self) -> Run:
@@ -318,7 +317,7 @@ class Agent:
         """
         if self._acting.arrays is None:
             raise UsageError("there is nothing to save yet: call learn first.")
-        path = Path(path)
+        path = path_argument("path", path)
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         learned = self._history.learned
@@ -346,5 +345,6 @@ class Agent:
             CheckpointError: the file is missing, corrupt, or another algorithm's; or it names
                 code that is not to be trusted.
         """
-        saved = saved_agent(Path(path), "best", consent(env, trust, algorithm))
-        return restored(cls, saved, Path(path).absolute(), env, network, algorithm, settings)
+        path = path_argument("path", path)
+        saved = saved_agent(path, "best", consent(env, flag("trust", trust), algorithm))
+        return restored(cls, saved, path.absolute(), env, network, algorithm, settings)

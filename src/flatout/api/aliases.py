@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import FunctionType
 from typing import Any, TypedDict
 
+import numpy as np
+
+from flatout.api.arguments import flag
 from flatout.config.aliases import REFUSED, RENAMED, meant
 from flatout.errors import UsageError, nearest, short
 
@@ -55,7 +59,7 @@ def begins_anew(others: Mapping[str, Any], reset: bool) -> bool:
     """
     for name in others.keys() - {"reset_num_timesteps"}:
         raise UsageError(f"learn takes no {name}.{meant(name, LEARN)}")
-    return bool(others.get("reset_num_timesteps", reset))
+    return flag("reset_num_timesteps", others.get("reset_num_timesteps", flag("reset", reset)))
 
 
 def attribute(name: str, kind: str, settings: Mapping[str, Any]) -> Any:
@@ -71,34 +75,46 @@ def attribute(name: str, kind: str, settings: Mapping[str, Any]) -> Any:
     raise AttributeError(f"{kind} has no attribute {name!r}.{there or meant(name, [*settings])}")
 
 
-def refuse_setting(
-    name: str, value: Any, kind: str, settings: Mapping[str, Any], free: bool
-) -> None:
-    """Refuse ``agent.name = value`` where nothing would read it.
+def refuse_setting(name: str, value: Any, kind: type, settings: Mapping[str, Any]) -> None:
+    """Refuse ``agent.name = value`` where nothing would read it, or where it would hide a method.
 
     Args:
-        kind: the agent's class.
-        settings: its own.
-        free: the name may be set, if it is no setting.
+        kind: the agent's class. A class of the user's own may have attributes of its own.
+        settings: the agent's.
 
     Raises:
         AttributeRefusedError: with what to do instead.
     """
-    if name in settings:
-        given = "" if name == "env" else f", {name}={short(value)}"
-        why = f"settings are chosen when an agent is made, by {kind}(env{given})."
-    elif free:
+    defined = next((each for each in kind.__mro__ if name in vars(each)), None)
+    if name in settings or (name == "config" and settings):
+        given = "" if name in ("config", "env") else f", {name}={short(value)}"
+        why = f"settings are chosen when an agent is made, by {kind.__name__}(env{given})."
+    elif defined is not None and _flatouts(defined):
+        found = vars(defined)[name]
+        if not isinstance(found, property | classmethod | FunctionType):
+            return
+        what = "a property" if isinstance(found, property) else "a method"
+        raise AttributeRefusedError(
+            f"agent.{name} = {short(value)} is impossible: {name} is {what} of every agent; for "
+            f"another one, define it in a class of your own, class Mine({kind.__name__})."
+        )
+    elif name in ("config", "summary") or defined is not None or not _flatouts(kind):
         return
     else:
-        why = f"{kind} has no such attribute; settings are given to {kind}(env, ...)."
-        why += meant(name, settings)
+        why = f"{kind.__name__} has no such attribute; settings are given to "
+        why += f"{kind.__name__}(env, ...).{meant(name, settings)}"
     raise AttributeRefusedError(f"agent.{name} = {short(value)} would change nothing: {why}")
+
+
+def _flatouts(kind: type) -> bool:
+    """Whether a class is one of Flatout's own agents."""
+    return kind.__module__ in ("flatout.api", "flatout.api.agents")
 
 
 def translated(
     first: Sequence[Any], env: Any, given: Mapping[str, Any], names: Sequence[str]
-) -> tuple[Any, dict[str, Any], int]:
-    """The environment, settings by their own names, and `verbose`.
+) -> tuple[Any, dict[str, Any], bool]:
+    """The environment, settings by their own names, and whether `verbose` is above 0.
 
     Args:
         first: positional arguments: an environment, after a policy's name or without one.
@@ -117,6 +133,8 @@ def translated(
         settings[setting] = value
 
     verbose = others.pop("verbose", 0)
+    if not isinstance(verbose, int | np.integer | np.bool_):
+        raise UsageError(f"verbose = {short(verbose)} is not a whole number.")
     policy = others.pop("policy", None)
     rest = list(first)
     if policy is None and rest and re.search("Policy", str(rest[0])):
@@ -154,7 +172,7 @@ def translated(
             take(name, value, setting)
         else:
             raise UsageError(f"unknown setting {name[:200]!r}.{meant(plain[:200], names)}")
-    return env, settings, verbose
+    return env, settings, bool(verbose > 0)
 
 
 def _placement(device: str) -> str:
@@ -173,7 +191,7 @@ def _hidden(layers: Any) -> Any:
     """Widths of hidden layers: `net_arch` as a list, or as a dict of equal lists."""
     if not isinstance(layers, Mapping):
         return layers
-    lists = [list(widths) for widths in layers.values()]
+    lists = [[*widths] if np.iterable(widths) else [widths] for widths in layers.values()]
     if not lists or any(widths != lists[0] for widths in lists):
         raise UsageError(
             f"net_arch = {short(layers)}: actor and critic have hidden layers of equal widths; "

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from flatout.api import Agent
-from flatout.errors import UsageError
+from flatout.api.arguments import flag, whole_number
+from flatout.config.schema import EPISODES
+from flatout.errors import UsageError, short
 
 
 def evaluate_policy(
@@ -24,9 +26,12 @@ def evaluate_policy(
         UsageError: the environment has other spaces, nothing was learned yet, or episodes are to be
             drawn.
     """
-    if not deterministic:
+    if not isinstance(agent, Agent):
+        raise UsageError(f"agent = {short(agent)} is not an agent such as PPO(env).")
+    if not flag("deterministic", deterministic):
         raise UsageError("evaluate_policy plays greedily: draw with predict in a loop of your own.")
-    found = agent.evaluate(n_eval_episodes, seed=seed, env=env)
+    episodes = whole_number("n_eval_episodes", n_eval_episodes, EPISODES)
+    found = agent.evaluate(episodes, seed=seed, env=env)
     if return_episode_rewards:
         return list(found.returns), list(found.lengths)
     return found.return_mean, found.return_std

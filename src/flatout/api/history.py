@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from flatout.config.schema import RESUMABLE, RunConfig, TrainConfig
+from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.config.settings import resolve, with_run
-from flatout.config.values import convert, need
 from flatout.errors import UsageError
 from flatout.fleet.curves import Run
 from flatout.run.curve import Points
@@ -93,9 +92,7 @@ class History:
             config = with_run(config, seed=continued_seed(run.seed, self.learned))
         if total is None:
             total = run.steps - done if run.steps > done else run.steps
-        more: int = convert(RunConfig, "steps", total)
-        need(more >= 1, "total_timesteps", more, "it must be at least 1")
-        changes = {"steps": done + more, "run_dir": None if path is None else str(path)}
+        changes = {"steps": done + total, "run_dir": None if path is None else str(path)}
         return resolve(config.algorithm, config.flat(), changes), start, resume
 
     def _of_folder(self, path: Path, now: TrainConfig) -> TrainConfig:

@@ -21,8 +21,19 @@ def consent(env: Any, trust: bool, algorithm: Any = None) -> Consent:
     return Consent({name: value for name, value in named.items() if value is not None}, trust)
 
 
+def network_name(network: Any) -> tuple[dict[str, str], Any]:
+    """A network as the setting that names a built-in one, or as a function of the user's own."""
+    if isinstance(network, str):
+        return {"network": network}, None
+    if network is not None and not callable(network):
+        raise UsageError(f"network is a name or a function, not {type(network).__name__}.")
+    return {}, network
+
+
 def algorithm_name(make: Any) -> str:
     """``module:function``; of a script's function, as the command could import it."""
+    if isinstance(make, str):
+        return make
     if not callable(make):
         raise UsageError(f"algorithm is a name or a function, not {type(make).__name__}.")
     if isinstance(make, functools.partial):  # by its name alone it would be another
@@ -50,9 +61,9 @@ def environment_name(env: Any) -> tuple[str | None, Any]:
     name = getattr(env, "__qualname__", None)
     if name is None:
         return f"{type(env).__name__}(...)", env
-    module = sys.modules.get(env.__module__)
-    there = getattr(module, name, None) is env
-    return f"{env.__module__}:{name}" if there else f"{name}(...)", env
+    module = getattr(env, "__module__", "")  # a generator has none
+    there = getattr(sys.modules.get(module), name, None) is env
+    return f"{module}:{name}" if there else f"{name}(...)", env
 
 
 def _as_registered(spec: EnvSpec) -> bool:

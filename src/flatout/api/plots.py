@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from flatout.api import Agent
+from flatout.api.arguments import path_argument, texts
 from flatout.errors import UsageError, short
 from flatout.fleet.curves import Picture, Run, View, picture, readable
 from flatout.fleet.ranking import Asked, Report, of_folders, of_groups
@@ -38,13 +39,13 @@ def plot(
             "plot takes run folders and agents: flatout.plot(RUN_DIR, RUN_DIR)"
             + (f", not {short(wrong[0])}." if wrong else ".")
         )
-    view = View(by, smooth, (group,) if isinstance(group, str) else tuple(group))
+    view = View(by, smooth, texts("group", group))
     found: list[Run] = []
     for run in runs:
         found += [run.curve()] if isinstance(run, Agent) else readable([Path(run)])
     made = picture(found, view)
     if out is not None:
-        made.save(out)
+        made.save(path_argument("out", out))
     return made
 
 
@@ -73,16 +74,20 @@ def report(
         UsageError: there is no finished run, or an impossible value.
     """
     asked = Asked(at, score, normalize or {})
-    keys = (group,) if isinstance(group, str) else tuple(group)
+    keys = texts("group", group)
     if len(runs) == 1 and isinstance(runs[0], Mapping):
         if keys:
             raise UsageError("report: groups have names already; leave group= out.")
-        made = of_groups({n: [Path(p) for p in paths] for n, paths in runs[0].items()}, asked)
+        groups: dict[str, list[Path]] = {}
+        for name, given in runs[0].items():
+            several = isinstance(given, Iterable) and not isinstance(given, str)
+            groups[name] = [path_argument("runs", run) for run in (given if several else [given])]
+        made = of_groups(groups, asked)
     else:
-        folders = [Path(run) for run in runs if not isinstance(run, Mapping)]
+        folders = [path_argument("runs", run) for run in runs if not isinstance(run, Mapping)]
         if len(folders) < max(len(runs), 1):
             raise UsageError("report needs folders, or one dictionary of groups: report(RUN_DIR).")
         made = of_folders(folders, keys, asked)
     if out is not None:
-        made.save(out)
+        made.save(path_argument("out", out))
     return made

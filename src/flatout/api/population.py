@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from flatout.api import Agent
+from flatout.api.arguments import path_argument, preset_settings, text, whole_number
 from flatout.api.load import load_any
-from flatout.config.settings import load_preset, resolve
-from flatout.errors import FlatoutError, Interrupt, UsageError
+from flatout.config.hyper import algorithm_called
+from flatout.config.settings import resolve
+from flatout.config.values import Range
+from flatout.errors import FlatoutError, Interrupt, UsageError, short
 from flatout.fleet.members import FOLDER, Member, members, refuse_taken, save
 from flatout.fleet.population import Population as Members
 from flatout.fleet.strategy import choose
@@ -43,19 +46,19 @@ class Population:
         population: Mapping[str, Sequence[Any]] | None = None, run_dir: str | Path | None = None,
         strategy: str = "auto", **settings: Any,
     ) -> None:  # fmt: skip
-        preset = settings.pop("preset", None)
-        tuned = {} if preset is None else load_preset(preset)
+        algorithm = algorithm_called(text("algorithm", algorithm))
+        tuned = preset_settings(settings, algorithm)
         named = {} if env is None else {"env": env}
         self.config = resolve(algorithm, tuned, named, settings)
         if not self.config.env.env or not self.config.hyper.acts:
             raise UsageError("a population needs an algorithm that acts, and an environment.")
-        named = default_folder(self.config) if run_dir is None else Path(run_dir)
-        self._path = named.absolute()  # an environment may change the working folder
-        words = [
-            f"{key}={','.join(map(str, values))}" for key, values in (population or {}).items()
-        ]
-        self._members: list[Member] = members(self.config, seeds, words, self._path)
-        self._strategy = strategy
+        if seeds is not None:
+            seeds = whole_number("seeds", seeds, Range(1))
+        folder = default_folder(self.config) if run_dir is None else run_dir
+        # An environment may change the working folder.
+        self._path = path_argument("run_dir", folder).absolute()
+        self._members: list[Member] = members(self.config, seeds, _words(population), self._path)
+        self._strategy = text("strategy", strategy)
         self.summaries: dict[str, dict[str, Any]] = {}
 
     def learn(self, total_timesteps: int | None = None) -> Self:
@@ -64,7 +67,9 @@ class Population:
         Raises:
             FlatoutError: a member failed; the others have been trained and kept.
         """
-        steps = self.config.run.steps if total_timesteps is None else total_timesteps
+        steps = self.config.run.steps
+        if total_timesteps is not None:
+            steps = whole_number("total_timesteps", total_timesteps, Range(1))
         trained = [
             Member(one.name, resolve(one.config.algorithm, one.config.flat(), {"steps": steps}))
             for one in self._members
@@ -90,4 +95,18 @@ class Population:
 
     def agent(self, name: str) -> Agent:
         """One member's agent, from its run folder."""
-        return load_any(self._path / FOLDER / name)[0]
+        return load_any(self._path / FOLDER / text("name", name))[0]
+
+
+def _words(grid: Any) -> list[str]:
+    """A grid's settings and their values as words of the command line.
+
+    Raises:
+        UsageError: it is no table of lists.
+    """
+    if not isinstance(grid, Mapping | None):
+        raise UsageError(f"population = {short(grid)} is not a dict of settings and their values.")
+    for key, values in (grid or {}).items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise UsageError(f"population: {key} = {short(values)} is not a list of values.")
+    return [f"{key}={','.join(map(str, values))}" for key, values in (grid or {}).items()]

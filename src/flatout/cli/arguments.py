@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import math
-import os
-import re
-from dataclasses import field, fields, is_dataclass, make_dataclass, replace
-from itertools import dropwhile, takewhile
+from dataclasses import field, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from flatout.cli.carried import carried_over, on_free_cards, without_learn
-from flatout.config.aliases import meant
+from flatout.cli.flags import existing, parse, take, take_all, take_file
 from flatout.config.hyper import OwnConfig, algorithm_called
 from flatout.config.schema import (
     ALGORITHMS,
@@ -33,9 +27,7 @@ from flatout.config.settings import (
     resolve,
 )
 from flatout.errors import UsageError
-from flatout.storage.trust import Consent, keep_out, names_code
-
-T = TypeVar("T")
+from flatout.storage.trust import Consent, names_code
 
 
 def arguments_class(algorithm: str) -> type:
@@ -65,128 +57,6 @@ def arguments_class(algorithm: str) -> type:
     return made
 
 
-def parse(default: T, prog: str, argv: list[str]) -> T:
-    """The settings with what the flags change; the parser's framed messages become a sentence.
-
-    Raises:
-        UsageError: an unknown flag, or a value that it cannot take.
-    """
-    import tyro
-
-    argv = [_whole(argument) for argument in _without_commas(default, argv)]
-    stderr = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(stderr):
-            parsed, unknown = tyro.cli(
-                type(default), prog=prog, args=argv, default=default, return_unknown_args=True,
-                config=(tyro.conf.OmitArgPrefixes,),
-            )  # fmt: skip
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        raise UsageError(
-            f"{_sentence(stderr.getvalue())} ({prog} --help lists every setting)."
-        ) from None
-    if unknown:
-        names = [f"--{name.replace('_', '-')}" for name in _values(default)]
-        hint = meant(unknown[0].partition("=")[0], names, flag=True)
-        if "--env" in names and not unknown[0].startswith("-"):
-            hint = f" An environment is given as --env {unknown[0]}."
-        raise UsageError(f"{prog} does not know {unknown[0]!r}.{hint}")
-    return parsed
-
-
-def _whole(argument: str) -> str:
-    """1e6 as 1000000, so that whole numbers may be written so, too."""
-    if re.fullmatch(r"[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}", argument):
-        number = float(argument)
-        if number == int(number) < 2**53:
-            return str(int(number))
-    return argument
-
-
-def _values(settings: Any) -> dict[str, Any]:
-    """Every setting's value by its name, those of nested parts included."""
-    values = dict[str, Any]()
-    for spec in fields(settings):
-        value = getattr(settings, spec.name)
-        values |= _values(value) if is_dataclass(value) else {spec.name: value}
-    return values
-
-
-def _without_commas(settings: Any, argv: list[str]) -> list[str]:
-    """The arguments with the values of lists as words: ``--hidden 64 64`` for ``64,64``."""
-    names = {name for name, value in _values(settings).items() if isinstance(value, tuple)}
-    found, listed, named = list[str](), False, ""
-    for word in argv:
-        flag, separator, text = word.partition("=")
-        if flag.startswith("--"):
-            listed, named = flag[2:].replace("-", "_") in names, flag
-            within = listed and bool(separator)
-            found += [flag] if within else [word]
-        else:
-            text, within = word, listed
-            found += [] if within else [word]
-        if within:
-            parts = text.removesuffix(",").split(",")
-            if "" in parts:
-                raise UsageError(
-                    f"{named} {text!r} has an empty place; write a list as 64,64 or 64 64."
-                )
-            found += parts
-    return found
-
-
-def _sentence(box: str) -> str:
-    """The sentence inside the parser's framed message: what stands below the title, to the rule."""
-    lines = [line.strip(" │╭╰╮╯─-") for line in box.splitlines()[1:]]
-    message = takewhile(bool, dropwhile(lambda line: not line, lines))
-    return " ".join(message).rstrip(".")
-
-
-def existing(path: str) -> Path:
-    """The run folder or file that the user named, from which nothing is imported.
-
-    Commands call it before they import JAX, which takes seconds.
-
-    Raises:
-        UsageError: there is none.
-    """
-    if not os.path.lexists(path):
-        raise UsageError(f"{path or 'the folder that is named'} does not exist.")
-    keep_out(Path(path))
-    return Path(path)
-
-
-def take_all(argv: list[str], flag: str, each: float = math.inf) -> tuple[list[str], list[str]]:
-    """All values of a flag, which takes so many each time, and the arguments without it."""
-    values, rest, room = list[str](), list[str](), 0.0
-    for argument in [*argv, "--"]:  # which ends what a flag takes
-        name, separator, text = argument.partition("=")
-        if room == 1 and argument.startswith("--"):
-            raise UsageError(f"{flag} needs a value.")
-        if name.replace("_", "-") == flag:
-            room = each - bool(separator)
-            values += [text] if separator else []
-        elif room and not argument.startswith("--"):
-            room -= 1
-            values.append(argument)
-        else:
-            room = 0
-            rest.append(argument)
-    return values, rest[:-1]
-
-
-def take(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
-    """The last value of a flag, and the arguments without it.
-
-    Raises:
-        UsageError: the flag without a value.
-    """
-    values, rest = take_all(argv, flag, 1)
-    return values[-1] if values else None, rest
-
-
 def train_config(
     argv: list[str], common: tuple[str, dict[str, Any]] | None = None
 ) -> tuple[TrainConfig, bool]:
@@ -203,7 +73,7 @@ def train_config(
     resumed, argv = take(argv, "--resume")
     source, argv = take(argv, "--from")
     preset, argv = take(argv, "--preset")
-    file, argv = take(argv, "--config")
+    file, argv = take_file(argv, "--config")
     pairs, argv = take_all(argv, "--env-kwargs")
     hyper, argv = take_all(argv, "--hp")
     thresholds, argv = take_all(argv, "--threshold")
@@ -255,7 +125,7 @@ def given_settings(argv: list[str]) -> set[str]:
     """The names of the settings that the user gives: by a flag, in the ``--config`` file or in the
     preset; raises as `load_file` and `load_preset` do."""
     preset, argv = take(argv, "--preset")
-    file, argv = take(argv, "--config")
+    file, argv = take_file(argv, "--config")
     layers = [] if preset is None else [load_preset(preset)]
     layers += [] if file is None else [load_file(file)]
     return {*_flags(argv), *(name for layer in layers for name in layer)}

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flatout.cli.arguments import take, take_all
+from flatout.cli.flags import take, take_all, take_file, take_switch
 from flatout.cli.scale import need_matplotlib
 from flatout.errors import UsageError
 from flatout.output import print_json, reserve_stdout
@@ -41,10 +41,10 @@ def bench(argv: list[str]) -> int:
         return 0 if argv else 2
     if argv[0] != "placement":
         raise UsageError(f"there is no benchmark {argv[0]!r}; there is placement.")
-    as_json, argv = "--json" in argv, [word for word in argv[1:] if word != "--json"]
+    as_json, argv = take_switch(argv[1:], "--json")
     share, argv = take(argv, "--share")
-    table_file, argv = take(argv, "--csv")
-    plot, argv = take(argv, "--plot")
+    table_file, argv = take_file(argv, "--csv")
+    plot, argv = take_file(argv, "--plot")
     texts, argv = take_all(argv, "--hidden", 1)
     sizes = [_hidden(text) for text in texts]
     if argv:

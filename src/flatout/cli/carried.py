@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from flatout.config.hyper import OwnConfig
 from flatout.config.placement import cards_in
+from flatout.config.schema import TrainConfig
+from flatout.errors import UsageError, short
 from flatout.output import say
+
+if TYPE_CHECKING:
+    from flatout.algorithms.base import Algorithm
+    from flatout.run.resume import Start
+
+SHOWN = 3
+"""Settings that differ, as far as a message names them."""
 
 
 def on_free_cards(placement: str) -> str:
@@ -54,3 +66,78 @@ def carried_over(settings: dict[str, Any], given: Mapping[str, Any]) -> dict[str
     if "devices" in given:
         taken = without_learn(taken)
     return settings | {"placement": taken}
+
+
+def start_from(
+    folder: Path, config: TrainConfig, given: Collection[str]
+) -> tuple[TrainConfig, Start]:
+    """The settings and the start of a run with ``--from``, before it has a folder.
+
+    Args:
+        folder: of the other run.
+        config: the new run's settings.
+        given: the names of those that the user gives.
+
+    Raises:
+        UsageError: the other run's parameters do not fit.
+        CheckpointError: it has no checkpoint, or a damaged one.
+    """
+    from flatout.run.resume import begun_from
+    from flatout.storage.run_folder import load_config
+
+    before = load_config(folder, None)  # its code is refused or not already
+    started, start = begun_from(folder, before, config, given)
+    same = (before.env, before.network, before.hyper) == (config.env, config.network, config.hyper)
+    # The user's own algorithm may compute while it is built, before JAX's devices are named.
+    if not same and not isinstance(config.hyper, OwnConfig):
+        _refuse_misfit(folder, before, config, start)
+    return started, start
+
+
+def _refuse_misfit(folder: Path, before: TrainConfig, config: TrainConfig, start: Start) -> None:
+    """Refuse a run whose parameters have other shapes than those that it would start from."""
+    import jax
+
+    from flatout.hashes import is_typed_key
+    from flatout.storage.checkpoint import PREFIX, leaf_names
+
+    state = _algorithm(config).shapes._replace(counters=())
+    names, leaves = (jax.tree.leaves(tree) for tree in (leaf_names(state, PREFIX), state))
+    for name, leaf in zip(names, leaves, strict=True):
+        array = start.state.arrays.get(name)
+        if array is not None and not is_typed_key(leaf) and array.shape != leaf.shape:
+            parts = [*vars(before.env), *vars(before.network), *vars(before.hyper)]
+            raise UsageError(
+                f"--from {folder}: its parameters do not fit, because "
+                f"{differing(before, config, parts)} ({name.removeprefix(f'{PREFIX}.')} is "
+                f"{[*array.shape]} there, {[*leaf.shape]} here); keep these settings, or train "
+                "without --from."
+            )
+
+
+def _algorithm(config: TrainConfig) -> Algorithm:
+    """The algorithm of a run, for its shapes."""
+    if not config.hyper.acts:
+        from flatout.envs.datasets import load_dataset
+        from flatout.run.classifier import build_classifier
+
+        return build_classifier(config, load_dataset(config.hyper.data))
+    from flatout.algorithms.registry import build_algorithm
+    from flatout.hardware import backend
+    from flatout.run.opening import open_environment
+
+    backend.show_virtual_devices(config.run.virtual_devices)
+    with closing(open_environment(config)) as task:
+        return build_algorithm(config, *task.spaces)
+
+
+def differing(before: TrainConfig, config: TrainConfig, names: Iterable[str]) -> str:
+    """The settings of two runs that differ, by name, for a message; empty where none do."""
+    there, here = before.flat(), config.flat()
+    words = [
+        f"{name} is {short(there[name])} there, {short(here[name])} here"
+        for name in names
+        if there[name] != here[name]
+    ]
+    more = [f"and {len(words) - SHOWN} more"] if len(words) > SHOWN else []
+    return "; ".join([*words[:SHOWN], *more])

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import flatout
-from flatout.cli.arguments import given_settings, take, take_all, train_config
+from flatout.cli.arguments import given_settings, train_config
+from flatout.cli.flags import take, take_all
 from flatout.config.schema import ALGORITHMS
 from flatout.config.settings import presets, with_run
 from flatout.errors import FlatoutError, UsageError, nearest
@@ -119,7 +120,6 @@ def _train(argv: list[str]) -> int:
         POPULATION,
         RunFolder,
         default_folder,
-        load_config,
         new_folder,
     )
 
@@ -142,11 +142,10 @@ def _train(argv: list[str]) -> int:
                 return dry_run(config)
         start = None
         if source is not None:
-            from flatout.run.resume import begun_from
+            from flatout.cli.carried import start_from
 
-            given = given_settings(argv)
-            before = load_config(Path(source), None)  # its code is refused or not already
-            config, start = begun_from(Path(source), before, config, given)
+            with interrupts.discardable():
+                config, start = start_from(Path(source), config, given_settings(argv))
         named = config.run.run_dir is not None
         folder = RunFolder(path, resume, report=True) if named else new_folder(config)
         path = folder.named

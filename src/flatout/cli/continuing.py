@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from flatout.cli.carried import on_free_cards, without_learn
+from flatout.cli.carried import differing, on_free_cards, without_learn
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.config.settings import with_run
 from flatout.errors import UsageError, short
 from flatout.storage.run_folder import POPULATION, load_config
 from flatout.storage.trust import Consent, keep_out
-
-SHOWN = 3
-"""Settings that differ, as far as a message names them."""
 
 
 def continued(config: TrainConfig, population: bool) -> tuple[TrainConfig, bool]:
@@ -61,15 +58,12 @@ def continued(config: TrainConfig, population: bool) -> tuple[TrainConfig, bool]
 
 def _refuse_others(before: TrainConfig, config: TrainConfig, path: Path) -> None:
     """Refuse settings that a resume may not change, and that differ from the run's."""
-    there, here = before.flat(), config.flat()
-    if before.algorithm != config.algorithm:
-        there, here = {"algorithm": before.algorithm}, {"algorithm": config.algorithm}
-    others = [name for name in here if name not in RESUMABLE and there[name] != here[name]]
-    if not others:
-        return
-    words = [f"{name} is {short(there[name])} there, {short(here[name])} here" for name in others]
-    more = f"; and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
-    raise UsageError(
-        f"--continue: {path} holds a run with other settings: {'; '.join(words[:SHOWN])}{more}. "
-        "Give the same settings, or another --run-dir."
-    )
+    words = f"algorithm is {short(before.algorithm)} there, {short(config.algorithm)} here"
+    if before.algorithm == config.algorithm:
+        names = [name for name in config.flat() if name not in RESUMABLE]
+        words = differing(before, config, names)
+    if words:
+        raise UsageError(
+            f"--continue: {path} holds a run with other settings: {words}. Give the same settings, "
+            "or another --run-dir."
+        )

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from flatout.cli.arguments import parse
+from flatout.cli.flags import parse
 from flatout.hardware.inventory import Hardware, inventory, resolve_placement
 from flatout.output import print_json, printable, reserve_stdout
 

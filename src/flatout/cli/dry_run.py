@@ -22,6 +22,7 @@ PURPOSES = {
     "optimiser": "optimiser state, before and after an update",
     "trajectory": "trajectories being collected or learned from",
     "workspace": "gradients",
+    "actor processes": "actor processes",
     "runtime": "CUDA context",
 }
 """The purposes of memory, in words; replay is named with its size."""

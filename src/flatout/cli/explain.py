@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from flatout import documents
-from flatout.cli.arguments import existing, parse
+from flatout.cli.flags import existing, parse, take_file
 from flatout.errors import FlatoutError, UsageError, one_line
 from flatout.output import say
 
@@ -33,7 +33,7 @@ MEASURE_S = 20.0
 
 @dataclass(frozen=True)
 class ExplainArguments:
-    """Why is the GPU or the CPU idle, what to change, and what that will gain."""
+    """Why is the GPU or the CPU idle, and what to change where."""
 
     path: tyro.conf.Positional[str | None] = None
     """A run's folder, or a file of saved evidence."""
@@ -51,7 +51,7 @@ class ExplainArguments:
     save: str | None = None
     """Write the recorded evidence to this JSON file, to be diagnosed elsewhere."""
     try_: Annotated[bool, tyro.conf.arg(name="try")] = False
-    """Apply the first remedy that is a setting (run folders), and compare with the prediction."""
+    """Run folders only: apply the first remedy that is a setting, and measure what it gains."""
     measure: bool = False
     """Run folders only: first measure the parts of this run here, for about 20 s, and keep that."""
     trust: bool = False
@@ -67,6 +67,8 @@ def explain(argv: list[str]) -> int:
         argv, command = argv[:at], argv[at + 1 :]
         if not command:
             raise UsageError("nothing follows --: flatout explain -- python script.py ARGUMENTS.")
+    for flag in ("--json", "--html", "--save"):
+        take_file(argv, flag)  # refuses one without a file
     asked = parse(ExplainArguments(), "flatout explain", argv)
     path = None if asked.path is None else existing(asked.path)
     _check(asked, path, command)
@@ -161,6 +163,13 @@ def _saved(path: Path) -> Diagnosis:
 def _check(asked: ExplainArguments, path: Path | None, command: Sequence[str]) -> None:
     """Refuse what makes no sense before anything is started."""
     if sum((path is not None, bool(command), asked.pid is not None)) != 1:
+        files = {"--json": asked.json, "--html": asked.html, "--save": asked.save}
+        taken = [f"{flag} took {file} as its FILE" for flag, file in files.items() if file]
+        if path is None and taken:
+            raise UsageError(
+                f"explain needs something to explain, and {taken[0]}: flatout explain RUN_DIR "
+                f"{taken[0].split()[0]} FILE."
+            )
         raise UsageError(f"explain needs one thing to explain: {USAGE}.")
     if not 0.5 <= asked.seconds <= 86400:
         raise UsageError(

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from flatout.cli.arguments import existing, parse
+from flatout.cli.flags import existing, parse, refuse_json
 from flatout.errors import UsageError
 
 
@@ -30,6 +30,7 @@ class ExportArguments:
 
 def export(argv: list[str]) -> int:
     """Run ``flatout export``; returns the exit code."""
+    refuse_json(argv, "export has no --json: it prints the name of the file that it has written.")
     asked = parse(ExportArguments(), "flatout export", argv)
     if asked.path is None or asked.numpy is None:
         raise UsageError("export needs a run and a file: flatout export RUN_DIR --numpy policy.py.")

@@ -6,7 +6,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout.cli.arguments import existing, take, take_all, train_config
+from flatout.cli.arguments import train_config
+from flatout.cli.flags import existing, take, take_all, take_file, take_switch
 from flatout.cli.fleet_plan import Sweep, cards_of, cores_of, dry_run, on_gpu, slots_of, study_of
 from flatout.config.settings import resolve, with_run
 from flatout.errors import UsageError
@@ -46,9 +47,6 @@ ordinary run folder: what `flatout train` makes with its settings.
   flatout fleet sweep.toml --steps 100000
 """
 
-STRATEGIES = ("auto", "together", "spread", "apart")
-FLAGS = ("--json", "--quiet", "--dry-run")
-
 
 def fleet(argv: list[str], interrupts: Interrupts) -> int:
     """Run the command; returns the exit code.
@@ -63,10 +61,11 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
     strategy, argv = take(argv, "--strategy")
     named, argv = take(argv, "--engine")
     address, argv = take(argv, "--ray-address")
-    html, argv = take(argv, "--html")
+    html, argv = take_file(argv, "--html")
     resumed, argv = take(argv, "--resume")
-    as_json, quiet, dry = (flag in argv for flag in FLAGS)
-    argv = [word for word in argv if word not in FLAGS]
+    as_json, argv = take_switch(argv, "--json")
+    quiet, argv = take_switch(argv, "--quiet")
+    dry, argv = take_switch(argv, "--dry-run")
     if at_once is not None and not (at_once.isdecimal() and 1 <= int(at_once) <= 1024):
         raise UsageError(f"--at-once {at_once}: a number of trials from 1 to 1024.")
     if named not in (None, "local", "ray"):
@@ -81,8 +80,8 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
         if not html.endswith(".html"):
             raise UsageError(f"--html {html}: name a .html file.")
         writable(Path(html))
-    if strategy not in (None, *STRATEGIES):
-        raise UsageError(f"--strategy {strategy[:100]} is none of {', '.join(STRATEGIES)}.")
+    if strategy not in (None, *plan.STRATEGIES):
+        raise UsageError(f"--strategy {strategy[:100]} is none of {', '.join(plan.STRATEGIES)}.")
     if resumed is not None and (strategy or [word for word in argv if word != "--trust"]):
         words = [*argv, *(["--strategy"] if strategy else [])]
         raise UsageError(

@@ -7,13 +7,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout.cli.arguments import take, take_all, train_config
+from flatout.cli.arguments import train_config
+from flatout.cli.flags import take, take_all, take_file
 from flatout.cli.scale import need_matplotlib
-from flatout.config.schema import TrainConfig
+from flatout.config.schema import ALGORITHMS, TrainConfig
 from flatout.documents import read_json
-from flatout.errors import FlatoutError, UsageError, writing
+from flatout.errors import FlatoutError, UsageError, one_line, writing
 from flatout.output import print_json, reserve_stdout
 from flatout.planning.answer import Answer
+from flatout.planning.stages import misfit
 from flatout.planning.what_if import (
     MEASURED_ANEW,
     Change,
@@ -62,16 +64,18 @@ def plan(argv: list[str]) -> int:
         return 0 if argv else 2
     batch = "--allow-batch-changes" in argv
     argv = [word for word in argv if word != "--allow-batch-changes"]
-    file, argv = take(argv, "--json")
-    plot, argv = take(argv, "--plot")
-    save, argv = take(argv, "--save-machine")
-    machine, argv = take(argv, "--machine")
+    file, argv = take_file(argv, "--json")
+    plot, argv = take_file(argv, "--plot")
+    save, argv = take_file(argv, "--save-machine")
+    machine, argv = take_file(argv, "--machine")
     seconds, argv = take(argv, "--seconds")
     words, argv = take_all(argv, "--what-if")
     changes = parse_changes(words)
     budget = _seconds(seconds)
     if plot is not None:
         need_matplotlib(plot)
+    if file is not None and file.lower() in ALGORITHMS:
+        raise UsageError(f"--json took {file} as its file; write --json FILE (- is stdout).")
     config, resumed = train_config(argv)
     if resumed or not config.env.env:
         raise UsageError("plan needs an algorithm and an environment, as train does.")
@@ -205,12 +209,20 @@ def _read_machine(path: Path, config: TrainConfig) -> tuple[Answer, str]:
     """
     try:
         values = read_json(path)
-        answer, settings = Answer.from_json(values["answer"]), dict(values["settings"])
-        where = str(values["machine"])[:200]
     except OSError as error:
         raise UsageError(f"--machine {path} cannot be read: {error.strerror}.") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"--machine {path} is no machine's measurements ({error}).") from None
+    except ValueError as error:
+        raise UsageError(f"--machine {path} cannot be read as JSON: {one_line(error)}.") from None
+    try:
+        answer, settings = Answer.from_json(values["answer"]), dict(values["settings"])
+        where = str(values["machine"])[:200]
+    except (UsageError, ValueError, KeyError, TypeError) as error:
+        why = str(error).rstrip(".") if isinstance(error, UsageError) else misfit(error)
+        why = why if isinstance(values, dict) else "its JSON is not an object"
+        raise UsageError(
+            f"--machine {path} does not hold a machine's measurements ({why}); flatout plan with "
+            "--save-machine FILE writes them on that machine."
+        ) from None
     mine = _compared(config)
     other = [name for name in mine if settings.get(name) != mine[name]]
     if other:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from flatout.cli.arguments import existing, parse
+from flatout.cli.flags import existing, parse, refuse_json
 from flatout.config.values import need
 from flatout.errors import UsageError
 from flatout.output import print_json, printable, reserve_stdout
@@ -70,6 +70,8 @@ def _folder(command: str, path: str | None, gif: str | None) -> Path:
         raise UsageError(
             f"{command} needs a run folder or a saved agent: flatout {command} RUN_DIR."
         )
+    if gif == "":
+        raise UsageError("--video is empty: name a .gif or .mp4 file.")
     if gif is not None:
         writer(Path(gif))
     return existing(path)
@@ -112,6 +114,10 @@ def evaluate(argv: list[str]) -> int:
 
 def show(argv: list[str]) -> int:
     """Run ``flatout watch``; returns the exit code."""
+    refuse_json(
+        argv,
+        "watch has no --json: it shows episodes; flatout eval RUN_DIR --json prints their returns.",
+    )
     asked = parse(WatchArguments(), "flatout watch", argv)
     if asked.gif is not None and not asked.gif.lower().endswith(".gif"):
         raise UsageError(f"--gif {asked.gif}: name a .gif file; eval --video writes .mp4, too.")

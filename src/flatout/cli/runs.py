@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout.cli.arguments import existing, take, take_all
+from flatout.cli.flags import existing, refuse_json, take, take_all, take_file, take_switch
 from flatout.errors import UsageError
 from flatout.output import printable, say
 
@@ -104,7 +104,8 @@ def runs(argv: list[str]) -> int:
     """Run ``flatout runs``; returns the exit code."""
     where, rest = take_all(argv, "--where")
     sort, rest = take(rest, "--sort")
-    words = _words([word for word in rest if word != "--json"], "runs", RUNS, 1)
+    as_json, rest = take_switch(rest, "--json")
+    words = _words(rest, "runs", RUNS, 1)
     if words is None:
         return 0
     from flatout.fleet.runs import chosen, rows
@@ -112,7 +113,7 @@ def runs(argv: list[str]) -> int:
     root = Path(words[0] if words else "runs")
     found = rows(root)
     shown = chosen(found, where, sort)
-    if "--json" in rest:
+    if as_json:
         print(json.dumps([row.columns() for row in shown]))
     elif shown:
         _table(shown)
@@ -144,7 +145,8 @@ def _cell(name: str, value: Any) -> str:
 
 def compare(argv: list[str]) -> int:
     """Run ``flatout compare``; returns the exit code."""
-    words = _words([word for word in argv if word != "--json"], "compare", COMPARE, 2)
+    as_json, rest = take_switch(argv, "--json")
+    words = _words(rest, "compare", COMPARE, 2)
     if words is None:
         return 0
     if len(words) != 2:
@@ -153,13 +155,18 @@ def compare(argv: list[str]) -> int:
     from flatout.fleet.compare import compared, told
 
     found = compared(one, other)
-    print(json.dumps(found) if "--json" in argv else told(found))
+    print(json.dumps(found) if as_json else told(found))
     return 0
 
 
 def plot(argv: list[str]) -> int:
     """Run ``flatout plot``; returns the exit code."""
-    file, rest = take(argv, "--out")
+    refuse_json(
+        argv,
+        "plot has no --json: it draws curves in characters, or into --out FILE; flatout runs "
+        "--json and flatout compare RUN_A RUN_B --json print numbers.",
+    )
+    file, rest = take_file(argv, "--out")
     by, rest = take(rest, "--by")
     smooth, rest = take(rest, "--smooth")
     group, rest = take_all(rest, "--group")
@@ -195,12 +202,12 @@ def report(argv: list[str]) -> int:
     """Run ``flatout report``; returns the exit code."""
     rest, files = argv, dict[str, str | None]()
     for kind in ("csv", "html", "png"):
-        files[kind], rest = take(rest, f"--{kind}")
+        files[kind], rest = take_file(rest, f"--{kind}")
     at, rest = take(rest, "--at")
     score, rest = take(rest, "--score")
     group, rest = take_all(rest, "--group")
     scales, rest = take_all(rest, "--normalize")
-    rest = [word for word in rest if word != "--json"]
+    as_json, rest = take_switch(rest, "--json")
     words = _words(rest, "report", REPORT, len(rest))
     if words is None:
         return 0
@@ -217,7 +224,7 @@ def report(argv: list[str]) -> int:
         steps = at and int(float(at))
     asked = Asked(steps, score, dict(map(_scale, scales)))
     found = of_folders([Path(word) for word in words or ["runs"]], _keys(group), asked)
-    print(json.dumps(found.as_json()) if "--json" in argv else found)
+    print(json.dumps(found.as_json()) if as_json else found)
     for file in chosen.values():
         found.save(file)
     return 0

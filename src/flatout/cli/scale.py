@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatout import child
-from flatout.cli.arguments import take, train_config
+from flatout.cli.arguments import train_config
+from flatout.cli.flags import take, take_file, take_switch
 from flatout.config.hyper import OnPolicyConfig
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.config.settings import resolve, with_run
@@ -54,9 +55,9 @@ def scale(argv: list[str]) -> int:
     if not argv or any(word in argv for word in ("-h", "--help")):
         print(HELP, end="")
         return 0 if argv else 2
-    as_json, search = "--json" in argv, "--search" in argv
-    argv = [word for word in argv if word not in ("--json", "--search")]
-    plot, argv = take(argv, "--plot")
+    as_json, argv = take_switch(argv, "--json")
+    search, argv = take_switch(argv, "--search")
+    plot, argv = take_file(argv, "--plot")
     counts, argv = take(argv, "--devices")
     from rich.console import Console
 
@@ -215,7 +216,7 @@ def compared(folders: Sequence[Path]) -> Scaling:
     costs = {"average_s": 0.0, "dispatch_s": 0.0, "averages": 0.0, "dispatches": 0.0}
     for folder in folders:
         try:
-            summary = json.loads(nofollow.read(folder / "summary.json"))
+            summary = nofollow.read_json(folder / "summary.json")
             placement = parse(summary["placement"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise UsageError(f"{folder} holds no finished run (no summary.json).") from None

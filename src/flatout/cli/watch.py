@@ -46,20 +46,29 @@ def watch(
     returns: list[float] = []
     for number in range(episodes):
         agent, file = newest()
+        title = f"episode {number + 1} of {episodes}"
+        where = Text(printable(str(file)), "bright_black")
+        frame, total, steps = None, 0.0, 0
         with Live(console=console, auto_refresh=False, transient=False) as live:
-            last, pause = time.perf_counter(), 0.0
+            last = time.perf_counter()
             for frame, rate, total, steps in play(agent, number, seed):
-                pause = 1.0 / (fps or rate or DEFAULT_FPS)
-                words = f"episode {number + 1} of {episodes}   step {steps}   return {total:g}"
-                shown = Group(
-                    picture(frame, console), Text(words), Text(printable(str(file)), "bright_black")
-                )
-                live.update(shown, refresh=console.is_terminal)
                 if console.is_terminal:
+                    live.update(_screen(frame, title, total, steps, where, console), refresh=True)
+                    pause = 1.0 / (fps or rate or DEFAULT_FPS)
                     time.sleep(max(0.0, last + pause - time.perf_counter()))
                     last = time.perf_counter()
-                returns[number:] = [total]
+            if not console.is_terminal:  # a picture takes longer than a step
+                live.update(_screen(frame, title, total, steps, where, console))
+        returns.append(total)
     return returns
+
+
+def _screen(
+    frame: Any, title: str, total: float, steps: int, where: Text, console: Console
+) -> Group:
+    """A frame with the lines below it."""
+    words = Text(f"{title}   step {steps}   return {total:g}")
+    return Group(picture(frame, console), words, where)
 
 
 def play(agent: Agent, episode: int, seed: int | None) -> Iterator[tuple[Any, float, float, int]]:

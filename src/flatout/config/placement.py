@@ -7,7 +7,7 @@ act=cpu learn=gpu:0 replay=cpu sampler=inline schedule=serial memory=0.5
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, cast, get_args, get_type_hints
@@ -124,10 +124,20 @@ def on_cards(text: str, numbers: Mapping[int, int]) -> str:
 
 
 KEYS = tuple(spec.name for spec in fields(Placement))
+MOST_NAMED = 8
+"""Devices that a message names one by one."""
 
 
 def _join(devices: tuple[DeviceName, ...]) -> str:
     return ",".join(str(device) for device in devices)
+
+
+def names(devices: Sequence[DeviceName], separator: str = ",") -> str:
+    """The devices for a message: of many, the first two and the last."""
+    shown = [str(device) for device in devices]
+    if len(shown) > MOST_NAMED:
+        shown = [*shown[:2], "...", shown[-1]]
+    return separator.join(shown)
 
 
 def parse(text: str) -> Placement:
@@ -239,7 +249,7 @@ def refuse_unavailable(placement: Placement) -> None:
     """
     if placement.replay == "gpu" and placement.learn[0].kind != "gpu":
         raise UsageError(
-            f"--placement: replay=gpu needs learn=gpu:0, but learn={_join(placement.learn)}; "
+            f"--placement: replay=gpu needs learn=gpu:0, but learn={names(placement.learn)}; "
             "replay=device keeps it in the learning device's memory, replay=cpu in the host's."
         )
     if placement.schedule == "fused" and placement.params == "sharded":
@@ -250,13 +260,13 @@ def refuse_unavailable(placement: Placement) -> None:
         len(placement.act) > 1
     ):  # fmt: skip
         raise UsageError(
-            f"--placement: act={_join(placement.act)} names {len(placement.act)} devices, but in "
+            f"--placement: act={names(placement.act)} names {len(placement.act)} devices, but in "
             f"this version one process acts on one; write act={placement.act[0]} or add "
             "sampler=processes."
         )
     if len({device.kind for device in placement.learn}) > 1:
         raise UsageError(
-            f"--placement: learn={_join(placement.learn)} mixes kinds of devices; one program "
+            f"--placement: learn={names(placement.learn)} mixes kinds of devices; one program "
             "learns on GPUs or on CPU devices."
         )
 
@@ -297,7 +307,7 @@ def refuse_shards(placement: Placement, shards: int) -> None:
         )
     if shards % count:
         raise UsageError(
-            f"learn={_join(placement.learn)} are {count} devices, which cannot carry --shards "
+            f"learn={names(placement.learn)} are {count} devices, which cannot carry --shards "
             f"{shards} alike: pass --shards {count} or a multiple. What is learned depends on "
             "that number, so it is never chosen from the devices."
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
-from flatout.config.values import need
+from flatout.config.values import hints, need, need_float32
 from flatout.errors import UsageError
 
 _LINEAR = re.compile(r"lin_([^_]+)(?:_([^_]+))?")
@@ -54,6 +54,33 @@ def check_schedule(name: str, value: float | str, positive: bool = True) -> None
     start, end = linear(name, value)
     ok = 0 <= start < math.inf and 0 <= end < math.inf and (start > 0 or not positive)
     need(ok, name, value, "it must be above 0" if positive else "it must not be negative")
+
+
+def real_values(part: Any) -> dict[str, float | tuple[float, float] | None]:
+    """The value of every real-valued setting of a config class, by its name: a number, a schedule's
+    start and end, or None."""
+    values: dict[str, float | tuple[float, float] | None] = {}
+    for name, (kinds, rules) in hints(type(part)).items():
+        if float not in kinds:
+            continue
+        value = getattr(part, name)
+        if entropy_coefficient in rules:
+            value, _ = entropy_coefficient(name, value)
+        elif str in kinds:
+            value = linear(name, value)
+        values[name] = value
+    return values
+
+
+def check_float32(part: Any) -> None:
+    """Refuse real-valued settings that float32, in which programs take them, cannot hold.
+
+    Raises:
+        UsageError: the first impossible value.
+    """
+    for name, value in real_values(part).items():
+        numbers = value if isinstance(value, tuple) else () if value is None else (value,)
+        need_float32(name, getattr(part, name), *numbers)
 
 
 Schedule = Annotated[float | str, check_schedule]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from flatout.config.hyper import HYPER
+from flatout.config.schedules import check_float32
 from flatout.config.values import Count, Probability, Range, check, need
 from flatout.errors import UsageError
 
@@ -23,8 +24,9 @@ MAX_WEIGHTS = 1 << 30
 
 Episodes = Annotated[int, EPISODES := Range(1, 1_000_000)]
 Seed = Annotated[int, SEEDS := Range(0, 2**32 - 1)]
-AtLeast1 = Annotated[int, Range(1)]
-AtLeast0 = Annotated[int, Range(0)]
+AtLeast1 = Annotated[int, Range(1, 2**63 - 1)]
+AtLeast0 = Annotated[int, Range(0, 2**63 - 1)]
+Devices = Annotated[int, Range(1, 64)]
 
 
 def check_widths(name: str, widths: tuple[int, ...]) -> None:
@@ -130,10 +132,10 @@ class RunConfig:
     replan: bool = False
     """Where a run is not as fast as was predicted, measure again at a checkpoint and take what is
     faster then."""
-    devices: AtLeast1 | None = None
+    devices: Devices | None = None
     """Number of GPUs to learn on, the freest ones (on CPU devices where there is no GPU): short for
     --placement 'learn=gpu:0,gpu:1,...'."""
-    virtual_devices: Annotated[int, Range(1, 64)] | None = None
+    virtual_devices: Devices | None = None
     """Show so many CPU devices, to try on one CPU what is meant for several devices."""
     shards: AtLeast1 = 1
     """Shards that each update is made of, each with its own environments and rows; as many devices
@@ -243,6 +245,7 @@ def validate(config: TrainConfig) -> None:
     hyper, envs, run = config.hyper, config.env.envs, config.run
     for part in (hyper, config.env, config.network, run):
         check(part)
+    check_float32(hyper)
     hyper.check_together(envs)
     need(
         not hyper.acts or envs % run.shards == 0, "shards", run.shards,

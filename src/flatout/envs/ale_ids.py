@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -87,7 +88,8 @@ def atari_id(name: str) -> AtariId:
     """
     load()
     if name not in _games():
-        raise UsageError(f"unknown environment {name!r}:{_hint(name)}")
+        hint = suggestion(name) or f" An id looks like {PREFIX}Breakout-v5."
+        raise UsageError(f"unknown environment {name!r}:{hint}")
     kwargs = _registry()[name].kwargs
     skip: Any = kwargs["frameskip"]
     if skip == 1:
@@ -132,8 +134,22 @@ def equivalent(name: str) -> str | None:
     )
 
 
-def _hint(name: str) -> str:
-    return equivalent(name) or nearest(name, _games()) or f" An id looks like {PREFIX}Breakout-v5."
+def suggestion(name: str) -> str:
+    """A sentence for an id that nothing has registered, with a leading space: what comes closest to
+    it of all ids or, with the prefix ``ALE/``, of ALE's. Empty where nothing is close."""
+    if found := equivalent(name):
+        return found
+    games = _games()  # it registers them
+    names = games if name.startswith(PREFIX) else list(_registry())
+    alike = [other for other in names if _bare(other) == _bare(name)]
+    if closest := difflib.get_close_matches(name, alike, cutoff=0.0):
+        return f" Did you mean {' or '.join(map(repr, closest))}?"
+    return nearest(name, names)
+
+
+def _bare(name: str) -> str:
+    """An id without its namespace and version, in lower case."""
+    return re.sub(r"-?v\d+$", "", name.rpartition("/")[2].lower())
 
 
 def _games() -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -14,10 +16,9 @@ from flatout.envs.deadline import DeadlineExceeded, deadline
 from flatout.envs.device.on_host import OneDevice
 from flatout.envs.task import Task
 from flatout.errors import EnvironmentFailure, InvalidReturn
+from flatout.output import printable
+from flatout.storage.kernel import PASSES_DESCRIPTORS, close_in_children
 from flatout.types import ActionSpec, DiscreteSpec
-
-LOOK_S = 5.0
-"""Seconds after which looking at an environment is given up."""
 
 
 @contextmanager
@@ -37,21 +38,25 @@ def undisturbed() -> Iterator[None]:
                 os.chdir(folder)
 
 
-def refuse(task: Task, seed: int) -> None:
-    """Refuse an environment whose observations are not what its observation space says.
+def refuse(task: Task, seed: int, patience: float) -> None:
+    """Refuse an environment whose first reset or step does not end, or whose observations are not
+    what its observation space says.
 
     The environment that was made to look at its spaces is reset and stepped once, and then closed:
     the run makes its own, so that environments that remember earlier episodes (running means, a
     curriculum) give the same trajectories as without this check. A user's environment object is
-    only reset. What an environment raises is left to the run, which says where it was raised, and
-    for worker processes starts them again; so is one that takes longer than `LOOK_S`.
+    only reset. An exception of the environment is left to the run, which says where it was raised,
+    and starts worker processes again.
 
     Args:
         task: as it was opened; ALE ids and device environments need no check.
         seed: the run's; the reset has the seed of its first episode.
+        patience: seconds for the reset and the step, the limit of a worker's step.
 
     Raises:
         InvalidReturn: an observation, a reward, a flag or an info is refused.
+        EnvironmentFailure: it took longer than `patience`. Native code that cannot be interrupted
+            ends the process instead, see `deadline`.
         UsageError: it masks its actions.
     """
     env = task.first
@@ -60,19 +65,79 @@ def refuse(task: Task, seed: int) -> None:
     envs = task.host([env], seed, TRAINING)
     obs = np.zeros((1, *task.obs_spec.shape), task.obs_spec.dtype)
     rewards = np.zeros(1)
+    limit = f"within {patience:g} s; if it needs longer, raise worker_timeout (--worker-timeout)"
+    call = "reset"
     try:
-        if task.single:  # which the run goes on with: it is not interrupted
+        with _witness(task.name, limit) as report, deadline(patience, report):
             envs.reset_all(obs)
-            return
-        with suppress(DeadlineExceeded), deadline(LOOK_S, fatal=False):
-            envs.reset_all(obs)
-            envs.step(_action(task.action_spec), obs, rewards, lambda *end: None)
+            if not task.single:  # the run continues with the user's object
+                call = "step"
+                envs.step(_action(task.action_spec), obs, rewards, lambda *end: None)
+    except DeadlineExceeded as error:
+        raise EnvironmentFailure(f"{task.name} did not finish its first {call} {limit}.") from error
     except EnvironmentFailure as error:
         if isinstance(error, InvalidReturn):
             raise
     finally:
         if not task.single:
             task.close()
+
+
+WITNESS = r"""
+why=$1
+while IFS= read -r line; do
+    [ "$line" = done ] && exit
+    printf '%s\n' "$line" >&2
+    why=$2
+done
+printf '%s\n' "$why" >&2
+"""
+"""A shell script that passes on what it reads, until it reads ``done``, and otherwise prints its
+first argument, or its second if it has read anything."""
+
+
+@contextmanager
+def _witness(name: str, limit: str) -> Iterator[int]:
+    """Let another process say what happened if this process ends within the context: native code
+    that crashes or hangs, and ``os._exit``, leave it no time to say it itself. If the process
+    crashes, faulthandler reports the line.
+
+    Args:
+        name: the environment.
+        limit: how long it may take, for a sentence.
+
+    Yields:
+        The descriptor to which `deadline` writes where a process was that it ends.
+    """
+    ended = f"flatout: {name}: the process ended in the environment's first reset or step"
+    words = (
+        f"{ended}: native code crashed, code called os._exit, or the process was killed.",
+        f"{ended}, which ignored an interrupt: it did not finish {limit}.",
+    )
+    enabled = faulthandler.is_enabled()
+    if not enabled:
+        faulthandler.enable(file=2, all_threads=False)
+    process = None
+    if PASSES_DESCRIPTORS:
+        with suppress(OSError):  # there is no shell: only faulthandler reports
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", WITNESS, "sh", *map(printable, words)],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+    try:
+        if process is None or process.stdin is None:
+            yield 2
+            return
+        close_in_children(process.stdin)
+        try:
+            yield process.stdin.fileno()
+        finally:
+            with suppress(OSError), process.stdin as channel:  # it was killed
+                channel.write(b"done\n")
+            process.wait()
+    finally:
+        if not enabled:
+            faulthandler.disable()
 
 
 def _action(spec: ActionSpec) -> np.ndarray:

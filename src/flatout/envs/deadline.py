@@ -12,20 +12,24 @@ from types import FrameType
 CLOSE_S = 10.0
 """How long environments may take to close."""
 
+FATAL_S = 20.0
+"""Longest time for which native code may ignore the interrupt of a `deadline`."""
+
 
 class DeadlineExceeded(BaseException):
     """What `deadline` waited for has not ended in time."""
 
 
 @contextmanager
-def deadline(seconds: float, fatal: bool = True) -> Iterator[None]:
+def deadline(seconds: float, report: int = 2) -> Iterator[None]:
     """A user's code that may block: it is interrupted in the main thread (others are not watched).
 
-    Where no timer can send a signal (Windows), nothing is watched.
+    Where no timer can send a signal (Windows), nothing is watched. Native code that does not come
+    back for a signal ends the process after three times as long, `FATAL_S` later at most, where
+    faulthandler is on, as the command line turns it on.
 
     Args:
-        fatal: native code that does not come back for a signal ends the process after three times
-            as long, with a traceback, where faulthandler is on, as the command line turns it on.
+        report: the descriptor to which faulthandler then writes where the process was.
 
     Raises:
         DeadlineExceeded: it took longer.
@@ -42,9 +46,10 @@ def deadline(seconds: float, fatal: bool = True) -> Iterator[None]:
 
     before = signal.signal(signal.SIGALRM, late)
     timer = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
-    fatal = fatal and faulthandler.is_enabled()
+    fatal = faulthandler.is_enabled()
     if fatal:
-        faulthandler.dump_traceback_later(3 * seconds, exit=True, file=2)
+        last = seconds + min(2 * seconds, FATAL_S)
+        faulthandler.dump_traceback_later(last, exit=True, file=report)
     try:
         try:
             yield

@@ -15,12 +15,13 @@ from flatout.config.modules import import_module
 from flatout.config.schema import EnvConfig
 from flatout.envs import register
 from flatout.envs.ale import OneAtari
-from flatout.envs.ale_ids import equivalent, is_atari
+from flatout.envs.ale_ids import is_atari, suggestion
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.make import device_env, in_library
 from flatout.envs.device.on_host import OneDevice
 from flatout.envs.masks import refuse_masks, without_mask
+from flatout.envs.rendering import missing_library
 from flatout.envs.stored import stored
 from flatout.errors import EnvironmentFailure, InvalidReturn, UsageError, nearest, one_line
 from flatout.installing import install
@@ -97,6 +98,8 @@ def _call(base: Base, name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
             f"{name} needs a package that is not installed: {one_line(error)}"
         ) from error
     except (Exception, SystemExit) as error:  # a user's environment may raise anything
+        if (refused := missing_library(name, error)) is not None:
+            raise refused from error
         raise EnvironmentFailure(
             f"making the environment {name} failed: {type(error).__name__}: {one_line(error)}."
         ) from error
@@ -165,9 +168,8 @@ def _by_name(config: EnvConfig) -> Base:
     try:
         spec = copy.deepcopy(gym.spec(name))
     except gym.error.Error as error:
-        hint = equivalent(name) or nearest(name, gym.registry)
-        detail = hint.strip() if hint else f"{one_line(error).rstrip('.')}."
-        raise UsageError(f"unknown environment {name!r}: {detail}") from None
+        hint = suggestion(name) or f" {one_line(error).rstrip('.')}."
+        raise UsageError(f"unknown environment {name!r}:{hint}") from None
     # Gymnasium's checking wrappers cost time; resets always come first and we check spaces.
     spec.order_enforce = False
     spec.disable_env_checker = True
@@ -193,7 +195,7 @@ def prepare(env: gym.Env[Any, Any], config: EnvConfig) -> gym.Env[Any, Any]:
         )
     stacked = config.frame_stack is not None and config.frame_stack > 1
     if isinstance(space, gym.spaces.Box) and (config.grayscale or config.resize or stacked):
-        env = Stored(env, config.env)  # Gymnasium's wrappers cast without a check
+        env = Stored(env, config.env, copies=stacked)  # Gymnasium's wrappers cast without a check
     if config.grayscale:
         env = gym.wrappers.GrayscaleObservation(env, keep_dim=True)
     if config.resize:
@@ -231,10 +233,12 @@ class Stored(gym.ObservationWrapper[Any, Any, Any]):
 
     Args:
         name: of the environment, for messages.
+        copies: never return the environment's own array: a frame stack would keep it.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], name: str) -> None:
+    def __init__(self, env: gym.Env[Any, Any], name: str, copies: bool = False) -> None:
         super().__init__(env)
+        self._copies = copies
         space = np.dtype(env.observation_space.dtype)
         small = space.kind == "b" or (space.kind == "f" and space.itemsize < 4)
         self._name, self._dtype = name, "float32" if small else str(space)
@@ -249,7 +253,8 @@ class Stored(gym.ObservationWrapper[Any, Any, Any]):
         if array.dtype.kind not in "fiub":
             return observation  # refused where all of its kind are
         try:
-            return stored(array, self._dtype)
+            cast = stored(array, self._dtype)
+            return cast.copy() if self._copies and cast is array else cast
         except ValueError as error:
             raise InvalidReturn(
                 f"the environment {self._name} returned an observation with {error}; correct the "

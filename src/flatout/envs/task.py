@@ -95,6 +95,11 @@ class Task:
         try:
             while len(made) < count:
                 made.append(self.make())
+            if len({id(env.unwrapped) for env in made}) < count:
+                raise UsageError(
+                    f"{self.name} made the same environment object twice: it has to make a new one "
+                    "at each call."
+                )
         except BaseException:
             for env in made:
                 close_quietly(env)

@@ -16,7 +16,7 @@ from flatout.fleet.runs import NOT_TELLING
 from flatout.output import printable
 from flatout.run.summary import PHASE_WORDS
 from flatout.storage import nofollow
-from flatout.storage.run_folder import MOST_CONFIG, load_config
+from flatout.storage.run_folder import load_config
 
 FACTS = ("steps", "episodes", "last_eval_return", "best_eval_return", "return_mean_last",
          "test_accuracy", "wall_s", "startup_s", "steps_per_s", "placement", "verdict")  # fmt: skip
@@ -67,10 +67,10 @@ def compared(a: Path, b: Path) -> dict[str, Any]:
 def _summary(path: Path) -> dict[str, Any]:
     """What the run says of itself; nothing where it has not ended."""
     try:
-        summary = json.loads(nofollow.read(path / "summary.json", 1, MOST_CONFIG))
+        summary = nofollow.read_json(path / "summary.json")
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise FlatoutError(f"{path / 'summary.json'} cannot be read: {error}.") from None
     return summary if isinstance(summary, dict) else {}
 

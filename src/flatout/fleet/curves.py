@@ -23,11 +23,10 @@ from flatout.run.curve import (
     FEWEST_RUNS,
     VALUES,
     Curve,
-    evaluated,
     points,
-    sampled,
     svg,
 )
+from flatout.run.metric_rows import evaluated, sampled
 from flatout.storage import nofollow
 from flatout.storage.run_folder import load_config
 
@@ -74,9 +73,9 @@ def of_metrics(path: Path, label: str, settings: dict[str, object]) -> Run:
 
     Raises `OSError` if the file cannot be read.
     """
-    (steps, seconds, values), name = points(sampled(path))
+    (steps, seconds, values), name = points(sampled(path, VALUES))
     trained = Run(label, steps, values, settings, seconds, name)
-    (steps, seconds, values), name = points(evaluated(path), EVALUATIONS)
+    (steps, seconds, values), name = points(evaluated(path, EVALUATIONS), EVALUATIONS)
     if len(steps) < 2:
         return trained
     return replace(trained, evaluations=Run(label, steps, values, settings, seconds, name))

@@ -20,7 +20,7 @@ from flatout.errors import CheckpointError, UsageError, nearest, writing
 from flatout.run.auto import with_placement
 from flatout.storage import nofollow, signing
 from flatout.storage.checkpoint import FORMAT
-from flatout.storage.run_folder import MOST_CONFIG, POPULATION, load_config
+from flatout.storage.run_folder import POPULATION, load_values
 from flatout.storage.trust import Consent
 
 FOLDER = "members"
@@ -256,9 +256,8 @@ def load(
         CheckpointError: the file is damaged, or names code without consent.
     """
     path = folder / POPULATION
-    config = load_config(folder, consent, POPULATION)
+    config, values = load_values(folder, consent, POPULATION)
     try:
-        values = json.loads(nofollow.read(path, 1, MOST_CONFIG))
         rows = {str(name): dict(row) for name, row in values["members"].items()}
         told = values.get("strategy", {"name": SPREAD, "size": 1})
         strategy = Strategy(str(told["name"]), int(told["size"]))

@@ -9,18 +9,17 @@ from __future__ import annotations
 import csv
 import json
 import math
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flatout.errors import UsageError, writing
+from flatout.errors import UsageError, one_line, writing
 from flatout.fleet.ranking_files import Table, flat, text, writable
 from flatout.fleet.ranking_tables import Counted, few, over_all, table
 from flatout.fleet.runs import ENDED, NOT_TELLING, Row, alike, rows
-from flatout.run.curve import lines
+from flatout.run.metric_rows import value_at
 
 LACKS = "no "
 """Why a run is left out that has no metric of this name."""
@@ -28,8 +27,6 @@ FINISHED = {ENDED[why] for why in ("steps", "return", "callback")}
 """States of runs that count: not those that a resume would go on with."""
 AS_LONG = 1.05
 """Runs count as equally long up to this ratio of their steps."""
-MOST_METRICS = 1 << 28
-"""Maximum bytes of metrics that are read whole."""
 
 SCORES = {
     "eval": ("mean return of the last evaluation", "eval/return_mean"),
@@ -277,25 +274,9 @@ def _score(row: Row, at: int | None, score: str) -> tuple[float | None, str]:
         return value, f"{LACKS}{name}" if value is None else ""
     except OSError as error:
         return None, f"damaged: {error.strerror or error}"
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        return None, f"damaged: {type(error).__name__} in its metrics"
-
-
-def value_at(path: Path, steps: int | None, name: str) -> float | None:
-    """A metric in the last row that has it, up to so many steps (None: to the end).
-
-    Raises:
-        OSError, ValueError, LookupError, TypeError, AttributeError: the file is damaged.
-    """
-    found = lines(path, MOST_METRICS)
-    end = len(found)
-    if steps is not None:  # few rows are read of many
-        end = bisect_right(found, steps, key=lambda line: json.loads(line)["step"])
-    for line in reversed(found[:end]):
-        value = json.loads(line).get(name)
-        if type(value) in (int, float) and abs(value) < 1e300:
-            return value
-    return None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        why = one_line(error)[:100] if isinstance(error, ValueError) else type(error).__name__
+        return None, f"damaged: its metrics.jsonl: {why}"
 
 
 def _repeated(counted: Mapping[str, Counted]) -> list[str]:

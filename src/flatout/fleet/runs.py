@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flatout.documents import parse_line
 from flatout.errors import UsageError, nearest
 from flatout.storage import nofollow
 from flatout.storage.last_words import RUNNING
@@ -104,7 +105,7 @@ def read(root: Path, name: str, there: Iterable[str]) -> Row:
     path, depth = root / name, len(Path(name).parts) + 1
 
     def values(file: str) -> dict[str, Any]:
-        found = json.loads(nofollow.read(path / file, depth, SMALL))
+        found = nofollow.read_json(path / file, depth, SMALL)
         return found if isinstance(found, dict) else {}
 
     summary: dict[str, Any] = {}
@@ -123,7 +124,7 @@ def read(root: Path, name: str, there: Iterable[str]) -> Row:
             state = "running" if _locked(path / ".lock", depth) else "killed"
     except OSError as error:
         state = f"damaged: {error.strerror or error}"
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         state = f"damaged: {type(error).__name__} in its files"
     steps = _number(summary.get("steps"))
 
@@ -147,8 +148,8 @@ def _newest(path: Path, depth: int) -> dict[str, Any]:
         lines = file.read(TAIL).splitlines()
     rows: list[dict[str, Any]] = []
     for line in lines:
-        with suppress(ValueError, RecursionError):
-            row = json.loads(line)
+        with suppress(ValueError):
+            row = parse_line(line)
             rows += [row] if isinstance(row, dict) else []
     if not rows:
         return {}

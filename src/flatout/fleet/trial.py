@@ -1,8 +1,8 @@
 """`flatout explain RUN_DIR --try`: the first remedy that is a setting, applied and measured.
 
 Both versions of the run are made again briefly, in turns, each in a process of its own and in a
-temporary folder. Predicted and measured gain are reported side by side, and what the setting did
-to what is learned.
+temporary folder. The measured gain is reported, next to the gain that planning found if there is
+one, and what the setting did to what is learned.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from flatout import child
 from flatout.config.placement import Placement, parse
 from flatout.config.workers import with_workers
 from flatout.errors import FlatoutError
-from flatout.explain.diagnosis import Diagnosis, Finding
+from flatout.explain.diagnosis import Diagnosis, Finding, MeasuredGain
 from flatout.explain.own.settings import named
 from flatout.explain.report import gain_words, setting_words
 from flatout.storage.run_folder import load_config
@@ -64,19 +64,24 @@ class Outcome:
     learning: str = ""
 
     @property
-    def gains(self) -> tuple[float, ...]:
-        return tuple(now / was for was, now in zip(self.was, self.now, strict=True))
+    def gain(self) -> MeasuredGain | None:
+        """The measured gain: the median of the pairs, and their extremes."""
+        gains = [now / was for was, now in zip(self.was, self.now, strict=True)]
+        if not gains:
+            return None
+        how = f"{len(gains)} pairs of short runs in turns"
+        return MeasuredGain(statistics.median(gains), min(gains), max(gains), how)
 
     def as_json(self) -> dict[str, Any]:
         """What ``--json`` adds as ``trial``."""
-        gains = self.gains
+        gain = self.gain
         return {
-            "finding": None if self.finding is None else asdict(self.finding),
+            "finding": None if self.finding is None else self.finding.as_json(),
             "steps_per_s": list(self.was),
             "steps_per_s_with": list(self.now),
-            "gain": statistics.median(gains) if gains else None,
-            "low": min(gains, default=None),
-            "high": max(gains, default=None),
+            "gain": None if gain is None else gain.gain,
+            "low": None if gain is None else gain.low,
+            "high": None if gain is None else gain.high,
             "learning": self.learning,
         }
 
@@ -133,15 +138,16 @@ def show(outcome: Outcome, console: Console) -> None:
     def say(label: str, text: str) -> None:
         console.print(f"{label:<9}{text}", markup=False, highlight=False, soft_wrap=True)
 
-    if outcome.finding is None:
+    finding, gain = outcome.finding, outcome.gain
+    if finding is None or gain is None:
         say("TRIED", outcome.learning)
         return
-    gains, finding = outcome.gains, outcome.finding
-    gain, was, now = map(statistics.median, (gains, outcome.was, outcome.now))
-    interval = f"{min(gains):.2f}-{max(gains):.2f}"
-    measured = f"measured {gain:.2f}x ({interval}), {len(gains)} pairs in turn"
-    say("TRIED", f"{setting_words(finding.setting)}   {gain_words(finding)}, {measured}")
+    was, now = map(statistics.median, (outcome.was, outcome.now))
+    measured = f"measured {gain.gain:.2f}x ({gain.low:.2f}-{gain.high:.2f}), {gain.how}"
+    say("TRIED", f"{setting_words(finding.setting)}   {measured}")
     say("", f"{was:,.0f} steps/s as it was, {now:,.0f} with it")
+    if finding.gain is not None:
+        say("", f"before: {gain_words(finding.gain)}, {finding.gain.how}")
     say("LEARNING", outcome.learning)
 
 

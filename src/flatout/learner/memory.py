@@ -19,6 +19,10 @@ from flatout.learner.mesh import divided_axis
 CUDA_CONTEXT_MB = 600
 """Memory of a CUDA context and its libraries."""
 
+ACTOR_MB = {"central": 21, "local": 89}
+"""Private memory of an actor process, by `Placement.inference`, as measured with CartPole-v1; local
+inference loads JAX there."""
+
 USED_MB = 1024
 """A card on which so much is in use is used by others: what a driver takes is less."""
 
@@ -119,6 +123,8 @@ class Expectation:
 
         add(host, "trajectory", self.trajectory)
         add(host, "replay", self.replay[0])
+        if placement.workers is not None:
+            add(host, "actor processes", placement.workers[0] * ACTOR_MB[placement.inference])
         model, optimiser = self.learned(placement)
         for learner in placement.learn:
             # An update briefly holds both the old and the new state.
@@ -175,6 +181,8 @@ class Expectation:
         words = f"lower --envs, {size} or the network's size"
         if max(parts, key=lambda what: parts[what]) == "workspace":
             words += ", or compute gradients in pieces (--micro-batch)"
+        if max(parts, key=lambda what: parts[what]) == "actor processes":
+            words = "start fewer of them (workers=WORKERSxENVIRONMENTS)"
         others = replace(placement, params="sharded")
         if placement.schedule != "fused" and len(placement.learn) > 1 and (
             sum(self.by_memory(others)[device].values()) < 0.9 * sum(sizes.values())

@@ -64,7 +64,7 @@ class Acting:
             task = open_environment(self._config, self._code)
             try:
                 refuse_actions(self._config.algorithm, task.action_spec)
-                refuse(task, self._config.run.seed)
+                refuse(task, self._config.run.seed, self._config.run.worker_timeout)
             finally:
                 task.close()
         self._opened, self.checked = task, True

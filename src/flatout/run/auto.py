@@ -128,7 +128,7 @@ def recall(config: TrainConfig, hardware: Hardware, code: UserCode) -> tuple[Ans
         return None, ""
     path = plan_file(config, hardware)
     try:
-        found = Answer.from_json(json.loads(nofollow.read(path, 1, MOST_BYTES)))
+        found = Answer.from_json(nofollow.read_json(path, 1, MOST_BYTES))
         placement = found.chosen.placement
         refuse_unavailable(placement)
         if with_workers(placement, config.env.envs, hardware.cores) != placement:

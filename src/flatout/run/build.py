@@ -103,7 +103,7 @@ def assemble(
         undo.callback(task.close)
         made = job(task.obs_spec.is_image, _device_env(planned, task))
         if made.env is None and not checked:
-            refuse(task, config.run.seed)
+            refuse(task, config.run.seed, config.run.worker_timeout)
         undo.pop_all()
     try:
         return _compile(made, task, code)
@@ -279,7 +279,7 @@ def _compile(job: Job, task: Task, code: UserCode) -> Components:
         if job.config.run.eval_every:
             evaluator = factory.evaluator()
             undo.callback(evaluator.close)
-            compiles.append(evaluator.policy.compile)
+            compiles.append(partial(evaluator.policy.compile, job.programs))
         workspace = compile_all(job, update, compiles)
         expectation = replace(factory.expectation, workspace=workspace)
         job.announce(expectation.check(job.placement, job.hardware))

@@ -12,7 +12,8 @@ from typing import Any
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import build
 from flatout.output import printable
-from flatout.run.curve import AXES, Curve, points, sampled, svg
+from flatout.run.curve import AXES, VALUES, Curve, points, svg
+from flatout.run.metric_rows import sampled
 from flatout.storage import nofollow
 from flatout.types import NAMED, UserCode
 
@@ -33,7 +34,7 @@ def leave(
 ) -> None:
     """Write both files into a run's folder; whatever fails, the run is not harmed."""
     with suppress(Exception):
-        found, label = points(sampled(folder / "metrics.jsonl"))
+        found, label = points(sampled(folder / "metrics.jsonl", VALUES))
         if len(found[0]):
             title = f"{config.algorithm} on {summary['env']}, seed {config.run.seed}"
             curve = Curve(title, found[0], found[2], found[2], found[2])

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flatout.config.schema import rows_every
+from flatout.config.schema import TrainConfig, rows_every
 from flatout.envs.datasets import Dataset, load_dataset
 from flatout.errors import UsageError
+from flatout.learner.programs import Programs
 from flatout.run.components import Components, Job, compile_all, learning_mesh
 from flatout.run.evaluate import Evaluation
 from flatout.spans import Spans
@@ -18,6 +19,7 @@ from flatout.types import DiscreteSpec, ObservationSpec
 
 if TYPE_CHECKING:
     from flatout.algorithms.base import Algorithm
+    from flatout.config.placement import Placement
     from flatout.learner.memory import Expectation
     from flatout.samplers.dataset import DatasetSampler
     from flatout.types import Device
@@ -54,9 +56,7 @@ def parts(job: Job) -> Parts:
     Raises:
         UsageError, FlatoutError: what cannot be done.
     """
-    from flatout.algorithms.base import DATA, BuildSpec, raw_key, shapes_of
-    from flatout.algorithms.classify import classify
-    from flatout.algorithms.registry import shards_of
+    from flatout.algorithms.base import DATA, raw_key, shapes_of
     from flatout.learner.memory import Expectation, divided_mb, learned_mb, size_mb
     from flatout.samplers.dataset import DatasetSampler
 
@@ -66,19 +66,30 @@ def parts(job: Job) -> Parts:
             "classify has no environments: leave sampler= and schedule= out of --placement."
         )
     dataset = load_dataset(config.hyper.data)
-    together = steps_together(config.run.steps, rows_every(config.run.log_every, 0))
-    spec = BuildSpec(
-        config.network, image_spec(dataset), DiscreteSpec(dataset.classes), 1, config.run.steps,
-        together, shards=shards_of(config, placement), micro_batch=config.run.micro_batch,
-    )  # fmt: skip
-    algorithm = classify(config.hyper, spec)
+    algorithm = build_classifier(config, dataset, placement)
     key = raw_key(config.run.seed, DATA)
-    sampler = DatasetSampler(dataset, together, config.hyper.batch_size, key, job.spans)
+    sampler = DatasetSampler(dataset, algorithm.horizon, config.hyper.batch_size, key, job.spans)
     expectation = Expectation(
         *learned_mb(algorithm.shapes), 3 * size_mb(shapes_of(sampler.gathered(0))),
         divided=divided_mb(algorithm.shapes, len(placement.learn)),
     )  # fmt: skip
     return Parts(dataset, algorithm, sampler, expectation)
+
+
+def build_classifier(
+    config: TrainConfig, dataset: Dataset, placement: Placement | None = None
+) -> Algorithm:
+    """The pure functions of a classification run; `placement` as of `build_algorithm`."""
+    from flatout.algorithms.base import BuildSpec
+    from flatout.algorithms.classify import classify
+    from flatout.algorithms.registry import shards_of
+
+    together = steps_together(config.run.steps, rows_every(config.run.log_every, 0))
+    spec = BuildSpec(
+        config.network, image_spec(dataset), DiscreteSpec(dataset.classes), 1, config.run.steps,
+        together, shards=shards_of(config, placement), micro_batch=config.run.micro_batch,
+    )  # fmt: skip
+    return classify(config.hyper, spec)
 
 
 def assemble_classifier(job: Job) -> Components:
@@ -99,11 +110,15 @@ def assemble_classifier(job: Job) -> Components:
     shapes = shapes_of(sampler.gathered(0))
     buffer = build_buffer(config, None, algorithm, placement, shapes)
     mesh = learning_mesh(config, placement)
+    # Without dropout the update draws nothing: another program, of the same shapes.
+    programs = job.programs.get(("classify", config.hyper.dropout > 0), Programs)
     learner = Learner(
-        algorithm, buffer, mesh, raw_key(seed, INIT), raw_key(seed, LEARN), spans, precision
+        algorithm, buffer, mesh, raw_key(seed, INIT), raw_key(seed, LEARN), spans, precision,
+        programs,
     )  # fmt: skip
     tester = Tester(algorithm, dataset, mesh.first, precision)
-    workspace = compile_all(job, partial(learner.compile_update, shapes), [tester.policy.compile])
+    tests = partial(tester.policy.compile, programs)
+    workspace = compile_all(job, partial(learner.compile_update, shapes), [tests])
     expectation = replace(expectation, workspace=workspace)
     job.announce(expectation.check(placement, hardware))
     job.announce(

@@ -4,18 +4,15 @@ library."""
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from flatout.output import printable
-from flatout.storage import nofollow
-from flatout.storage.span_records import json_objects
+from flatout.run.metric_rows import ROWS
 
 VALUES = {
     "rollout/return_mean_100": "mean return of the last 100 training episodes",
@@ -30,13 +27,6 @@ EVALUATIONS = {
 """The same for evaluations."""
 
 AXES = {"steps": "environment steps", "seconds": "seconds since the run's start"}
-
-WHOLE, ROWS, LONGEST = 4 << 20, 1000, 1 << 16
-"""Maximum bytes of metrics that are read whole; of a larger file so many rows, spread evenly, each
-of at most so many bytes."""
-
-MOST_SEARCHED = 1 << 28
-"""Maximum bytes of metrics that are searched for evaluations."""
 
 FEWEST_RUNS = 3
 """Fewest runs of one setting that have an interval: resamples of two differ in three ways."""
@@ -92,51 +82,8 @@ class Track:
         return steps, seconds, values
 
 
-def lines(path: Path, whole: int = WHOLE) -> list[bytes]:
-    """Lines of a file; of one with more than `whole` bytes `ROWS`, and the last.
-
-    Raises `OSError` if it cannot be read.
-    """
-    with nofollow.open_stream(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size <= whole:
-            return file.read(whole).splitlines()
-        found: list[bytes] = []
-        for number in range(ROWS):
-            file.seek(size * number // ROWS)
-            if number:
-                file.readline(LONGEST)  # the rest of a line
-            found.append(file.readline(LONGEST))
-        file.seek(size - LONGEST)
-        found.append(file.read(LONGEST).rstrip().rpartition(b"\n")[2])
-        return found
-
-
-def sampled(path: Path) -> list[dict[str, Any]]:
-    """Rows of a file of JSON lines; a large file's are some, its last one among them.
-
-    Damaged lines are skipped. Raises `OSError` if the file cannot be read.
-    """
-    return json_objects(lines(path))
-
-
-def evaluated(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file of metrics that hold an evaluation, which are few: of a large file, too.
-
-    Damaged lines are skipped. Raises `OSError` if the file cannot be read.
-    """
-    found: list[bytes] = []
-    with nofollow.open_stream(path) as file:
-        left = MOST_SEARCHED
-        while left > 0 and (line := file.readline(LONGEST)):
-            left -= len(line)
-            if b'"eval/' in line:
-                found.append(line)
-    return json_objects(found)
-
-
 def points(
-    rows: Iterable[dict[str, Any]], values: Mapping[str, str] = VALUES
+    rows: Iterable[Mapping[str, Any]], values: Mapping[str, str] = VALUES
 ) -> tuple[Points, str]:
     """Return a run's points from its rows of metrics, and the name of their values; there may be
     no point.

@@ -24,8 +24,8 @@ from rich.text import Text
 
 from flatout.config.schema import TrainConfig
 from flatout.explain.causes import HEALTHY
-from flatout.explain.diagnosis import Finding
-from flatout.explain.report import duration, gain_words, setting_words
+from flatout.explain.diagnosis import MeasuredGain
+from flatout.explain.report import duration, gain_words, percent, setting_words
 from flatout.output import printable, trouble
 from flatout.run.curve import BLOCKS
 from flatout.run.progress import Display, Progress
@@ -220,8 +220,11 @@ def _achieved(summary: dict[str, Any]) -> tuple[str, str]:
 
 
 def try_words(summary: dict[str, Any]) -> str:
-    """The one thing to try, as flags where it is a setting, and what it is predicted to gain."""
-    lists = {name: tuple(summary["try"][name]) for name in ("evidence", "setting", "phases")}
-    finding = Finding(**summary["try"] | lists)
-    action = setting_words(finding.setting) if finding.setting else finding.remedy
-    return f"{action}   {gain_words(finding)}"
+    """The one thing to try, how much of the time it concerns, and its gain if it was measured."""
+    tried = summary["try"]
+    words = [setting_words(tried.get("setting", ())) or tried["remedy"]]
+    words.append(f"{percent(tried['share'])} of the time" if tried["share"] else "")
+    if "how" in tried:  # without it an older version predicted the gain
+        gain = MeasuredGain(*(tried[name] for name in ("gain", "low", "high", "how")))
+        words.append(f"{gain_words(gain)}: {gain.how}")
+    return "   ".join(filter(None, words))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import sys
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -17,10 +14,11 @@ import numpy as np
 
 from flatout.algorithms.base import Algorithm
 from flatout.envs.base import EVALUATION
+from flatout.envs.rendering import cannot_render, has_display
 from flatout.envs.task import Task
 from flatout.errors import EnvironmentFailure, UsageError, one_line, raised_at, writing
 from flatout.learner.policy import Policy
-from flatout.run.video import grid, writer
+from flatout.run.video import grid, progress, writer
 from flatout.spans import Spans
 from flatout.types import Device, Episode
 
@@ -137,13 +135,14 @@ def record(
     Raises:
         UsageError: the environment renders no pictures, or a package for it is missing.
     """
-    save = writer(path)
+    save, most = writer(path), min(max_frames, (task.limit or max_frames) + 1)
     if task.single and episodes > 1:
         raise UsageError(
             "an environment object plays one episode at a time: pass a function that makes "
             "environments, or episodes = 1."
         )
     with ExitStack() as stack:
+        show = stack.enter_context(progress())
         running = [
             stack.enter_context(closing(greedy_episode(task, policy, seed, ("rgb_array",), number)))
             for number in range(episodes)
@@ -153,7 +152,8 @@ def record(
 
         def frames() -> Iterator[np.ndarray]:
             yield grid([frame for frame, *_ in seen])
-            for _ in range(max_frames - 1):
+            for made in range(1, max_frames):
+                show(f"video: frame {made:,} of at most {most:,}")
                 moved = False
                 for number, episode in enumerate(running):
                     if (step := next(episode, None)) is not None:
@@ -212,44 +212,19 @@ def _rendering(task: Task, modes: Sequence[str]) -> gym.Env[Any, Any]:
         )
     # One sentence says what of this matters.
     warnings.filterwarnings("ignore", ".*render_mode.* not in the possible render_modes")
-    if not _display():
+    if not has_display():
         warnings.filterwarnings("ignore", ".*(GLFW|X11|DISPLAY)")
     for mode in modes:
         try:
             env = task.make(render_mode=mode)
         except Exception as error:  # what an environment says to a mode that it has not, varies
-            if needs_display(error):
-                raise _without_display(task.name) from error
+            if (refused := cannot_render(task.name, error)) is not None:
+                raise refused from error
             continue
         if mode in env.metadata.get("render_modes", (mode,)):
             return env
         env.close()
     raise UsageError(f"{task.name} renders {_sights(modes)}.")
-
-
-def _display() -> bool:
-    """Whether there is a display to draw on; elsewhere than on Linux there always is."""
-    return sys.platform != "linux" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
-
-
-def needs_display(error: BaseException | None) -> bool:
-    """Whether an environment cannot render because there is no display, as MuJoCo says it."""
-    words = r"opengl|glfw|gladload|\begl\b|osmesa|\bx11\b|\bdisplay\b|nosuchdisplay"
-    while error is not None and not _display():
-        if re.search(words, f"{type(error).__name__} {one_line(error)}", re.IGNORECASE):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _without_display(name: str) -> UsageError:
-    tried = os.environ.get("MUJOCO_GL")
-    other = "osmesa (in software)" if tried == "egl" else "egl"
-    failed = f", and MUJOCO_GL={tried} does not work here" if tried else ""
-    return UsageError(
-        f"{name} cannot render: there is no display{failed}. Set the environment variable "
-        f"MUJOCO_GL={other}, with which MuJoCo needs none; other environments run under xvfb-run."
-    )
 
 
 def _sights(modes: Sequence[str]) -> str:
@@ -263,8 +238,8 @@ def _frame(env: gym.Env[Any, Any], name: str, modes: Sequence[str]) -> Any:
     except gym.error.DependencyNotInstalled as error:
         raise UsageError(f"rendering {name} needs a package: {one_line(error)}") from error
     except (Exception, SystemExit) as error:  # a user's environment may raise anything
-        if needs_display(error):
-            raise _without_display(name) from error
+        if (refused := cannot_render(name, error)) is not None:
+            raise refused from error
         raise EnvironmentFailure(
             f"{name} raised {type(error).__name__} in render: {one_line(error)} "
             f"({raised_at(error)})."

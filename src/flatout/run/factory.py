@@ -141,10 +141,12 @@ class Factory:
         keys = keys[0] if run.shards == 1 else keys
         if job.programs.together is not None:
             rollout = replace(rollout, shared=for_all)
-        return DeviceSampler(
+        sampler = DeviceSampler(
             rollout, backend.device(job.placement.act[0]), keys,
             raw_key(run.seed, ACT), job.spans, run.precision,
         )  # fmt: skip
+        sampler.starting = job.programs.get("start", lambda: sampler.starting)
+        return sampler
 
     def pool(self) -> WorkerPool | None:
         """The actor processes, started; None with ``sampler=inline``."""
@@ -183,7 +185,7 @@ class Factory:
     def policies(self, pool: WorkerPool | None = None) -> list[Callable[[], Any]]:
         """What compiles the policies of this process."""
         if self._job.placement.sampler == "device":
-            return [self.device_sampler.compile]
+            return [partial(self.device_sampler.compile, self._job.programs)]
         if pool is not None and pool.local:
             return []
         programs, acts = self._job.programs, self._mapped is None

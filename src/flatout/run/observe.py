@@ -8,7 +8,6 @@ from typing import Any
 
 from flatout.config.schema import TrainConfig
 from flatout.errors import FlatoutError
-from flatout.explain.own.recording import RunRecording
 from flatout.explain.own.rules import bottleneck
 from flatout.explain.own.runs import Evidence, closing, diagnose_evidence, recent_phases
 from flatout.explain.report import percent
@@ -19,6 +18,7 @@ from flatout.planning.kept import this_machine
 from flatout.run.auto import recalled
 from flatout.run.components import Components
 from flatout.run.progress import Progress
+from flatout.run.recording import RunRecording
 from flatout.spans import RunClock, Spans
 from flatout.storage.span_records import MAIN, Begin
 from flatout.types import NAMED, UserCode
@@ -80,14 +80,13 @@ def closing_verdict(
     recording: RunRecording, config: TrainConfig, folder: Path | None, hardware: Hardware,
     code: UserCode,
 ) -> dict[str, Any]:  # fmt: skip
-    """What the run waited for, as the summary says it, with gains as planning measured them here
-    if it did."""
-    evidence = Evidence(
-        "this run" if folder is None else str(folder), config, recording.lines(),
-        recording.samples(), ended=True, machine=this_machine(),
-        plan=recalled(config, hardware) if code == NAMED else None,
-    )  # fmt: skip
+    """The run's diagnosis as its summary has it, with gains if planning measured them here."""
     try:
+        evidence = Evidence(
+            "this run" if folder is None else str(folder), config, recording.lines(),
+            recording.samples(), ended=True, machine=this_machine(),
+            plan=recalled(config, hardware) if code == NAMED else None,
+        )  # fmt: skip
         return closing(diagnose_evidence(evidence))
-    except FlatoutError:  # no iteration was made
+    except FlatoutError:  # no iteration was made, or its files are too large to be read
         return closing(None)

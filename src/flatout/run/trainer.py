@@ -16,7 +16,6 @@ from typing import Any
 
 from flatout.config.schema import TrainConfig
 from flatout.errors import CallbackFailure, EnvironmentFailure, FlatoutError, Interrupt
-from flatout.explain.own.recording import RunRecording
 from flatout.learner.programs import Programs
 from flatout.planning.predict import Prediction
 from flatout.run.acting import Acting
@@ -30,6 +29,7 @@ from flatout.run.interrupts import Interrupts
 from flatout.run.loggers import RunLogs
 from flatout.run.observe import closing_verdict, current_load, start_recording
 from flatout.run.progress import Display, Progress
+from flatout.run.recording import RunRecording
 from flatout.run.resume import Found, Start, begin
 from flatout.run.saving import Saver
 from flatout.run.summary import summarise

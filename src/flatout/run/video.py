@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -14,12 +17,36 @@ import numpy as np
 
 from flatout.errors import FlatoutError, UsageError
 from flatout.installing import install
-from flatout.output import printable
+from flatout.output import printable, say
 
 MOST = 64
 """Maximum pictures in a grid."""
 WIDE = 1280
 """Maximum columns of a grid of several pictures; they are made smaller by whole factors."""
+
+SHOWN_S = 5.0
+"""Seconds between two lines about a video that is being made, where stderr is no terminal."""
+
+
+@contextmanager
+def progress() -> Generator[Callable[[str], object]]:
+    """Yield a function that shows on stderr how far a long operation is: on a terminal always the
+    newest text in the same line, elsewhere a line every `SHOWN_S` seconds."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status("") as status:
+            yield status.update
+        return
+    last = time.monotonic()
+
+    def show(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SHOWN_S:
+            say(text)
+            last = time.monotonic()
+
+    yield show
 
 
 def writer(path: Path) -> Callable[[Path, Iterator[np.ndarray], float], None]:

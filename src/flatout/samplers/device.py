@@ -13,6 +13,7 @@ from flatout.algorithms.parallel.packing import Bundle
 from flatout.buffers.arrays import FINALS, arrays_of, with_arrays
 from flatout.errors import CheckpointError, EnvironmentFailure
 from flatout.hardware.backend import compiled, product_precision
+from flatout.learner.programs import Programs
 from flatout.samplers.base import ENVIRONMENTS, Sampler
 from flatout.samplers.rollout import Rollout
 from flatout.samplers.rollout_state import Ends, RolloutState
@@ -64,13 +65,21 @@ class DeviceSampler(Sampler):
         """From the keys of environments and the first one's number to `rolling`."""
         return jax.jit(jax.vmap(self.rollout.start) if self._shards else self.rollout.start)
 
-    def compile(self) -> Any:
-        """Compile before the first trajectory."""
-        on = jax.sharding.SingleDeviceSharding(self._device)
-        with product_precision(self._device, self._precision):
-            program = jax.jit(self._collect, in_shardings=on, out_shardings=on)
-            lowered = program.lower(self._bundle.shapes, self.all_shapes, self.act_key)
-            self._program = compiled(lowered, self._device)
+    def compile(self, programs: Programs | None = None) -> None:
+        """Compile before the first trajectory.
+
+        Args:
+            programs: that runs of this shape share.
+        """
+
+        def make() -> Any:
+            on = jax.sharding.SingleDeviceSharding(self._device)
+            with product_precision(self._device, self._precision):
+                program = jax.jit(self._collect, in_shardings=on, out_shardings=on)
+                lowered = program.lower(self._bundle.shapes, self.all_shapes, self.act_key)
+                return compiled(lowered, self._device)
+
+        self._program = (programs or Programs()).get(("collect", self._device), make)
 
     @property
     def all_shapes(self) -> RolloutState:

@@ -245,11 +245,6 @@ class FusedSchedule(Schedule):
             self.learner.publish()
         return self.learner.bundle
 
-    def start(self) -> None:
-        self.learner.start()
-        self._sampler.starting = self._programs.get("start", lambda: self._sampler.starting)
-        self._sampler.start()
-
     def adopt(self, initial: Snapshot) -> None:
         super().adopt(initial)
         self._carry = None

@@ -23,6 +23,7 @@ import safetensors
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
+from flatout.documents import parse_json
 from flatout.errors import CheckpointError, DamagedError, FlatoutError, writing
 from flatout.hashes import is_typed_key, raw
 from flatout.storage import nofollow, signing
@@ -34,8 +35,8 @@ FORMAT = 4
 MOST_HEADER = 4 << 20
 """Maximum bytes of the names, shapes and settings before an agent's arrays."""
 ARRAYS, DATA = "state.safetensors", "state.json"
-MOST_JSON = 64 << 20
-"""Maximum bytes of a checkpoint's JSON."""
+MOST_JSON = 32 << 20
+"""Maximum bytes of a checkpoint's JSON, with some 20 bytes for each environment."""
 _STEP = re.compile(r"step_\d{12,}")
 _UNFINISHED = re.compile(r"\.(step_\d{12,})\.(old|tmp)")
 REPLAY = "replay"
@@ -125,6 +126,12 @@ def save(
             data["replay"] = {"stored": snapshot.rows.stored, "segments": store.save(snapshot.rows)}
         data = json.loads(json.dumps(data))
         text = json.dumps(data | {"digest": _digest(data)})
+        if len(text) > MOST_JSON:
+            raise FlatoutError(
+                f"cannot write the checkpoint of step {step:,}: its {DATA} would have "
+                f"{len(text):,} bytes, and at most {MOST_JSON:,} are read; callbacks with a large "
+                "state, or very many environments, are the cause."
+            )
         with nofollow.folder(folder, make=True) as parent:
             _remove(temporary, parent)
             try:
@@ -173,13 +180,13 @@ def remove_unused(folder: Path, store: SegmentStore) -> None:
 def references(path: Path) -> list[Reference]:
     """The replay segments that a checkpoint refers to."""
     try:
-        data = json.loads(nofollow.read(path / DATA, 3, MOST_JSON))
+        data = nofollow.read_json(path / DATA, 3, MOST_JSON)
         segments = list(data.get("replay", {}).get("segments", []))
         for segment in segments:
             if not isinstance(segment, dict) or not isinstance(segment.get("file"), str):
                 raise ValueError("a replay segment has no name")
         return segments
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise CheckpointError(f"the checkpoint {path} cannot be read: {error}.") from error
 
 
@@ -237,7 +244,7 @@ def load(path: Path) -> tuple[int, Snapshot]:
     hint = _advice(path)
     try:
         tensors = nofollow.read(path / ARRAYS, 3)
-        data = json.loads(nofollow.read(path / DATA, 3, MOST_JSON))
+        data = nofollow.read_json(path / DATA, 3, MOST_JSON)
         if not isinstance(data, dict) or data.pop("digest", None) != _digest(data):
             raise ValueError(f"{DATA} was changed")
         refuse_format(data.get("format"), f"the checkpoint {path}")
@@ -294,9 +301,9 @@ def load_agent(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         if size > MOST_HEADER:
             raise ValueError(f"its header has {size:,} bytes, and at most {MOST_HEADER:,} are read")
         arrays = load_tensors(content)
-        header = json.loads(content[8 : 8 + size])
+        header = parse_json(content[8 : 8 + size])
         texts = header.get("__metadata__") or {}
-        metadata = {name: json.loads(text) for name, text in texts.items()}
+        metadata = {name: parse_json(text, finite=False) for name, text in texts.items()}
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:

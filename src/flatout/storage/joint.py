@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -125,7 +125,8 @@ class Joint:
 
     def close(self) -> None:
         """Let another process use the folder."""
-        self._lock.close()
+        with suppress(OSError):  # user code may have closed its descriptor
+            self._lock.close()
 
     @cached_property
     def newest(self) -> Saved | None:

@@ -16,6 +16,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+from flatout.documents import parse_json
 from flatout.errors import writing
 from flatout.output import printable
 from flatout.storage import nofollow, trees
@@ -117,7 +118,7 @@ def _died(running: str | None, fault: str | None) -> str:
         where = "" if at is None else f" in {at[3]} ({at[1]}:{at[2]})"[:LONGEST_NAME]
         return printable(f"{text}died of: {match[1][:LONGEST_NAME]}{where}")
     try:
-        marker = json.loads(running)
+        marker = parse_json(running)
         boot, kills = str(marker["boot"]), int(marker["out_of_memory"])
     except (ValueError, TypeError, KeyError, OverflowError):
         boot, kills = _boot(), out_of_memory_kills()

@@ -21,8 +21,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+from flatout.documents import MOST_BYTES, parse_json
 from flatout.storage.kernel import close_in_children
 
 MOST = 1 << 40
@@ -209,6 +210,16 @@ def read(path: Path, depth: int = 1, limit: int | None = None) -> bytes:
                 errno.EFBIG, f"it has {size:,} bytes, more than the {limit:,} that may be read"
             )
         return file.read(size + 1)  # the file may grow while it is read
+
+
+def read_json(path: Path, depth: int = 1, limit: int = MOST_BYTES) -> Any:
+    """The value of a JSON file that Flatout wrote, or somebody in its place.
+
+    Raises:
+        OSError: as `read` does.
+        ValueError: it is no JSON, or nested too deeply.
+    """
+    return parse_json(read(path, depth, limit), finite=False)
 
 
 def lock(file: IO[bytes], shared: bool = False) -> None:

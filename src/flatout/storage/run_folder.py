@@ -135,7 +135,7 @@ class RunFolder:
     def parent(self) -> str | None:
         """The run that this one started from, as its ``config.json`` names it."""
         try:
-            parent = json.loads(nofollow.read(self.path / "config.json", 1, MOST_CONFIG))["parent"]
+            parent = nofollow.read_json(self.path / "config.json", 1, MOST_CONFIG)["parent"]
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
         return parent if isinstance(parent, str) else None
@@ -165,13 +165,14 @@ class RunFolder:
             with suppress(OSError):  # it is not empty; Windows removes no open file
                 trees.remove_file(self.path / ".lock")
                 self.path.rmdir()
-        self._lock.close()
+        with suppress(OSError):  # user code may have closed its descriptor
+            self._lock.close()
 
 
 def final_summary(path: Path) -> dict[str, Any] | None:
     """The summary of a run that ended without a signal; None of any other."""
     try:
-        summary = json.loads(nofollow.read(path / "summary.json"))
+        summary = nofollow.read_json(path / "summary.json")
         return None if summary["ended"] == "signal" else summary
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -230,7 +231,14 @@ def load_config(
     run_dir: Path, consent: Consent | None = NO_CONSENT, name: str = "config.json",
     most: int = MOST_CONFIG,
 ) -> TrainConfig:  # fmt: skip
-    """The resolved settings of a run.
+    """The resolved settings of a run; see `load_values`."""
+    return load_values(run_dir, consent, name, most)[0]
+
+
+def load_values(
+    run_dir: Path, consent: Consent | None, name: str, most: int = MOST_CONFIG
+) -> tuple[TrainConfig, dict[str, Any]]:
+    """The resolved settings of a run, and all values of the file that holds them.
 
     Args:
         consent: the user's consent to code that the settings name. None: the settings are only
@@ -247,7 +255,7 @@ def load_config(
         raise UsageError(f"{run_dir} is not a run folder (there is no {name} in it).")
     refuse_links(run_dir)
     try:
-        values = json.loads(nofollow.read(path, 1, most))
+        values = nofollow.read_json(path, 1, most)
         if consent is not None:
             refuse_format(values.get("format"), str(path))
         config = resolve(str(values["algorithm"]), values["settings"])
@@ -259,4 +267,4 @@ def load_config(
         raise CheckpointError(f"{path} is corrupt: {why}{end}") from error
     if consent is not None:
         refuse_foreign(config, path, signing.is_own(signing.RUN, values), consent)
-    return config
+    return config, values

@@ -5,18 +5,23 @@ A line says what one process or thread of a run (its ``lane``) did for about a s
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flatout.documents import LONGEST_LINE, bounded_lines, parse_line
+from flatout.errors import CheckpointError
 from flatout.storage import nofollow
 
 SPANS, DEVICES = "spans.jsonl", "devices.jsonl"
 MAIN, LEARNER, WORKER = "main", "learner", "worker "
 """Values of ``lane``: the main process, the learner's thread, actor processes by number."""
+
+MOST_BYTES, MOST_LINES = 64 << 20, 1_000_000
+"""Maximum size of a file of JSON lines that is read whole; a month of training writes a third."""
 
 WAIT_LEARNER = "wait_learner"
 """The main process's waiting for the learner's thread."""
@@ -85,18 +90,37 @@ def read_lines(lines: Iterable[dict[str, Any]]) -> tuple[list[Begin], list[SpanR
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file of JSON lines; damaged lines and a missing file are skipped."""
-    with suppress(OSError):
-        return json_objects(nofollow.read(path).splitlines())
+    """The objects of a file of JSON lines; damaged lines and a missing file are skipped.
+
+    Raises:
+        CheckpointError: it is larger than `MOST_BYTES` or has more than `MOST_LINES`.
+    """
+    with suppress(OSError), nofollow.open_stream(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MOST_BYTES:
+            raise CheckpointError(
+                f"{path} has {size:,} bytes, and at most {MOST_BYTES:,} are read."
+            )
+        return json_objects(_counted(bounded_lines(file), path))
     return []
+
+
+def _counted(lines: Iterable[bytes], path: Path) -> Iterator[bytes]:
+    """These lines; `CheckpointError` if there are more than `MOST_LINES`."""
+    for number, line in enumerate(lines):
+        if number >= MOST_LINES:
+            raise CheckpointError(
+                f"{path} has more than {MOST_LINES:,} lines, which is too many to be read."
+            )
+        yield line
 
 
 def json_objects(lines: Iterable[bytes]) -> list[dict[str, Any]]:
     """The objects of JSON lines; damaged lines are skipped."""
     objects: list[dict[str, Any]] = []
     for line in lines:
-        with suppress(ValueError, RecursionError):
-            value = json.loads(line)
+        with suppress(ValueError):
+            value = parse_line(line)
             if isinstance(value, dict):
                 objects.append(value)
     return objects
@@ -108,13 +132,13 @@ def cut_after(path: Path, t: float) -> None:
         return
     kept = 0
     with nofollow.open_stream(path, nofollow.CHANGE) as file:
-        for line in file:
+        while line := file.readline(LONGEST_LINE + 1):
             try:
-                value = json.loads(line)
+                value = parse_line(line)
                 record = value.get("begin", value)
                 # Times are rounded to a millisecond.
                 whole = line.endswith(b"\n") and record["t"] + record.get("d", 0.0) <= t + 1e-3
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            except (ValueError, KeyError, TypeError, AttributeError):
                 whole = False
             if not whole:
                 break
@@ -180,8 +204,11 @@ def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str
     times = {(record.t, record.end) for record in useful}
     concurrent = [r for r in records if r.lane != MAIN and (r.t, r.end) in times]
     learners = [record for record in concurrent if record.lane == LEARNER]
-    names = {r.lane for r in concurrent if r.lane.startswith(WORKER)}
-    by_number = sorted(names, key=lambda name: (len(name), name))
+    by_worker: dict[str, list[SpanRecord]] = {}
+    for record in concurrent:
+        if record.lane.startswith(WORKER):
+            by_worker.setdefault(record.lane, []).append(record)
+    by_number = sorted(by_worker, key=lambda name: (len(name), name))
     totals = Totals(
         seconds=sum(record.d for record in useful),
         steps=sum(record.steps for record in useful),
@@ -189,7 +216,7 @@ def steady(records: Sequence[SpanRecord]) -> tuple[Totals | None, list[tuple[str
         iterations=sum(record.iterations for record in useful),
         main=_summed(useful),
         learner=_summed(learners) if learners else None,
-        workers=tuple(_worker([r for r in concurrent if r.lane == name]) for name in by_number),
+        workers=tuple(_worker(by_worker[name]) for name in by_number),
         notes=notes,
     )
     return totals, left_out

@@ -176,8 +176,9 @@ class Local:
                 *lines, worker.torn = (worker.torn + text).split(b"\n")
                 for line in lines:
                     self._heard(worker, json.loads(line), events)
-            if (not text and worker.job is None) or (worker.failed and worker.job is None):
-                self._remove(key.data)  # a process in which something failed is not used again
+            over = not text or worker.failed or worker.stopping
+            if over and worker.job is None:  # one that was told to stop, or failed, is not used again
+                self._remove(key.data)
             elif not text:
                 events += self._died(key.data)
         return events

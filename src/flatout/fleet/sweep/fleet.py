@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ import numpy as np
 from flatout.config.schema import TrainConfig
 from flatout.errors import writing
 from flatout.fleet.members import FOLDER
-from flatout.fleet.ranking import value_at
 from flatout.fleet.statistics import iqm
 from flatout.fleet.sweep.engine import Engine, Job
 from flatout.fleet.sweep.folder import WAIT_S
 from flatout.fleet.sweep.plan import Group, Study, Trial, trials
 from flatout.fleet.sweep.slots import Slots
-from flatout.run.curve import VALUES, sampled
+from flatout.run.curve import VALUES
+from flatout.run.metric_rows import sampled, value_at
 from flatout.storage import nofollow
 from flatout.storage.run_folder import final_summary
 
@@ -96,11 +97,11 @@ class State:
 
     def reached(self, step: int, names: Sequence[str]) -> float | None:
         """The first of these metrics that it has told of from a step on, or None."""
-        rows = list[dict[str, Any]]()
+        rows = list[dict[str, float]]()
         with suppress(OSError):
-            rows = sampled(self.path / "metrics.jsonl")
+            rows = sampled(self.path / "metrics.jsonl", names)
         values = [row.get(name) for row in rows if row.get("step", 0) >= step for name in names]
-        return next((float(one) for one in values if isinstance(one, int | float)), None)
+        return next((float(one) for one in values if one is not None), None)
 
 
 def looks(base: TrainConfig) -> tuple[int, tuple[str, ...]]:
@@ -177,7 +178,7 @@ class Fleet:
 
     def add(self, group: Group) -> None:
         """Know a group's trials, with what their folders tell."""
-        where = {trial: name for name, some in self.populations.items() for trial in some}
+        where = self._population_of
         found = list[State]()
         for trial in trials(self.base, group, self.seeds):
             path = self.path / trial.name
@@ -191,6 +192,11 @@ class Fleet:
                 found[-1].state = PRUNED
         self.states |= {state.trial.name: state for state in found}
         self.groups[group.name] = found
+
+    @cached_property
+    def _population_of(self) -> dict[str, str]:
+        """The population's name of each trial in one."""
+        return {trial: name for name, some in self.populations.items() for trial in some}
 
     def _ask(self) -> None:
         """New groups, where there is room for more."""
@@ -207,7 +213,7 @@ class Fleet:
 
     def _queue(self, asked: Sequence[Group]) -> None:
         """Have what is left of these groups wait."""
-        where = {trial: name for name, some in self.populations.items() for trial in some}
+        where = self._population_of
         jobs = dict[str, Job]()
         for state in (state for group in asked for state in self.groups[group.name]):
             name = where.get(state.trial.name)
@@ -309,7 +315,7 @@ class Fleet:
         if again:
             state.state, state.alone = WAITING, kind == "room"
             self.notes.append(f"{name}: {error} It is tried once more.")
-            shared = next((n for n, some in self.populations.items() if name in some), None)
+            shared = self._population_of.get(name)
             if shared is None:
                 self._waiting.append(self._job(state))
             elif all(job.name != shared for job in self._waiting):

@@ -13,12 +13,13 @@ from typing import Any
 from flatout.config.schema import TrainConfig
 from flatout.errors import CheckpointError, FlatoutError, UsageError, one_line, writing
 from flatout.fleet.sweep.optuna_storage import file_within, refuse_unsafe
-from flatout.fleet.sweep.plan import SHARED, Group, refuse_many, trials
+from flatout.fleet.sweep.plan import SHARED, STRATEGIES, Group, configured, trial_names
 from flatout.fleet.sweep.search import examples, settings_of
+from flatout.fleet.sweep.sections import refuse_many
 from flatout.storage import nofollow, signing
 from flatout.storage.checkpoint import FORMAT
-from flatout.storage.run_folder import POPULATION, load_config
-from flatout.storage.trust import Consent, refuse_foreign
+from flatout.storage.run_folder import POPULATION, load_values
+from flatout.storage.trust import Consent, reaching, refuse_foreign
 
 PLAN, LOCK = "fleet.json", ".fleet"
 MOST_PLAN = 1 << 26
@@ -134,40 +135,43 @@ class Folder:
             CheckpointError: it is damaged, or names code without consent.
         """
         path = self.path / PLAN
-        base = load_config(self.path, consent, PLAN, MOST_PLAN)
+        base, values = load_values(self.path, consent, PLAN, MOST_PLAN)
+        own = signing.is_own(signing.RUN, values)
         try:
-            values = json.loads(nofollow.read(path, 1, MOST_PLAN))
             found = [Group(str(name), dict(row)) for name, row in values["groups"].items()]
-            seeds = [int(seed) for seed in values["seeds"]]
+            seeds, strategy = list(values["seeds"]), values["strategy"]
             shared = {str(k): [str(one) for one in v] for k, v in values["populations"].items()}
-            if not seeds or not (found or values.get("optuna")):
+            optuna = values.get("optuna")
+            if not seeds or not (found or optuna):
                 raise ValueError("it names no trials")
-            refuse_many(len(found) * len(seeds), "the sweep")
-            known = [trials(base, group, seeds) for group in found]
-            names = {trial.name for some in known for trial in some}
-            if not {name for some in shared.values() for name in some} <= names:
-                raise ValueError("a population of unknown trials")
-            for name in shared:
-                if not nofollow.is_plain_name(name) or not name.startswith(SHARED):
-                    raise ValueError(
-                        f"{name[:100]!r} is no folder's name of a population, such as population-1"
-                    )
-            own = signing.is_own(signing.RUN, values)
-            for some in known:  # a configuration may name another environment
-                refuse_foreign(some[0].config(), path, own, consent)
-            strategy, optuna = str(values["strategy"]), values.get("optuna")
+            if any(type(seed) is not int for seed in seeds) or len({*seeds}) < len(seeds):
+                raise ValueError("its seeds are not different whole numbers")
+            if strategy not in STRATEGIES:
+                raise ValueError(
+                    f"its strategy {str(strategy)[:100]!r} is none of {', '.join(STRATEGIES)}"
+                )
+            refuse_many(max(len(found), 1) * len(seeds), "the sweep")
+            _refuse_populations(
+                shared, {name for group in found for name in trial_names(group, seeds)}
+            )
+            known = set[str]()
+            for group in found:  # each may name another environment
+                config = configured(base, group.row)
+                names = repr(list(reaching(config)))
+                if names not in known:
+                    refuse_foreign(config, path, own, consent)
+                    known.add(names)
         except CheckpointError:
             raise
         except (
             ArithmeticError, OSError, ValueError, LookupError, TypeError, AttributeError,
-            RecursionError, UsageError,
+            UsageError,
         ) as error:  # fmt: skip
             raise CheckpointError(f"{path} is corrupt: {one_line(error)[:300]}") from error
         if optuna is not None:
             optuna = settings_of(optuna, base, f"{path}: [optuna]")
             for row in examples(optuna["space"], "[optuna]"):
-                (trial,) = trials(base, Group("", row), seeds[:1])
-                refuse_foreign(trial.config(), path, own, consent)
+                refuse_foreign(configured(base, row), path, own, consent)
             if optuna["storage"] and not (own or consent.trust):
                 raise CheckpointError(
                     f"{path} is not of this user's making and names a storage, which lies outside "
@@ -177,3 +181,23 @@ class Folder:
             if inside is not None and not consent.trust:
                 refuse_unsafe(optuna["storage"], self.path, f"{path}: [optuna]", new=False)
         return base, seeds, found, self.path, strategy, shared, optuna
+
+
+def _refuse_populations(populations: Mapping[str, Sequence[str]], trials: set[str]) -> None:
+    """Refuse populations of a plan that this sweep cannot have made.
+
+    Raises:
+        ValueError: an impossible name, or a trial that is unknown or in two places.
+    """
+    placed = set[str]()
+    for name, members in populations.items():
+        if not nofollow.is_plain_name(name) or not name.startswith(SHARED):
+            raise ValueError(
+                f"{name[:100]!r} is no folder's name of a population, such as population-1"
+            )
+        for member in members:
+            if member not in trials:
+                raise ValueError(f"the trial {member[:100]!r} of {name} is not one of the sweep")
+            if member in placed:
+                raise ValueError(f"the trial {member[:100]!r} is in populations twice")
+            placed.add(member)

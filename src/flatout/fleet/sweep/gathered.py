@@ -16,7 +16,7 @@ from flatout.fleet.sweep.plan import Trial
 from flatout.storage import nofollow, signing, trees
 from flatout.storage.agent_file import AGENT_FILES
 from flatout.storage.checkpoint import checkpoints
-from flatout.storage.run_folder import MOST_CONFIG, POPULATION
+from flatout.storage.run_folder import POPULATION
 from flatout.storage.trust import reaching
 
 PIECE = 16 << 20
@@ -139,7 +139,7 @@ def _sign(arrived: Path, folder: Path, trial: Trial) -> None:
     for name, kind in (("config.json", signing.RUN), (POPULATION, signing.RUN),
                        ("summary.json", None)):  # fmt: skip
         with suppress(OSError, ValueError, LookupError, TypeError, RecursionError, FlatoutError):
-            values = json.loads(nofollow.read(arrived / name, 1, MOST_CONFIG))
+            values = nofollow.read_json(arrived / name)
             holder = values["settings"] if kind else values
             if "run_dir" in holder:
                 holder["run_dir"] = str(

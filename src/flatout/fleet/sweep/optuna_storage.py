@@ -14,6 +14,10 @@ from flatout.storage import nofollow
 JOURNAL = "optuna.log"
 """The study's journal in the fleet's folder, where no other storage is named."""
 
+MOST_JOURNAL, LONGEST_RECORD = 320 << 20, 1 << 20
+"""Maximum bytes of a journal that is read, some 3,000 for each configuration of the largest sweep,
+and of a line in it."""
+
 IDENTITY = "flatout"
 """The study's attribute that says whose it is."""
 
@@ -80,7 +84,7 @@ def open_study(optuna: Any, settings: Mapping[str, Any], folder: Path) -> Any:
 
     Raises:
         FlatoutError: the storage cannot be opened.
-        UsageError: the study there is another sweep's.
+        UsageError: the study there is another sweep's, or maximises nothing.
     """
     url, identity = settings["storage"], settings["identity"]
     name = settings["study"] or (f"flatout-{identity}" if url else "flatout")
@@ -90,11 +94,17 @@ def open_study(optuna: Any, settings: Mapping[str, Any], folder: Path) -> Any:
         study = optuna.create_study(
             storage=storage, study_name=name, direction="maximize", load_if_exists=True
         )
+        maximises = study.directions == [optuna.study.StudyDirection.MAXIMIZE]
         owner = study.user_attrs.get(IDENTITY)
-        if owner is None and not study.get_trials(deepcopy=False):
+        if maximises and owner is None and not study.get_trials(deepcopy=False):
             study.set_user_attr(IDENTITY, owner := identity)
     except Exception as error:  # of any driver
         raise FlatoutError(f"[optuna] cannot open {where}: {one_line(error)[:300]}") from None
+    if not maximises:
+        raise UsageError(
+            f"[optuna] the study {name!r} in {where} does not maximise one value, as a sweep does; "
+            "choose another study = NAME, or another storage."
+        )
     if owner != identity:
         raise UsageError(
             f"[optuna] the study {name!r} in {where} is of another sweep; choose another "
@@ -122,7 +132,14 @@ class _Held:
 def _journal(optuna: Any, path: Path) -> Any:
     """The journal, without a line that a kill left unfinished: the next one would continue it."""
     with nofollow.open_stream(path, nofollow.CHANGE) as file:
-        text = file.read()
-        file.truncate(text.rfind(b"\n") + 1)
+        size = os.fstat(file.fileno()).st_size
+        if size > MOST_JOURNAL:
+            raise ValueError(f"it has {size:,} bytes, and at most {MOST_JOURNAL:,} are read")
+        whole = 0
+        while line := file.readline(LONGEST_RECORD + 1):
+            if len(line) > LONGEST_RECORD:
+                raise ValueError(f"a line of it has more than {LONGEST_RECORD:,} bytes")
+            whole += len(line) if line.endswith(b"\n") else 0
+        file.truncate(whole)
     backend = optuna.storages.journal.JournalFileBackend(str(path), _Held())
     return optuna.storages.JournalStorage(backend)

@@ -6,28 +6,27 @@ groups and is told what became of them.
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
-import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from flatout.config.hyper import OwnConfig
-from flatout.config.schema import TrainConfig
+from flatout.config.schema import TrainConfig, validate
 from flatout.config.settings import changeable, parse_kwargs, resolve
+from flatout.config.values import convert, hints
 from flatout.documents import read_toml
 from flatout.errors import UsageError
+from flatout.fleet.sweep.sections import MOST, drawn, grid, listed, refuse_many
 from flatout.storage.nofollow import is_plain_name
-
-MOST = 100_000
-"""Trials of one sweep."""
 
 SHARED = "population-"
 """How the names of folders of trials that one process trains begin."""
+
+STRATEGIES = ("auto", "together", "spread", "apart")
+"""How one program may train several trials; apart: none does."""
 
 SECTIONS = ("seeds", "grid", "list", "random", "optuna")
 """What a sweep's file has beside settings."""
@@ -186,8 +185,9 @@ def groups(base: TrainConfig, sections: Mapping[str, Any], where: str) -> list[G
     Raises:
         UsageError: a key that is no setting, an impossible value, or a malformed section.
     """
-    rows = [row for name, make in (("grid", _grid), ("list", _list), ("random", _random))
+    rows = [row for name, make in (("grid", grid), ("list", listed), ("random", drawn))
             if name in sections for row in make(sections[name], f"{where}: [{name}]")]  # fmt: skip
+    refuse_many(len(rows), where)
     found = dict[str, Group]()
     taken = set[str]()
     for row in rows or [{}]:
@@ -195,7 +195,7 @@ def groups(base: TrainConfig, sections: Mapping[str, Any], where: str) -> list[G
         for key in row.keys() & REFUSED.keys():
             raise UsageError(f"{where}: configurations cannot differ in {key}: {REFUSED[key]}.")
         try:
-            resolve(base.algorithm, base.flat(), row)
+            configured(base, row)
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from None
         name = plain = title(row)
@@ -220,71 +220,23 @@ def _text(value: Any) -> str:
     return re.sub(r"[^\w.+-]+", "-", text, flags=re.ASCII).strip("-") or "-"
 
 
-def _table(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or not value:
-        raise UsageError(f"{where} is not a table of settings.")
-    return dict(value)
-
-
-def _grid(section: Any, where: str) -> list[dict[str, Any]]:
-    table = _table(section, where)
-    for key, values in table.items():
-        if not isinstance(values, list) or not values:
-            raise UsageError(f"{where} {key} = {str(values)[:100]}: write a list of its values.")
-    refuse_many(math.prod(map(len, table.values())), where)
-    return [dict(zip(table, row, strict=True)) for row in itertools.product(*table.values())]
-
-
-def refuse_many(count: int, where: str) -> None:
-    """Refuse a sweep of so many trials, before they are made.
+def configured(base: TrainConfig, row: Mapping[str, Any]) -> TrainConfig:
+    """What `resolve` makes of the base's settings and these; only the latter are converted.
 
     Raises:
-        UsageError: it is.
+        UsageError: they are unknown or impossible.
     """
-    if count > MOST:
-        raise UsageError(f"{where} names {count:,} trials; a sweep has at most {MOST:,}.")
-
-
-def _list(section: Any, where: str) -> list[dict[str, Any]]:
-    if not isinstance(section, list):
-        raise UsageError(f"{where}: write a [[list]] for each configuration.")
-    return [_table(row, where) for row in section]
-
-
-def _random(section: Any, where: str) -> list[dict[str, Any]]:
-    table = _table(section, where)
-    count, seed = table.pop("count", None), table.pop("seed", 0)
-    if type(count) is not int or not 1 <= count <= MOST or type(seed) is not int or not table:
-        raise UsageError(f"{where} needs count, how many are drawn, a whole seed, and settings.")
-    dice = random.Random(seed)
-    return [
-        {key: _draw(dice, values, f"{where} {key}") for key, values in table.items()}
-        for _ in range(count)
-    ]
-
-
-def _draw(dice: random.Random, values: Any, where: str) -> Any:
-    """One of a list, or a number of ``{low, high}`` (``log``: evenly over its logarithm)."""
-    if isinstance(values, list) and values:
-        return values[int(dice.random() * len(values))]
-    try:
-        given = dict(values)
-        low, high, log = given.pop("low"), given.pop("high"), given.pop("log", False)
-        if given or type(log) is not bool or not low < high or (log and low <= 0):
-            raise ValueError
-        if log:
-            drawn = math.exp(math.log(low) + dice.random() * (math.log(high) - math.log(low)))
-        else:
-            drawn = low + dice.random() * (high - low)
-        if type(low) is int and type(high) is int:
-            return min(int(low + dice.random() * (high + 1 - low)) if not log else round(drawn),
-                       high)  # fmt: skip
-        return float(f"{drawn:.4g}")
-    except (ArithmeticError, KeyError, TypeError, ValueError):
-        raise UsageError(
-            f"{where} = {str(values)[:100]}: write a list to choose from, or "
-            "{ low = 1e-5, high = 1e-3, log = true }."
-        ) from None
+    parts = (base.env, base.network, base.hyper, base.run)
+    given = [hints(type(part)).keys() & row.keys() for part in parts]
+    if "placement" in row or sum(map(len, given)) < len(row):  # or names what is no setting
+        return resolve(base.algorithm, base.flat(), row)
+    found: list[Any] = [
+        replace(part, **{name: convert(type(part), name, row[name]) for name in names})
+        if names else part for part, names in zip(parts, given, strict=True)
+    ]  # fmt: skip
+    config = TrainConfig(base.algorithm, *found)
+    validate(config)
+    return config
 
 
 def trials(base: TrainConfig, group: Group, seeds: Sequence[int]) -> list[Trial]:
@@ -293,17 +245,25 @@ def trials(base: TrainConfig, group: Group, seeds: Sequence[int]) -> list[Trial]
     Raises:
         UsageError: its settings are impossible, or its name, which may be a file's, is no folder's.
     """
-    common = resolve(base.algorithm, base.flat(), group.row).flat()
+    common = configured(base, group.row).flat()
     common = {k: list(v) if isinstance(v, tuple) else v for k, v in common.items()}
-    found = [
-        Trial("_".join(filter(None, (group.name, f"seed={seed}"))), group.name, base.algorithm,
-              common | {"seed": seed})
-        for seed in seeds
-    ]  # fmt: skip
-    for trial in found:
-        if not is_plain_name(trial.name):
-            raise UsageError(f"{trial.name[:100]!r} is no folder's name, as a trial's has to be.")
-    return found
+    return [
+        Trial(name, group.name, base.algorithm, common | {"seed": seed})
+        for name, seed in zip(trial_names(group, seeds), seeds, strict=True)
+    ]
+
+
+def trial_names(group: Group, seeds: Sequence[int]) -> list[str]:
+    """The names of a group's runs, which are those of their folders.
+
+    Raises:
+        UsageError: one cannot be a folder's.
+    """
+    names = ["_".join(filter(None, (group.name, f"seed={seed}"))) for seed in seeds]
+    for name in names:
+        if not is_plain_name(name):
+            raise UsageError(f"{name[:100]!r} is no folder's name, as a trial's has to be.")
+    return names
 
 
 def populations(found: Sequence[Trial], parts: int) -> dict[str, list[str]]:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from flatout.config.schema import TrainConfig
-from flatout.config.settings import resolve
 from flatout.errors import CheckpointError, FlatoutError, UsageError, nearest, one_line
 from flatout.fleet.sweep.optuna_storage import open_study
-from flatout.fleet.sweep.plan import MOST, REFUSED, Group, title
+from flatout.fleet.sweep.plan import REFUSED, Group, configured, title
+from flatout.fleet.sweep.sections import MOST
 from flatout.installing import install
 
 DEFAULTS: dict[str, Any] = {
@@ -38,6 +38,10 @@ PRUNERS = {
     "none": "NopPruner", "median": "MedianPruner", "percentile": "PercentilePruner",
     "halving": "SuccessiveHalvingPruner", "hyperband": "HyperbandPruner",
 }  # fmt: skip
+
+MOST_CHOICES, MOST_PAIRS = 1000, 10_000
+"""Maximum choices and limits of all settings in a space, and pairs of them that are tried to see
+whether either is possible."""
 
 Space = Mapping[str, Any]
 """By setting: a list to choose from, or ``{low, high}`` with or without ``log``."""
@@ -66,12 +70,22 @@ def settings_of(table: Any, base: TrainConfig, where: str) -> dict[str, Any]:
         raise UsageError(f"{where} needs a table [optuna.space] of settings.")
     found["space"] = {key.replace("-", "_"): value for key, value in found["space"].items()}
     rows = list(examples(found["space"], where))
+    if len(rows) > MOST_CHOICES:
+        raise UsageError(
+            f"{where} space has {len(rows):,} choices and limits; it may have {MOST_CHOICES:,}."
+        )
+    pairs = 0
     for row in rows:
         for key in row.keys() & REFUSED.keys():
             raise UsageError(f"{where}: configurations cannot differ in {key}: {REFUSED[key]}.")
-        why = [_refusal(base, other | row) for other in ({}, *rows)]
-        if all(why):  # what fits with another setting's value may be asked
-            raise UsageError(f"{where}: {why[0]}")
+        why = _refusal(base, row)
+        for other in rows if why else ():  # what fits with another setting's value may be asked
+            pairs += 1
+            if pairs > MOST_PAIRS or not _refusal(base, other | row):
+                break  # of very many, what is impossible is found out when it is asked
+        else:
+            if why:
+                raise UsageError(f"{where}: {why}")
     _sampler(found, 0, where)
     _pruner(found, 1, base.run.steps, where)
     return found | {"identity": found["identity"] or secrets.token_hex(8)}
@@ -80,7 +94,7 @@ def settings_of(table: Any, base: TrainConfig, where: str) -> dict[str, Any]:
 def _refusal(base: TrainConfig, row: Mapping[str, Any]) -> str:
     """Why there can be no such configuration; empty where there can."""
     try:
-        resolve(base.algorithm, base.flat(), row)
+        configured(base, row)
     except UsageError as error:
         return str(error)
     return ""

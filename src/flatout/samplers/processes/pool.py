@@ -45,13 +45,13 @@ class WorkerLost(Exception):  # noqa: N818 - an event that the run may survive
 
     Attributes:
         worker: the worker.
-        reason: a clause whose subject is the worker.
+        reason: a clause whose subject is the worker, without a full stop.
         details: the traceback, if any.
     """
 
     def __init__(self, worker: Worker, reason: str, details: str = "") -> None:
         super().__init__(reason)
-        self.worker, self.reason, self.details = worker, reason, details
+        self.worker, self.reason, self.details = worker, reason.rstrip("."), details
 
 
 class WorkerTraceback(Exception):  # noqa: N818 - the cause of a failure, not one
@@ -334,7 +334,7 @@ class WorkerPool:
         """The run's error for a lost worker."""
         which = self._which(lost.worker)
         after = f", after {self.restarts} restarts" if self.restarts else ""
-        return EnvironmentFailure(f"{which} {lost.reason.rstrip('.')}{after}.")
+        return EnvironmentFailure(f"{which} {lost.reason}{after}.")
 
     def _which(self, worker: Worker) -> str:
         number, first = self.workers.index(worker), worker.job.first

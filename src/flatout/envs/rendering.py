@@ -1,0 +1,59 @@
+"""Rendering that fails for want of a display or of a library, as MuJoCo reports it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+from flatout.errors import UsageError, one_line
+
+OFFSCREEN = {"osmesa": "OSMesa", "egl": "EGL"}
+"""The libraries with which MuJoCo renders without a display, by the value of `MUJOCO_GL`."""
+
+_WORDS = re.compile(
+    r"opengl|glfw|gladload|glgeterror|\begl\b|osmesa|\bx11\b|\bdisplay\b|nosuchdisplay",
+    re.IGNORECASE,
+)
+"""Words of the exceptions that MuJoCo and its libraries raise then."""
+
+
+def has_display() -> bool:
+    """Whether there is a display to draw on; elsewhere than on Linux there always is."""
+    return sys.platform != "linux" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+
+
+def missing_library(name: str, error: BaseException) -> UsageError | None:
+    """What to tell the user about an exception of the environment `name` if the library is missing
+    that the environment variable `MUJOCO_GL` names; else None. It may be imported where the
+    environment is made, whether it renders or not."""
+    tried = os.environ.get("MUJOCO_GL", "")
+    if tried not in OFFSCREEN or not _about_rendering(error):
+        return None
+    other = "osmesa (in software)" if tried == "egl" else "egl"
+    return UsageError(
+        f"{name} cannot render: the rendering library {OFFSCREEN[tried]} is missing, or "
+        f"MUJOCO_GL={tried} does not work here. Install it, or set MUJOCO_GL={other}."
+    )
+
+
+def cannot_render(name: str, error: BaseException) -> UsageError | None:
+    """What to tell the user about an exception of the environment `name` if there is no display, or
+    a library is missing; else None."""
+    refused = missing_library(name, error)
+    if refused is not None or has_display() or not _about_rendering(error):
+        return refused
+    tried = os.environ.get("MUJOCO_GL")
+    failed = f", and MUJOCO_GL={tried} does not work here" if tried else ""
+    return UsageError(
+        f"{name} cannot render: there is no display{failed}. Set the environment variable "
+        "MUJOCO_GL=egl, with which MuJoCo needs none; other environments run under xvfb-run."
+    )
+
+
+def _about_rendering(error: BaseException | None) -> bool:
+    while error is not None:
+        if _WORDS.search(f"{type(error).__name__} {one_line(error)}"):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,0 +1,83 @@
+"""The sections of a sweep's file that list configurations, each as rows of settings."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from typing import Any
+
+from flatout.errors import UsageError
+
+MOST = 100_000
+"""Trials of one sweep."""
+
+
+def _table(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
+        raise UsageError(f"{where} is not a table of settings.")
+    return dict(value)
+
+
+def grid(section: Any, where: str) -> list[dict[str, Any]]:
+    """Every combination of a table of lists; raises `UsageError` where it is none."""
+    table = _table(section, where)
+    for key, values in table.items():
+        if not isinstance(values, list) or not values:
+            raise UsageError(f"{where} {key} = {str(values)[:100]}: write a list of its values.")
+    refuse_many(math.prod(map(len, table.values())), where)
+    return [dict(zip(table, row, strict=True)) for row in itertools.product(*table.values())]
+
+
+def refuse_many(count: int, where: str) -> None:
+    """Refuse a sweep of so many trials, before they are made.
+
+    Raises:
+        UsageError: it is.
+    """
+    if count > MOST:
+        raise UsageError(f"{where} names {count:,} trials; a sweep has at most {MOST:,}.")
+
+
+def listed(section: Any, where: str) -> list[dict[str, Any]]:
+    """The tables of a list; raises `UsageError` where it is none."""
+    if not isinstance(section, list):
+        raise UsageError(f"{where}: write a [[list]] for each configuration.")
+    return [_table(row, where) for row in section]
+
+
+def drawn(section: Any, where: str) -> list[dict[str, Any]]:
+    """Random rows, the same for the same seed; raises `UsageError` for an impossible table."""
+    table = _table(section, where)
+    count, seed = table.pop("count", None), table.pop("seed", 0)
+    if type(count) is not int or not 1 <= count <= MOST or type(seed) is not int or not table:
+        raise UsageError(f"{where} needs count, how many are drawn, a whole seed, and settings.")
+    dice = random.Random(seed)
+    return [
+        {key: _draw(dice, values, f"{where} {key}") for key, values in table.items()}
+        for _ in range(count)
+    ]
+
+
+def _draw(dice: random.Random, values: Any, where: str) -> Any:
+    """One of a list, or a number of ``{low, high}`` (``log``: evenly over its logarithm)."""
+    if isinstance(values, list) and values:
+        return values[int(dice.random() * len(values))]
+    try:
+        given = dict(values)
+        low, high, log = given.pop("low"), given.pop("high"), given.pop("log", False)
+        if given or type(log) is not bool or not low < high or (log and low <= 0):
+            raise ValueError
+        if log:
+            number = math.exp(math.log(low) + dice.random() * (math.log(high) - math.log(low)))
+        else:
+            number = low + dice.random() * (high - low)
+        if type(low) is int and type(high) is int:
+            return min(int(low + dice.random() * (high + 1 - low)) if not log else round(number),
+                       high)  # fmt: skip
+        return float(f"{number:.4g}")
+    except (ArithmeticError, KeyError, TypeError, ValueError):
+        raise UsageError(
+            f"{where} = {str(values)[:100]}: write a list to choose from, or "
+            "{ low = 1e-5, high = 1e-3, log = true }."
+        ) from None

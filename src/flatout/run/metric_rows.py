@@ -1,0 +1,168 @@
+"""Rows of metrics.jsonl, found without holding or parsing all of a long file.
+
+The file may be a stranger's: memory and time are bounded for any size and any length of a line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from flatout.documents import LONGEST_LINE, parse_line
+from flatout.storage import nofollow
+
+WHOLE, ROWS = 4 << 20, 1000
+"""Maximum bytes of metrics of which all rows are taken, and how many rows of a larger file, evenly
+spread."""
+
+MOST_SEARCHED = 1 << 29
+"""Maximum bytes that are searched for a metric: over half a million rows of a run."""
+
+BLOCK = 1 << 20
+"""Bytes that are searched at a time."""
+
+MOST_EVALUATIONS = 100_000
+"""Of twice as many evaluations every other one is dropped."""
+
+MOST_PARSED = 100_000
+"""Maximum rows that are parsed in the search for a metric's last value."""
+
+Row = dict[str, float]
+"""The step, the wall time and the chosen metrics of one row, as far as they are numbers."""
+
+
+def sampled(path: Path, names: Collection[str]) -> list[Row]:
+    """All rows of a file of metrics; of a large file `ROWS` of them and the last.
+
+    Args:
+        names: metrics that the rows are to have; damaged lines are skipped.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with nofollow.open_stream(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        lines = file.read(WHOLE).splitlines() if size <= WHOLE else _spread(file, size)
+        return list(_rows(lines, names))
+
+
+def evaluated(path: Path, names: Collection[str]) -> list[Row]:
+    """The rows that hold an evaluation, also the few of a large file; as `sampled` otherwise."""
+    found: list[Row] = []
+    seen, every = 0, 1
+    with nofollow.open_stream(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MOST_SEARCHED:
+            return list(_rows(_spread(file, size), names))
+        for block in _blocks(file):
+            if b'"eval/' in block:
+                lines = [line for line in block.splitlines() if b'"eval/' in line]
+                found += _rows(lines[-seen % every :: every], names)
+                seen += len(lines)
+            if len(found) > 2 * MOST_EVALUATIONS:
+                found, every = found[::2], 2 * every
+    return found
+
+
+def value_at(path: Path, steps: int | None, name: str) -> float | None:
+    """A metric in the last row that has it, up to so many steps (None: to the end).
+
+    Raises:
+        OSError, ValueError, LookupError, TypeError, AttributeError: the last row or one that has
+            the metric is damaged.
+    """
+    metric, parsed = f'"{name}"'.encode(), 0
+    with nofollow.open_stream(path) as file:
+        end = os.fstat(file.fileno()).st_size
+        if steps is not None:
+            end = _end_of(steps, file, end)
+        for block in _blocks_before(end, file):
+            if parsed and metric not in block:
+                continue
+            for line in reversed(block.splitlines()):
+                if metric in line or not parsed:
+                    value = parse_line(line).get(name)
+                    if _is_number(value):
+                        return value
+                    parsed += 1
+            if parsed > MOST_PARSED:
+                break
+    return None
+
+
+def _rows(lines: Iterable[bytes], names: Collection[str]) -> Iterator[Row]:
+    names = ("step", "time/wall_s", *names)
+    for line in lines:
+        with suppress(ValueError, AttributeError):
+            row = parse_line(line)
+            yield {name: value for name in names if _is_number(value := row.get(name))}
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e300  # and no NaN
+
+
+def _spread(file: IO[bytes], size: int) -> Iterator[bytes]:
+    """`ROWS` lines of a large file, and the last."""
+    for number in range(ROWS):
+        file.seek(size * number // ROWS)
+        if number:
+            file.readline(LONGEST_LINE)  # the rest of a line
+        yield file.readline(LONGEST_LINE)
+    file.seek(size - LONGEST_LINE)
+    yield file.read(LONGEST_LINE).rstrip().rpartition(b"\n")[2]
+
+
+def _blocks(file: IO[bytes]) -> Iterator[bytes]:
+    """Whole lines, a block at a time; one that is too long comes in pieces, which are no JSON."""
+    while block := file.read(BLOCK):
+        if not block.endswith(b"\n"):
+            block += file.readline(LONGEST_LINE)  # the rest of its last line
+        yield block
+
+
+def _blocks_before(end: int, file: IO[bytes]) -> Iterator[bytes]:
+    """Whole lines before a position, a block at a time, the last block first."""
+    first = max(end - MOST_SEARCHED, 0)
+    while end > first:
+        begin = _next_line(max(end - BLOCK, 0), file)
+        if begin >= end:
+            raise ValueError(f"a line has more than {BLOCK:,} bytes")
+        file.seek(begin)
+        yield file.read(end - begin)
+        end = begin
+
+
+def _end_of(steps: int, file: IO[bytes], end: int) -> int:
+    """Where the rows of at most so many steps end, which grow from row to row."""
+    begin = 0
+    while begin < end:
+        middle = (begin + end) // 2
+        at = _next_line(middle, file)
+        line = b""
+        if at < end:
+            file.seek(at)
+            line = file.readline(LONGEST_LINE + 1)
+        if line and parse_line(line)["step"] <= steps:
+            begin = at + len(line)
+        else:
+            end = middle
+    return begin
+
+
+def _next_line(position: int, file: IO[bytes]) -> int:
+    """The first begin of a line at or after a position.
+
+    Raises:
+        ValueError: the line before it is too long.
+    """
+    if not position:
+        return 0
+    file.seek(position - 1)
+    rest = file.readline(LONGEST_LINE + 1)
+    if len(rest) > LONGEST_LINE:
+        raise ValueError(f"a line has more than {LONGEST_LINE:,} bytes")
+    return position - 1 + len(rest)
