@@ -70,8 +70,10 @@ def test_the_page_says_what_the_terminal_says() -> None:
     diagnosis = example()
     text = " ".join(read(diagnosis).text.split())
     said = [
-        "env-bound", diagnosis.headline, '--placement "sampler=processes workers=8x16"', "1.7x",
-        "predicted (1.5-1.9)", "env.step took 0.30 s of every 0.42 s", "imports: 8.1 s",
+        "env-bound", diagnosis.headline, '--placement "sampler=processes workers=8x16"',
+        "64 % of the time",
+        "measured 1.7x (1.5-1.9): planning measured both placements here", "train.py:88",
+        "losses.py:131", "env.step took 0.30 s of every 0.42 s", "imports: 8.1 s",
         diagnosis.subject, diagnosis.machine, *diagnosis.notes, "waiting, nothing to do", "64 %",
         "GPU 0 busy", "GPU 0 full", "worker 3", "at most 1,378 MiB",
     ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import re
 from dataclasses import replace
 from itertools import accumulate, cycle, pairwise
 
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from flatout.explain import html
 from flatout.explain.causes import CAUSES, HEALTHY
-from flatout.explain.diagnosis import Diagnosis, Finding, Lane, Usage
-from flatout.explain.report import clean, show
+from flatout.explain.diagnosis import Diagnosis, Finding, Lane, MeasuredGain, Usage, lanes
+from flatout.explain.report import advice, clean, show
+from flatout.run.display import try_words
 from flatout.spans import PHASES
 
 SECONDS = 60.0
@@ -65,17 +68,16 @@ def example() -> Diagnosis:
                  "The learner waited for trajectories 64 % of the time; the GPU was busy 21 %.",
                  "4 of 8 cores were in use."),
                 "Step the environments in more processes: 8 workers of 16 environments each.",
-                1.7, 1.5, 1.9, ("--placement", "sampler=processes workers=8x16"),
+                ("/home/me/train.py", 88), ("--placement", "sampler=processes workers=8x16"),
+                gain=MeasuredGain(1.7, 1.5, 1.9, "planning measured both placements here"),
             ),
             Finding(
                 "transfer-bound", 0.06,
                 ("`.item()` was called 940 times/s, train.py:131; each waits for the GPU.",),
                 "Read the losses once per iteration: replace `loss.item()` in the loop by one "
-                "`torch.stack(losses).tolist()` after it.", 1.06, 1.03, 1.08,
+                "`torch.stack(losses).tolist()` after it.", ("C:\\me\\losses.py", 131),
             ),
-            Finding(
-                "compute-bound", 0.24, ("Updates took 24 % of the time.",), "", 1.0, 1.0, 1.0
-            ),
+            Finding("compute-bound", 0.24, ("Updates took 24 % of the time.",), ""),
         ),
         seconds=48.7,
         apart=(("imports", 8.1), ("first compilation", 3.2)),
@@ -107,8 +109,10 @@ def diagnoses() -> st.SearchStrategy[Diagnosis]:
     ratio = st.floats(1.0, 50.0)
     findings = st.builds(
         Finding, st.sampled_from(list(CAUSES)) | texts(), share,
-        st.lists(texts(), max_size=3).map(tuple), texts(), ratio, ratio, ratio,
+        st.lists(texts(), max_size=3).map(tuple), texts(),
+        st.none() | st.tuples(texts(), st.integers(1, 999)),
         st.lists(texts(), max_size=2).map(tuple),
+        gain=st.none() | st.builds(MeasuredGain, ratio, ratio, ratio, texts()),
     )  # fmt: skip
     phases = st.sampled_from([*PHASES, "unheard-of <b>"])
     time = st.floats(0.0, 1e4)
@@ -148,10 +152,11 @@ def test_the_verdict_comes_first_and_the_thing_to_try_second() -> None:
         "VERDICT  env-bound: learner idle 71 % of the time, 64 % of the time waiting for env.step"
     )
     assert lines[1] == (
-        'TRY      --placement "sampler=processes workers=8x16"   predicted 1.7x (1.5-1.9)'
+        'TRY      --placement "sampler=processes workers=8x16" (train.py:88)   64 % of the time'
     )
     assert lines[2].strip() == example().findings[0].remedy
-    assert lines[3].startswith("EVIDENCE `env.step` took 0.30 s")
+    assert lines[3].strip() == "measured 1.7x (1.5-1.9): planning measured both placements here"
+    assert lines[4].startswith("EVIDENCE `env.step` took 0.30 s")
 
 
 def test_everything_that_is_known_is_said() -> None:
@@ -163,8 +168,13 @@ def test_everything_that_is_known_is_said() -> None:
     ]  # fmt: skip
     for words in said:
         assert words in out
-    assert "ALSO     transfer-bound    6 %  predicted 1.06x (1.03-1.08)\n" in out
-    assert "         compute-bound    24 %  no gain predicted\n" in out
+    assert "ALSO     transfer-bound    6 %  losses.py:131\n" in out
+    assert "         compute-bound    24 %\n" in out
+    other = replace(diagnosis.findings[0], place=None)
+    out = piped(replace(diagnosis, findings=(*diagnosis.findings, other)))
+    (row,) = (line for line in out.splitlines() if line.strip().startswith("env-bound"))
+    assert row.strip().startswith('env-bound        64 %  --placement "sampler=processes')
+    assert row.endswith("measured 1.7x (1.5-1.9): planning measured both placements here")
 
 
 def test_phases_above_one_per_cent_have_bars_of_their_length() -> None:
@@ -184,25 +194,66 @@ def test_busy_and_how_full_are_two_rows() -> None:
     assert "GPU 0 full      ?  of it in use while it ran: unknown here" in unknown
 
 
-def test_a_healthy_program_is_told_to_try_something_only_where_it_pays() -> None:
-    finding = Finding("compute-bound", 0.9, ("The arithmetic is the time.",), "Buy a GPU.", 1.1)
-    healthy = Diagnosis("x.py", HEALTHY, "the arithmetic is the time", (finding,), 9.0)
+def test_nothing_is_tried_of_a_healthy_program_or_of_a_part() -> None:
+    finding = Finding("compute-bound", 0.9, ("The arithmetic is the time.",), "Buy a GPU.")
+    other = Finding("replay-bound", 0.1, (), "Draw 64 random indices instead.")
+    healthy = Diagnosis("x.py", HEALTHY, "the arithmetic is the time", (finding, other), 9.0)
     assert "TRY" not in piped(healthy)
-    other = Finding("replay-bound", 0.2, (), "Draw 64 random indices instead.", 1.2, 1.15, 1.3)
-    out = piped(replace(healthy, findings=(finding, other)))
-    assert "TRY      Draw 64 random indices instead.   predicted 1.2x (1.1-1.3)" in out
+    held_up = replace(
+        healthy, verdict="replay-bound", findings=(replace(finding, remedy=""), other)
+    )
+    assert "TRY      Draw 64 random indices instead.   10 % of the time" in piped(held_up)
+    assert "TRY" not in piped(replace(held_up, part="no learning yet"))
+
+
+@given(diagnosis=diagnoses())
+@settings(max_examples=60, deadline=None)
+def test_no_gain_is_printed_that_was_not_measured(diagnosis: Diagnosis) -> None:
+    plain = replace(
+        diagnosis, findings=tuple(replace(one, gain=None) for one in diagnosis.findings)
+    )
+    gain = re.compile(r"measured [\d.]+x \([\d.]+-[\d.]+\)")
+    assert not gain.search(piped(plain))
+    assert not gain.search(html.page(plain))
+    for shown in plain.as_json()["findings"]:
+        assert not {"gain", "low", "high", "how", "kind"} & set(shown)
+    if (tried := advice(diagnosis)) is not None and tried.gain is not None:
+        assert gain.search(piped(diagnosis))
+        assert gain.search(html.page(diagnosis))
+        assert {"gain", "low", "high", "how"} <= set(tried.as_json())
+
+
+def test_a_gain_that_an_older_version_predicted_is_not_shown_as_measured() -> None:
+    old = {"id": "env-bound", "share": 0.6, "evidence": ["x"], "remedy": "y", "gain": 3.7,
+           "low": 1.2, "high": 9.0, "setting": ["--envs", "8"], "kind": "modelled",
+           "phases": ["env"]}  # fmt: skip
+    assert try_words({"try": old}) == "--envs 8   60 % of the time"
+    new = old | {"how": "planning measured both placements here"}
+    assert "measured 3.7x (1.2-9.0): planning measured both" in try_words({"try": new})
+
+
+def test_neighbouring_spans_of_one_phase_are_one() -> None:
+    drawn = lanes([
+        ("main", [(0.0, 1.0, "wait"), (1.0, 2.0, "wait")]),
+        ("worker", [(-0.1, 1.0, "env"), (1.0, 2.0, "env"), (2.5, 3.0, "env")]),
+        ("idle", [(0.0, 3.0, "wait")]),
+    ])  # fmt: skip
+    assert drawn == (
+        Lane("main", ((0.0, 2.0, "wait"),)),
+        Lane("worker", ((0.0, 2.0, "env"), (2.5, 3.0, "env"))),
+    )
 
 
 def test_a_remedy_without_flags_is_told_in_words() -> None:
-    first = replace(example().findings[0], setting=())
+    first = replace(example().findings[0], setting=(), gain=None)
     lines = piped(replace(example(), findings=(first,))).splitlines()
-    assert lines[1] == f"TRY      {first.remedy}   predicted 1.7x (1.5-1.9)"
+    assert lines[1] == f"TRY      {first.remedy[:-1]} (train.py:88)   64 % of the time"
     assert "ALSO" not in "".join(lines)
 
 
 @pytest.mark.parametrize("name", ["[bold]a[/bold].py", "[/]", "x[0].py", ":smile:.py", "a\\[b].py"])
 def test_no_name_is_read_as_markup(name: str) -> None:
-    finding = Finding("io-bound", 0.5, (f"{name}:3 writes.",), f"Write {name} less.", 1.5, 1.4, 1.6)
+    finding = Finding("io-bound", 0.5, (f"{name}:3 writes.",), f"Write {name} less.")
     diagnosis = Diagnosis(
         f"python {name}", "io-bound", f"{name} writes", (finding,), 1.0, ((name, 1.0),),
         machine=name, notes=(name,),
@@ -239,7 +290,8 @@ def test_a_narrow_terminal_loses_no_word() -> None:
     for finding in example().findings[:1]:
         for word in " ".join([*finding.evidence, finding.remedy]).split():
             assert word in narrow
-    assert "predicted 1.7x (1.5-1.9)" in in_terminal(example(), 60)
+    assert "64 % of the time" in in_terminal(example(), 60)
+    assert "measured 1.7x (1.5-1.9)" in in_terminal(example(), 60)
 
 
 def test_letters_that_the_terminal_cannot_show_are_replaced() -> None:

@@ -98,11 +98,12 @@ def test_a_verdict_and_the_table_above_it_agree(
     assert "points of" not in found.headline
     if len(first.phases) == 1 and first.phases[0] in (*CAUSE_OF, "fused", "eval"):
         assert percent(named) in found.headline
-    if not updates:  # no share of learning, and no gain of a run that learns
+    assert all(one.gain is None for one in found.findings), "nothing was measured"
+    if not updates:  # no share of learning, and no proposal for a run that learns
         assert phases["learn"] == 0.0
         assert "gradient steps" not in text
         assert "nothing was learned yet" in text
-        assert all(one.gain == 1.0 for one in found.findings)
+        assert not any(one.setting for one in found.findings)
         assert "TRY" not in text
     assert set(phases) == set(PHASES)
 
@@ -121,7 +122,7 @@ def test_a_smaller_share_is_no_bottleneck() -> None:
     )
 
 
-def test_before_the_first_update_nothing_is_predicted() -> None:
+def test_before_the_first_update_nothing_is_proposed() -> None:
     """It was "TRY ... 3.7x" for a run that had learned nothing."""
     found = diagnosed({"env": 7.0, "learn": 1.0, "act": 2.0}, "dqn", updates=0)
     table, text = shown(found, 0)

@@ -6,11 +6,13 @@ HEALTHY = "healthy"
 UNKNOWN = "unknown"  # the verdict where too little was seen for one
 
 CAUSES: dict[str, str] = {
+    "contended": "other programs had the cores that this one wanted",
     "env-bound": "stepping and resetting environments, and preparing observations, takes the time",
     "acting-bound": "choosing actions takes the time, in many small network calls",
     "replay-bound": "choosing and gathering batches from stored experience takes the time",
     "input-bound": "loading and augmenting the data set takes the time",
     "ipc-bound": "moving data between processes takes the time",
+    "eval-bound": "evaluation between updates takes the time",
     "io-bound": "writing checkpoints, logs or pictures takes the time",
     "compile-bound": "the program traces and compiles again and again",
     "waiting": "a lockstep is held up by its slowest part while cores are idle",
@@ -29,6 +31,7 @@ DEVICES = ("gpu-unused", "devices-reserved", "memory-contended")
 
 CAUSE_OF = {
     "env": "env-bound", "act": "acting-bound", "replay": "replay-bound", "input": "input-bound",
-    "ipc": "ipc-bound", "io": "io-bound", "compile": "compile-bound", "wait": "waiting",
+    "ipc": "ipc-bound", "eval": "eval-bound", "io": "io-bound", "compile": "compile-bound",
+    "wait": "waiting",
 }  # fmt: skip
 """What is the matter where a phase takes the time; inside of learning its mechanisms decide."""

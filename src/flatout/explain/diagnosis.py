@@ -1,20 +1,33 @@
-"""What a diagnosis says: findings with their gains, and what the reports draw beside them.
+"""A diagnosis: findings, and what the reports draw next to them.
 
 Plain values: the rules make them, the reports show them, nothing here measures or decides.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
-
-from flatout.planning.gains import MODELLED
 
 if TYPE_CHECKING:
     from flatout.hardware.monitor import MonitorSample
 
 LARGEST = 1e15
 """Numbers of a diagnosis are smaller: seconds, shares, MiB."""
+
+NEIGHBOURS_S = 0.02
+"""Spans of one phase between which less than this passes are drawn as one."""
+
+
+@dataclass(frozen=True)
+class MeasuredGain:
+    """A ratio of speeds of the whole program that was measured: 1.7 means 70 % more work per
+    second."""
+
+    gain: float
+    low: float  # the interval of the measurements
+    high: float
+    how: str  # what was measured, in words
 
 
 @dataclass(frozen=True)
@@ -25,12 +38,20 @@ class Finding:
     share: float  # fraction of the explained wall time that it takes
     evidence: tuple[str, ...]  # sentences with numbers, most telling first
     remedy: str  # what to change, in one or two sentences
-    gain: float = 1.0  # predicted speed ratio of the whole program (1.7: 70 % more work per second)
-    low: float = 1.0  # the interval that the prediction is believed to hold
-    high: float = 1.0
-    setting: tuple[str, ...] = ()  # flags of Flatout that apply the remedy, where it is one
-    kind: str = MODELLED  # of the gain, `MEASURED`, `MODELLED` or `ASSUMED`
+    place: tuple[str, int] | None = None  # file and line where it is to be changed, if known
+    setting: tuple[str, ...] = ()  # flags of Flatout that apply the remedy, if there are any
     phases: tuple[str, ...] = ()  # whose time it is, as far as that is known
+    gain: MeasuredGain | None = None  # of the remedy; None unless it was measured
+
+    def as_json(self) -> dict[str, Any]:
+        """The finding as flat JSON; ``setting`` and the gain's keys only if there are any."""
+        shown: dict[str, Any] = {
+            "id": self.id, "share": self.share, "evidence": list(self.evidence),
+            "remedy": self.remedy, "place": None if self.place is None else list(self.place),
+        }  # fmt: skip
+        if self.setting:
+            shown["setting"] = list(self.setting)
+        return shown if self.gain is None else shown | asdict(self.gain)
 
 
 @dataclass(frozen=True)
@@ -40,6 +61,27 @@ class Lane:
     name: str  # for a reader ("main 4711", "worker 2", "gpu:0")
     # (start, end, phase): seconds from the beginning, phases of `PHASES`
     spans: tuple[tuple[float, float, str], ...]
+
+
+def lanes(
+    spans: Iterable[tuple[str, Iterable[tuple[float, float, str]]]],
+) -> tuple[Lane, ...]:
+    """The timeline from each lane's name and spans, which follow each other.
+
+    Neighbouring spans of one phase become one. Lanes that only wait are left out, except for the
+    first one.
+    """
+    drawn: list[Lane] = []
+    for number, (name, inside) in enumerate(spans):
+        merged: list[tuple[float, float, str]] = []
+        for begin, end, phase in inside:
+            if merged and merged[-1][2] == phase and begin - merged[-1][1] < NEIGHBOURS_S:
+                merged[-1] = (merged[-1][0], end, phase)
+            else:
+                merged.append((max(begin, 0.0), end, phase))
+        if number == 0 or any(phase != "wait" for _, _, phase in merged):
+            drawn.append(Lane(name, tuple(merged)))
+    return tuple(drawn)
 
 
 @dataclass(frozen=True)
@@ -86,9 +128,10 @@ class Diagnosis:
     cores: int = 1  # logical cores that the program may use
     machine: str = ""  # one line about the machine
     notes: tuple[str, ...] = ()  # what could not be seen, one sentence each
-    # why only a part of what the program does was seen: then nothing is predicted. Empty where the
+    # why only a part of what the program does was seen: then nothing is proposed. Empty where the
     # shares are of the whole.
     part: str = ""
+    lines: dict[str, str] = field(default_factory=dict)  # each phase's heaviest line, in words
 
     def check(self) -> None:
         """Refuse values of wrong types and impossible numbers, as damaged files have them.
@@ -102,10 +145,10 @@ class Diagnosis:
                 raise ValueError(f"{100 * share:.0f} % of the time is {phase}")
 
     def as_json(self) -> dict[str, Any]:
-        """What ``--json`` writes: everything but the timeline."""
-        shown = asdict(self)
+        """The diagnosis as ``--json`` writes it: everything but the timeline."""
+        shown = {f.name: getattr(self, f.name) for f in fields(self)}
         del shown["lanes"], shown["usage"]
-        return shown
+        return shown | {"findings": [finding.as_json() for finding in self.findings]}
 
 
 def _check(value: Any, name: str) -> None:

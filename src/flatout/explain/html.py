@@ -54,7 +54,7 @@ def page(diagnosis: Diagnosis) -> str:
     end = end or 1.0  # nothing is drawn then
     sections = (
         ("Findings", [_finding(f, f is tried) for f in diagnosis.findings]),
-        ("Where the time goes", _bars(diagnosis.phases)),
+        ("Where the time goes", _bars(diagnosis)),
         ("Timeline", _timeline(diagnosis.lanes, begin, end)),
         ("Utilisation over time", _utilisation(diagnosis, begin, end)),
         (
@@ -151,28 +151,41 @@ def _advice(finding: Finding | None) -> str:
     setting = report.setting_words(finding.setting)
     code = f"<pre><code>{_text(setting)}</code></pre>" if setting else ""
     remedy = f"<p>{_prose(finding.remedy)}</p>" if finding.remedy else ""
-    gain, _, interval = report.gain_words(finding).partition(" (")
-    if interval:
-        word, _, gain = gain.partition(" ")
-        gain = f"<strong>{gain}</strong> {word} ({interval}"
+    concern = ""
+    if finding.share:
+        concern = f"<strong>{_text(report.percent(finding.share))}</strong> of the time"
+    concern += _place(finding)
     return (
         '<div class="card try"><div><p class="eyebrow">Try</p>'
-        f'{code}{remedy}</div><div class="gain soft">{gain}</div></div>'
+        f'{code}{remedy}{_gain(finding)}</div><div class="concern soft">{concern}</div></div>'
     )
 
 
-def _finding(finding: Finding, told: bool) -> str:
-    """A card; without the remedy where it has been `told` above."""
+def _place(finding: Finding) -> str:
+    if finding.place is None:
+        return ""
+    return f" (<code>{_text(report.place_words(finding.place))}</code>)"
+
+
+def _gain(finding: Finding) -> str:
+    """A measured gain, and how it was measured."""
+    if finding.gain is None:
+        return ""
+    words = _text(report.gain_words(finding.gain))
+    return f'<p class="gain"><strong>{words}</strong>: {_prose(finding.gain.how)}</p>'
+
+
+def _finding(finding: Finding, shown: bool) -> str:
+    """A card; without remedy and gain if they are `shown` above."""
     evidence = "".join(f"<li>{_prose(sentence)}</li>" for sentence in finding.evidence)
     setting = report.setting_words(finding.setting)
     remedy = _prose(finding.remedy) + (f" <code>{_text(setting)}</code>" if setting else "")
     return (
         f'<article class="card"><div class="head"><h3>{_text(finding.id)}</h3>'
-        f'<p class="soft"><span>{_text(report.percent(finding.share))} of the time,</span> '
-        f"<span>{report.gain_words(finding)}</span></p>"
+        f'<p class="soft">{_text(report.concern_words(finding))}{_place(finding)}</p>'
         f'</div><p class="soft">{_text(CAUSES.get(finding.id, ""))}</p>'
         + (f"<ul>{evidence}</ul>" if evidence else "")
-        + (f"<p>{remedy}</p>" if remedy and not told else "")
+        + (f"<p>{remedy}</p>{_gain(finding)}" if remedy and not shown else "")
         + "</article>\n"
     )
 
@@ -185,11 +198,12 @@ def _row(name: str, words: str, drawing: str) -> str:
     )
 
 
-def _bars(phases: dict[str, float]) -> list[str]:
+def _bars(diagnosis: Diagnosis) -> list[str]:
+    phases = diagnosis.phases
     return [
         _row(
             f"{report.percent(phases[phase])} {phase}",
-            _text(_meaning(phase)),
+            _text(diagnosis.lines.get(phase) or _meaning(phase)),
             f'<div class="bar {_class(phase)}"><i style="width:'
             f'{100 * min(phases[phase], 1.0):.1f}%"></i></div>',
         )

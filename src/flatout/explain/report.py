@@ -1,9 +1,9 @@
 """A diagnosis in the terminal: the verdict, one thing to try, then what they rest on.
 
 The words and figures that every form of the report shares are made here: what to try
-(`advice`), gains and shares in words, and the mean use of the hardware (`meters`). Texts of the
-user (command lines, file names) are shown as they are, never read as markup; characters that
-could steer a terminal are replaced (`clean`).
+(`advice`), shares and measured gains in words, and the mean use of the hardware (`meters`). Texts
+of the user (command lines, file names) are shown as they are, never read as markup; characters
+that could steer a terminal are replaced (`clean`).
 """
 
 from __future__ import annotations
@@ -14,19 +14,16 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
+from pathlib import PureWindowsPath
 
 from rich.console import Console
 from rich.control import strip_control_codes
 from rich.text import Text
 
 from flatout.explain.causes import HEALTHY
-from flatout.explain.diagnosis import Diagnosis, Finding
+from flatout.explain.diagnosis import Diagnosis, Finding, MeasuredGain
 from flatout.output import plain, printable
-from flatout.planning.gains import MODELLED
 from flatout.spans import PHASES
-
-WORTHWHILE = 1.1
-"""A healthy program is told to change something only where more than this gain is predicted."""
 
 SHOWN_SHARE = 0.01  # phases below this share of the time are not listed in a terminal
 
@@ -58,8 +55,8 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         first = diagnosis.findings[0]
         _say(console, "EVIDENCE", [Text(sentence) for sentence in first.evidence])
         others = diagnosis.findings[1:]
-        _say(console, "ALSO", _columns([(f.id, percent(f.share), gain_words(f)) for f in others]))
-    _say(console, "TIME", _bars(diagnosis.phases, console))
+        _say(console, "ALSO", _columns([_also(finding) for finding in others]))
+    _say(console, "TIME", _bars(diagnosis, console))
     used = [meter for meter in meters(diagnosis) if meter.kind != "memory"]
     _say(console, "USE", _columns([(meter.name, *mean_words(meter)) for meter in used]))
     apart = ", ".join(f"{what} {duration(seconds)}" for what, seconds in diagnosis.apart)
@@ -80,18 +77,10 @@ def verdict_words(diagnosis: Diagnosis) -> str:
 
 
 def advice(diagnosis: Diagnosis) -> Finding | None:
-    """The one finding whose remedy is to be tried, or None where nothing is worth changing.
-
-    The findings come best first; of a healthy program only one that is predicted to gain more
-    than `WORTHWHILE` counts.
-    """
-    if diagnosis.part:
+    """The first finding with a remedy; None of a healthy program or if only a part was seen."""
+    if diagnosis.part or diagnosis.verdict == HEALTHY:
         return None
-    for finding in diagnosis.findings:
-        worthwhile = diagnosis.verdict != HEALTHY or finding.gain > WORTHWHILE
-        if worthwhile and (finding.remedy or finding.setting):
-            return finding
-    return None
+    return next((one for one in diagnosis.findings if one.remedy or one.setting), None)
 
 
 def setting_words(setting: Sequence[str]) -> str:
@@ -99,19 +88,30 @@ def setting_words(setting: Sequence[str]) -> str:
     return " ".join(_quoted(word) for word in setting)
 
 
-def gain_words(finding: Finding) -> str:
-    """The gain and its interval: ``predicted 1.7x (1.5-1.9)``, or ``assumed``."""
-    if max(finding.gain, finding.high) <= 1.0:
-        return "no gain predicted"
+def gain_words(gain: MeasuredGain) -> str:
+    """A measured gain and its interval: ``measured 1.7x (1.5-1.9)``."""
     # A gain of a few per cent needs the second digit to be seen at all.
-    digits = 2 if finding.gain < 1.2 else 1 if finding.gain < 10 else 0
-    gain, low, high = (f"{x:.{digits}f}" for x in (finding.gain, finding.low, finding.high))
-    return f"{gain_word(finding.kind)} {gain}x ({low}-{high})"
+    digits = 2 if gain.gain < 1.2 else 1 if gain.gain < 10 else 0
+    ratio, low, high = (f"{x:.{digits}f}" for x in (gain.gain, gain.low, gain.high))
+    return f"measured {ratio}x ({low}-{high})"
 
 
-def gain_word(kind: str) -> str:
-    """What a gain of this kind is called."""
-    return "predicted" if kind == MODELLED else kind
+def action_words(finding: Finding) -> str:
+    """What to change and where: flags or a sentence, and ``(train.py:40)``."""
+    action = setting_words(finding.setting) or finding.remedy
+    if finding.place is None:
+        return action
+    return f"{action.removesuffix('.')} ({place_words(finding.place)})"
+
+
+def concern_words(finding: Finding) -> str:
+    """How much of the time a finding is about: ``55 % of the time``; nothing for memory."""
+    return f"{percent(finding.share)} of the time" if finding.share else ""
+
+
+def place_words(place: tuple[str, int]) -> str:
+    """A file and line for a reader: ``train.py:40``."""
+    return f"{PureWindowsPath(place[0]).name}:{place[1]}"  # of either kind of slash
 
 
 def percent(share: float) -> str:
@@ -195,12 +195,25 @@ def mean_words(meter: Meter) -> tuple[str, str]:
 
 
 def _try(console: Console, finding: Finding) -> None:
-    setting, remedy, gain = setting_words(finding.setting), finding.remedy, gain_words(finding)
-    action = clean(setting or remedy, console.encoding)
-    lines = [Text(action).append("   ").append(gain, style=GOOD)]
+    action, concern = clean(action_words(finding), console.encoding), concern_words(finding)
+    lines = [Text(action).append("   ").append(concern, style=GOOD)]
     if console.is_terminal and lines[0].cell_len > console.width - INDENT:
-        lines = [Text(action), Text(gain, style=GOOD)]
-    _say(console, "TRY", [*lines, Text(remedy)] if setting and remedy else lines)
+        lines = [text for text in (Text(action), Text(concern, style=GOOD)) if text]
+    if finding.setting and finding.remedy:
+        lines.append(Text(finding.remedy))
+    if finding.gain is not None:
+        lines.append(Text(gain_words(finding.gain), style=GOOD).append(f": {finding.gain.how}"))
+    _say(console, "TRY", lines)
+
+
+def _also(finding: Finding) -> tuple[str, str, str]:
+    """A row for a finding that is not the first: its id, share and place, and what gained how much
+    where that was measured."""
+    share = percent(finding.share) if finding.share else ""
+    words = [] if finding.place is None else [place_words(finding.place)]
+    if finding.gain is not None:
+        words += [setting_words(finding.setting), f"{gain_words(finding.gain)}: {finding.gain.how}"]
+    return finding.id, share, "   ".join(filter(None, words))
 
 
 def _columns(rows: Sequence[tuple[str, str, str]]) -> list[Text]:
@@ -209,21 +222,24 @@ def _columns(rows: Sequence[tuple[str, str, str]]) -> list[Text]:
     return [Text(f"{name:<{width}}  {share:>5}  {words}") for name, share, words in rows]
 
 
-def _bars(phases: dict[str, float], console: Console) -> list[Text]:
+def _bars(diagnosis: Diagnosis, console: Console) -> list[Text]:
+    phases = diagnosis.phases
     shown = [phase for phase in in_order(phases) if phases[phase] > SHOWN_SHARE]
     letter = "#" if console.options.ascii_only else "█"
     width = BAR if console.width >= 80 else BAR // 2
-    taken = INDENT + 11 + 2 + 5 + 2 + width + 2
-    words = {phase: PHASES.get(phase, "") for phase in shown}
-    longest = max((len(text) for text in words.values()), default=0)
-    # All rows have their words or none: ragged ones would be wrapped into the bars.
-    if console.is_terminal and taken + longest > console.width:
-        words = {}
+    room = max(console.width - (INDENT + 11 + 2 + 5 + 2 + width + 2), 0)
+    words = {phase: diagnosis.lines.get(phase) or PHASES.get(phase, "") for phase in shown}
+    if console.is_terminal and not diagnosis.lines:
+        # All rows have their words or none: ragged ones would be wrapped into the bars.
+        words = words if max(map(len, words.values()), default=0) <= room else {}
     lines = []
     for phase in shown:
         bar = letter * max(1, round(min(phases[phase], 1.0) * width))
         line = Text(f"{phase:<11}  {percent(phases[phase]):>5}  ")
-        lines.append(line.append(f"{bar:<{width}}", "cyan").append(f"  {words.get(phase, '')}"))
+        about = Text(words.get(phase, ""))
+        if console.is_terminal:
+            about.truncate(room, overflow="ellipsis")
+        lines.append(line.append(f"{bar:<{width}}", "cyan").append("  ").append_text(about))
     return lines
 
 

@@ -2,12 +2,13 @@
 
 JAX writes an entry in place, so that a process killed while it writes leaves a part of one. Every
 later process then warns that it cannot read the entry, compiles the program, and leaves the entry
-as it is, because one of that name exists.
+as it is, because one of that name exists. A folder in an entry's place is treated likewise.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 import warnings
@@ -64,6 +65,7 @@ def _mend() -> None:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self._returned: set[str] = set()
+            self._refused = False  # an entry could not be removed, and the user knows
 
         def get(self, key: str) -> bytes | None:
             self._returned.add(key)
@@ -79,7 +81,18 @@ def _mend() -> None:
             entry = Path(str(self.path)) / f"{key}-cache"
             if key in self._returned:
                 self._returned.discard(key)
-                entry.unlink(missing_ok=True)
+                try:
+                    _remove(entry)
+                except OSError as error:  # JAX would warn of each entry
+                    if not self._refused:
+                        say(
+                            f"the entry {entry.name} of the compile cache {entry.parent} is "
+                            f"damaged and cannot be removed ({error.strerror}), so that its "
+                            "program is compiled in every run: remove it, or name another folder "
+                            "with JAX_COMPILATION_CACHE_DIR."
+                        )
+                    self._refused = True
+                    return
                 say(
                     f"the entry {entry.name} of the compile cache {entry.parent} was damaged; its "
                     "program was compiled again, and the entry replaced."
@@ -90,6 +103,14 @@ def _mend() -> None:
                 _write(entry, value)
 
     module.LRUCache = WholeEntries
+
+
+def _remove(entry: Path) -> None:
+    """Remove an entry, which may be a folder by mistake."""
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry)
+    else:
+        entry.unlink(missing_ok=True)
 
 
 def _write(path: Path, content: bytes) -> None:

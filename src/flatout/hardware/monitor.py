@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.hardware.gpus import Gpus, GpuSample
+from flatout.hardware.others import Others
 from flatout.hardware.processes import LinuxTree, PortableTree, Reading, open_tree
 from flatout.storage import nofollow
 from flatout.storage.kernel import kernel_text
@@ -22,8 +23,12 @@ from flatout.storage.span_records import json_lines
 GROWTH_S = 300.0
 """A recorded line covers 1/300 of the recording so far, or one sample if that is longer."""
 
-BUSY = (1, 2, 3, 6, 7)
-"""Fields of a CPU's line in /proc/stat that count as busy: not idle, waiting or stolen."""
+BUSY, STOLEN = (1, 2, 3, 6, 7), (8,)
+"""Fields of a CPU's line in /proc/stat that count as busy (not idle, waiting or stolen), and as
+taken by the host."""
+
+CROWDED = 0.1
+"""Share of the cores that other programs use from which on they are named."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,12 @@ class MonitorSample:
     processes: dict[int, float] = field(default_factory=dict)  # cores that each used, by pid
     threads: int = 0  # number of threads of all processes
     runnable: float | None = None  # running or runnable threads; None if not measured in this one
+    delayed: float | None = None  # threads that were ready to run and had no core, on average
+    stolen: float | None = None  # cores that the host took from this machine; None if unknown
+    others: dict[str, float] = field(
+        default_factory=dict
+    )  # cores that other programs used, by name
+    mhz: float | None = None  # mean frequency of the cores; None if unknown
     busiest: float | None = None  # cores that the busiest thread used (at most 1), or None
     voluntary: float | None = None  # context switches per second, or None
     involuntary: float | None = None
@@ -57,8 +68,10 @@ class MonitorSample:
         rows = values.get("gpus", ())
         gpus = tuple(GpuSample(**gpu | {"ours": tuple(gpu.get("ours", ()))}) for gpu in rows)
         processes = {int(pid): float(n) for pid, n in values.get("processes", {}).items()}
+        others = {str(name): float(n) for name, n in values.get("others", {}).items()}
         notes = tuple(str(note) for note in values.get("notes", ()))
-        return MonitorSample(**values | {"processes": processes, "gpus": gpus, "notes": notes})
+        read = {"processes": processes, "others": others, "gpus": gpus, "notes": notes}
+        return MonitorSample(**values | read)
 
 
 class Monitor:
@@ -96,7 +109,9 @@ class Monitor:
         self._at = time.perf_counter()
         self._last = self._tree.read()
         self._detailed, self._detailed_at = self._last, self._at  # the last reading of threads
-        self._busy_s = _busy_seconds(self._cpus)
+        self._busy_s = _used_seconds(self._cpus, BUSY)
+        self._stolen_s = _used_seconds(self._cpus, STOLEN)
+        self._others = Others(root_pid)
         self._gpus.read(())  # fullness is measured between two readings
 
     def sample(self) -> MonitorSample:
@@ -110,18 +125,26 @@ class Monitor:
             pid: round(max(total - last.processes.get((pid, start), 0.0), 0.0) / seconds, 4)
             for (pid, start), total in reading.processes.items()
         }
-        busy_s, share = _busy_seconds(self._cpus), None
+        busy_s, share, stolen = _used_seconds(self._cpus, BUSY), None, None
+        stolen_s = _used_seconds(self._cpus, STOLEN)
         if busy_s is not None and self._busy_s is not None:
             share = (busy_s - self._busy_s) / seconds / len(self._cpus)
             share = round(min(max(share, 0.0), 1.0), 4)
-        self._last, self._at, self._busy_s = reading, now, busy_s
+        if stolen_s is not None and self._stolen_s is not None:
+            stolen = round(max(stolen_s - self._stolen_s, 0.0) / seconds, 4)
+        self._last, self._at, self._busy_s, self._stolen_s = reading, now, busy_s, stolen_s
+        cpu = min(spent / seconds / self.cores, 1.0)
+        crowded = share is not None and share - cpu > CROWDED
         notes, self._told = tuple(self.notes[self._told :]), len(self.notes)
         return MonitorSample(
             t=round(self._clock(), 3),
             seconds=round(seconds, 4),
             cores=self.cores,
-            cpu=round(min(spent / seconds / self.cores, 1.0), 4),
+            cpu=round(cpu, 4),
             cpu_all=share,
+            stolen=stolen or None,
+            others=self._others.read() if crowded else {},
+            mhz=_frequency(self._cpus),
             rss_mb=None if gone or reading.rss_mb is None else round(reading.rss_mb, 1),
             processes=processes,
             threads=reading.threads,
@@ -146,6 +169,9 @@ class Monitor:
         if common := reading.by_thread.keys() & before.by_thread.keys():
             used = max(reading.by_thread[thread] - before.by_thread[thread] for thread in common)
             rates["busiest"] = round(min(max(used / seconds, 0.0), 1.0), 3)
+        if common := reading.delays.keys() & before.delays.keys():
+            waited_s = sum(reading.delays[thread] - before.delays[thread] for thread in common)
+            rates["delayed"] = round(max(waited_s, 0.0) / seconds, 3)
         for name, new, old in zip(
             ("voluntary", "involuntary"), reading.switches, before.switches or (), strict=False
         ):
@@ -233,7 +259,16 @@ def merged(samples: Sequence[MonitorSample]) -> MonitorSample:
         notes=tuple(note for sample in samples for note in sample.notes),
         **{
             name: mean([getattr(sample, name) for sample in samples])
-            for name in ("cpu_all", "runnable", "busiest", "voluntary", "involuntary")
+            for name in (
+                "cpu_all",
+                "runnable",
+                "delayed",
+                "stolen",
+                "busiest",
+                "voluntary",
+                "involuntary",
+                "mhz",
+            )
         },
     )
 
@@ -259,8 +294,19 @@ def _allowed(pid: int) -> frozenset[int]:
         return frozenset()
 
 
-def _busy_seconds(cpus: frozenset[int]) -> float | None:
-    """CPU seconds that all programs have used on these CPUs since boot."""
+def _used_seconds(cpus: frozenset[int], fields: Sequence[int]) -> float | None:
+    """CPU seconds that these fields of /proc/stat count on some CPUs since boot; None without such
+    a file."""
     lines = [line.split() for line in re.findall(r"^cpu(\d.*)", kernel_text("/proc/stat"), re.M)]
-    total = sum(int(line[at]) for line in lines if int(line[0]) in cpus for at in BUSY)
-    return total / os.sysconf("SC_CLK_TCK") if total else None
+    ours = [line for line in lines if int(line[0]) in cpus and len(line) > max(fields)]
+    if not ours:
+        return None
+    return sum(int(line[at]) for line in ours for at in fields) / os.sysconf("SC_CLK_TCK")
+
+
+def _frequency(cpus: frozenset[int]) -> float | None:
+    """Mean frequency of some CPUs in MHz, where the kernel reports it."""
+    path = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
+    texts = [kernel_text(path.format(cpu)).strip() for cpu in cpus]
+    values = [int(text) / 1000 for text in texts if text.isdigit()]
+    return round(sum(values) / len(values), 1) if values else None

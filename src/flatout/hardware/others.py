@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 import psutil
@@ -15,6 +17,40 @@ CROWDED = 0.25
 
 NAMED, LEAST = 3, 0.05
 """Most programs that are named, and the least share of the cores of one of them."""
+
+
+EVERY_S = 4.0
+"""Seconds between two readings of all processes by `Others`, which takes some milliseconds."""
+
+
+class Others:
+    """Measures which other programs use the cores, from time to time.
+
+    Args:
+        pid: this process and its descendants are no others; nor is the calling process.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._at, self._before = -EVERY_S, dict[tuple[int, float], tuple[str, float]]()
+        self._found: dict[str, float] = {}
+
+    def read(self) -> dict[str, float]:
+        """Cores that the busiest other programs used, by name, since the last reading; empty
+        until there were two. Processes of one name count together."""
+        now = time.perf_counter()
+        if now - self._at >= EVERY_S:
+            after = _used()
+            if self._before:
+                cores = _by_name(self._before, after, _family(self._pid) | {os.getpid()})
+                most = sorted(cores.items(), key=lambda pair: -pair[1])[:NAMED]
+                self._found = {
+                    name: round(used / (now - self._at), 3)
+                    for name, used in most
+                    if used >= LEAST * (now - self._at)
+                }
+            self._at, self._before = now, after
+        return self._found
 
 
 def busiest_others(seconds: float = 0.5) -> str:
@@ -32,21 +68,40 @@ def busiest_others(seconds: float = 0.5) -> str:
     time.sleep(seconds)
     after, cores = _used(), inventory().cores
     whole_s = (time.perf_counter() - began) * cores
-    own = psutil.Process()
-    ours = {own.pid}
-    with suppress(psutil.Error):
-        ours |= {process.pid for process in own.children(recursive=True)}
-    shares = dict[str, float]()
-    for (pid, started), (name, used_s) in after.items():
-        if pid not in ours:
-            _, used_before_s = before.get((pid, started), ("", 0.0))  # it may have started since
-            shares[name] = shares.get(name, 0.0) + (used_s - used_before_s) / whole_s
+    used = _by_name(before, after, _family(os.getpid()))
+    shares = {name: seconds / whole_s for name, seconds in used.items()}
     if sum(shares.values()) < CROWDED:
         return ""
     most = sorted(shares.items(), key=lambda pair: -pair[1])[:NAMED]
-    busiest = [pair for pair in most if pair[1] >= LEAST]
-    words = [f"{printable(name)} ({100 * min(share, 1.0):.0f} %" for name, share in busiest]
+    return named({name: share for name, share in most if share >= LEAST}, cores)
+
+
+def named(shares: Mapping[str, float], cores: int) -> str:
+    """Programs and their shares of the cores: ``gcc (62 % of 2 cores), make (9 %)``."""
+    words = [f"{printable(name)} ({100 * min(share, 1.0):.0f} %" for name, share in shares.items()]
     return "), ".join([f"{words[0]} of {cores} cores", *words[1:]]) + ")" if words else ""
+
+
+def _family(pid: int) -> set[int]:
+    """A process and its descendants."""
+    family = {pid}
+    with suppress(psutil.Error):
+        family |= {process.pid for process in psutil.Process(pid).children(recursive=True)}
+    return family
+
+
+def _by_name(
+    before: Mapping[tuple[int, float], tuple[str, float]],
+    after: Mapping[tuple[int, float], tuple[str, float]],
+    ours: Collection[int],
+) -> dict[str, float]:
+    """CPU seconds by program between two readings, without our processes."""
+    used = dict[str, float]()
+    for (pid, started), (name, used_s) in after.items():
+        if pid not in ours:
+            _, used_before_s = before.get((pid, started), ("", 0.0))  # it may have started since
+            used[name] = used.get(name, 0.0) + used_s - used_before_s
+    return used
 
 
 def _used() -> dict[tuple[int, float], tuple[str, float]]:

@@ -36,6 +36,8 @@ class Reading:
     threads: int = 0  # number of threads
     runnable: int | None = None  # running or runnable threads; None if not measured
     by_thread: dict[int, float] = field(default_factory=dict)  # CPU seconds; empty if not measured
+    # seconds that each thread was ready to run and had no core; empty if not measured
+    delays: dict[int, float] = field(default_factory=dict)
     switches: tuple[int, int] | None = None  # voluntary and involuntary, of live threads
 
 
@@ -107,6 +109,9 @@ class LinuxTree:
                 runnable += fields[STATE] == "R" and int(thread) != this_thread
                 spent = (int(fields[UTIME]) + int(fields[STIME])) * self._second
                 reading.by_thread[int(thread)] = spent
+                scheduled = kernel_text(f"{place}/schedstat").split()
+                if len(scheduled) > 1:
+                    reading.delays[int(thread)] = int(scheduled[1]) * 1e-9
                 for name, count in _SWITCHES.findall(kernel_text(f"{place}/status")):
                     switches[name] += int(count)
         self._pids = pids

@@ -9,6 +9,7 @@ from typing import Any
 
 from flatout.config.placement import Placement
 from flatout.envs.ale_ids import is_atari
+from flatout.hardware.core_use import CoreUse, core_use
 from flatout.hardware.monitor import MonitorSample
 from flatout.planning.answer import Answer
 from flatout.planning.machine import SHIPPED, Machine
@@ -27,7 +28,7 @@ class Use:
     Attributes:
         cpu: share of the run's cores that the run used.
         cpu_all: share of these that all programs used.
-        runnable: running or runnable threads of the run.
+        cores: the use of the cores, by this run and by other programs.
         gpu_busy, gpu_full: of the GPU that the run used most.
         gpu_memory: share of that GPU's memory in use.
         gpu_others: whether other programs hold memory there.
@@ -35,7 +36,7 @@ class Use:
 
     cpu: float | None = None
     cpu_all: float | None = None
-    runnable: float | None = None
+    cores: CoreUse | None = None
     gpu_busy: float | None = None
     gpu_full: float | None = None
     gpu_memory: float | None = None
@@ -196,7 +197,8 @@ def mean_use(samples: Sequence[MonitorSample]) -> Use:
     ours = [
         sum(gpu < len(s.gpus) and bool(s.gpus[gpu].ours) for s in samples) for gpu in range(count)
     ]
-    use = Use(of("cpu"), of("cpu_all"), of("runnable"))
+    cores = core_use(samples, samples[-1].cores) if samples else None
+    use = Use(of("cpu"), of("cpu_all"), cores)
     if not any(ours):
         return use
     used_most = ours.index(max(ours))

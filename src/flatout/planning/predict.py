@@ -81,19 +81,16 @@ class Prediction:
         return self.rate if self.measured is None else self.measured
 
 
-def predict(
-    stages: Stages, placement: Placement, known: bool = False, turns: int = TURNS
-) -> Prediction:
+def predict(stages: Stages, placement: Placement, known: bool = False) -> Prediction:
     """The speed of a placement with its workers and groups resolved.
 
     Args:
         known: its way to collect was itself measured on this machine.
-        turns: of an iteration that are simulated; fewer are faster, and less exact.
 
     Raises:
         KeyError: a stage that it needs was not measured.
     """
-    seconds, waits = iteration_s(stages, placement, turns)
+    seconds, waits = iteration_s(stages, placement)
     rate = stages.steps / max(seconds, 1e-12)
     wide = math.hypot(stages.spread, DERIVED if known else EXTRAPOLATED)
     return Prediction(placement, rate, rate / (1.0 + wide), rate * (1.0 + wide), waits)
@@ -141,9 +138,7 @@ ENV, ACT, LEARN = "stepping the environments", "choosing actions", "learning"
 """What an iteration consists of, in words."""
 
 
-def fitted(
-    stages: Stages, placement: Placement, step_s: float, horizon: int, turns: int = TURNS // 2
-) -> Stages:
+def fitted(stages: Stages, placement: Placement, step_s: float, horizon: int) -> Stages:
     """Stages with which collecting takes as long as was measured.
 
     What the parts do not explain goes into the stage that only this way to collect has: the main
@@ -173,7 +168,9 @@ def fitted(
     for _ in range(12):
         trip = (low + high) / 2.0
         tried = replace(bare, trip=trip, message=trip * MESSAGE)
-        low, high = (low, trip) if iteration_s(tried, where, turns)[0] > measured else (trip, high)
+        low, high = (
+            (low, trip) if iteration_s(tried, where, TURNS // 2)[0] > measured else (trip, high)
+        )
     return replace(stages, trip=low, message=low * MESSAGE)
 
 

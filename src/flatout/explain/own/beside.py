@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from flatout.config.schema import rows_every
+from flatout.explain import cores
 from flatout.explain.diagnosis import Finding
-from flatout.explain.own.proposals import WORTH_SAYING, Try, predicted, time_words
+from flatout.explain.own.costs import Costs
+from flatout.explain.own.proposals import WORTH_SAYING, Proposal, propose, time_words
 from flatout.explain.own.settings import placed, worker_count
 from flatout.explain.report import percent
 from flatout.planning.facts import RunFacts
-from flatout.planning.gains import ASSUMED, MODELLED, Costs, Gain, between, gain_of, remaining
 
 LARGE_UPDATE_S = 3e-3  # seconds of an update on a CPU from which a GPU is likely to be faster
 RARER = (10, 100)  # the smallest and the largest proposed factor by which something becomes rarer
 
 
-def _rarer(share: float, every: int) -> tuple[int, Gain]:
-    """A longer interval at which about a hundredth of the time remains, and the gain."""
+def _rarer(share: float, every: int) -> int:
+    """A longer interval at which about a hundredth of the time remains."""
     times, most = RARER
     while times < most and share / times > 0.02:
         times *= 10
-    return every * times, remaining(share, 0.5 / times, 1.0 / times, 3.0 / times, MODELLED)
+    return every * times
 
 
 def writing(facts: RunFacts, cost: Costs, share: float) -> Finding:
@@ -32,21 +33,17 @@ def writing(facts: RunFacts, cost: Costs, share: float) -> Finding:
     if facts.checkpoints >= facts.logs:
         every = settings.get("checkpoint_every")
         every = max(int(settings.get("steps", 0)) // 10, 1) if every is None else int(every)
-        rarer, gain = _rarer(facts.checkpoints, every)
+        changes = {"checkpoint_every": _rarer(facts.checkpoints, every)}
         evidence.append(f"a checkpoint every {every:,} steps (--checkpoint-every)")
         words = "Write checkpoints more rarely: a killed run then loses more; the rest remains."
-        proposal = Try(gain, words, {"checkpoint_every": rarer})
     else:
         each = facts.steps / max(facts.iterations, 1)
         every = max(rows_every(settings.get("log_every"), facts.steps), int(each), 1)
-        rarer, gain = _rarer(facts.logs, every)
-        if facts.replays:  # rows of episodes do not become fewer
-            gain = between(gain.high, gain.gain, gain_of(facts.logs, 1.0))
+        changes = {"log_every": _rarer(facts.logs, every)}
         evidence.append(f"a row of metrics every {every:,} steps (--log-every)")
         words = "Write metrics more rarely; each row then means more iterations."
-        proposal = Try(gain, words, {"log_every": rarer})
     otherwise = "Keep the run folder on a faster disk."
-    return predicted("io-bound", share, evidence, otherwise, facts, [proposal])
+    return propose("io-bound", share, evidence, otherwise, facts, [Proposal(words, changes)])
 
 
 def evaluation(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
@@ -55,14 +52,13 @@ def evaluation(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     if not every:
         return None
     episodes = facts.settings.get("eval_episodes", 0)
-    rarer, gain = _rarer(share, every)
     evidence = [
         f"evaluation takes {percent(share)} of the time: {episodes} episodes every {every:,} "
         "steps (--eval-every), stepped and acted for while nothing is learned"
     ]
     words = "Evaluate more rarely (or with fewer --eval-episodes); what is learned stays the same."
-    tries = [Try(gain, words, {"eval_every": rarer})]
-    return predicted("env-bound", share, evidence, words, facts, tries)
+    proposals = [Proposal(words, {"eval_every": _rarer(share, every)})]
+    return propose("eval-bound", share, evidence, words, facts, proposals)
 
 
 def compiling(facts: RunFacts, cost: Costs, share: float) -> Finding:
@@ -72,25 +68,24 @@ def compiling(facts: RunFacts, cost: Costs, share: float) -> Finding:
         "Shapes changed while training: episodes ended more often than the trajectory had room "
         "for. It settles by itself; compiled programs are cached for the next run."
     )
-    return predicted("compile-bound", share, evidence, words, facts)
+    return propose("compile-bound", share, evidence, words, facts)
 
 
 def oversubscribed(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     """More threads than cores."""
-    use, cores = facts.use, facts.cores
-    if use.runnable is None or use.runnable < 1.5 * cores or (use.cpu_all or use.cpu or 0) < 0.85:
+    found = cores.oversubscribed(facts.use.cores)
+    if found is None:
         return None
-    share = min(1.0 - cores / use.runnable, 0.5)
-    evidence = [f"{use.runnable:.1f} threads want to run on {cores} cores"]
-    tries: list[Try] = []
-    fewer = worker_count(facts.envs, cores)
+    share, sentence = found
+    proposals: list[Proposal] = []
+    fewer = worker_count(facts.envs, facts.cores)
     workers = facts.placement.workers
-    if workers is not None and workers[0] > cores and fewer > 1:
+    if workers is not None and workers[0] > facts.cores and fewer > 1:
         words = f"As many processes as cores, {fewer}: the stepping remains, the switching goes."
         changes = placed(facts.placement, workers=(fewer, facts.envs // fewer))
-        tries.append(Try(between(1.5, 1.1, 1.0, ASSUMED), words, changes))
-    otherwise = "Leave the cores to this run, or let it use fewer threads (OMP_NUM_THREADS=1)."
-    return predicted("oversubscribed", share, evidence, otherwise, facts, tries)
+        proposals.append(Proposal(words, changes))
+    otherwise = "Let this run use fewer threads (OMP_NUM_THREADS=1)."
+    return propose("oversubscribed", share, [sentence], otherwise, facts, proposals)
 
 
 def gpu_unused(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
@@ -107,11 +102,11 @@ def gpu_unused(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     ]
     if share < WORTH_SAYING or not (facts.images or update > LARGE_UPDATE_S):
         words = "Updates this small are faster on the CPU: nothing to change."
-        return predicted("gpu-unused", share, evidence, words, facts)
+        return propose("gpu-unused", share, evidence, words, facts)
     words = "Learn on the GPU: collecting remains."
     changes = {"placement": "gpu" if facts.images else "cpu+gpu"}
-    tries = [Try(remaining(share, 0.03, 0.2, 0.9), words, changes)]
-    return predicted("gpu-unused", share, evidence, words, facts, tries)
+    proposals = [Proposal(words, changes)]
+    return propose("gpu-unused", share, evidence, words, facts, proposals)
 
 
 def memory(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
@@ -121,4 +116,4 @@ def memory(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
         return None
     evidence = [f"{percent(use.gpu_memory)} of the GPU's memory is in use, by others too"]
     words = "Cap this run's part with memory= in --placement, or move one program to another GPU."
-    return predicted("memory-contended", use.gpu_memory - 0.9, evidence, words, facts)
+    return propose("memory-contended", 0.0, evidence, words, facts)

@@ -6,26 +6,30 @@ from flatout.config.placement import CPU
 from flatout.envs.ale_ids import is_atari
 from flatout.envs.device.make import has_twin, in_library
 from flatout.explain.diagnosis import Finding
-from flatout.explain.own.proposals import Try, predicted, time_words
-from flatout.explain.own.settings import Changes, more_envs, placed, worker_count
+from flatout.explain.own.costs import Costs
+from flatout.explain.own.proposals import WORTH_SAYING, Proposal, propose, time_words
+from flatout.explain.own.settings import more_envs, placed, worker_count
 from flatout.explain.report import percent
 from flatout.planning.facts import RunFacts
-from flatout.planning.gains import Costs, on_device_gain, placement_gain, remaining
 from flatout.planning.predict import in_program
 
 COMPARE = "What is learned changes: compare returns."
 
-MOST_WORKERS = 128
-"""Actor processes that are proposed: more take long to simulate."""
+MOST_WORKERS, MOST_ENVS = 128, 256
+"""Maximum of actor processes and of environments that are proposed."""
 
-ON_DEVICE = 0.02, 0.08, 0.3
-"""What remains of collecting in one compiled program: at best, usually, and at worst."""
+TRIPS = 4
+"""Processes are proposed where a turn of all environments takes this many times the way to a
+process and back."""
+
+COLLECT = ("env", "act", "ipc", "wait")
+"""The phases of collecting."""
 
 MEASURE = "`flatout explain RUN_DIR --measure`"
 """The command that measures a run's parts here."""
 
 
-def _in_one_program(facts: RunFacts) -> list[Try]:
+def _in_one_program(facts: RunFacts) -> list[Proposal]:
     """Environments that step in the program that acts and learns, where they can."""
     name, given = str(facts.settings.get("env", "")), facts.settings.get("env_kwargs") or {}
     place = facts.placement
@@ -40,17 +44,16 @@ def _in_one_program(facts: RunFacts) -> list[Try]:
         )
     else:
         return []
-    found = on_device_gain(facts)
-    if found is None:
-        share = sum(facts.phases[phase] for phase in ("env", "act", "ipc", "wait"))
-        gain, where = remaining(share, *ON_DEVICE), "auto"
-        words += f" {MEASURE} measures what that gains here."
-    else:
-        gain, then = found
+    plan = facts.plan
+    there = [p for p in plan.predictions if p.placement.schedule == "fused"] if plan else []
+    if there:
+        then = max(there, key=lambda p: p.best_known)
         where = str(then.placement)
-        how = "predicted from its parts" if then.measured is None else "measured"
-        words += f" {then.best_known:,.0f} steps/s {how} here."
-    return [Try(gain, words, {"env_backend": "device", "placement": where}, 1.1)]
+        if then.measured is not None:
+            words += f" {then.measured:,.0f} steps/s measured here."
+    else:
+        where, words = "auto", f"{words} {MEASURE} measures what that gains here."
+    return [Proposal(words, {"env_backend": "device", "placement": where}, 1.1)]
 
 
 def parts(facts: RunFacts) -> list[str]:
@@ -66,68 +69,52 @@ def parts(facts: RunFacts) -> list[str]:
     return [f"an iteration's parts, each timed alone here: {shares}"]
 
 
-def proposals(facts: RunFacts, cost: Costs) -> list[Try]:
-    """Return other ways to collect; each is simulated once for all rules that ask."""
-    if "proposals" not in cost.known:
-        cost.known["proposals"] = _proposals(facts, cost)
-    return list(cost.known["proposals"])
+def overlapping(facts: RunFacts, cost: Costs) -> list[Proposal]:
+    """Collecting while learning, if both take long enough and there is a core for each."""
+    place, collect = facts.placement, sum(facts.phases[phase] for phase in COLLECT)
+    both = min(collect, cost.learn) >= 2 * WORTH_SAYING
+    if place.schedule != "serial" or place.sampler == "device" or not both:
+        return []
+    if facts.cores < 2 and place.learn[0].kind == "cpu":
+        return []
+    words = (
+        "Collect while learning (acting is then one version behind): the longer of the two remains."
+    )
+    return [Proposal(words, placed(place, schedule="overlapped"), 1.1)]
 
 
-def _proposals(facts: RunFacts, cost: Costs) -> list[Try]:
-    place, envs, cores = facts.placement, facts.envs, facts.cores
-    tries = _in_one_program(facts)
-    if place.sampler == "device":
-        return tries
+def _processes(facts: RunFacts, cost: Costs) -> list[Proposal]:
+    """More processes that step, if a turn takes longer than the way to them and back."""
+    place, envs = facts.placement, facts.envs
+    if place.inference == "local" or place.sampler == "device":
+        return []
     count = len(facts.workers) or (place.workers[0] if place.workers else 0)
     # Environments that sleep do not need a core each.
-    most = min(cores if cost.computing > 0.5 else max(cores, 64), MOST_WORKERS)
-    processes = worker_count(envs, most)
+    cores = facts.cores if cost.computing > 0.5 else max(facts.cores, 64)
+    number = worker_count(envs, min(cores, MOST_WORKERS))
+    if number <= max(count, 1) or envs * cost.env < TRIPS * facts.machine.trip:
+        return []
+    words = (
+        f"Step the environments in {number} processes: their steps run side by side, the way to "
+        "them and back remains."
+    )
+    return [Proposal(words, placed(place, sampler="processes", workers=(number, envs // number)))]
 
-    def add(
-        words: str, changes: Changes, envs: int = envs, workers: int = count,
-        overlapped: bool = facts.overlapped,
-    ) -> None:  # fmt: skip
-        gain = placement_gain(facts, cost, envs=envs, workers=workers, overlapped=overlapped)
-        handicap = 1.25 if "envs" in changes else 1.0
-        if overlapped and place.schedule == "serial":
-            handicap *= 1.1
-        tries.append(Try(gain, words, changes, handicap))
 
-    overlap = "collect while learning (acting is then one version behind)"
-    can_overlap = place.schedule == "serial" and cost.learn > 0.0
-    if processes > max(count, 1) and place.inference != "local" and facts.settings.get("algorithm"):
-        to: Changes = {"sampler": "processes", "workers": (processes, envs // processes)}
-        words = f"Step the environments in {processes} processes"
-        add(
-            f"{words}: their steps run side by side, the way to them and back remains.",
-            placed(place, **to), workers=processes,
-        )  # fmt: skip
-        if can_overlap:
-            add(
-                f"{words}, and {overlap}: the longer side remains.",
-                placed(place, **to, schedule="overlapped"), workers=processes, overlapped=True,
-            )  # fmt: skip
-    if can_overlap:
-        words = f"{overlap.capitalize()}: the longer of the two remains."
-        add(words, placed(place, schedule="overlapped"), overlapped=True)
-    for factor in (2, 4, 8):
-        more = more_envs(facts.settings, factor, cores)
-        if more is None or envs * factor > 256:
-            continue
-        add(
-            f"{envs * factor} environments share each call that chooses actions; the call itself "
-            f"remains, and so does every step. {COMPARE}",
-            more, envs=envs * factor,
-        )  # fmt: skip
-        if envs == 1 and not count and factor >= min(cores, 2):
-            number = worker_count(factor, most)
-            to = {"sampler": "processes", "workers": (number, factor // number)}
-            add(
-                f"{factor} environments in {number} processes step side by side; the way to them "
-                f"and back remains. {COMPARE}",
-                more | placed(place, **to), envs=factor, workers=number,
-            )  # fmt: skip
-    return tries
+def _larger_calls(facts: RunFacts) -> list[Proposal]:
+    """More environments in each call; for images the call itself would grow as much on a CPU."""
+    if facts.images and facts.placement.act[0].kind == "cpu":
+        return []
+    return [
+        Proposal(
+            f"{facts.envs * factor} environments share each call that chooses actions; the call "
+            f"itself remains, and so does every step. {COMPARE}",
+            more,
+        )
+        for factor in (8, 4, 2)
+        if facts.envs * factor <= MOST_ENVS
+        and (more := more_envs(facts.settings, factor, facts.cores)) is not None
+    ]
 
 
 def env(facts: RunFacts, cost: Costs, share: float) -> Finding:
@@ -147,14 +134,12 @@ def env(facts: RunFacts, cost: Costs, share: float) -> Finding:
         evidence[1:] = ["a program of its own steps and acts", *parts(facts)]
     # ALE's vector environment starts threads itself.
     threaded = is_atari(str(facts.settings.get("env", ""))) and not count
-    tries = [
-        proposal
-        for proposal in proposals(facts, cost)
-        if not (threaded and "sampler=processes" in str(proposal.changes))
-        and (facts.envs == 1 or "envs" not in proposal.changes)
-    ]
+    processes = [] if threaded else _processes(facts, cost)
+    proposals = [*_in_one_program(facts), *processes, *overlapping(facts, cost)]
     otherwise = "Make the environment's own step faster: profile it, or step it on more cores."
-    return predicted("env-bound", share, evidence, otherwise, facts, tries)
+    if facts.envs == 1:
+        otherwise = "Step several environments in processes (--envs 8), or make the step faster."
+    return propose("env-bound", share, evidence, otherwise, facts, proposals)
 
 
 def act(facts: RunFacts, cost: Costs, share: float) -> Finding:
@@ -165,50 +150,53 @@ def act(facts: RunFacts, cost: Costs, share: float) -> Finding:
         f"{calls:,.0f} calls per second, each for {cost.together} "
         f"{'environment' if cost.together == 1 else 'environments'}, {time_words(cost.act)} a call",
     ]
-    tries = proposals(facts, cost)
+    proposals = _in_one_program(facts)
     if facts.placement.act[0].kind == "gpu" and not facts.images and cost.together < 64:
         words = (
             "Choose actions on the CPU: a small network is faster there than the way to the GPU "
             "and back; handing over parameters remains."
         )
-        changes = placed(facts.placement, act=(CPU,))
-        tries.append(Try(remaining(share, 0.1, 0.3, 0.8), words, changes))
+        proposals.append(Proposal(words, placed(facts.placement, act=(CPU,))))
+    if facts.placement.sampler != "device":
+        proposals += [*_larger_calls(facts), *overlapping(facts, cost)]
     otherwise = "Choose the actions of more environments in each call, or use a smaller network."
-    return predicted("acting-bound", share, evidence, otherwise, facts, tries)
+    return propose("acting-bound", share, evidence, otherwise, facts, proposals)
 
 
 def ipc(facts: RunFacts, cost: Costs, share: float) -> Finding:
     """Communication with actor processes."""
     turns = max((worker.turns for worker in facts.workers), default=0)
+    way_s = share * facts.seconds / max(turns, 1)
+    stepping_s = sum(worker.busy_s for worker in facts.workers) / max(turns, 1)
     evidence = [
         f"the way to {len(facts.workers)} actor processes and back takes {percent(share)} of "
         "the time",
-        f"{time_words(share * facts.seconds / max(turns, 1))} for each of their turns, in which "
-        f"they step for {time_words(sum(w.busy_s for w in facts.workers) / max(turns, 1))} in all",
+        f"{time_words(way_s)} for each of their turns, in which they step for "
+        f"{time_words(stepping_s)} in all",
     ]
-    place, overlapped = facts.placement, facts.overlapped
-    tries = [
-        Try(
-            placement_gain(facts, cost, envs=facts.envs, workers=0, overlapped=overlapped),
-            "Step these environments in the main process: their steps remain, the way to others "
-            "does not.",
-            placed(place, sampler="inline", workers=None, inference="central"),
-        )
-    ]
-    if place.inference == "central":
-        words = (
-            "Let each process act for itself: one message for a trajectory remains instead of "
-            "one for a step."
-        )
-        gain = remaining(share, 0.05, 0.2, 0.6)
-        tries.append(Try(gain, words, placed(place, inference="local"), 1.1))
+    place = facts.placement
+    inline = Proposal(
+        "Step these environments in the main process: their steps remain, the way to others does "
+        "not.",
+        placed(place, sampler="inline", workers=None, inference="central"),
+    )
+    local = Proposal(
+        "Let each process act for itself: one message for a trajectory remains instead of one for "
+        "a step.",
+        placed(place, inference="local"),
+        1.1,
+    )
+    # One after another in the main process, steps take as long as in all processes together.
+    proposals = [inline, local] if stepping_s < way_s else [local]
+    if place.inference == "local":
+        proposals.remove(local)
     if (more := more_envs(facts.settings, 4, facts.cores)) is not None:
         words = (
             f"Four times as many environments share each message; the message remains. {COMPARE}"
         )
-        tries.append(Try(remaining(share, 0.25, 0.35, 0.7), words, more, 1.25))
+        proposals.append(Proposal(words, more))
     otherwise = "Give each actor process more environments, so that a message is for many steps."
-    return predicted("ipc-bound", share, evidence, otherwise, facts, tries)
+    return propose("ipc-bound", share, evidence, otherwise, facts, proposals)
 
 
 def waits_for(facts: RunFacts) -> str:
@@ -227,7 +215,7 @@ def lockstep(facts: RunFacts, cost: Costs, share: float) -> Finding:
             "Compare with --strategy spread: each member as a run of its own, as many at a time as "
             "there are cores; --strategy auto measures both where that is worth its time."
         )
-        return predicted("waiting", share, evidence, otherwise, facts, [])
+        return propose("waiting", share, evidence, otherwise, facts)
     evidence = [waiting]
     busy = sorted(worker.busy_s for worker in facts.workers)
     if busy and facts.seconds:
@@ -235,13 +223,12 @@ def lockstep(facts: RunFacts, cost: Costs, share: float) -> Finding:
             f"the processes step between {percent(busy[0] / facts.seconds)} and "
             f"{percent(busy[-1] / facts.seconds)} of the time"
         )
-    tries: list[Try] = []
+    proposals: list[Proposal] = []
     if facts.workers and facts.placement.inference == "central":
         words = (
             "Let each process act for itself: they then wait for one another once for a "
             "trajectory, which remains, not at every step."
         )
-        changes = placed(facts.placement, inference="local")
-        tries.append(Try(remaining(share, 0.1, 0.3, 0.8), words, changes))
+        proposals.append(Proposal(words, placed(facts.placement, inference="local")))
     otherwise = "Give environments that take equally long to the same process."
-    return predicted("waiting", share, evidence, otherwise, facts, tries)
+    return propose("waiting", share, evidence, otherwise, facts, proposals)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from flatout.explain.diagnosis import Finding
-from flatout.explain.own.collecting import COMPARE, parts, proposals
-from flatout.explain.own.proposals import WORTH_SAYING, Try, predicted, time_words
+from flatout.explain.own.collecting import COMPARE, overlapping, parts
+from flatout.explain.own.costs import LEARN, Costs
+from flatout.explain.own.proposals import WORTH_SAYING, Proposal, propose, time_words
 from flatout.explain.own.settings import more_envs, placed
-from flatout.explain.report import WORTHWHILE, percent
+from flatout.explain.report import percent
 from flatout.planning.facts import RunFacts
-from flatout.planning.gains import Costs, longer_turns, remaining
 
 LONGER = 16  # how many times longer turns are proposed
 
@@ -21,28 +21,28 @@ def replay(facts: RunFacts, cost: Costs, share: float) -> Finding:
     if not facts.updates:
         stored = f"storing what was collected takes {percent(share)} of the time"
         otherwise = "Store less: smaller observations, or fewer frames in each."
-        return predicted("replay-bound", share, [stored], otherwise, facts)
+        return propose("replay-bound", share, [stored], otherwise, facts)
     evidence = [
         f"choosing and gathering batches takes {percent(share)} of the time, "
         f"{time_words(share * facts.seconds / max(facts.updates, 1))} an update"
     ]
-    tries: list[Try] = []
+    proposals: list[Proposal] = []
     if facts.replays and not facts.placement.replay_on_device:
         words = (
             "Keep replay where learning happens: rows are then chosen and gathered inside the "
             "compiled update, which remains (docs/replay.md)."
         )
         changes = placed(facts.placement, replay="device")
-        tries.append(Try(remaining(share, 0.1, 0.4, 1.0), words, changes))
+        proposals.append(Proposal(words, changes))
     otherwise = "Smaller batches, or fewer updates for each environment step."
-    return predicted("replay-bound", share, evidence, otherwise, facts, tries)
+    return propose("replay-bound", share, evidence, otherwise, facts, proposals)
 
 
 def images(facts: RunFacts, cost: Costs, share: float) -> Finding:
     """Waiting for a dataset's batches, which another thread gathers."""
     evidence = [f"learning waits for the next batches {percent(share)} of the time"]
     otherwise = "Images that are smaller, or a faster core: one thread gathers them all."
-    return predicted("input-bound", share, evidence, otherwise, facts)
+    return propose("input-bound", share, evidence, otherwise, facts)
 
 
 def transfer(facts: RunFacts, cost: Costs, share: float) -> Finding:
@@ -51,22 +51,29 @@ def transfer(facts: RunFacts, cost: Costs, share: float) -> Finding:
         f"moving trajectories and parameters between devices takes {percent(share)} of the time"
     ]
     place = facts.placement
-    tries: list[Try] = []
+    proposals: list[Proposal] = []
     if facts.replays and not place.replay_on_device:
         words = "Keep replay in the learning device's memory; what was collected still travels."
         changes = placed(place, replay="device")
-        tries.append(Try(remaining(share, 0.1, 0.3, 0.8), words, changes))
+        proposals.append(Proposal(words, changes))
     if place.act != place.learn:
         words = "Act where learning happens: parameters stay there; observations travel instead."
         changes = placed(place, act=place.learn[:1])
-        tries.append(Try(remaining(share, 0.2, 0.6, 1.0), words, changes, 1.1))
+        proposals.append(Proposal(words, changes, 1.1))
     otherwise = "Longer trajectories, so that a transfer is for more of them."
-    return predicted("transfer-bound", share, evidence, otherwise, facts, tries)
+    return propose("transfer-bound", share, evidence, otherwise, facts, proposals)
+
+
+def fixed_share(facts: RunFacts) -> float:
+    """The estimated share of the time that starting iterations takes, whatever they learn."""
+    overhead = sum(facts.phases[name] for name in (*LEARN, "publish", "other"))
+    starting_s = facts.machine.iteration * facts.iterations
+    return min(starting_s / max(facts.seconds, 1e-9), 0.9 * overhead)
 
 
 def turns(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     """Many short iterations: their fixed cost."""
-    share, gain = longer_turns(facts, LONGER)
+    share = fixed_share(facts)
     if share < 2 * WORTH_SAYING or not facts.updates:
         return None
     iterations = max(facts.iterations, 1)
@@ -76,7 +83,7 @@ def turns(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
         f"{time_words(facts.seconds / iterations)}",
         f"starting them is estimated to take {percent(share)} of the time",
     ]
-    tries: list[Try] = []
+    proposals: list[Proposal] = []
     if facts.replays:
         names = ("train_freq", "gradient_steps")
         changes = {name: int(facts.settings[name]) * LONGER for name in names}
@@ -85,7 +92,7 @@ def turns(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
             "same ratio of updates to steps; the updates remain. Acting is then with older "
             "parameters: compare returns."
         )
-        tries.append(Try(gain, words, changes))
+        proposals.append(Proposal(words, changes))
     elif facts.settings.get("algorithm") == "a2c":
         more = more_envs(facts.settings, 4, facts.cores)
         if more is not None:
@@ -93,15 +100,15 @@ def turns(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
                 "Four times as many environments: as many updates for four times the steps. "
                 f"{COMPARE}"
             )
-            tries.append(Try(longer_turns(facts, 4)[1], words, more))
+            proposals.append(Proposal(words, more))
     otherwise = "Longer trajectories (--n-steps), so that each iteration does more."
-    return predicted("launch-bound", share, evidence, otherwise, facts, tries)
+    return propose("launch-bound", share, evidence, otherwise, facts, proposals)
 
 
 def arithmetic(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     """The gradient steps themselves, or launching their operations."""
     learn, use = facts.phases["learn"], facts.use
-    share = max(learn - longer_turns(facts, LONGER)[0], 0.0)
+    share = max(learn - fixed_share(facts), 0.0)
     if share < WORTH_SAYING:
         return None
     kind = facts.placement.learn[0].kind
@@ -115,16 +122,12 @@ def arithmetic(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     if use.gpu_busy is not None:
         fullness = "" if use.gpu_full is None else f", {percent(use.gpu_full)} full"
         evidence.append(f"the GPU is busy {percent(use.gpu_busy)} of the time{fullness}")
-    tries = [
-        proposal
-        for proposal in proposals(facts, cost)
-        if "envs" not in proposal.changes and proposal.gain.gain > WORTHWHILE
-    ]
+    proposals = overlapping(facts, cost)
     otherwise = (
         "Nothing holds the learning up. A faster device, or fewer or cheaper updates (which "
         "changes what is learned), would make it faster."
     )
-    return predicted("compute-bound", share, evidence, otherwise, facts, tries)
+    return propose("compute-bound", share, evidence, otherwise, facts, proposals)
 
 
 def fused(facts: RunFacts, cost: Costs, share: float) -> Finding:
@@ -149,20 +152,20 @@ def fused(facts: RunFacts, cost: Costs, share: float) -> Finding:
 def _tiny_updates(facts: RunFacts, share: float, evidence: list[str]) -> Finding:
     """Updates so small that launching operations dominates."""
     batch = facts.settings.get("batch_size")
-    tries: list[Try] = []
+    proposals: list[Proposal] = []
     if batch and "n_epochs" in facts.settings:
         words = (
             "Minibatches four times as large: a quarter as many updates; their arithmetic "
             f"remains. {COMPARE}"
         )
         changes = {"batch_size": int(batch) * 4}
-        tries.append(Try(remaining(share, 0.25, 0.4, 0.9), words, changes))
+        proposals.append(Proposal(words, changes))
     if facts.placement.learn[0].kind == "gpu":
         words = (
             "Learn on the CPU: updates this small are arithmetic for one core; the arithmetic "
             "remains."
         )
-        tries.append(Try(remaining(share, 0.15, 0.5, 1.0), words, {"placement": "cpu"}))
+        proposals.append(Proposal(words, {"placement": "cpu"}))
     evidence.append("an update this short is mostly the cost of starting its operations")
     otherwise = "Larger batches, or learn on the CPU."
-    return predicted("launch-bound", share, evidence, otherwise, facts, tries)
+    return propose("launch-bound", share, evidence, otherwise, facts, proposals)

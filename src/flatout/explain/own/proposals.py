@@ -1,51 +1,93 @@
-"""Possible remedies, and findings that propose the best one. Pure."""
+"""Possible remedies, their measured gains, and findings that propose the best one. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flatout.explain.diagnosis import Finding
+from flatout.config.placement import parse
+from flatout.config.workers import with_workers
+from flatout.explain.diagnosis import Finding, MeasuredGain
+from flatout.explain.own.costs import OUTSIDE
 from flatout.explain.own.settings import Changes, flags, possible
-from flatout.explain.report import gain_word, percent
 from flatout.planning.facts import RunFacts
-from flatout.planning.gains import Gain
+from flatout.planning.predict import Prediction
 
 WORTH_SAYING = 0.05  # minimum share of the time for a finding
 
+LEAST_GAIN = 1.02
+"""A proposal that was measured to gain less than this is not made."""
+
+BOTH, STAGES = "planning measured both placements here", "from stages that planning measured here"
+
 
 @dataclass(frozen=True)
-class Try:
+class Proposal:
     """A possible remedy."""
 
-    gain: Gain  # predicted
     words: str  # what to change
     changes: Changes  # to settings, if any
     handicap: float = 1.0  # its gain is divided by this in comparisons, for its side effects
 
 
-def predicted(
+def propose(
     cause: str, share: float, evidence: Sequence[str], otherwise: str,
-    facts: RunFacts, tries: Sequence[Try] = (),
+    facts: RunFacts, proposals: Sequence[Proposal] = (),
 ) -> Finding:  # fmt: skip
-    """A finding with the proposal that gains most, divided by its handicap; `otherwise` is the
-    advice if none is predicted to gain."""
-    valid = [
-        proposal
-        for proposal in tries
-        if not proposal.changes or possible(facts.settings, proposal.changes, facts.cores)
-    ]
-    if not facts.updates:  # how long learning takes is unknown, and so is what the run would gain
-        valid = []
-    best = max(valid, key=lambda t: (t.gain.gain / t.handicap, bool(t.changes)), default=None)
-    if best is None or best.gain.gain < 1.02:
+    """A finding with the proposal that was measured to gain most or, without measurements, the
+    first one that the run would accept; `otherwise` is the advice if there is none."""
+    best: tuple[float, Proposal, MeasuredGain | None] | None = None
+    for proposal in proposals if facts.updates else ():  # what learning takes is unknown before
+        if not possible(facts.settings, proposal.changes, facts.cores):
+            continue
+        gain = measured_gain(facts, proposal.changes)
+        if gain is not None and gain.gain < LEAST_GAIN:
+            continue
+        rank = 0.0 if gain is None else gain.gain / proposal.handicap
+        if best is None or rank > best[0]:
+            best = rank, proposal, gain
+    if best is None:
         return Finding(cause, share, tuple(evidence), otherwise)
-    gain = best.gain
-    rest = f"{percent(1.0 / gain.gain)} of the time remains for the same work"
+    _, proposal, gain = best
     return Finding(
-        cause, share, (*evidence, f"{gain_word(gain.kind)}: {rest}"), best.words,
-        gain.gain, gain.low, gain.high, flags(best.changes), gain.kind,
-    )  # fmt: skip
+        cause, share, tuple(evidence), proposal.words, setting=flags(proposal.changes), gain=gain
+    )
+
+
+def measured_gain(facts: RunFacts, changes: Changes) -> MeasuredGain | None:
+    """The gain of another placement, from what planning measured of this run on this machine; None
+    if it did not, or if other settings change too.
+
+    Phases that planning does not run keep their time.
+    """
+    if facts.plan is None or not changes.keys() <= {"placement", "env_backend"}:
+        return None
+    placement = str(changes.get("placement", "auto"))
+    if placement == "auto":
+        return None
+    place, other = (
+        with_workers(each, facts.envs, facts.cores) for each in (facts.placement, parse(placement))
+    )
+    found = {p.placement: p for p in (*facts.plan.lagged, *facts.plan.predictions)}
+    if place not in found or other not in found:
+        return None
+    both = all(found[each].measured is not None for each in (place, other))
+
+    def speeds(p: Prediction) -> tuple[float, float, float]:
+        """At least, expected and at most; two speeds that were found in the same way."""
+        return (
+            (p.low, p.best_known, p.high)
+            if both or p.measured is None
+            else (p.rate, p.rate, p.rate)
+        )
+
+    def gain(before: float, after: float) -> float:
+        return 1.0 / max(1.0 - share + share * before / after, 1e-3)
+
+    share = 1.0 - sum(facts.phases[phase] for phase in OUTSIDE)
+    (low, now, high), (least, then, most) = speeds(found[place]), speeds(found[other])
+    how = BOTH if both else STAGES
+    return MeasuredGain(gain(now, then), gain(high, least), gain(low, most), how)
 
 
 def time_words(seconds: float) -> str:

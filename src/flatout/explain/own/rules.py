@@ -1,7 +1,7 @@
 """The rules for Flatout's runs: numbers in, ranked findings out. Pure.
 
 First the phase that is the bottleneck, then the mechanism inside learning, then devices. Each rule
-names what remains after its remedy, and proposes only valid settings.
+proposes only valid settings.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import replace
 from flatout.explain.causes import CAUSE_OF, DEVICES, HEALTHY
 from flatout.explain.diagnosis import Finding
 from flatout.explain.own import beside, collecting, learning
+from flatout.explain.own.costs import LEARN, Costs, costs
 from flatout.explain.own.proposals import WORTH_SAYING
-from flatout.explain.report import WORTHWHILE, percent
+from flatout.explain.report import percent
 from flatout.planning.facts import RunFacts
-from flatout.planning.gains import LEARN, Costs, costs
 
 LEARNING_HOLDS = 0.5  # from this share on, learning itself is the bottleneck
 
@@ -39,7 +39,8 @@ WEIGHED: dict[Rule, tuple[str, ...]] = {
 
 
 def findings(facts: RunFacts) -> tuple[Finding, ...]:
-    """All findings, at least one: first the one that the verdict names, then the best."""
+    """All findings, at least one: first the one that the verdict names, then the others by share,
+    those about devices last."""
     results: list[Finding] = []
     cost = costs(facts)
     for phases, rule in RULES:
@@ -49,7 +50,8 @@ def findings(facts: RunFacts) -> tuple[Finding, ...]:
             results.append(replace(finding, phases=phases or WEIGHED.get(rule, ())))
     named = _named(results, facts) or _unattributed(facts)
     others = [finding for finding in results if finding is not named]
-    return named, *sorted(others, key=lambda finding: -_rank(finding, facts))
+    others.sort(key=lambda finding: (finding.id in DEVICES, -finding.share))
+    return named, *others
 
 
 def verdict(ranked: tuple[Finding, ...]) -> str:
@@ -115,25 +117,14 @@ def _named(found: list[Finding], facts: RunFacts) -> Finding | None:
     work = [finding for finding in attributed if finding.id == "compute-bound"]
     remedied = [
         finding for finding in attributed if finding.id != "compute-bound"
-        and (finding.id not in DEVICES or finding.gain > WORTHWHILE)
+        and (finding.id not in DEVICES or finding.setting)
     ]  # fmt: skip
     for phase in ("learn", "fused"):
         if facts.phases[phase] >= LEARNING_HOLDS:
             remedied = [finding for finding in (*remedied, *work) if phase in finding.phases]
     if remedied:
-        return max(remedied, key=lambda finding: (weight(finding), _rank(finding, facts)))
+        return max(remedied, key=lambda finding: (weight(finding), finding.share))
     return work[0] if work else None
-
-
-def _rank(finding: Finding, facts: RunFacts) -> float:
-    """Bottlenecks rank high, symptoms of other causes low."""
-    if finding.id == "compute-bound":
-        return finding.share / 2
-    if finding.id in DEVICES:
-        return 3.0 + finding.share if finding.gain > WORTHWHILE else -1.0
-    if finding.id == "oversubscribed":
-        return finding.share / 2
-    return finding.share * finding.gain
 
 
 def _unattributed(facts: RunFacts) -> Finding:

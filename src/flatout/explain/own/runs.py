@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ from flatout.config.placement import Placement, parse
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.errors import FlatoutError, UsageError, one_line
-from flatout.explain.diagnosis import Diagnosis, Lane, Usage
+from flatout.explain.diagnosis import Diagnosis, Usage, lanes
 from flatout.explain.own.rules import findings, headline, verdict
-from flatout.explain.report import WORTHWHILE, advice
+from flatout.explain.report import advice
 from flatout.hardware.monitor import MonitorSample, read_samples
 from flatout.planning.answer import Answer
 from flatout.planning.facts import facts, mean_use
@@ -141,7 +140,7 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
     ranked = findings(facts_)
     notes = list(totals.notes)
     if not totals.updates:
-        notes.append("No update was made: what learning takes is unknown, and what would gain.")
+        notes.append("No update was made: what learning takes is unknown, and nothing is proposed.")
     if not evidence.ended:
         notes.append("The run has not ended: what it has written so far is explained.")
     notes += [note for sample in samples for note in sample.notes]
@@ -163,11 +162,12 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
         seconds=facts_.seconds,
         apart=tuple((what, seconds) for what, seconds in excluded if seconds > 0.0),
         phases=facts_.phases,
-        lanes=lanes(records),
+        lanes=lanes(_spans(records)),
         usage=tuple(map(Usage.of, samples[::every])),
         cores=facts_.cores,
         machine=last.machine,
         notes=tuple(dict.fromkeys(notes)),
+        part="" if totals.updates else "no learning yet",
     )
 
 
@@ -176,12 +176,10 @@ def closing(diagnosis: Diagnosis | None) -> dict[str, Any]:
     if diagnosis is None:
         return {"verdict": None, "headline": "", "try": None, "steady": None}
     best = advice(diagnosis)
-    if best is not None and best.gain <= WORTHWHILE:
-        best = None
     return {
         "verdict": diagnosis.verdict,
         "headline": diagnosis.headline,
-        "try": None if best is None else json.loads(json.dumps(asdict(best))),
+        "try": None if best is None else best.as_json(),
         "steady": {"seconds": diagnosis.seconds, "phases": diagnosis.phases,
                    "left_out": dict(diagnosis.apart)},
     }  # fmt: skip
@@ -195,13 +193,14 @@ def _during(
     return [s for s in samples if first is not None and s.t - s.seconds >= first - 0.5] or samples
 
 
-def lanes(records: Sequence[SpanRecord]) -> tuple[Lane, ...]:
-    """The timeline: within a record, phases are drawn one after another with their durations."""
+def _spans(
+    records: Sequence[SpanRecord],
+) -> Iterator[tuple[str, list[tuple[float, float, str]]]]:
+    """Each lane's spans: within a record, phases follow one another with their durations."""
     order = list(PHASES)
     by_lane: dict[str, list[SpanRecord]] = {}
     for record in records:
         by_lane.setdefault(record.lane, []).append(record)
-    drawn: list[Lane] = []
     for name, of_lane in by_lane.items():
         together = -(-len(of_lane) // MOST_RECORDS)
         spans: list[tuple[float, float, str]] = []
@@ -221,8 +220,7 @@ def lanes(records: Sequence[SpanRecord]) -> tuple[Lane, ...]:
                 if round(until, 4) > round(at, 4):
                     spans.append((round(at, 4), round(until, 4), phase))
                     at = until
-        drawn.append(Lane(name, tuple(spans)))
-    return tuple(drawn)
+        yield name, spans
 
 
 def recent_phases(records: Sequence[SpanRecord], placement: Placement) -> dict[str, float]:

@@ -2,19 +2,29 @@
 
 While the driver (the learning thread) works, the time counts for its phase. While it waits, the
 time counts for the workers' phases; if most workers are idle, for waiting (a lockstep with the
-slowest worker); if none works, for pipes if the processors are busy, else for waiting.
+slowest worker); if none works, for pipes if the processors are busy, else for waiting. While it
+sleeps in the middle of its own work and another thread of its process works, it waits for the
+interpreter's lock: that time counts for the other thread's phase.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from flatout.explain.program.evidence import Evidence
-from flatout.explain.program.places import Mark, Site
-from flatout.explain.program.timeline import Timeline, Track
+from flatout.explain.program.places import Mark
+from flatout.explain.program.survey import Site
+from flatout.explain.program.timeline import Moment, Timeline, Track
 from flatout.spans import PHASES
+
+LOCKED = 0.2
+"""Minimum share of a moment in which the driver sleeps in the middle of its work, without waiting
+for anything that it asked for: then another thread holds the interpreter's lock."""
+
+TURNS = 0.1
+"""Minimum share of the time in which a thread works that takes turns with others."""
 
 ACTIVE, TRAINS = 0.02, 0.005
 """Minimum shares of the time in which a worker thread works, and in which it does training's work
@@ -33,8 +43,15 @@ class Blame:
     where: dict[str, dict[Where, float]] = field(  # by phase, seconds by place
         default_factory=lambda: defaultdict(lambda: defaultdict(float))
     )
+    device: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    unsure: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    # of each phase, seconds in which a device computed, and which only names of functions decided
     workers: int = 0  # number of threads that work for the driver
     balance: float = 1.0  # mean share of workers that worked during a lockstep
+    worker_seconds: float = 0.0  # of work in training's phases that the workers did, by all
+    locked: float = 0.0  # seconds in which the driver waited for the interpreter's lock
+    threads: int = 0  # threads of the driver's process that take turns with its lock, if it is not
+    # the main thread that learns: then their shares cannot be told apart
     busy_cores: float | None = None  # cores that the whole program used on average; None if unknown
 
 
@@ -52,14 +69,28 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
         and (_worked(line, track) >= ACTIVE * span or _worked(line, track, WORK) >= TRAINS * span)
     ]
     result = Blame(sum(m.dt for m in moments), {}, workers=len(workers))
+    result.worker_seconds = sum(
+        _worked(line, track, (*WORK, "other"))
+        for track in workers
+        if track.process != driver.process
+    )
+    result.threads = _taking_turns(line, driver, workers, span)
     result.busy_cores = _busy_cores(evidence, line.begin, line.end)
     seconds: defaultdict[str, float] = defaultdict(float)
     silent = balance = lockstep = 0.0
     for moment in moments:
         mark = moment.mark
         if mark.phase == "input" or (not mark.waits and mark.phase != "wait"):
-            seconds[mark.phase] += moment.dt
-            result.where[mark.phase][driver.process, mark.site, mark.call] += moment.dt
+            rest = moment.dt
+            for state, held in _lock_holders(moment, workers, driver):
+                seconds[state.phase] += held
+                result.where[state.phase][driver.process, state.site, state.call] += held
+                result.locked += held
+                rest -= held
+            seconds[mark.phase] += rest
+            result.where[mark.phase][driver.process, mark.site, mark.call] += rest
+            result.device[mark.phase] += rest * moment.device
+            result.unsure[mark.phase] += rest * mark.unsure
             continue
         t = moment.t - min(moment.dt, 0.02) / 2
         states = [(track, state) for track in workers if (state := track.at(t)) is not None]
@@ -92,13 +123,51 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
     return result
 
 
+def _taking_turns(line: Timeline, driver: Track, workers: Sequence[Track], span: float) -> int:
+    """The number of threads that share the interpreter's lock with the driver, itself included; 0
+    where their shares can be told apart.
+
+    The main thread samples itself as it works. Other threads are caught where they release the
+    lock, which says where one works only if it hardly ever waits for the others.
+    """
+    group = [driver, *(track for track in workers if track.process == driver.process)]
+    if driver.main or len(group) < 2 or any(m.worked is None for m in driver.moments):
+        return 0
+    worked = [_worked(line, track) for track in group]
+    ready = sum(sum(m.dt for m in line.steady(track) if _works(m.mark)) for track in group)
+    busy = [seconds for seconds in worked if seconds >= TURNS * span]
+    return len(busy) if len(busy) > 1 and ready > sum(worked) + TURNS * span else 0
+
+
+def _lock_holders(
+    moment: Moment, workers: Sequence[Track], driver: Track
+) -> Iterator[tuple[Mark, float]]:
+    """Threads that held the interpreter's lock while the driver slept in its work, and how long."""
+    if moment.device or moment.worked is None or moment.mark.phase in ("io", "env", "compile"):
+        return
+    slept = moment.dt - moment.worked
+    if slept < LOCKED * moment.dt:
+        return
+    others = [track for track in workers if track.process == driver.process]
+    found = [other for track in others if (other := track.moment_at(moment.t)) is not None]
+    held = [min(other.worked or 0.0, other.dt) if _works(other.mark) else 0.0 for other in found]
+    total = sum(held)
+    for other, seconds in zip(found, held, strict=True):
+        if seconds > 0.0:
+            yield other.mark, seconds / total * min(total, slept)
+
+
 def _works(mark: Mark) -> bool:
     return not mark.waits and mark.phase not in ("wait", "import", "first compilation")
 
 
 def _worked(line: Timeline, track: Track, phases: Collection[str] = PHASES) -> float:
-    """Seconds in which a thread worked in these phases."""
-    return sum(m.dt for m in line.steady(track) if _works(m.mark) and m.mark.phase in phases)
+    """Seconds in which a thread worked in these phases, by its own clock where that is known."""
+    return sum(
+        m.dt if m.worked is None else min(m.dt, m.worked)
+        for m in line.steady(track)
+        if _works(m.mark) and m.mark.phase in phases
+    )
 
 
 def _silence(line: Timeline, result: Blame, driver: Track, silent: float) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from flatout.explain.program.evidence import C_CALL, CALL, RETURN, Leaf, Process, Window
-from flatout.explain.program.places import CALLERS, Frames, Networks, Site, chains
+from flatout.explain.program.survey import CALLERS, Frames, Networks, Site, chains
 
 SHORT_NS = 60_000  # an operation shorter than this is mostly launch overhead
 

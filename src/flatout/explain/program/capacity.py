@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 
+from flatout.hardware.others import busiest_others
+
 SPAN_S = 0.15
 STARTING_S = 0.25
 MOST = 16  # maximum number of processes; the result is scaled up to more cores
@@ -27,12 +29,14 @@ print(*turns)
 def together(cores: int) -> float:
     """The speed of all cores together, relative to one core alone: 1 to `cores`.
 
-    Runs plain Python for half a second, first in one process, then in one per core; so it counts
-    the load of other programs, too. Returns `cores` if that cannot be measured.
+    Runs plain Python for half a second, first in one process, then in one per core. Returns
+    `cores` if that cannot be measured: also while other programs use the cores.
     """
     number = min(cores, MOST)
     if number < 2:
         return 1.0
+    if busiest_others(SPAN_S):
+        return float(cores)
     alone = time.monotonic() + STARTING_S
     side_by_side = alone + SPAN_S
     command = [sys.executable, "-I", "-S", "-c", SPINNER, str(SPAN_S)]

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 LEARNING = ("learn", "transfer", "communicate")
 COLLECTING = ("env", "act", "ipc", "wait", "eval")
+COMPILING = ("compile", "first compilation")
+
+WARMING = 0.3  # without learning, more compiling than this share of the time is still the start
 
 BURST_S = 0.3  # a longer gap in learning is a pause
 LEAST_S = 1.0  # minimum length of a steady state; otherwise everything after the imports is used
@@ -68,8 +71,10 @@ def steady(
     learning = [m for m in moments if m.mark.phase in LEARNING]
     unseen, seconds = learns and not applied, sum(m.dt for m in moments)
     if not learning or (unseen and sum(m.dt for m in learning) < LITTLE * seconds):
-        collects = sum(m.dt for m in moments if m.mark.phase in COLLECTING)
-        part = "no learning yet" if unseen and not finished and 2 * collects > seconds else ""
+        early = sum(m.dt for m in moments if m.mark.phase in (*COLLECTING, *COMPILING))
+        compiles = sum(m.dt for m in moments if m.mark.phase in COMPILING) > WARMING * seconds
+        waits = (unseen or compiles) and not finished and 2 * early > seconds
+        part = "no learning yet" if waits else ""
         return Steady(started, started, last, part=part)
     periods = _learning_periods(moments)
     if periods is None or _collects_within(periods, moments, steps):

@@ -1,26 +1,24 @@
 """From evidence to findings: pure rules, numbers in, sentences out.
 
-The bottleneck's phase comes first; if that is learning, the mechanism inside it. docs/explain.md
-has the rules and the formula of each gain.
+The largest share of the time comes first; learning is divided into its mechanisms.
+docs/explain.md has the rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
-from flatout.explain.causes import CAUSE_OF, CAUSES, HEALTHY, UNKNOWN
-from flatout.explain.diagnosis import Diagnosis, Finding, Lane, Usage
+from flatout.explain import cores
+from flatout.explain.causes import CAUSE_OF, CAUSES, DEVICES, HEALTHY, UNKNOWN
+from flatout.explain.diagnosis import Diagnosis, Finding, Usage, lanes
 from flatout.explain.program import devices, remedies
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.facts import Facts, facts_of
-from flatout.explain.program.timeline import LEARNING, Timeline
-from flatout.explain.report import WORTHWHILE, percent
-from flatout.planning.gains import MODELLED
+from flatout.explain.program.timeline import LEARNING, Track
+from flatout.explain.report import percent
 from flatout.spans import PHASES
 
 LEAST_SHARE = 0.04  # minimum share of a finding
-MOST = 0.5  # from this share on, a cause comes first, whatever its gain
 FEW = 0.2  # if all causes are below this share, no single cause is named
 
 SHORTEST_S = 0.5
@@ -30,14 +28,12 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     """The verdict and its findings."""
     facts = facts_of(evidence)
     ranked = findings(facts)
-    if facts.line.part:  # gains in a part of a cycle may not hold for the rest
-        ranked = [
-            replace(finding, gain=1.0, low=1.0, high=1.0, kind=MODELLED) for finding in ranked
-        ]
     gpus = evidence.machine["gpus"]
     cards = f"{len(gpus)} x {gpus[0]}" if gpus else "no GPU"
     first = ranked[0].id if ranked else UNKNOWN
     verdict = HEALTHY if first == "compute-bound" else first
+    driver = facts.line.driver
+    tracks = sorted(facts.line.tracks, key=lambda track: track is not driver)
     return Diagnosis(
         subject=" ".join(evidence.command),
         verdict=verdict,
@@ -47,7 +43,8 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         seconds=facts.blame.seconds,
         apart=tuple(facts.line.apart),
         phases={p: facts.blame.shares[p] for p in PHASES if facts.blame.shares.get(p)},
-        lanes=_lanes(evidence, facts.line),
+        lines={phase: facts.line_words(phase) for phase in facts.blame.shares},
+        lanes=lanes((track.name, _spans(evidence, track)) for track in tracks),
         usage=tuple(Usage.of(sample, evidence.began) for sample in evidence.monitor),
         cores=facts.cores,
         machine=f"{evidence.machine['cpu']}, {evidence.machine['cores']} cores, {cards}",
@@ -56,34 +53,46 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 
 
 def findings(facts: Facts) -> list[Finding]:
-    """All findings, best first."""
+    """All findings, the one to act on first."""
     if facts.blame.seconds < SHORTEST_S:
         return []
     learn = facts.share(*LEARNING)
-    shares = [
-        (share, remedies.finding(cause, facts, share))
+    if facts.blame.threads:
+        return [*filter(None, [cores.contended(facts.core_use)]), _indistinct(facts)]
+    found = [
+        remedies.finding(cause, facts, share)
         for phase, cause in CAUSE_OF.items()
         if (share := facts.share(phase)) >= LEAST_SHARE
     ]
     if learn >= LEAST_SHARE:
-        shares += [(learn, finding) for finding in _mechanisms(facts, learn)]
+        found += _mechanisms(facts, learn)
+    found.sort(key=lambda finding: -finding.share)
     if (oversubscription := remedies.oversubscribed(facts)) is not None:
-        shares.append((2.0, oversubscription))  # it slows everything else down
-    return devices.ranked(_ranked(shares), devices.findings(facts.evidence, learn))
+        found.insert(0, oversubscription)  # it slows everything else down
+    if (contention := cores.contended(facts.core_use)) is not None:
+        found.insert(0, contention)
+    first, last = devices.findings(facts.evidence, learn)
+    return [*first, *found, *last]
 
 
-def _ranked(shares: Sequence[tuple[float, Finding]]) -> list[Finding]:
-    """The finding to act on first, then by gain; `shares` are (the phase's share, finding)."""
-    by_share = sorted(shares, key=lambda pair: (-pair[0], -pair[1].share))
-    ranked = [finding for _, finding in sorted(by_share, key=lambda pair: -pair[1].gain)]
-    if by_share and (by_share[0][0] >= MOST or ranked[0].gain <= WORTHWHILE):
-        first = by_share[0][1]
-        ranked = [first, *(finding for finding in ranked if finding is not first)]
-    return ranked
+def _indistinct(facts: Facts) -> Finding:
+    """Threads that take turns with the interpreter's lock: where each works cannot be seen."""
+    busy = facts.blame.busy_cores
+    evidence = [
+        f"{facts.blame.threads} threads of one process take turns with Python's interpreter lock; "
+        "where each of them works cannot be told apart"
+    ]
+    if busy is not None:
+        evidence.append(f"together they keep {busy:.1f} of {facts.cores} cores busy")
+    remedy = (
+        "Threads run Python code one at a time: use processes in their place, or run one thread "
+        "alone and explain that."
+    )
+    return Finding(UNKNOWN, 1.0, tuple(evidence), remedy)
 
 
 def _mechanisms(facts: Facts, learn: float) -> list[Finding]:
-    """Learning's mechanisms, largest first, without small ones."""
+    """Learning's mechanisms, without small ones."""
     transfer, communicate = facts.share("transfer"), facts.share("communicate")
     rest = max(0.0, learn - transfer - communicate)
     launch = rest * (facts.learning.launch or 0.0)
@@ -93,7 +102,7 @@ def _mechanisms(facts: Facts, learn: float) -> list[Finding]:
     }  # fmt: skip
     return [
         remedies.finding(cause, facts, share)
-        for cause, share in sorted(shares.items(), key=lambda item: -item[1])
+        for cause, share in shares.items()
         if share >= LEAST_SHARE
     ]
 
@@ -104,13 +113,19 @@ def _mechanisms(facts: Facts, learn: float) -> list[Finding]:
 def _headline(facts: Facts, ranked: Sequence[Finding]) -> str:
     if not ranked:
         return "too little was seen to say what the time goes to"
-    first = ranked[0]
-    summary = f"{CAUSES[first.id]} ({percent(first.share)})"
+    first, *others = ranked
+    if first.id == "contended":
+        summary = f"{CAUSES[first.id]} ({percent(first.share)})"
+        return f"{summary}; in what it had, {_headline(facts, others)}" if others else summary
+    if first.id == UNKNOWN:
+        return first.evidence[0]
+    share = f" ({percent(first.share)})" if first.share else ""
+    summary = f"{CAUSES[first.id]}{share}"
     if facts.line.part:
         return f"only a part was seen, {facts.line.part}; in it {summary}"
     causes = [finding.share for finding in ranked if finding.id != "compute-bound"]
-    if first.id != "compute-bound" and max(causes) < FEW:
-        return f"no cause holds a fifth of the time; what gains most: {summary}"
+    if first.id not in ("compute-bound", *DEVICES) and max(causes) < FEW:
+        return f"no cause takes a fifth of the time; the first to look at: {summary}"
     return summary
 
 
@@ -123,7 +138,7 @@ def _notes(facts: Facts) -> list[str]:
         )
     elif facts.line.part:
         notes.append(
-            f"Nothing is predicted: {facts.line.part} was seen in {facts.blame.seconds:.0f} s. "
+            f"Nothing is proposed: {facts.line.part} was seen in {facts.blame.seconds:.0f} s. "
             "Raise --seconds."
         )
     processes = facts.evidence.processes
@@ -132,6 +147,19 @@ def _notes(facts: Facts) -> list[str]:
         for process in processes
         if process.failure
     ]
+    if (note := cores.slowdown(facts.evidence.monitor)) != "":
+        notes.append(note)
+    if facts.line.driver is not None and not facts.line.driver.main and not facts.blame.threads:
+        notes.append(
+            f"The thread that does the work ({facts.line.driver.name}) is not the main one: small "
+            "pieces of its own Python code seem to cost less than they do."
+        )
+    if facts.blame.locked > 0.05 * facts.blame.seconds:
+        share = percent(facts.blame.locked / facts.blame.seconds)
+        notes.append(
+            f"For {share} of the time the main thread waited for Python's interpreter lock; that "
+            "time is shown as the work of the threads that held it."
+        )
     return notes + [
         f"Process {process.pid} was sampled by a second thread ({process.by_thread}): small pieces "
         "of its own Python code seem to cost less than they do."
@@ -140,20 +168,10 @@ def _notes(facts: Facts) -> list[str]:
     ]
 
 
-def _lanes(evidence: Evidence, line: Timeline) -> tuple[Lane, ...]:
-    """The timeline: the driver first, without threads that only wait."""
-    lanes = []
-    for track in sorted(line.tracks, key=lambda track: track is not line.driver):
-        spans: list[tuple[float, float, str]] = []
-        for moment in track.moments:
-            phase = "wait" if moment.mark.waits else moment.mark.phase
-            phase = {"import": "other", "first compilation": "compile"}.get(phase, phase)
-            end = moment.t - evidence.began
-            begin = moment.t - moment.dt - evidence.began
-            if spans and spans[-1][2] == phase and begin - spans[-1][1] < 0.02:
-                spans[-1] = (spans[-1][0], end, phase)
-            else:
-                spans.append((max(0.0, begin), end, phase))
-        if track is line.driver or any(phase != "wait" for _, _, phase in spans):
-            lanes.append(Lane(track.name, tuple(spans)))
-    return tuple(lanes)
+def _spans(evidence: Evidence, track: Track) -> Iterator[tuple[float, float, str]]:
+    """A thread's samples as spans of the timeline."""
+    for moment in track.moments:
+        phase = "wait" if moment.mark.waits else moment.mark.phase
+        phase = {"import": "other", "first compilation": "compile"}.get(phase, phase)
+        end = moment.t - evidence.began
+        yield end - moment.dt, end, phase

@@ -37,6 +37,8 @@ class Code:
     line: int
     owner: dict[str, Any] | None = None  # name and attributes of the class of its first argument
     learns: bool = False  # whether it, or another method of that class, takes gradients
+    loops: tuple[tuple[int, int], ...] = ()  # first and last line of each loop, outer ones first
+    names: frozenset[str] = frozenset()  # relevant names in its code (`argmax`, `append`)
 
     @property
     def cls(self) -> tuple[str, str] | None:
@@ -67,6 +69,15 @@ class Leaf:
 
 
 @dataclass(frozen=True)
+class Made:
+    """The call of a compiled function that made the values which a line uses."""
+
+    call: str  # its dotted name
+    line: int
+    learns: bool  # whether it takes gradients
+
+
+@dataclass(frozen=True)
 class Stack:
     """A thread's stack: (code, line) of each frame, innermost first."""
 
@@ -83,6 +94,8 @@ class Sample:
     lane: int
     stack: int
     compilation: int
+    worked: float | None = None  # seconds in which the thread worked, or waited for a core
+    elsewhere: float | None = None  # CPU seconds of the other threads; of the main thread only
 
 
 @dataclass(frozen=True)
@@ -114,6 +127,8 @@ class Process:
     stdlib: str
     codes: list[Code]
     leaves: dict[tuple[int, int], Leaf]
+    lines: dict[tuple[int, int], str]  # source of the program's lines, by (code, line)
+    made: dict[tuple[int, int], Made]  # and what those wait for that may wait for a device
     stacks: dict[int, Stack]
     lanes: dict[int, dict[str, Any]]
     samples: list[Sample]
@@ -186,6 +201,10 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
         stdlib=first["stdlib"],
         codes=[codes.get(index, UNKNOWN) for index in range(count)],
         leaves={(row["c"], row["at"]): _leaf(row) for row in of["leaf"]},
+        lines={(row["c"], row["line"]): row["text"] for row in of["site"]},
+        made={
+            (row["c"], row["line"]): Made(**row["made"]) for row in of["site"] if row.get("made")
+        },
         stacks={
             row["i"]: Stack(_pairs(row["f"]), row["at"])
             for row in of["stack"]
@@ -210,7 +229,9 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
 def _code(row: dict[str, Any]) -> Code:
     owner = row.get("self")
     learns = bool(row.get("learns") or (owner and owner.get("learns")))
-    return Code(row["file"], row["plain"], row["line"], owner, learns)
+    loops = tuple((int(first), int(last)) for first, last in row.get("loops", ()))
+    names = frozenset(row.get("names", ()))
+    return Code(row["file"], row["plain"], row["line"], owner, learns, loops, names)
 
 
 def _leaf(row: dict[str, Any]) -> Leaf:

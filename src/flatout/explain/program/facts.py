@@ -6,16 +6,20 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from pathlib import PureWindowsPath
 from typing import TypeVar
 
 from flatout.explain.program.blame import Blame, Where, blame
+from flatout.explain.program.call_remedies import MAINLY, call_remedy
 from flatout.explain.program.calls import Call, Counted, counted
 from flatout.explain.program.evidence import Evidence, Leaf
 from flatout.explain.program.mechanism import Learning, learning
-from flatout.explain.program.places import program_of
+from flatout.explain.program.survey import program_of
 from flatout.explain.program.timeline import Timeline, timeline
-from flatout.explain.report import percent
+from flatout.explain.report import percent, place_words
+from flatout.hardware.core_use import CoreUse, core_use
+from flatout.hardware.monitor import MonitorSample
+
+SHOWN = 60  # characters of a line that are shown
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -41,39 +45,107 @@ class Facts:
         return float(min(self.evidence.machine.get("together") or self.cores, self.cores))
 
     @property
+    def steady_samples(self) -> list[MonitorSample]:
+        """The monitor's samples of the steady state."""
+        begin, end = self.line.begin, self.line.end
+        samples = [s for s in self.evidence.monitor if begin <= s.t <= end + 1.0]
+        return samples or self.evidence.monitor
+
+    @property
+    def core_use(self) -> CoreUse | None:
+        """The mean use of the cores in the steady state."""
+        return core_use(self.steady_samples, self.cores)
+
+    @property
     def spare(self) -> float:
         """Cores that the program does not use."""
         busy = self.blame.busy_cores
         return 0.0 if busy is None else max(0.0, self.cores - busy)
 
+    @property
+    def restarts(self) -> int:
+        """Processes that were started in the steady state, if they are at least twice as many as
+        ever lived at once; else 0."""
+        begin, end = self.line.begin, self.line.end
+        spans = [
+            (process.started, process.samples[-1].t if process.samples else process.started)
+            for process in self.evidence.processes[1:]
+            if begin < process.started <= end
+        ]
+        alive = max((sum(a <= t <= b for a, b in spans) for t, _ in spans), default=0)
+        return len(spans) if len(spans) >= 2 * max(alive, 1) else 0
+
     def share(self, *phases: str) -> float:
         """Share of the explained time of some phases."""
         return sum(self.blame.shares.get(phase, 0.0) for phase in phases)
 
-    def place(self, where: Where) -> str:
-        """A place for a reader: ``file.py:88``."""
+    def line_of(self, where: Where) -> tuple[str, int] | None:
+        """The file and line of a place."""
         process, site, _ = where
         if site is None:
-            return ""
-        file = PureWindowsPath(self.evidence.processes[process].codes[site[0]].file)
-        return f"{file.name}:{site[1]}"  # of either kind of slash
+            return None
+        return self.evidence.processes[process].codes[site[0]].file, site[1]
+
+    def place(self, where: Where) -> str:
+        """A place for a reader: ``file.py:88``."""
+        line = self.line_of(where)
+        return "" if line is None else place_words(line)
+
+    def text(self, where: Where) -> str:
+        """The source of a place's line; the name of its call if that is unknown."""
+        process, site, call = where
+        text = self.evidence.processes[process].lines.get(site, "") if site else ""
+        return text or call
 
     def heaviest(self, phase: str, share: float) -> list[str]:
         """The two heaviest places of a phase with their shares of the time, or the phase's
         `share`."""
-        by_place = self._summed(phase, lambda where: (self.place(where), where[2]))
+        by_place = self._summed(phase, lambda where: (self.place(where), self.text(where)))
         sentences = []
-        for (place, call), seconds in sorted(by_place.items(), key=lambda item: -item[1])[:2]:
+        for (place, text), seconds in sorted(by_place.items(), key=lambda item: -item[1])[:2]:
             place_share = seconds / self.blame.seconds
             if place and place_share >= 0.02:
-                sentences.append(f"{place} `{call}`: {percent(place_share)} of the time")
+                shown = text[:SHOWN] + ("..." if len(text) > SHOWN else "")
+                sentences.append(f"{place} `{shown}`: {percent(place_share)} of the time")
         return sentences or [f"{percent(share)} of the time"]
 
-    def at(self, phase: str) -> str:
-        """`` (at file.py:88)`` for the heaviest line of a phase."""
-        by_line = self._summed(phase, self.place)
-        heaviest = max(by_line, key=lambda line: by_line[line], default="")
-        return f" (at {heaviest})" if heaviest else ""
+    def line_words(self, phase: str) -> str:
+        """A phase's heaviest line with its source, how much of the phase a device took, and whether
+        only names decided the phase."""
+        by_line = self._summed(phase, lambda where: (self.place(where), self.text(where)))
+        place, text = max(by_line, key=lambda line: by_line[line], default=("", ""))
+        words = [f"{place}  {text[:SHOWN]}" if place else ""]
+        total = self.share(phase) * self.blame.seconds or 1.0
+        if self.blame.device[phase] > MAINLY * total:
+            words.append(f"{percent(self.blame.device[phase] / total)} waiting for the device")
+        if self.blame.unsure[phase] > MAINLY * total:
+            words.append("unsure: by its name only")
+        return ", ".join(filter(None, words))
+
+    def heaviest_line(self, phase: str) -> tuple[str, int] | None:
+        """The file and line in which a phase spends most of its time; None if it is unknown."""
+        by_line = self._summed(phase, self.line_of)
+        return max(by_line, key=lambda line: by_line[line], default=None)
+
+    def call_remedy(self, phase: str) -> tuple[str, tuple[str, int] | None] | None:
+        """What to change in the calls of one line that take much of a phase, and the line."""
+        sums: defaultdict[tuple[str, tuple[str, int] | None], float] = defaultdict(float)
+        total = 0.0
+        for where, seconds in self.blame.where.get(phase, {}).items():
+            total += seconds
+            words = call_remedy(self.evidence.processes[where[0]], self.text(where), where[2])
+            if words is not None:
+                sums[words, self.line_of(where)] += seconds
+        best = max(sums, key=lambda key: sums[key], default=None)
+        return best if best is not None and sums[best] >= MAINLY * total else None
+
+    def by_text(self, *phases: str) -> dict[str, float]:
+        """Seconds of some phases by the source of the line."""
+        sums: defaultdict[str, float] = defaultdict(float)
+        for phase in phases:
+            for text, seconds in self._summed(phase, self.text).items():
+                sums[text] += seconds
+        return sums
 
     def by_call(self, phase: str) -> dict[str, float]:
         """Seconds of a phase by call; zero for other calls."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flatout.explain.program import tags
 from flatout.explain.program.calls import SHORT_NS, Replay
 from flatout.explain.program.evidence import Process
-from flatout.explain.program.places import Places, Site
+from flatout.explain.program.places import Places
+from flatout.explain.program.survey import Site
 from flatout.explain.program.timeline import Moment
 
 EAGER_NS = 500_000
@@ -25,6 +26,7 @@ class Learning:
     """The composition of learning's time."""
 
     launch: float | None  # share spent in operations that are mostly overhead; None if unknown
+    device: float = 0.0  # share spent waiting for a device that computed
     operations: float = 0.0  # operations per second of learning
     exact: bool = False  # from windows instead of samples
 
@@ -32,7 +34,22 @@ class Learning:
 def learning(
     process: Process, places: Places, moments: list[Moment], windows: Iterable[Replay]
 ) -> Learning:
-    """How coarse the driver's operations are when it learns, from windows if there are any."""
+    """How coarse the driver's operations are when it learns, from windows if there are any.
+
+    Only time in which no device computes can be the overhead of launching operations.
+    """
+    learns = [moment for moment in moments if moment.mark.phase == "learn"]
+    total_s = sum(moment.dt for moment in learns) or 1.0
+    device = sum(moment.dt for moment in learns if moment.device) / total_s
+    found = _launching(process, places, moments, windows)
+    launch = None if found.launch is None else found.launch * (1 - device)
+    return replace(found, launch=launch, device=device)
+
+
+def _launching(
+    process: Process, places: Places, moments: list[Moment], windows: Iterable[Replay]
+) -> Learning:
+    """The composition of learning's time on the host."""
     durations: dict[tuple[Site, str, bool], list[float]] = defaultdict(list)
     for window in windows:
         for interval in window.intervals:
@@ -40,7 +57,7 @@ def learning(
             if any(map(tags.COMPILERS.search, files)):
                 continue
             mark = places.mark(interval.frames, interval.leaf)
-            if mark.phase in ("learn", "transfer"):
+            if mark.phase in ("learn", "transfer") and not mark.fetches:
                 forward = any(map(tags.NETWORK_FILES.search, files))
                 durations[interval.frames[0], interval.name, forward].append(interval.ns)
     sums = {True: [0.0, 0.0], False: [0.0, 0.0]}  # forward -> [short, long]
@@ -61,14 +78,16 @@ def learning(
     total = short + long + backward
     if total < LEAST_S * 1e9:
         return _sampled(process, moments)
-    return Learning((short + short_share * backward) / total, count / (total / 1e9), True)
+    return Learning(
+        (short + short_share * backward) / total, operations=count / (total / 1e9), exact=True
+    )
 
 
 def _sampled(process: Process, moments: list[Moment]) -> Learning:
     """Without windows: the share of samples outside of compiled functions and products."""
     heavy = total = 0.0
     for moment in moments:
-        if moment.mark.phase != "learn":
+        if moment.mark.phase != "learn" or moment.device:
             continue
         leaf = process.leaf(process.stacks[moment.stack])
         total += moment.dt

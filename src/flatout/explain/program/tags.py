@@ -74,6 +74,11 @@ NOT_LEARNING = ("_wrapped_call_impl", "__init__", "add_param_group")
 NETWORK_FILES = re.compile(
     r"/torch/nn/modules/|/tensorflow/python/client/session\.py|/keras/src/(layers|models)/|/flax/(linen|nnx)/|/equinox/nn/|/haiku/"
 )
+DISTRIBUTION_FILES = re.compile(
+    r"/torch/distributions/|/tensorflow_probability/|/distrax/|/numpyro/distributions/"
+)
+"""Distributions made from a network's output: acting or learning, as the network's own calls."""
+
 NETWORK_CALLS = {"forward", "__call__", "_call_impl", "_wrapped_call_impl", "call", "apply", "run"}
 """Functions that run a network; others of its class copy, count or name its parameters."""
 
@@ -127,6 +132,8 @@ def frame_tag(code: Code, stdlib: str) -> str | None:
     if code.has("zero_grad") and code.plain == "step":
         return "optimise"
     if NETWORK_FILES.search(file) and code.plain in NETWORK_CALLS:
+        return "network"
+    if DISTRIBUTION_FILES.search(file):
         return "network"
     if code.owner is None and where == "program" and ENV_FUNCTION.match(code.plain):
         return "env"
@@ -193,6 +200,48 @@ WRITES = {
 }  # fmt: skip
 PICKLES = {"dumps", "loads"}
 MOVES = PICKLES | {"write", "send", "_send", "sendmsg", "sendall", "read", "recv", "dump"}
+
+
+BLOCKS = {"block_until_ready", "batched_block_until_ready", "synchronize"}
+"""Calls that do nothing but wait for a device."""
+
+SYNCS = BLOCKS | {
+    "item", "cpu", "tolist", "numpy", "nonzero", "float", "int", "bool", "print", "asarray", "to",
+}  # fmt: skip
+"""Calls that wait for a GPU's result, where the program uses one."""
+
+FETCHING = {
+    "_value", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__",
+    "__format__", "__repr__", "__str__", "__iter__", "item", "tolist", "block_until_ready",
+    "device_get", "_device_get", "_single_device_array_to_np_array_did_copy",
+}  # fmt: skip
+"""JAX's functions in which a program waits for a result."""
+
+
+def fetches(code: Code) -> bool:
+    """Whether a function waits for a result of JAX's device."""
+    file = code.file.replace("\\", "/")
+    return code.plain in FETCHING and file.endswith(("/jax/_src/array.py", "/jax/_src/api.py"))
+
+
+def is_draw(leaf: Leaf) -> bool:
+    """Whether the innermost frame draws rows at random; a distribution's sample is no such draw."""
+    return leaf.word in DRAWS and not (
+        leaf.word == "sample" and leaf.call.rpartition(".")[0] not in ("random", "rng", "")
+    )
+
+
+GREEDY = {"argmax", "deterministic", "predict", "mode"}
+RANDOM = {"log_prob", "sample", "random", "rand", "randint", "integers", "choice", "append"}
+
+
+def is_evaluation(code: Code) -> bool:
+    """Whether a function's code chooses greedily, and neither draws nor keeps anything; or, where
+    that is open, whether it is called an evaluation."""
+    if code.names & GREEDY and not code.names & RANDOM:
+        return True
+    called = re.search(r"(^|_)(eval|evaluate|evaluation|test|validate)(_|$)", _snake(code.plain))
+    return called is not None
 
 
 def is_wait(leaf: Leaf, code: Code) -> bool:

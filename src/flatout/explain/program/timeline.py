@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 
 from flatout.explain.program.calls import Replay, network_sites, replay
 from flatout.explain.program.cycles import LEARNING, Steady, steady
+from flatout.explain.program.device_time import DeviceTime
 from flatout.explain.program.evidence import Evidence, Process
-from flatout.explain.program.places import Mark, Places, Site, program_of
+from flatout.explain.program.places import Mark, Places
+from flatout.explain.program.survey import Site, program_of
 from flatout.explain.program.tags import is_program
 
 LATE, FADED = 0.4, 0.25
@@ -30,6 +32,8 @@ class Moment:
     dt: float
     mark: Mark
     stack: int
+    worked: float | None = None  # seconds of `dt` in which the thread worked; None if unknown
+    device: bool = False  # whether it waited for a device that computed
 
 
 @dataclass
@@ -38,15 +42,21 @@ class Track:
 
     process: int  # its process's position in the evidence
     name: str  # for display
+    main: bool = True  # whether it is its process's main thread
     moments: list[Moment] = field(default_factory=list)  # in order
 
     def at(self, t: float) -> Mark | None:
         """Its mark at `t`; None if it had no sample."""
+        moment = self.moment_at(t)
+        return None if moment is None else moment.mark
+
+    def moment_at(self, t: float) -> Moment | None:
+        """Its moment at `t`; None if it had no sample."""
         index = bisect.bisect_left(self.moments, t, key=lambda moment: moment.t)
         if index == len(self.moments):
             return None
         moment = self.moments[index]
-        return moment.mark if moment.t - moment.dt <= t + 0.02 else None
+        return moment if moment.t - moment.dt <= t + 0.02 else None
 
     def seconds(self, phases: Sequence[str], begin: float = 0.0, end: float = 1e300) -> float:
         """Time in some phases between two times."""
@@ -83,7 +93,8 @@ def timeline(evidence: Evidence) -> Timeline:
             continue
         process_places = _places(process)
         places.append(process_places)
-        tracks += _tracks(index, process, process_places)
+        device = DeviceTime(evidence, process, process_places)
+        tracks += _tracks(index, process, process_places, device)
     if not tracks:
         return Timeline(tracks, places, None, evidence.began, evidence.ended, [])
     driver = max(tracks, key=lambda track: track.seconds(LEARNING))
@@ -132,7 +143,7 @@ def _places(process: Process) -> Places:
     return Places(process, network_sites(windows, program_of(process)), seen)
 
 
-def _tracks(index: int, process: Process, places: Places) -> list[Track]:
+def _tracks(index: int, process: Process, places: Places, device: DeviceTime) -> list[Track]:
     tracks: dict[int, Track] = {}
     first_compilations: dict[Site | None, int] = {}
     for sample in process.samples:
@@ -147,8 +158,11 @@ def _tracks(index: int, process: Process, places: Places) -> list[Track]:
         if sample.lane not in tracks:
             row = process.lanes.get(sample.lane, {})
             name = "main" if row.get("main") else row.get("name") or f"thread {sample.lane}"
-            tracks[sample.lane] = Track(index, f"{name} {process.pid}")
-        tracks[sample.lane].moments.append(Moment(sample.t, sample.dt, mark, sample.stack))
+            tracks[sample.lane] = Track(index, f"{name} {process.pid}", bool(row.get("main")))
+        tracks[sample.lane].moments += [
+            Moment(sample.t - later, dt, each, sample.stack, worked, waited)
+            for later, dt, each, worked, waited in device.divide(sample, stack.frames, mark)
+        ]
     return list(tracks.values())
 
 

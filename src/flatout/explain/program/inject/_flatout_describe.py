@@ -45,6 +45,15 @@ def thread_name(ident):
         return None
 
 
+def native(ident):
+    """The kernel's number of a thread that `threading` knows; None for others."""
+    threading = sys.modules.get("threading")
+    try:
+        return threading._active.get(ident).native_id
+    except Exception:
+        return None
+
+
 def line_of(code, lasti):
     """The line of an instruction."""
     table = LINES.get(id(code))
@@ -290,15 +299,42 @@ def resolve(frame, dotted, profiled):
     return found
 
 
-def described(found):
-    """What is called: its type, and for a compiled function whether it learns."""
+COMPILED = ("PjitFunction", "CompiledFunction", "_JitWrapper", "Function", "JitWrapped", "JitFn")
+"""Types of compiled functions: JAX's, Equinox's, TensorFlow's, Flax's."""
+
+
+def described(found, owner=None):
+    """What is called: its type; whether it is compiled, or calls such a function; and then whether
+    it takes gradients. `owner` is the object whose method it is."""
     kind = type(found)
     row = {"type": rooted(kind)}
-    if kind.__name__ in ("PjitFunction", "CompiledFunction", "_JitWrapper", "Function"):
+    if kind.__name__ in COMPILED:
         inner = getattr(found, "__wrapped__", None) or getattr(found, "python_function", None)
         row["compiled"] = True
         row["learns"] = inner is not None and takes_gradients(inner, 4, set())
+    elif kind is type(described):
+        compiled = [one for one in named_by(found, owner) if type(one).__name__ in COMPILED]
+        if compiled:
+            row["calls_compiled"] = True
+            row["learns"] = any(described(one)["learns"] for one in compiled)
     return row
+
+
+def named_by(function, owner):
+    """The objects that a function's code names, as far as they are global, enclosed, or attributes
+    of its owner."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return []
+    names = names_of(code)
+    scopes = [getattr(function, "__globals__", None) or {}, getattr(owner, "__dict__", None) or {}]
+    found = [scope[name] for scope in scopes for name in names if name in scope]
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:
+            pass
+    return found
 
 
 def takes_gradients(function, depth, seen):

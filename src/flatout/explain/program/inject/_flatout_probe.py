@@ -21,10 +21,10 @@ import signal
 import sys
 import time
 
-from _flatout_describe import command_line, dynamo_used
+from _flatout_describe import command_line, dynamo_used, native
 from _flatout_seen import Seen
 from _flatout_spent import Spent
-from _flatout_timer import Timer, Watch, delayed, sleep
+from _flatout_timer import Timer, Watch, delayed, scheduled, sleep
 from _flatout_window import Window
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -94,6 +94,7 @@ class Probe:
         self.delayed = None
         self.turn = _thread.allocate_lock()  # one thread at a time samples and writes
         self.watch = self.spent = None
+        self.ran = {}  # seconds that each other thread had run at its last sample
         self.stand_ins = 0
         self.seed = os.getpid()
         if self.timer is not None:
@@ -158,6 +159,7 @@ class Probe:
         if self.window is not None:  # nothing is counted after the end
             self.window.closed = True
             self.write_window()
+        self.write_why()
         self.line({"k": "end", "t": time.monotonic()})
         self.flush()
 
@@ -267,11 +269,15 @@ class Probe:
             self.timer.stop()
         elif not self.timer.handled():
             self.timer.give_up("it has taken the probe's signal")
+        self.write_why()
+        self.crowded()
+        self.timer.every(self.jittered(self.work()))
+
+    def write_why(self):
+        """Write why there is no timer, once."""
         if self.timer.why is not None:
             self.line({"k": "thread", "why": self.timer.why})
             self.timer.why = None
-        self.crowded()
-        self.timer.every(self.jittered(self.work()))
 
     def crowded(self):
         """Look how long the main thread was ready and did not run: more processes than cores.
@@ -330,8 +336,13 @@ class Probe:
     # --- One sample ---------------------------------------------------------------------------
 
     def sample(self, now, dt, main, seconds):
-        """Note where every thread is; `main` is the main thread's frame where this is it."""
-        seen = self.seen
+        """Note where every thread is; `main` is the main thread's frame where this is it.
+
+        A sample is [time, seconds that it stands for, thread, stack, compilation, seconds of work
+        among these (None where unknown), and for the main thread those of all other threads].
+        """
+        seen, spent = self.seen, self.spent
+        elsewhere = None if spent is None else round(spent.by_others(), 5)
         for thread, frame in sys._current_frames().items():
             if thread in self.own:
                 continue
@@ -345,11 +356,27 @@ class Probe:
             lane = seen.lane(thread, thread == self.main)
             if not self.ready and thread == self.main:
                 self.mark_ready(codes)
-            t, lasted = now, dt
-            if seconds is not None and thread == self.main:
-                t, lasted = self.spent.told, seconds
-            self.samples.append((round(t - self.started, 5), round(lasted, 5), lane, stack, number))
+            t, lasted, more = now, dt, []
+            if thread != self.main:
+                more = [self.work_of(thread)]
+            elif seconds is not None:
+                t, (lasted, worked) = spent.told, seconds
+                more = [round(worked, 5), elsewhere]
+            row = [round(t - self.started, 5), round(lasted, 5), lane, stack, number]
+            self.samples.append(row + more)
         frame = main = None  # no frame of the program outlives the sample
+
+    def work_of(self, thread):
+        """Seconds that another thread has worked since its last sample; None where unknown.
+
+        Read from files: the clock of a thread that has just ended must not be asked for.
+        """
+        number = native(thread)
+        if number is None:
+            return None
+        ran = scheduled("self/task/%d" % number)[0]
+        before, self.ran[thread] = self.ran.get(thread, ran), ran
+        return round(max(0.0, ran - before), 5)
 
     def mark_ready(self, codes):
         """Tell, once, that the program has done its imports."""

@@ -3,11 +3,19 @@
 Standard library only, Python 3.8 and later.
 """
 
+import linecache
+
 import _flatout_describe as read
+import _flatout_source as source
 
 MAX_DEPTH = 100
 MAX_STACKS = 20000
 MAX_LEAVES = 4000
+NOTED = {
+    "argmax", "argmin", "no_grad", "inference_mode", "append", "log_prob", "sample", "random",
+    "rand", "randint", "integers", "choice", "deterministic", "predict", "eval", "mode",
+}  # fmt: skip
+"""Names in the user's functions that tell collecting from evaluating."""
 
 
 class Seen:
@@ -19,7 +27,7 @@ class Seen:
         self.codes = {}  # id -> (index, code, compiles): kept, so that no id is used twice
         self.by_index = []
         self.special = {}  # id of a code -> its kind, where windows note what it is given
-        self.leaves = set()
+        self.leaves, self.sites = set(), set()
         self.stacks = {}
         self.lanes = {}
         self.held = {}  # thread -> (outermost frame that compiles, its number)
@@ -27,10 +35,12 @@ class Seen:
 
     def walk(self, thread, frame):
         """(number of the stack, number of its compilation or 0, its codes' numbers)."""
-        key, leaf, scope, strict, depth = [], frame, None, None, 0
+        key, leaf, users, scope, strict, depth = [], frame, None, None, None, 0
         while frame is not None:
             code = frame.f_code
             known = self.codes.get(id(code)) or self.code(code, frame)
+            if users is None and known[3]:
+                users = frame
             if known[2] == 2:
                 strict = frame
             elif known[2]:
@@ -54,6 +64,8 @@ class Seen:
         if place not in self.leaves and len(self.leaves) < MAX_LEAVES:
             self.leaves.add(place)
             self.leaf(leaf, place)
+        if users is not None:
+            self.site(users, leaf)
         return self.stack(tuple(key)), number, key[::2]
 
     def stack(self, key):
@@ -86,9 +98,17 @@ class Seen:
         index = len(self.by_index)
         self.by_index.append(code)
         file = code.co_filename
-        entry = self.codes[id(code)] = (index, code, read.is_compiling(file, code.co_name))
+        users = source.is_users(file)
+        entry = (index, code, read.is_compiling(file, code.co_name), users)
+        self.codes[id(code)] = entry
         row = {"k": "code", "i": index, "file": file, "plain": code.co_name,
                "line": code.co_firstlineno, "learns": read.uses_gradients(code)}  # fmt: skip
+        if users:
+            try:
+                row["loops"] = source.loops_of(code)
+                row["names"] = sorted(read.names_of(code) & NOTED)
+            except Exception:
+                pass
         if frame is not None and code.co_argcount and code.co_varnames:
             try:
                 owner = read.local_of(frame, code.co_varnames[0], self.profiled())
@@ -109,6 +129,29 @@ class Seen:
             found = read.resolve(frame, call, self.profiled()) if call else None
             if found is not None:
                 row["kind"] = read.described(found)
+            self.line(row)
+        except Exception:
+            pass
+
+    def site(self, frame, leaf):
+        """Describe what the user's innermost line was executing, once for each such place, and for
+        calls that may wait for a device, which call made the values that it waits for."""
+        known = self.codes[id(frame.f_code)]
+        line = read.line_of(frame.f_code, frame.f_lasti)
+        place = (known[0], line)
+        if place in self.sites or len(self.sites) >= MAX_LEAVES:
+            return
+        self.sites.add(place)
+        try:
+            _, call = read.text_at(frame.f_code, frame.f_lasti)
+            shown = linecache.getline(frame.f_code.co_filename, line).strip()[:100]
+            row = {"k": "site", "c": place[0], "line": line, "text": shown}
+            inner = leaf.f_code.co_filename.replace("\\", "/")
+            word = (call or "").rpartition(".")[2]
+            if "/jax/" in inner or word in source.FETCHES or call is None:
+                made = source.origin(frame, line, self.profiled())
+                if made is not None:
+                    row["made"] = made
             self.line(row)
         except Exception:
             pass

@@ -1,4 +1,5 @@
-"""How long the main thread worked and how long it slept, by the kernel's own account.
+"""How long the main thread worked and slept, and the process's other threads worked, as the kernel
+counts it.
 
 Standard library only, Python 3.8 and later.
 """
@@ -30,11 +31,21 @@ class Spent:
         self.thread = "self/task/%d" % _thread.get_native_id()
         self.since = self.looked = self.told = now
         self.before = self.at_look = self.read()
+        self.others = self.read_others()
         self.worked = self.slept = self.idle = 0.0
 
     def read(self):
         """Seconds that the thread worked up to now, or was ready to."""
         return time.clock_gettime(self.clock) + delayed(self.thread)
+
+    def read_others(self):
+        """CPU seconds of the process's other threads up to now."""
+        return time.process_time() - time.clock_gettime(self.clock)
+
+    def by_others(self):
+        """CPU seconds of the process's other threads since this was last asked."""
+        before, self.others = self.others, self.read_others()
+        return max(0.0, self.others - before)
 
     def update(self, now):
         """Add what has gone by since the last time."""
@@ -47,18 +58,20 @@ class Spent:
             self.idle += 0.1 * ((wall - work) / wall - self.idle)
 
     def by_itself(self, now):
-        """Seconds for a sample that the main thread takes, and whether it hardly sleeps."""
+        """For a sample that the main thread takes, seconds (all, of work); and whether it hardly
+        sleeps."""
         self.update(now)
         awake = self.idle < AWAKE
         rest = self.slept if awake else max(0.0, self.slept - OWED)
         return self.hand_out(self.worked, rest), awake
 
     def hand_out(self, worked, slept):
-        """So many seconds; samples stand for the time one after the other."""
+        """Seconds (all, of work) of the next sample; samples stand for the time one after the
+        other."""
         self.worked -= worked
         self.slept -= slept
         self.told += worked + slept
-        return worked + slept
+        return worked + slept, worked
 
     def look(self, now, late):
         """Whether the thread is asleep; None where that cannot be told.
@@ -83,5 +96,5 @@ class Spent:
             os.close(descriptor)
 
     def asleep(self, now):
-        """Seconds for a look that has found it asleep."""
+        """Seconds (all, of work) of a look that has found it asleep."""
         return self.hand_out(0.0, min(max(now - self.looked, 0.0), self.slept))

@@ -92,15 +92,21 @@ class Timer:
 
 
 def delayed(thread):
-    """Seconds that a thread has been ready to run and had no core; 0 where that is not told."""
+    """Seconds that a thread has been ready to run and had no core; 0 where that is unknown."""
+    return scheduled(thread)[1]
+
+
+def scheduled(thread):
+    """Seconds that a thread has run, and has been ready and had no core; zeros where unknown."""
     try:
         descriptor = os.open("/proc/%s/schedstat" % thread, os.O_RDONLY)
         try:
-            return 1e-9 * int(os.read(descriptor, 1024).split()[1])
+            ran, waited = os.read(descriptor, 1024).split()[:2]
+            return 1e-9 * int(ran), 1e-9 * int(waited)
         finally:
             os.close(descriptor)
     except (OSError, LookupError, ValueError):
-        return 0.0
+        return 0.0, 0.0
 
 
 def unless_profiled(function):

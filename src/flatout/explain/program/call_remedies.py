@@ -1,0 +1,63 @@
+"""Remedies for particular calls: one line to change, where a rule for the whole phase would propose
+a rewrite."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from flatout.explain.program.evidence import Process
+
+MAINLY = 0.3  # share of a phase from which on a call is what to change
+
+
+@dataclass(frozen=True)
+class CallRemedy:
+    """What to change in lines that make a particular call.
+
+    Attributes:
+        line: matches the source of such a line.
+        words: what to change.
+        library: only in processes that have loaded this library; empty: in all.
+        call: only where this built-in function or function runs; empty: any.
+    """
+
+    line: re.Pattern[str]
+    words: str
+    library: str = ""
+    call: str = ""
+
+
+CALL_REMEDIES: tuple[CallRemedy, ...] = (
+    CallRemedy(
+        re.compile(r"\.predict(_on_batch)?\("),
+        "Call the model itself, model(x, training=False), in place of model.predict(x), which "
+        "builds a data pipeline and its callbacks for each call.",
+        library="keras",
+    ),
+    CallRemedy(
+        re.compile(r"torch\.(tensor|as_tensor|Tensor|FloatTensor|LongTensor|BoolTensor)\("
+                   r"(?!\s*(np|numpy)\.)"),
+        "Make one array of the list first, torch.as_tensor(np.array(...)): PyTorch copies a list "
+        "of arrays element by element.",
+        library="torch", call="tensor|as_tensor|Tensor|FloatTensor|LongTensor|BoolTensor",
+    ),
+    CallRemedy(
+        re.compile(r"\w\[[^\]:]+\]"),
+        "Copy the array to the host once, np.asarray(x), and take elements of that: each element "
+        "of a JAX array is a call of the device.",
+        library="jax", call="__getitem__|_rewriting_take|_value|__float__|__int__|item|__bool__"
+        "|_single_device_array_to_np_array_did_copy|dynamic_slice|gather|float|int",
+    ),
+)  # fmt: skip
+
+
+def call_remedy(process: Process, line: str, call: str) -> str | None:
+    """What to change in a line of a process where `call` runs; None without such a rule."""
+    for rule in CALL_REMEDIES:
+        loaded = {rule.library} & set(process.libraries) or not rule.library
+        if rule.library == "keras":
+            loaded = loaded or "tensorflow" in process.libraries
+        if loaded and rule.line.search(line) and re.fullmatch(rule.call or ".*", call):
+            return rule.words
+    return None

@@ -1,0 +1,103 @@
+"""Time in which a program waits for a device is the time of the part that the device works for.
+
+JAX, and PyTorch on a GPU, return from a call before its result is there. Whatever reads the result
+first (`float`, `.item()`, `block_until_ready`, `print`, a comparison) waits for it. While the
+device computes, that wait is the arithmetic of the call that made the result. While it does not,
+it is a transfer, or the cost of synchronising.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import replace
+
+from flatout.explain.program import tags
+from flatout.explain.program.evidence import Evidence, Process, Sample
+from flatout.explain.program.places import Mark, Places
+from flatout.explain.program.survey import Frames
+
+ASLEEP = 0.5  # a thread that works for less than this share of a sample waits
+COMPUTES = 0.05
+"""Share of the time from which on the process's other threads may be a CPU device that computes."""
+
+FULLY = 0.7
+"""From this share on a CPU device computes all the time: between operations it is idle, too."""
+
+DIVIDED = ("learn", "act", "transfer", "replay", "other", "eval", "wait")
+"""Phases in which a wait may be one for a device."""
+
+Part = tuple[float, float, Mark, float | None, bool]
+
+
+class DeviceTime:
+    """Divides a process's samples into its own time and that of its device."""
+
+    def __init__(self, evidence: Evidence, process: Process, places: Places) -> None:
+        self._process, self._places = process, places
+        self._is_jax = "jax" in process.libraries
+        self._delays = [(s.t, s.delayed) for s in evidence.monitor if s.delayed is not None]
+        samples = [s for s in evidence.monitor if any(gpu.ours for gpu in s.gpus)]
+        self._times = [sample.t for sample in samples]
+        self._busy = [
+            max((gpu.busy or 0.0 for gpu in sample.gpus if gpu.ours), default=0.0)
+            for sample in samples
+        ]
+
+    def divide(self, sample: Sample, frames: Frames, mark: Mark) -> Iterator[Part]:
+        """Parts of a sample: seconds that lie after it, its seconds, mark, seconds of work, and
+        whether the device computed."""
+        worked = sample.worked
+        if sample.compilation or not self._waits(sample, mark):
+            yield 0.0, sample.dt, mark, worked, False
+            return
+        leaf = self._process.leaf(self._process.stacks[sample.stack])
+        worked_for, site, made = self._places.waited_for(frames, leaf)
+        site = site or mark.site
+        role = worked_for if mark.phase in ("transfer", "other", "wait") else mark.phase
+        busy = self._computes(sample)
+        call = made.call.rpartition(".")[2] if made is not None else mark.call
+        if busy > 0.0:
+            on_device = replace(mark, phase=role, site=site, call=call, waits=False)
+            yield (1 - busy) * sample.dt, busy * sample.dt, on_device, worked, True
+        if busy < 1.0:
+            phase = mark.phase if mark.phase == "eval" or role == "act" else "transfer"
+            phase = role if phase in ("other", "wait") else phase
+            yield (
+                0.0,
+                (1 - busy) * sample.dt,
+                replace(mark, phase=phase, waits=False),
+                worked,
+                False,
+            )
+
+    def _waits(self, sample: Sample, mark: Mark) -> bool:
+        """Whether the thread waits for a device, or pays for having asked it."""
+        if mark.phase not in DIVIDED:
+            return False
+        if mark.fetches:
+            return True
+        if self._times and mark.call in tags.SYNCS:
+            return True
+        asleep = sample.worked is not None and sample.worked < ASLEEP * sample.dt
+        computes = sample.elsewhere is not None and sample.elsewhere > COMPUTES * sample.dt
+        return self._is_jax and asleep and computes and not mark.waits
+
+    def _computes(self, sample: Sample) -> float:
+        """The share of a sample in which the device computed."""
+        if self._times:
+            at = min(bisect.bisect_left(self._times, sample.t), len(self._times) - 1)
+            return min(max(self._busy[at], 0.0), 1.0)
+        if sample.worked is None or sample.elsewhere is None:
+            return 1.0  # evidence without these figures
+        if sample.worked > ASLEEP * sample.dt:
+            return 0.0  # it did not wait: copying, and the cost of the calls
+        busy = sample.elsewhere / max(sample.dt, 1e-9) + self._delayed(sample.t)
+        return 1.0 if busy >= FULLY else busy if busy > COMPUTES else 0.0
+
+    def _delayed(self, t: float) -> float:
+        """Threads of the program that were ready to run and had no core, about `t`."""
+        if not self._delays:
+            return 0.0
+        at = min(bisect.bisect_left(self._delays, (t, 0.0)), len(self._delays) - 1)
+        return self._delays[at][1]

@@ -1,0 +1,165 @@
+"""What the source code of a function says: its loops, and which call a value comes from.
+
+The source is parsed and never run. Standard library only, Python 3.8 and later.
+"""
+
+import ast
+import linecache
+import os
+
+from _flatout_describe import described, dotted, resolve
+
+MOST_LINES = 8000  # files with more lines are not parsed: that would hold up the program
+DEPTH = 4  # assignments that are followed back from a value to the call that made it
+
+LIBRARIES = (
+    "jax", "jaxlib", "torch", "numpy", "scipy", "optax", "flax", "equinox", "haiku", "chex",
+    "tensorflow", "keras", "gymnasium", "gym", "ale_py",
+)  # fmt: skip
+"""Installed packages whose lines are not the user's."""
+
+FETCHES = {
+    "float", "int", "bool", "complex", "asarray", "array", "print", "item", "cpu", "tolist",
+    "numpy", "device_get", "block_until_ready", "batched_block_until_ready", "synchronize",
+    "format", "str", "append", "mean", "sum", "max", "min", "savez", "write", "allclose",
+}  # fmt: skip
+"""Calls that may wait for a device's result."""
+
+PARSED = {}  # file -> {(name, first line): node}
+STANDARD = os.path.dirname(os.__file__).replace("\\", "/") + "/"
+
+
+def is_users(file):
+    """Whether a file belongs to the user's program, and not to a library."""
+    file = file.replace("\\", "/")
+    if file.startswith("<") and not file.startswith("<ipython"):
+        return False
+    for folder in ("/site-packages/", "/dist-packages/"):
+        if folder in file:
+            return file.rpartition(folder)[2].split("/")[0] not in LIBRARIES
+    return not file.startswith(STANDARD)
+
+
+def node_of(code):
+    """The syntax tree of a function or module; None where its source cannot be read."""
+    file = code.co_filename
+    if file not in PARSED:
+        PARSED[file] = {}
+        lines = linecache.getlines(file)
+        if 0 < len(lines) <= MOST_LINES:
+            try:
+                tree = ast.parse("".join(lines))
+            except (SyntaxError, ValueError, RecursionError):
+                tree = None
+            if tree is not None:
+                PARSED[file] = {("<module>", None): tree}
+                for node in ast.walk(tree):
+                    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                        first = min([node.lineno] + [one.lineno for one in node.decorator_list])
+                        PARSED[file][node.name, first] = node
+    first = None if code.co_name == "<module>" else code.co_firstlineno
+    return PARSED[file].get((code.co_name, first))
+
+
+def loops_of(code):
+    """The [first, last] lines of a function's loops, outer loops before those inside of them."""
+    node = node_of(code)
+    if node is None:
+        return []
+    kinds = (ast.For, ast.AsyncFor, ast.While)
+    return [[one.lineno, one.end_lineno] for one in statements(node) if isinstance(one, kinds)]
+
+
+def statements(node):
+    """The statements of a function in order, without those of functions defined inside of it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            continue
+        if isinstance(child, ast.stmt):
+            yield child
+        for inner in statements(child):
+            yield inner
+
+
+def own_parts(statement):
+    """The expressions of a statement, without the statements inside of it."""
+    return [child for child in ast.iter_child_nodes(statement) if isinstance(child, ast.expr)] + [
+        child for item in getattr(statement, "items", ()) for child in ast.iter_child_nodes(item)
+    ]
+
+
+def origin(frame, line, profiled):
+    """The compiled or learning call that made the values which a line of a frame uses, or None.
+
+    Follows the line's names back through the assignments of its function.
+    """
+    node = node_of(frame.f_code)
+    if node is None:
+        return None
+    at = None
+    for one in statements(node):
+        if one.lineno <= line <= one.end_lineno:
+            at = one  # the innermost comes last
+    if at is None:
+        return None
+    search = Search(frame, node, profiled)
+    for part in own_parts(at):
+        found = search.trace(part, at.lineno, DEPTH)
+        if found is not None:
+            return found
+    return None
+
+
+class Search:
+    """Follows values of one function back to the calls that made them."""
+
+    def __init__(self, frame, node, profiled):
+        self.frame, self.profiled = frame, profiled
+        self.made = {}  # dotted name -> [(line, expression)]
+        for one in statements(node):
+            self.note(one)
+
+    def note(self, statement):
+        """Note which names a statement assigns, or appends to, and from what."""
+        value = getattr(statement, "value", None)
+        targets = list(getattr(statement, "targets", ())) or [getattr(statement, "target", None)]
+        if isinstance(statement, (ast.For, ast.AsyncFor)):
+            value = statement.iter
+        call = value if isinstance(value, ast.Call) and isinstance(statement, ast.Expr) else None
+        if call is not None and call.args and isinstance(call.func, ast.Attribute):
+            targets, value = [call.func.value], call.args[0]
+        if value is None:
+            return
+        for target in targets:
+            for one in ast.walk(target) if target is not None else ():
+                if isinstance(one, (ast.Name, ast.Attribute)):
+                    self.made.setdefault(dotted(one), []).append((statement.lineno, value))
+
+    def trace(self, expression, line, depth):
+        """The call that made a value which is used at a line, or None."""
+        nodes = list(ast.walk(expression))
+        for one in nodes:
+            if isinstance(one, ast.Call):
+                name = dotted(one.func)
+                found = self.resolved(name)
+                owner = self.resolved(name.rpartition(".")[0])
+                kind = described(found, owner) if found is not None else {}
+                if kind.get("compiled") or kind.get("calls_compiled"):
+                    return {"call": name, "line": one.lineno, "learns": kind.get("learns", False)}
+        for one in nodes if depth else ():
+            if not isinstance(one, (ast.Name, ast.Attribute)):
+                continue
+            made = self.made.get(dotted(one), ())
+            before = [(at, value) for at, value in made if at < line]
+            after = [(at, value) for at, value in made if at >= line and value is not expression]
+            for at, value in before[::-1] + after[::-1]:
+                found = self.trace(value, at, depth - 1)
+                if found is not None:
+                    return found
+        return None
+
+    def resolved(self, name):
+        """The object of a dotted name, or None."""
+        if not name or "?" in name:
+            return None
+        return resolve(self.frame, name, self.profiled)

@@ -1,0 +1,273 @@
+"""Facts about a process's functions and lines, from all that was seen of it.
+
+Which functions learn, step environments, draw rows or call networks; which loops and lines do; and
+which functions are always on the stack. The rules of `flatout.explain.program.phase_rules` read
+them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from flatout.explain.program import tags
+from flatout.explain.program.evidence import Leaf, Made, Process
+
+Frames = tuple[tuple[int, int], ...]  # (code, line) of each frame, innermost first
+Site = tuple[int, int]  # (code, line) of the program
+Seen = tuple[Frames, Leaf, float]  # and seconds
+
+ALWAYS = 0.97  # a function on the stack for more than this share of the time is a root
+CALLERS = 2  # number of callers by which a line's calls of a network are distinguished
+
+Networks = Mapping[tuple[Site, ...], tuple[int, bool | None]]
+"""By a line and some of its callers how they call networks, from windows: median batch size (0 if
+unknown), and whether gradients were on."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A stack, as the rules read it."""
+
+    frames: Frames
+    leaf: Leaf
+    program: tuple[Site, ...]  # the program's frames
+    # what the frames' code is: a phase, ``network`` (which acts or learns), or None
+    tag: str | None
+
+
+def chains(sites: Sequence[Site]) -> Iterator[tuple[Site, ...]]:
+    """Each line with its callers, longest chain first, from the innermost line outwards."""
+    for first in range(len(sites)):
+        for length in range(CALLERS, -1, -1):
+            if first + length < len(sites):
+                yield tuple(sites[first : first + length + 1])
+
+
+def program_of(process: Process) -> Callable[[Frames], list[Site]]:
+    """A function that selects the program's frames of a stack."""
+    in_program: dict[int, bool] = {}
+
+    def program(frames: Frames) -> list[Site]:
+        for index, _ in frames:
+            if index not in in_program:
+                in_program[index] = tags.is_program(process.codes[index], process.stdlib)
+        return [site for site in frames if in_program[site[0]]]
+
+    return program
+
+
+def _env_functions(process: Process) -> set[int]:
+    """Environments' functions: those that return a step's tuple, and others of their classes."""
+    codes = process.codes
+    stepping = {code for code, kinds in process.returns.items() if tags.steps(kinds)}
+    stepping = {code for code in stepping if tags.is_program(codes[code], process.stdlib)}
+    classes = {codes[at].cls for at in stepping if not any(map(codes[at].has, tags.NOT_ENV))}
+    return stepping | {
+        index
+        for index, code in enumerate(codes)
+        if code.cls and code.cls in classes and not code.plain.startswith("__")
+    }
+
+
+class Survey:
+    """What the functions and lines of a process do.
+
+    Attributes:
+        learns, steps, draws, calls, writes: how often gradients, environment steps, draws of rows,
+            calls of networks and writing to files were seen below a function.
+        moving: seconds that a function itself spent copying, minus those it spent otherwise.
+        roots: functions that are always on the stack, which tell nothing.
+        evaluations: functions that step environments greedily, next to others that collect.
+        any_draws: whether rows are drawn at random anywhere.
+    """
+
+    def __init__(self, process: Process, networks: Networks, seen: Sequence[Seen]) -> None:
+        self.process, self.networks = process, networks
+        self.program = program_of(process)
+        self._tags: dict[int, str | None] = {}
+        self._env_functions = _env_functions(process)
+        self.learns: Counter[int] = Counter()
+        self.steps: Counter[int] = Counter()
+        self.draws: Counter[int] = Counter()
+        self.calls: Counter[int] = Counter()
+        self.writes: Counter[int] = Counter()
+        self.moving: defaultdict[int, float] = defaultdict(float)
+        self.any_draws = False
+        # lines of each function below which environments step, and gradients are taken
+        self._lines: dict[str, defaultdict[int, set[int]]] = {
+            "env": defaultdict(set), "learn": defaultdict(set),
+        }  # fmt: skip
+        places = [(self.place(frames, leaf), seconds) for frames, leaf, seconds in seen]
+        for place, seconds in places:
+            self._count(place, seconds)
+        self.roots = self._find_roots(places)
+        self.evaluations = self._find_evaluations(place for place, _ in places)
+
+    # --- Stacks -------------------------------------------------------------------------------
+
+    def place(self, frames: Frames, leaf: Leaf) -> Place:
+        """A stack with its program's frames and its tag."""
+        return Place(frames, leaf, tuple(self.program(frames)), self._tag_of(frames, leaf))
+
+    def tag(self, index: int) -> str | None:
+        """The tag of a function."""
+        if index not in self._tags:
+            tag = tags.frame_tag(self.process.codes[index], self.process.stdlib)
+            is_env = tag in (None, "replay") and index in self._env_functions
+            self._tags[index] = "env" if is_env else tag
+        return self._tags[index]
+
+    def fetches(self, place: Place) -> bool:
+        """Whether a place asks JAX's device for a result."""
+        inner = (self.process.codes[index] for index, _ in place.frames[:4])
+        return place.leaf.word in tags.BLOCKS or any(map(tags.fetches, inner))
+
+    def made(self, place: Place) -> tuple[Site, Made] | None:
+        """The line and the compiled call whose result a place uses, where the probe found it."""
+        for code, line in place.program[:2]:
+            if (made := self.process.made.get((code, line))) is not None:
+                return (code, made.line), made
+        return None
+
+    def _tags_of(self, frames: Frames) -> tuple[set[str | None], set[str | None]]:
+        """Tags of frames within the program's innermost function, and of those around it.
+
+        Callers of the program (a pool's worker loop, a script's import) do no work themselves.
+        """
+        inner: set[str | None] = set()
+        outer: set[str | None] = set()
+        target = inner
+        for site in frames:
+            target.add(self.tag(site[0]))
+            if self.program((site,)) and self.process.codes[site[0]].plain != "<module>":
+                target = outer
+        return inner, outer
+
+    def _tag_of(self, frames: Frames, leaf: Leaf) -> str | None:
+        """What a stack is by its frames and leaf; ``network`` and None are undecided."""
+        innermost = self.process.codes[frames[0][0]]
+        inner, outer = self._tags_of(frames)
+        both = inner | outer
+        waits = tags.is_wait(leaf, innermost)
+        if "import" in inner:
+            return "import"
+        for tag in ("communicate", "predict", "input"):
+            if tag in both:
+                return "network" if tag == "predict" else tag
+        if "ipc" in inner:
+            if waits:
+                return "env" if "env" in both else "wait"
+            if self.program(frames) or leaf.word in tags.MOVES:
+                return "ipc"
+            return "wait"  # a service thread
+        if "io" in inner or tags.is_write(leaf):
+            return "io"
+        if "copy" in inner and "env" not in both:
+            return "transfer"
+        for tag in ("env", "replay"):
+            if tag in both:
+                return tag
+        if waits:
+            return "wait"
+        if "optimise" in both:
+            return "learn"
+        if leaf.kind.get("compiled"):
+            return "learn" if leaf.kind.get("learns") else "network"
+        if "network" in both:
+            return "network"
+        if leaf.word in tags.PICKLES and "json" not in leaf.call:
+            return "ipc"
+        return None
+
+    # --- Functions and lines ------------------------------------------------------------------
+
+    def learning(self, place: Place) -> int | None:
+        """Position of the innermost function that learns and never steps, or None."""
+        for position, (code, _) in enumerate(place.frames):
+            if self.learns[code] and not self.steps[code] and code not in self.roots:
+                return position
+        return None
+
+    def only_writes(self, code: int) -> bool:
+        """Whether a function writes to files, and does nothing else of training."""
+        others = (self.learns, self.steps, self.draws, self.calls)
+        return bool(self.writes[code]) and not any(count[code] for count in others)
+
+    def by_loop(self, site: Site) -> str | None:
+        """Whether a line acts or learns, by the innermost loop around it that does either.
+
+        In a loop that does both, what follows the last step and precedes the last gradient learns,
+        and the rest acts.
+        """
+        code, line = site
+        loops = [loop for loop in self.process.codes[code].loops if loop[0] <= line <= loop[1]]
+        for first, last in reversed(loops):
+            steps, learns = (
+                [at for at in self._lines[phase][code] if first <= at <= last]
+                for phase in ("env", "learn")
+            )
+            if steps and not learns:
+                return "act"
+            if learns and not steps:
+                return "learn"
+            if steps and learns:
+                return "learn" if max(steps) < line <= max(learns) else "act"
+        return None
+
+    def _count(self, place: Place, seconds: float) -> None:
+        """Count a place for each function and each line of the program on its stack."""
+        if any(self.tag(index) == "import" for index, _ in place.frames):
+            return  # imports are not the functions' work
+        tag, program, leaf = place.tag, place.program, place.leaf
+        if self.fetches(place) and (found := self.made(place)) is not None and found[1].learns:
+            tag, program = "learn", (found[0], *program[1:])
+        counts = {
+            "learn": self.learns, "env": self.steps, "network": self.calls, "io": self.writes,
+        }  # fmt: skip
+        if tag in counts:
+            counts[tag].update({code for code, _ in program})
+        if tag in self._lines:
+            for code, line in program:
+                self._lines[tag][code].add(line)
+        drawn = tags.is_draw(leaf) or any(self.tag(index) == "draw" for index, _ in place.frames)
+        if tag is None and program:
+            self.moving[program[0][0]] += seconds if leaf.word in tags.COPIES else -seconds
+        if drawn and program:
+            self.draws[program[0][0]] += 1
+        if tag == "replay" or (drawn and leaf.word not in ("integers", "randint")):
+            self.any_draws = True
+
+    @staticmethod
+    def _find_roots(places: Iterable[tuple[Place, float]]) -> set[int]:
+        """Functions that are always on the stack."""
+        weights: defaultdict[int, float] = defaultdict(float)
+        total = 0.0
+        for place, seconds in places:
+            if place.tag == "import":
+                continue
+            total += seconds
+            for code in {code for code, _ in place.program}:
+                weights[code] += seconds
+        return {code for code, weight in weights.items() if weight > ALWAYS * total}
+
+    def _find_evaluations(self, places: Iterable[Place]) -> set[int]:
+        """Functions that step environments and never learn, choose by ``argmax`` or the like, and
+        draw and keep nothing; if environments also step, for learning, where none of them is on
+        the stack."""
+        found = {
+            code
+            for code in self.steps
+            if code not in self.roots
+            and self.tag(code) is None
+            and not self.learns[code]
+            and tags.is_evaluation(self.process.codes[code])
+        }
+        if not found or not any(self.learns.values()):
+            return set()
+        collects = any(
+            place.tag == "env" and found.isdisjoint(code for code, _ in place.frames)
+            for place in places
+        )
+        return found if collects else set()

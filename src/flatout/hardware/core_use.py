@@ -1,0 +1,74 @@
+"""The mean use of the cores, of a program and of others, from the monitor's samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from flatout.hardware.monitor import MonitorSample
+
+
+@dataclass(frozen=True)
+class CoreUse:
+    """The mean use of the cores over some time; every figure in cores or threads.
+
+    Attributes:
+        cores: cores that the program may use.
+        used: cores that the program used.
+        others: cores that other programs used, or the host took.
+        delayed: threads of the program that were ready to run and had no core; None if unknown.
+        runnable: threads of the program that ran or were ready to; None if unknown.
+        stolen: cores that the host took.
+        programs: cores that each of the busiest other programs used.
+    """
+
+    cores: int
+    used: float
+    others: float
+    delayed: float | None = None
+    runnable: float | None = None
+    stolen: float = 0.0
+    programs: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def taken(self) -> float:
+        """Share of the core time that the program could have used and others took."""
+        if self.delayed is None:
+            return 0.0
+        wanted = min(self.used + self.delayed + self.stolen, float(self.cores))
+        lost = min(max(wanted - self.used, 0.0), self.others)
+        return lost / wanted if wanted else 0.0
+
+
+def core_use(samples: Sequence[MonitorSample], cores: int) -> CoreUse | None:
+    """The mean over samples of the monitor; None without any."""
+    if not samples:
+        return None
+
+    def mean(of: str) -> float | None:
+        return _mean((getattr(sample, of), sample.seconds) for sample in samples)
+
+    used = _mean((s.cpu * s.cores, s.seconds) for s in samples) or 0.0
+    others = _mean(
+        (max(s.cpu_all - s.cpu, 0.0) * s.cores, s.seconds) for s in samples if s.cpu_all is not None
+    )
+    stolen = _mean((s.stolen or 0.0, s.seconds) for s in samples) or 0.0
+    programs: dict[str, list[float]] = {}
+    for sample in samples:
+        for name, amount in sample.others.items():
+            programs.setdefault(name, []).append(amount)
+    named = sorted(
+        ((name, sum(found) / len(found)) for name, found in programs.items()),
+        key=lambda pair: -pair[1],
+    )
+    return CoreUse(
+        cores, used, (others or 0.0) + stolen, mean("delayed"), mean("runnable"), stolen,
+        tuple(named[:3]),
+    )  # fmt: skip
+
+
+def _mean(pairs: Iterable[tuple[float | None, float]]) -> float | None:
+    """The mean of the known values, by weight; None where there is none."""
+    known = [(value, weight) for value, weight in pairs if value is not None]
+    total = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / total if total else None

@@ -1,0 +1,103 @@
+"""Time in which a program waits for a device counts for the part that the device works for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flatout.explain.diagnosis import Diagnosis
+from flatout.explain.program.diagnose import diagnose
+from flatout.explain.program.evidence import build
+from tests.explain.test_program_rules import Recorded, card, meta, told
+
+
+def waiting(place: str, elsewhere: float, worked: float = 0.0) -> Recorded:
+    """A loop that steps for 20 ms and then waits for a device, whose host threads work for
+    `elsewhere` of each 10 ms."""
+    driver = Recorded(1)
+    for _ in range(40):
+        driver.spend(0.02, "env", 0, 0.01, 0.0).spend(0.08, place, 0, worked, elsewhere)
+    return driver
+
+
+def jax_loop(elsewhere: float, worked: float = 0.0, learns: bool = True) -> Diagnosis:
+    return told(waiting("fetch", elsewhere, worked).loads("jax").waits_for("update", learns))
+
+
+def test_waiting_for_a_cpu_device_that_computes_is_arithmetic() -> None:
+    """``loss = float(loss)`` after one large compiled step."""
+    found = jax_loop(elsewhere=0.018)
+    assert found.verdict == "healthy"
+    assert found.phases["learn"] == pytest.approx(0.8, abs=0.03)
+    assert not {"launch-bound", "transfer-bound"} & {one.id for one in found.findings}
+
+
+def test_the_line_that_started_the_work_is_named() -> None:
+    """And not the one that waits for it."""
+    first = jax_loop(elsewhere=0.018).findings[0]
+    assert first.place == ("/home/me/train.py", 30)
+    assert "train.py:30 `loss = update(state)`" in first.evidence[0]
+
+
+def test_waiting_for_a_device_that_does_nothing_is_a_transfer() -> None:
+    found = jax_loop(elsewhere=0.0)
+    assert found.verdict == "transfer-bound"
+    assert found.phases["transfer"] == pytest.approx(0.8, abs=0.03)
+
+
+def test_fetching_many_small_results_is_work_of_the_host() -> None:
+    """It does not wait: the calls themselves take the time."""
+    assert jax_loop(elsewhere=0.0, worked=0.01).phases["transfer"] == pytest.approx(0.8, abs=0.03)
+
+
+def test_a_device_that_chooses_actions_is_waited_for_in_acting() -> None:
+    assert jax_loop(elsewhere=0.018, learns=False).phases["act"] == pytest.approx(0.8, abs=0.03)
+
+
+def torch_on_gpu(busy: float) -> Diagnosis:
+    """A training loop in PyTorch that spends its time at ``loss.item()``."""
+    driver = Recorded(1).loads("torch")
+    for _ in range(40):
+        driver.spend(0.02, "learn", 0, 0.01, 0.0).spend(0.08, "item", 0, 0.01, 0.0)
+    about: dict[str, Any] = meta(driver.clock)
+    for row in about["monitor"]:
+        row["gpus"] = [card(busy, 2_000)]
+    return diagnose(build(about, [driver.written()]))
+
+
+def test_item_on_a_busy_gpu_is_the_gpus_arithmetic() -> None:
+    assert torch_on_gpu(busy=0.98).verdict == "healthy"
+
+
+def test_item_on_an_idle_gpu_is_a_transfer() -> None:
+    assert torch_on_gpu(busy=0.05).verdict == "transfer-bound"
+
+
+def test_a_lock_that_another_thread_holds_counts_for_its_work() -> None:
+    """A thread that writes events takes the interpreter's lock from the training loop."""
+    driver = Recorded(1)
+    driver.rows.append({"k": "lane", "i": 1, "main": False, "name": "writer"})
+    for _ in range(300):
+        driver.spend(0.01, "learn", 0, 0.004, 0.006)
+        driver.also(1, 0.01, "io", 0.006)
+    found = told(driver)
+    assert found.phases["io"] == pytest.approx(0.6, abs=0.05)
+    assert found.verdict == "io-bound"
+    assert "waited for Python's interpreter lock" in " ".join(found.notes)
+
+
+def test_threads_that_take_turns_get_no_verdict() -> None:
+    """Neither is the main one, so both are seen only where they release the lock."""
+    driver = Recorded(1)
+    driver.rows += [
+        {"k": "lane", "i": lane, "main": False, "name": f"actor {lane}"} for lane in (1, 2)
+    ]
+    for _ in range(300):
+        driver.spend(0.01, "wait", 0, 0.0, 0.01)
+        for lane in (1, 2):
+            driver.also(lane, 0.01, "learn", 0.005)
+    found = told(driver)
+    assert found.verdict == "unknown"
+    assert "2 threads of one process take turns" in found.headline
+    assert [one.id for one in found.findings] == ["unknown"]

@@ -1,0 +1,122 @@
+"""What the probe reads from a program's source: loops, and which call made a value."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from flatout.explain.program.attach import INJECT
+
+TRAINING = """\
+def train(step, evaluate, batches, log):
+    state, losses, history = 0, [], []
+    for batch in batches:
+        state, loss = step(state, batch)
+        losses.append(loss)
+        loss = float(loss)
+        if loss > 3:
+            while False:
+                pass
+        score = evaluate(state)
+        history.append(score)
+        log(max(losses))
+        log(score)
+        log(batch)
+    return history
+"""
+
+
+def lines_of(text: str) -> list[str]:
+    return [str(line) for line in text.splitlines(keepends=True)]
+
+
+class PjitFunction:
+    """Stands in for a compiled function of JAX, which the probe knows by its type's name."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.__wrapped__ = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.__wrapped__(*arguments)
+
+
+def value_and_grad(state: Any, batch: Any) -> tuple[Any, float]:
+    return state, 1.0
+
+
+def learning_step(state: Any, batch: Any) -> tuple[Any, float]:
+    return value_and_grad(state, batch)
+
+
+def accuracy(state: Any) -> float:
+    return 0.5
+
+
+@pytest.fixture(scope="module")
+def probe_source() -> Iterator[Any]:
+    sys.path.insert(0, str(INJECT))
+    try:
+        import _flatout_source  # pyright: ignore[reportMissingImports]
+
+        yield _flatout_source
+    finally:
+        sys.path.remove(str(INJECT))
+
+
+@pytest.fixture(scope="module")
+def frame(probe_source: Any) -> FrameType:
+    """The running frame of ``train``."""
+    file = "/home/me/training.py"
+    linecache.cache[file] = (len(TRAINING), None, lines_of(TRAINING), file)
+    scope: dict[str, Any] = {}
+    exec(compile(TRAINING, file, "exec"), scope)
+    found: list[FrameType] = []
+
+    def log(value: Any) -> None:
+        found.append(sys._getframe(1))
+
+    scope["train"](PjitFunction(learning_step), PjitFunction(accuracy), [0], log)
+    return found[-1]
+
+
+def test_loops_are_found_with_their_lines(probe_source: Any, frame: FrameType) -> None:
+    assert probe_source.loops_of(frame.f_code) == [[3, 14], [8, 9]]
+
+
+@pytest.mark.parametrize(
+    ("line", "call", "learns"),
+    [(4, "step", True), (6, "step", True), (7, "step", True), (12, "step", True),
+     (11, "evaluate", False), (13, "evaluate", False), (14, None, None)],
+)  # fmt: skip
+def test_a_value_is_followed_back_to_the_call_that_made_it(
+    probe_source: Any, frame: FrameType, line: int, call: str | None, learns: bool | None
+) -> None:
+    made = probe_source.origin(frame, line, False)
+    assert (made and made["call"], made and made["learns"]) == (call, learns)
+
+
+@pytest.mark.parametrize(
+    ("file", "users"),
+    [("/home/me/train.py", True), ("/x/lib/python3.11/site-packages/jax/_src/api.py", False),
+     ("/x/lib/python3.11/site-packages/stable_baselines3/ppo/ppo.py", True),
+     ("<frozen importlib._bootstrap>", False), (json.__file__, False)],
+)  # fmt: skip
+def test_lines_of_the_user_are_told_from_those_of_libraries(
+    probe_source: Any, file: str, users: bool
+) -> None:
+    assert probe_source.is_users(file) is users
+
+
+def test_a_source_that_cannot_be_parsed_says_nothing(probe_source: Any) -> None:
+    file = "/home/me/broken.py"
+    code = compile("def f():\n    return 1\n", file, "exec").co_consts[0]
+    for text in ("def f(:\n", "", "x" * 10):
+        probe_source.PARSED.pop(file, None)
+        linecache.cache[file] = (len(text), None, lines_of(text), file)
+        assert probe_source.loops_of(code) == []
