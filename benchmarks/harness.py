@@ -324,9 +324,11 @@ def train_command(
 ) -> Command:  # fmt: skip
     """`flatout train ALGORITHM` with a run folder of its own."""
     run_dir = HERE / "runs" / name / f"{side}-{seed}"
+    more = shlex.split(args.flatout_args)
+    where = [] if "--placement" in more else ["--placement", placement]
     argv = [
         flatout(args), "train", algorithm, *flags, "--seed", str(seed), "--run-dir", str(run_dir),
-        "--placement", placement, "--json", *shlex.split(args.flatout_args),
+        *where, "--json", *more,
     ]  # fmt: skip
     return Command(argv, env, run_dir, finish)
 

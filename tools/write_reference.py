@@ -49,7 +49,7 @@ WORDS: dict[Any, str] = {
     check_schedule: "`lin_START_END`", entropy_coefficient: "`auto`, `auto_START`",
 }  # fmt: skip
 """What a type or a rule allows."""
-POWERS = {2**31 - 1: "2^31 - 1", 2**32 - 1: "2^32 - 1"}
+POWERS = {2**power - 1: f"2^{power} - 1" for power in (31, 32, 63)}
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -8,9 +8,11 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from types import NoneType, UnionType
+from typing import IO, Any, get_args, get_type_hints
 
 MOST_BYTES = 4 << 20
 """Maximum size of a document by default: its value takes some thirty times the memory."""
@@ -20,6 +22,9 @@ MOST_TOML = 1 << 20
 
 LONGEST_LINE = 1 << 16
 """Maximum bytes of a line in a file of JSON lines."""
+
+LARGEST = 1e15
+"""Numbers of a recording (seconds, shares, MiB, counts) are smaller."""
 
 DEPTH = 100
 """Maximum number of lists and tables within one another."""
@@ -99,6 +104,51 @@ def read_json(path: Path, limit: int = MOST_BYTES) -> Any:
 def read_toml(path: Path, limit: int = MOST_TOML) -> dict[str, Any]:
     """The same of a TOML file; raises as `parse_toml` does, too."""
     return parse_toml(_content(path, limit).decode())
+
+
+def plain_number(value: Any, name: str = "it") -> float:
+    """A number of a document, if it is one of a reasonable size.
+
+    Raises:
+        ValueError: it is of another type, NaN, infinite, or `LARGEST` or more.
+    """
+    if type(value) not in (int, float) or not abs(value) < LARGEST:
+        raise ValueError(f"{name} = {str(value)[:40]} is no possible number")
+    return value
+
+
+def plain_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values for a dataclass, of which those for numbers, flags and texts are what they should be.
+
+    Values for fields of other types are left as they are, as are those for no field.
+
+    Raises:
+        ValueError: with the first that is not.
+    """
+    kinds = _plain_kinds(kind)
+    for name, value in values.items():
+        wanted = kinds.get(name)
+        if wanted is None or (value is None and wanted[1]):
+            continue
+        if wanted[0] in (int, float):
+            number = plain_number(value, name)
+            if wanted[0] is int and number != int(number):
+                raise ValueError(f"{name} = {number} is no whole number")
+        elif type(value) is not wanted[0]:
+            raise ValueError(f"{name} = {str(value)[:40]} is no {wanted[0].__name__}")
+    return dict(values)
+
+
+@lru_cache
+def _plain_kinds(kind: type) -> dict[str, tuple[type, bool]]:
+    """By field of a dataclass: its type, and whether it may be None; plain types only."""
+    found = dict[str, tuple[type, bool]]()
+    for name, hint in get_type_hints(kind).items():
+        several = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        plain = [one for one in several if one in (bool, int, float, str)]
+        if plain:
+            found[name] = plain[0], NoneType in several
+    return found
 
 
 def _content(path: Path, limit: int) -> bytes:

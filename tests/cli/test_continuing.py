@@ -23,7 +23,7 @@ COMMAND = ("train", "ppo", *tiny.flags("ppo"), "--no-tensorboard", "--quiet")
 
 def asked(path: Path, *flags: str) -> Any:
     """The settings of a command."""
-    return train_config([*COMMAND[1:], "--run-dir", str(path), *flags])[0]
+    return train_config(tiny.latest([*COMMAND[1:], "--run-dir", str(path), *flags]))[0]
 
 
 def saved(path: Path, *flags: str, placement: str = "act=cpu learn=cpu") -> None:

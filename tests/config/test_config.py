@@ -280,7 +280,7 @@ def test_a_threshold_is_a_number(value: float) -> None:
         ("ppo", {"adam_eps": 1e-60}),
         ("ppo", {"log_std_init": -1e40}),
         ("ppo", {"learning_rate": "lin_1e300"}),
-        ("dqn", {"learning_rate": "lin_1e-3_1e-60"}),
+        ("dqn", {"learning_rate": "lin_1e-60_1e-3"}),
         ("sac", {"ent_coef": "auto_1e39"}),
         ("sac", {"target_entropy": -1e39}),
     ],

@@ -159,8 +159,15 @@ def test_an_impossible_configuration_costs_itself_alone(optuna: Any, tmp_path: P
         ({"space": {"learning_rate": [-1.0]}}, "learning_rate"),
         ({"space": {"seed": [1]}}, "seeds says"),
         ({"sampler": "cmaes"}, "none of tpe"),
-        ({"pruner": {"name": "median", "startup": 3}}, "pruner median: "),
-        ({"pruner": "percentile"}, "pruner percentile: "),
+        ({"pruner": {"name": "median", "startup": 3}}, "pruner median does not work with startup"),
+        ({"pruner": {"name": "median", "n_min_trials": "x"}}, "with n_min_trials = 'x'"),
+        ({"pruner": {"name": "hyperband", "reduction_factor": 1.5}}, "with reduction_factor = 1.5"),
+        ({"pruner": "percentile"}, "pruner percentile does not work: "),
+        ({"sampler": {"name": "tpe", "n_startup_trials": "x"}}, "with n_startup_trials = 'x'"),
+        ({"sampler": {"name": "tpe", "gamma": 5}, "trials": 20}, "tpe does not work with gamma"),
+        ({"sampler": {"name": "nsgaii", "constraints_func": "x"}}, "with constraints_func = 'x'"),
+        ({"sampler": {"startup": 3}}, "none of tpe"),
+        ({"seed": -5}, "sampler tpe does not work: Seed must be"),
         ({"storage": 3}, "is no str"),
     ],
 )
@@ -169,6 +176,26 @@ def test_a_wrong_table_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=words):
         made(tmp_path, **more)
+
+
+def test_a_sampler_whose_package_is_missing_is_refused_before_the_sweep(
+    optuna: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(UsageError, match="sampler gp needs the package torch"):
+        made(tmp_path, sampler="gp", trials=20)
+
+
+@pytest.mark.parametrize("where", ["journal", "database"])
+def test_a_study_that_minimises_is_refused(optuna: Any, tmp_path: Path, where: str) -> None:
+    """Also an empty one, which another program has made for this sweep."""
+    url = f"sqlite:///{tmp_path / 'studies.db'}"
+    backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "optuna.log"))
+    storage = url if where == "database" else optuna.storages.JournalStorage(backend)
+    optuna.create_study(storage=storage, study_name="flatout", direction="minimize")
+    named: dict[str, Any] = {"storage": url} if where == "database" else {}
+    with pytest.raises(UsageError, match=r"'flatout' in .* does not maximise one value, .* choose"):
+        made(tmp_path, None, study="flatout", **named)
 
 
 def test_another_sweeps_journal_is_refused(optuna: Any, tmp_path: Path) -> None:
@@ -206,6 +233,49 @@ def test_a_changed_journal_is_refused(optuna: Any, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(CheckpointError, match="n_epochs = 9"):
         made(tmp_path, table)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"intermediate_value": "x"}, "holds the result 'x', which is no number"),
+        ({"step": "x"}, "a result of step 'x'"),
+        ({"op_code": 4, "study_id": 0, "datetime_start": "2026-01-01T00:00:00"}, "holds 7 conf"),
+    ],
+)
+def test_results_that_no_sweep_writes_are_refused(
+    optuna: Any, tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    """A stranger's journal: its trials would be trained, and its results compared."""
+    study, table = made(tmp_path, trials=2, pruner="median")
+    (group,) = study.ask(1)
+    study.prune(group.name, 32, 1.0)
+    path = tmp_path / "optuna.log"
+    *lines, last = path.read_text().splitlines()
+    row = json.dumps(json.loads(last) | change)
+    path.write_text("\n".join([*lines, *[row] * (6 if "op_code" in change else 1)]) + "\n")
+    with pytest.raises(CheckpointError, match=words):
+        made(tmp_path, table)
+
+
+def test_what_optuna_raises_in_a_sweep_is_one_sentence(
+    optuna: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, _ = made(tmp_path, pruner="median")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("by zero")
+
+    (group,) = study.ask(1)
+    for owner, name, call, words in (
+        (optuna.Trial, "should_prune", lambda: study.prune(group.name, 32, 1.0), "cannot judge a"),
+        (optuna.Study, "tell", lambda: study.tell(group.name, 1.0), "cannot store a"),
+        (optuna.Study, "ask", lambda: study.ask(1), "cannot propose a"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, fail)
+            with pytest.raises(FlatoutError, match=rf"{words} \w+ \(ZeroDivisionError: by zero"):
+                call()
 
 
 def test_a_damaged_journal_is_read_or_refused_in_a_sentence(optuna: Any, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -581,6 +582,45 @@ def test_a_process_that_was_told_to_end_loses_no_trial(tmp_path: Path) -> None:
     assert len(acting.started) == 2
     assert made.states["seed=0"].state == "failed"
     assert "told to end by a signal" in made.states["seed=0"].error
+
+
+ENDING = """
+import json, signal, sys, time
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+print('{"ready": 1}', flush=True)
+for line in sys.stdin:
+    name = json.loads(line)["name"]
+    print(json.dumps({"trial": name, "steps": 1}), flush=True)
+    while name == "seed=0" and not stopped:
+        time.sleep(0.01)
+    print(json.dumps({"trial": name, "ended": "signal" if stopped else "steps"}))
+    print(json.dumps({"done": name}), flush=True)
+    if stopped:
+        break
+"""
+"""A worker that trains `seed=0` until it is told to end, and then ends, as `sweep.worker` does."""
+
+
+def test_a_worker_that_was_told_to_stop_gets_no_other_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pruner gives one trial up; the next one must not go to the process that ends with it."""
+    command = [sys.executable, "-S", "-c", ENDING]
+    monkeypatch.setattr(engine.child, "command", lambda *words: command)
+    first, second = plan.trials(base(), plan.Group("", {}), [0, 1])
+    with open(os.devnull) as nothing, closing(engine.Local(nothing.fileno(), [])) as local:
+
+        def until(key: str) -> Mapping[str, Any]:
+            while True:
+                for event in local.poll(5.0):
+                    if key in event:
+                        return event
+
+        local.start(Job(first.name, (first,), "nowhere"))
+        until("steps")
+        local.stop(first.name)
+        until("done")
+        local.start(Job(second.name, (second,), "nowhere"))
+        assert until("ended") == {"trial": second.name, "ended": "steps"}
 
 
 def test_a_trial_alone_has_a_card_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -187,6 +188,20 @@ samples = st.builds(
 @given(samples)
 def test_samples_survive_json(sample: MonitorSample) -> None:
     assert MonitorSample.from_json(json.loads(json.dumps(sample.as_json()))) == sample
+
+
+@given(
+    samples.map(lambda sample: sample.as_json()),
+    st.sampled_from(["t", "cpu", "cpu_all", "rss_mb", "threads", "processes", "others", "gpus"]),
+    st.sampled_from(["x", [None], {"1": "x"}, {"1": math.nan}, math.nan, math.inf, [{"index": 0,
+                     "busy": "x"}], [{"index": 0, "used_mb": math.inf}], 10**400]),
+)  # fmt: skip
+def test_damaged_samples_are_skipped(
+    tmp_path_factory: pytest.TempPathFactory, values: dict[str, Any], name: str, damage: Any
+) -> None:
+    path = tmp_path_factory.mktemp("recording") / "devices.jsonl"
+    path.write_text(f"{json.dumps(values)}\n{json.dumps(values | {name: damage})}\n")
+    assert read_samples(path) == [MonitorSample.from_json(values)]
 
 
 @settings(deadline=None, max_examples=60)

@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("video") / "run"
     flags = ["--env", "flatout/Snake-v0", "--env-kwargs", "size=5", "patience=20"]
     flags += ["--network", "mlp"]
-    assert main(["train", "ppo", *TINY, *flags, "--run-dir", str(path)]) == 0
+    assert main(["train", "ppo", *tiny.latest((*TINY, *flags)), "--run-dir", str(path)]) == 0
     return path
 
 

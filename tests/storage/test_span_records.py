@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,24 @@ def test_lines_survive_and_rubbish_is_skipped() -> None:
     begins, records = read_lines(lines)
     assert records == [one]
     assert begins[0].cores == 3
+
+
+@given(
+    st.sampled_from(["t", "d", "lane", "steps", "square", "first", "spans"]),
+    st.sampled_from(
+        [None, [], [None], {}, "x", True, math.nan, math.inf, -math.inf, 1e308, 10**400]
+    ),
+)
+def test_no_record_holds_what_is_no_number(name: str, value: Any) -> None:
+    """Damaged lines are skipped: what remains can be summed up and drawn."""
+    damaged = as_line(record(1.0)) | {name: {"env": value} if name == "spans" else value}
+    for one in read_lines([damaged])[1]:
+        numbers = [one.t, one.d, one.steps, one.square, *one.spans.values()]
+        assert all(type(n) in (int, float) and math.isfinite(n) for n in numbers)
+        assert type(one.lane) is str
+        assert type(one.first) is bool
+    begins, _ = read_lines([{"begin": {"t": 0.0, name: value, "cores": value}}])
+    assert begins == []
 
 
 def test_cutting_keeps_what_had_ended(tmp_path: Path) -> None:

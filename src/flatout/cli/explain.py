@@ -91,11 +91,19 @@ def _run(path: Path, asked: ExplainArguments) -> None:
 
     from flatout.explain.own.runs import diagnose_evidence, read_run
     from flatout.fleet.trial import show, try_first
+    from flatout.storage.span_records import DEVICES, SPANS
     from flatout.storage.trust import Consent
 
     evidence = read_run(path)
     evidence = replace(evidence, plan=_plan(path, asked))
     diagnosis = diagnose_evidence(evidence)
+    try:
+        diagnosis.check()
+    except ValueError as error:
+        raise FlatoutError(
+            f"{path} cannot be explained: its {SPANS} or {DEVICES} is damaged "
+            f"({one_line(error)[:200]})."
+        ) from None
     if asked.save is not None:
         _write(asked.save, evidence.as_json())
     _report(diagnosis, asked)

@@ -285,16 +285,15 @@ def draw(answer: Answer, file: Path) -> None:
     Raises:
         FlatoutError: it cannot be written.
     """
-    from matplotlib.figure import Figure  # type: ignore[import-not-found]
+    from flatout.fleet.figure import figure
 
     rows = answer.predictions[::-1]
-    figure = Figure(figsize=(8, 1.2 + 0.35 * len(rows)), layout="constrained")
-    axes = figure.add_subplot()
     rates = [p.best_known for p in rows]
     errors = [[max(p.best_known - p.low, 0.0) for p in rows],
               [max(p.high - p.best_known, 0.0) for p in rows]]  # fmt: skip
     colors = ["C0" if p.placement == answer.chosen.placement else "0.7" for p in rows]
-    axes.barh([str(p.placement) for p in rows], rates, xerr=errors, color=colors, capsize=3)
-    axes.set(xlabel="steps/s, measured where it was run, else predicted", xlim=(0, None))
-    with writing(file):
-        figure.savefig(file)
+    with writing(file), figure(8, 1.2 + 0.35 * len(rows)) as drawn:
+        axes = drawn.add_subplot()
+        axes.barh([str(p.placement) for p in rows], rates, xerr=errors, color=colors, capsize=3)
+        axes.set(xlabel="steps/s, measured where it was run, else predicted", xlim=(0, None))
+        drawn.savefig(file)

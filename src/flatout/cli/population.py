@@ -212,8 +212,10 @@ def table(population: Population, most: int) -> Table:
 
 
 def _draw(path: Path, console: Console) -> None:
-    """The curves beside the members, as far as they can be drawn."""
+    """The curves next to the members, as far as they can be drawn: what fails is a note, since the
+    members are trained and saved."""
     from flatout.fleet.curves import picture, readable
+    from flatout.output import say
 
     try:
         made = picture(readable([path]))
@@ -222,6 +224,11 @@ def _draw(path: Path, console: Console) -> None:
     console.print(str(made), highlight=False, soft_wrap=True)
     drawn = importlib.util.find_spec("matplotlib") is not None
     for suffix in (".svg", ".png") if drawn else (".svg",):
-        with writing(path / f"curves{suffix}"):
-            nofollow.replace(path / f"curves{suffix}", made.content(suffix))
-    console.print(str(path / "curves.svg"), highlight=False, soft_wrap=True)
+        try:
+            with writing(path / f"curves{suffix}"):
+                nofollow.replace(path / f"curves{suffix}", made.content(suffix))
+        except FlatoutError as error:
+            say(f"curves{suffix} is left out: {error}")
+            continue
+        if suffix == ".svg":
+            console.print(str(path / "curves.svg"), highlight=False, soft_wrap=True)

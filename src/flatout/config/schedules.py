@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from typing import Annotated, Any
 
-from flatout.config.values import hints, need, need_float32
+from flatout.config.values import Rule, hints, need
 from flatout.errors import UsageError
 
 _LINEAR = re.compile(r"lin_([^_]+)(?:_([^_]+))?")
@@ -79,8 +80,29 @@ def check_float32(part: Any) -> None:
         UsageError: the first impossible value.
     """
     for name, value in real_values(part).items():
-        numbers = value if isinstance(value, tuple) else () if value is None else (value,)
-        need_float32(name, getattr(part, name), *numbers)
+        if value is None:
+            continue
+        numbers = value if isinstance(value, tuple) else (value,)
+        stored = [_as_float32(number) for number in numbers]
+        ok = all(map(math.isfinite, stored))
+        ok = ok and (stored[0] != 0.0 or _may_be_zero(hints(type(part))[name][1]))
+        need(ok, name, getattr(part, name), "float32 cannot hold it")
+
+
+def _as_float32(number: float) -> float:
+    try:
+        return struct.unpack("f", struct.pack("f", number))[0]
+    except OverflowError:
+        return math.inf
+
+
+def _may_be_zero(rules: tuple[Rule, ...]) -> bool:
+    try:
+        for rule in rules:
+            rule("", 0.0)
+    except UsageError:
+        return False
+    return True
 
 
 Schedule = Annotated[float | str, check_schedule]

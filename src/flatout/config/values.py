@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import operator
-import struct
 import types
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -34,21 +33,6 @@ def need(ok: bool, name: str, value: Any, what: str) -> None:
     """
     if not ok:
         raise UsageError(f"{name} = {str(value)[:200]} is impossible: {what}.")
-
-
-def need_float32(name: str, value: Any, *numbers: float) -> None:
-    """Refuse a value of which float32 holds one of these `numbers` as infinity, or as zero.
-
-    Raises:
-        UsageError: naming the setting and its value.
-    """
-    for number in numbers:
-        try:
-            (stored,) = struct.unpack("f", struct.pack("f", number))
-        except OverflowError:
-            stored = math.inf
-        ok = bool(stored) == bool(number) and math.isfinite(stored)
-        need(ok, name, value, "float32 cannot hold it")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flatout.errors import CheckpointError, FlatoutError, UsageError, short, writing
+from flatout.fleet.figure import figure
 from flatout.fleet.members import FOLDER
 from flatout.fleet.runs import alike
 from flatout.installing import install
@@ -211,11 +212,10 @@ class Picture:
         """A file's content with this ending: ``.svg``, ``.png`` or ``.pdf``."""
         if suffix == ".svg":
             return self._repr_svg_().encode()
-        from matplotlib.figure import Figure  # type: ignore[import-not-found]
-
-        figure, file = Figure(figsize=(8, 5), layout="constrained"), io.BytesIO()
-        self.draw(figure.add_subplot())
-        figure.savefig(file, format=suffix[1:])
+        file = io.BytesIO()
+        with figure(8, 5) as drawn:
+            self.draw(drawn.add_subplot())
+            drawn.savefig(file, format=suffix[1:])
         return file.getvalue()
 
     def draw(self, axes: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from flatout import child
 from flatout.config.settings import load_preset, resolve
 from flatout.errors import FlatoutError, writing
+from flatout.fleet.figure import figure
 from flatout.hardware.inventory import Hardware, resolve_placement
 from flatout.hardware.monitor import read_samples
 from flatout.planning.facts import mean_use
@@ -166,21 +167,18 @@ def draw(table: Sequence[Row], file: Path) -> None:
     Raises:
         FlatoutError: it cannot be written.
     """
-    from matplotlib.figure import Figure  # type: ignore[import-not-found]
-
-    figure = Figure(figsize=(8, 1.5 + 0.35 * len(table)), layout="constrained")
-    axes = figure.add_subplot()
-    for number, placement in enumerate(PLACEMENTS):
-        seconds = [cell.seconds if (cell := row.cells[number]) else None for row in table]
-        if any(seconds):
-            places = [place + 0.25 * number for place in range(len(table))]
-            axes.barh(places, [s or 0.0 for s in seconds], height=0.25, label=placement)
-    axes.set_yticks(range(len(table)), [f"{row.mode}, {row.hidden}" for row in table])
-    axes.invert_yaxis()
-    axes.set(xlabel="seconds for the episodes, after start-up")
-    axes.legend()
-    with writing(file):
-        figure.savefig(file)
+    with writing(file), figure(8, 1.5 + 0.35 * len(table)) as drawn:
+        axes = drawn.add_subplot()
+        for number, placement in enumerate(PLACEMENTS):
+            seconds = [cell.seconds if (cell := row.cells[number]) else None for row in table]
+            if any(seconds):
+                places = [place + 0.25 * number for place in range(len(table))]
+                axes.barh(places, [s or 0.0 for s in seconds], height=0.25, label=placement)
+        axes.set_yticks(range(len(table)), [f"{row.mode}, {row.hidden}" for row in table])
+        axes.invert_yaxis()
+        axes.set(xlabel="seconds for the episodes, after start-up")
+        axes.legend()
+        drawn.savefig(file)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from string import Template
 import numpy as np
 
 from flatout.fleet.curves import Picture, Run, View, band, of_metrics, of_one_score
+from flatout.fleet.figure import figure
 from flatout.fleet.ranking_files import Line, Table, cells, title
 from flatout.fleet.statistics import Estimate, enough, iqm, profiled
 from flatout.output import printable
@@ -52,16 +53,15 @@ def draw(tables: Sequence[Table], path: Path) -> None:
 
     Raises:
         OSError: the file cannot be written.
+        FlatoutError: matplotlib fails.
     """
-    from matplotlib.figure import Figure  # type: ignore[import-not-found]
-
     rows = [pictures(table) for table in tables]
     wide = max(map(len, rows))
-    figure = Figure(figsize=(6 * wide, 4 * len(rows)), layout="constrained")
-    for number, row in enumerate(rows):
-        for place, picture in enumerate(row, 1):
-            picture.draw(figure.add_subplot(len(rows), wide, number * wide + place))
-    figure.savefig(path)
+    with figure(6 * wide, 4 * len(rows)) as drawn:
+        for number, row in enumerate(rows):
+            for place, picture in enumerate(row, 1):
+                picture.draw(drawn.add_subplot(len(rows), wide, number * wide + place))
+        drawn.savefig(path)
 
 
 def pictures(table: Table) -> list[Picture]:

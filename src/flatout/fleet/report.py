@@ -12,6 +12,7 @@ from rich.text import Text
 
 from flatout.errors import writing
 from flatout.explain.causes import HEALTHY
+from flatout.fleet.figure import figure
 from flatout.fleet.scaling import PARTS, Scaling
 
 BAR = 24
@@ -65,14 +66,11 @@ def draw(scaling: Scaling, file: Path) -> None:
     Raises:
         FlatoutError: it cannot be written.
     """
-    from matplotlib.figure import Figure  # type: ignore[import-not-found]
-
     counts = [row.devices for row in scaling.rows]
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot(counts, [n / counts[0] for n in counts], "--", color="0.6", label="in proportion")
-    axes.plot(counts, [scaling.speed_up(row) for row in scaling.rows], "o-", label="measured")
-    axes.set(xlabel="devices", ylabel="speed-up", xticks=counts, ylim=(0, None))
-    axes.legend()
-    with writing(file):
-        figure.savefig(file)
+    with writing(file), figure(6, 4) as drawn:
+        axes = drawn.add_subplot()
+        axes.plot(counts, [n / counts[0] for n in counts], "--", color="0.6", label="in proportion")
+        axes.plot(counts, [scaling.speed_up(row) for row in scaling.rows], "o-", label="measured")
+        axes.set(xlabel="devices", ylabel="speed-up", xticks=counts, ylim=(0, None))
+        axes.legend()
+        drawn.savefig(file)

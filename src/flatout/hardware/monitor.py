@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from flatout.documents import plain_fields, plain_number
 from flatout.hardware.gpus import Gpus, GpuSample
 from flatout.hardware.others import Others
 from flatout.hardware.processes import LinuxTree, PortableTree, Reading, open_tree
@@ -64,14 +65,18 @@ class MonitorSample:
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> MonitorSample:
-        """The inverse of `as_json`."""
-        rows = values.get("gpus", ())
-        gpus = tuple(GpuSample(**gpu | {"ours": tuple(gpu.get("ours", ()))}) for gpu in rows)
-        processes = {int(pid): float(n) for pid, n in values.get("processes", {}).items()}
-        others = {str(name): float(n) for name, n in values.get("others", {}).items()}
+        """The inverse of `as_json`.
+
+        Raises:
+            AttributeError, TypeError, ValueError: a value is of another type, or no finite number.
+        """
+        rows = [plain_fields(GpuSample, row) for row in values.get("gpus", ())]
+        gpus = tuple(GpuSample(**row | {"ours": tuple(row.get("ours", ()))}) for row in rows)
+        processes = {int(pid): plain_number(n) for pid, n in values.get("processes", {}).items()}
+        others = {str(name): plain_number(n) for name, n in values.get("others", {}).items()}
         notes = tuple(str(note) for note in values.get("notes", ()))
         read = {"processes": processes, "others": others, "gpus": gpus, "notes": notes}
-        return MonitorSample(**values | read)
+        return MonitorSample(**plain_fields(MonitorSample, values) | read)
 
 
 class Monitor:

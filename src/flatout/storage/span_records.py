@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flatout.documents import LONGEST_LINE, bounded_lines, parse_line
+from flatout.documents import (
+    LONGEST_LINE,
+    bounded_lines,
+    parse_line,
+    plain_fields,
+    plain_number,
+)
 from flatout.errors import CheckpointError
 from flatout.storage import nofollow
 
@@ -81,11 +87,11 @@ def read_lines(lines: Iterable[dict[str, Any]]) -> tuple[list[Begin], list[SpanR
     for line in lines:
         with suppress(ValueError, KeyError, TypeError, AttributeError):
             if "begin" in line:
-                begin = dict(line["begin"])
+                begin = plain_fields(Begin, line["begin"])
                 begins.append(Begin(**{**begin, "gpus": tuple(begin.get("gpus", ()))}))
             else:
-                spans = {str(name): float(s) for name, s in line["spans"].items()}
-                records.append(SpanRecord(**{**line, "spans": spans}))
+                spans = {str(name): plain_number(s) for name, s in line["spans"].items()}
+                records.append(SpanRecord(**{**plain_fields(SpanRecord, line), "spans": spans}))
     return begins, records
 
 

@@ -77,7 +77,8 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
     result.threads = _taking_turns(line, driver, workers, span)
     result.busy_cores = _busy_cores(evidence, line.begin, line.end)
     seconds: defaultdict[str, float] = defaultdict(float)
-    silent = balance = lockstep = 0.0
+    silences: defaultdict[Where, float] = defaultdict(float)
+    silent = piped = balance = lockstep = 0.0
     for moment in moments:
         mark = moment.mark
         if mark.phase == "input" or (not mark.waits and mark.phase != "wait"):
@@ -99,7 +100,8 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
         at_work = len({track.process for track, _ in busy})
         if not busy:
             silent += moment.dt
-            result.where["wait"][driver.process, mark.site, mark.call] += moment.dt
+            piped += moment.dt * mark.piped
+            silences[driver.process, mark.site, mark.call] += moment.dt
         elif alive > 1 and 2 * at_work <= alive and all(state.phase != "ipc" for _, state in busy):
             seconds["wait"] += moment.dt
             lockstep += moment.dt
@@ -113,7 +115,10 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
                 result.where[state.phase][track.process, state.site, state.call] += share
     if lockstep:
         result.balance = balance / lockstep
-    seconds[_silence(line, result, driver, silent)] += silent
+    phase = _silence(line, result, driver, silent, piped)
+    seconds[phase] += silent
+    for where, share in silences.items():
+        result.where[phase][where] += share
     if not any(seconds[phase] for phase in WORK):  # no training was recognised: plain computing
         seconds["learn"] += seconds.pop("other", 0.0)
         for where, share in result.where.pop("other", {}).items():
@@ -170,10 +175,13 @@ def _worked(line: Timeline, track: Track, phases: Collection[str] = PHASES) -> f
     )
 
 
-def _silence(line: Timeline, result: Blame, driver: Track, silent: float) -> str:
-    """The phase of time without work: pipes if the processors are busy, else waiting."""
+def _silence(line: Timeline, result: Blame, driver: Track, silent: float, piped: float) -> str:
+    """The phase of time without work: pipes if the driver waits at one while its workers are idle,
+    or the processors are busy; else waiting."""
     if not silent:
         return "wait"
+    if result.worker_seconds and piped > silent / 2:
+        return "ipc"
     asleep = sum(
         m.dt for m in line.steady(driver) if m.mark.phase == "wait" and m.mark.call == "sleep"
     )

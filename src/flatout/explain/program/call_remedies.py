@@ -43,7 +43,7 @@ CALL_REMEDIES: tuple[CallRemedy, ...] = (
         library="torch", call="tensor|as_tensor|Tensor|FloatTensor|LongTensor|BoolTensor",
     ),
     CallRemedy(
-        re.compile(r"\w\[[^\]:]+\]"),
+        re.compile(r"(float|int|bool)\(\s*[\w.]+\[[^\]:]+\]\s*\)"),
         "Copy the array to the host once, np.asarray(x), and take elements of that: each element "
         "of a JAX array is a call of the device.",
         library="jax", call="__getitem__|_rewriting_take|_value|__float__|__int__|item|__bool__"

@@ -9,13 +9,14 @@ it is a transfer, or the cost of synchronising.
 from __future__ import annotations
 
 import bisect
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
 from flatout.explain.program import tags
 from flatout.explain.program.evidence import Evidence, Process, Sample
 from flatout.explain.program.places import Mark, Places
-from flatout.explain.program.survey import Frames
+from flatout.explain.program.survey import Frames, Site
 
 ASLEEP = 0.5  # a thread that works for less than this share of a sample waits
 COMPUTES = 0.05
@@ -23,6 +24,8 @@ COMPUTES = 0.05
 
 FULLY = 0.7
 """From this share on a CPU device computes all the time: between operations it is idle, too."""
+
+AROUND = 0.5  # the most work that comes with a wait, as a part of its length
 
 DIVIDED = ("learn", "act", "transfer", "replay", "other", "eval", "wait")
 """Phases in which a wait may be one for a device."""
@@ -35,6 +38,7 @@ class DeviceTime:
 
     def __init__(self, evidence: Evidence, process: Process, places: Places) -> None:
         self._process, self._places = process, places
+        self._learning = self._learning_shares(process)
         self._is_jax = "jax" in process.libraries
         self._delays = [(s.t, s.delayed) for s in evidence.monitor if s.delayed is not None]
         samples = [s for s in evidence.monitor if any(gpu.ours for gpu in s.gpus)]
@@ -54,9 +58,18 @@ class DeviceTime:
         leaf = self._process.leaf(self._process.stacks[sample.stack])
         worked_for, site, made = self._places.waited_for(frames, leaf)
         site = site or mark.site
-        role = worked_for if mark.phase in ("transfer", "other", "wait") else mark.phase
-        busy = self._computes(sample)
         call = made.call.rpartition(".")[2] if made is not None else mark.call
+        role = worked_for if mark.phase in ("transfer", "other", "wait", "act") else mark.phase
+        busy = self._computes(sample)
+        share, learning = self._learning.get(sample.stack, (0.0, (0, 0)))
+        if worked is not None and worked < ASLEEP * sample.dt:
+            share = float(sample.learning is not None)
+        if share:  # the device works in order: it learns first
+            learns = replace(mark, phase="learn", site=learning, call="", waits=False)
+            yield (1 - share) * sample.dt, share * sample.dt, learns, worked, True
+            if share == 1.0:
+                return
+            sample = replace(sample, dt=(1 - share) * sample.dt)
         if busy > 0.0:
             on_device = replace(mark, phase=role, site=site, call=call, waits=False)
             yield (1 - busy) * sample.dt, busy * sample.dt, on_device, worked, True
@@ -70,6 +83,36 @@ class DeviceTime:
                 worked,
                 False,
             )
+
+    @staticmethod
+    def _learning_shares(process: Process) -> dict[int, tuple[float, Site]]:
+        """By stack, in which part of the thread's own work there the device learned, and the
+        learning line.
+
+        Waiting begins and ends with a little work. Its part that belongs to learning is that of the
+        waits themselves, and at most `AROUND` of their length.
+        """
+        waits: defaultdict[int, float] = defaultdict(float)
+        learns: defaultdict[int, float] = defaultdict(float)
+        works: defaultdict[int, float] = defaultdict(float)
+        lines: dict[int, Site] = {}
+        for sample in process.samples:
+            if sample.worked is None:
+                continue
+            if sample.worked >= ASLEEP * sample.dt:
+                works[sample.stack] += sample.dt
+                continue
+            waits[sample.stack] += sample.dt
+            if sample.learning is not None and sample.learning < len(process.codes):
+                learns[sample.stack] += sample.dt
+                lines[sample.stack] = (sample.learning, sample.learning_line)
+        return {
+            stack: (
+                min(learns[stack] / waits[stack], AROUND * learns[stack] / (works[stack] or 1.0)),
+                line,
+            )
+            for stack, line in lines.items()
+        }
 
     def _waits(self, sample: Sample, mark: Mark) -> bool:
         """Whether the thread waits for a device, or pays for having asked it."""

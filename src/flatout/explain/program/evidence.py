@@ -50,6 +50,9 @@ class Code:
         return self.owner is not None and all(name in self.owner["has"] for name in attributes)
 
 
+GENERATED = "<frozen generated>"
+"""The file of functions that libraries made from a text, such as those of named tuples."""
+
 UNKNOWN = Code("<unknown>", "<unknown>", 0)
 
 
@@ -96,6 +99,9 @@ class Sample:
     compilation: int
     worked: float | None = None  # seconds in which the thread worked, or waited for a core
     elsewhere: float | None = None  # CPU seconds of the other threads; of the main thread only
+    # code and line of the learning call that JAX's device computed while the thread waited for it
+    learning: int | None = None
+    learning_line: int = 0
 
 
 @dataclass(frozen=True)
@@ -187,7 +193,8 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
     of: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         of[row["k"]].append(row)
-    codes = {row["i"]: _code(row) for row in of["code"]}  # two threads write: in any order
+    inline = "-c" in map(str, first["argv"])
+    codes = {row["i"]: _code(row, inline) for row in of["code"]}  # two threads write: in any order
     count = max(codes, default=-1) + 1
 
     def known(numbers: Iterable[int]) -> bool:  # a killed process may leave dangling references
@@ -226,12 +233,15 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
     )  # fmt: skip
 
 
-def _code(row: dict[str, Any]) -> Code:
+def _code(row: dict[str, Any], inline: bool) -> Code:
+    file = row["file"]
+    if file == "<string>" and not inline:
+        file = GENERATED
     owner = row.get("self")
     learns = bool(row.get("learns") or (owner and owner.get("learns")))
     loops = tuple((int(first), int(last)) for first, last in row.get("loops", ()))
     names = frozenset(row.get("names", ()))
-    return Code(row["file"], row["plain"], row["line"], owner, learns, loops, names)
+    return Code(file, row["plain"], row["line"], owner, learns, loops, names)
 
 
 def _leaf(row: dict[str, Any]) -> Leaf:

@@ -31,6 +31,16 @@ def by_code(survey: Survey, place: Place, near: Neighbours) -> str | None:
     return None if place.tag == "network" else place.tag
 
 
+def in_compiled(survey: Survey, place: Place, near: Neighbours) -> str | None:
+    """What a library does below a line that calls a compiled function belongs to that call."""
+    if place.tag is not None or not place.program or place.frames[0] == place.program[0]:
+        return None
+    found = survey.made(place)
+    if found is None or found[0] != place.program[0]:
+        return None
+    return "learn" if found[1].learns else network_role(survey, place.program)
+
+
 def in_learning(survey: Survey, place: Place, near: Neighbours) -> str | None:
     """In a function that learns and never steps everything is learning, except choosing and
     gathering batches, and writing."""
@@ -42,7 +52,8 @@ def in_learning(survey: Survey, place: Place, near: Neighbours) -> str | None:
             break
         if (phase := tags.by_words(survey.process.codes[code])) in ("replay", "input", "io"):
             return phase
-    gathers = place.leaf.word in tags.GATHERS and survey.any_draws
+    gathers = tags.is_gather(place.leaf, survey.process.codes[place.frames[0][0]])
+    gathers = gathers and survey.any_draws
     replays = tags.is_draw(place.leaf) or gathers
     return "replay" if place.tag is None and replays else "learn"
 
@@ -76,7 +87,8 @@ def by_drawing(survey: Survey, place: Place, near: Neighbours) -> str | None:
         if survey.moving[code] > 0 and not survey.calls[code] and survey.learns:
             return "transfer"
     draws = tags.is_draw(place.leaf)
-    if not survey.any_draws or not (draws or place.leaf.word in tags.GATHERS):
+    gathers = tags.is_gather(place.leaf, survey.process.codes[place.frames[0][0]])
+    if not survey.any_draws or not (draws or gathers):
         return None
     neighbour = by_neighbour(survey, place, near)
     if survey.steps:
@@ -109,7 +121,8 @@ def by_neighbour(survey: Survey, place: Place, near: Neighbours) -> str | None:
 Rule = Callable[[Survey, Place, Neighbours], str | None]
 
 RULES: tuple[Rule, ...] = (
-    by_evaluation, by_code, in_learning, in_writing, by_network, by_drawing, by_name, by_neighbour,
+    by_evaluation, by_code, in_compiled, in_learning, in_writing, by_network, by_drawing, by_name,
+    by_neighbour,
 )  # fmt: skip
 """How a place's phase is decided: the first rule that gives one."""
 

@@ -11,6 +11,7 @@ from flatout.explain.program.evidence import Leaf, Made, Process
 from flatout.explain.program.phase_rules import RULES, Rule, by_name, network_role, role
 from flatout.explain.program.survey import Frames, Networks, Place, Seen, Site, Survey
 
+PIPES = 8  # innermost frames among which a pipe's or queue's function is looked for
 AROUND = ("env", "act", "learn", "replay", "input")
 """Phases that a line may share with its neighbours."""
 
@@ -24,6 +25,7 @@ class Mark:
     site: Site | None  # the innermost line of the program; None in libraries' threads
     call: str  # name of the current call
     unsure: bool = False  # whether only English words decided the phase
+    piped: bool = False  # whether it is in a pipe or queue between processes
     fetches: bool = False  # whether it asks a device for a result, and may wait for it
 
 
@@ -85,7 +87,8 @@ class Places:
         if phase == "learn" and not fetches and tags.is_transfer(place.leaf, innermost):
             phase = "transfer"
         call = place.leaf.word or innermost.plain
-        return Mark(phase or "other", waits, site, call, unsure, fetches)
+        piped = any(self.survey.tag(index) == "ipc" for index, _ in place.frames[:PIPES])
+        return Mark(phase or "other", waits, site, call, unsure, piped, fetches)
 
     def _phase(self, place: Place, rules: Sequence[Rule]) -> tuple[str | None, bool]:
         """The phase by the first rule that decides, and whether only words did."""

@@ -231,6 +231,13 @@ def is_draw(leaf: Leaf) -> bool:
     )
 
 
+def is_gather(leaf: Leaf, code: Code) -> bool:
+    """Whether the innermost frame gathers rows: for the program itself, and not within an
+    operation of a library of networks."""
+    file = code.file.replace("\\", "/")
+    return leaf.word in GATHERS and not re.search(r"/(torch|jax|optax|tensorflow)/", file)
+
+
 GREEDY = {"argmax", "deterministic", "predict", "mode"}
 RANDOM = {"log_prob", "sample", "random", "rand", "randint", "integers", "choice", "append"}
 

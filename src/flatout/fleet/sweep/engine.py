@@ -177,7 +177,7 @@ class Local:
                 for line in lines:
                     self._heard(worker, json.loads(line), events)
             over = not text or worker.failed or worker.stopping
-            if over and worker.job is None:  # one that was told to stop, or failed, is not used again
+            if over and worker.job is None:  # it ends, or something failed in it
                 self._remove(key.data)
             elif not text:
                 events += self._died(key.data)

@@ -7,22 +7,28 @@ storages that pickle (CMA-ES, Redis) are not offered.
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import secrets
 import sys
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from flatout.config.schema import TrainConfig
-from flatout.errors import CheckpointError, FlatoutError, UsageError, nearest, one_line
+from flatout.errors import CheckpointError, FlatoutError, UsageError, nearest, one_line, short
+from flatout.fleet.sweep.optuna_proposals import (
+    optuna_package,
+    pruner,
+    sampler,
+    suggest,
+    try_options,
+    value_of,
+)
 from flatout.fleet.sweep.optuna_storage import open_study
 from flatout.fleet.sweep.plan import REFUSED, Group, configured, title
 from flatout.fleet.sweep.sections import MOST
-from flatout.installing import install
 
 DEFAULTS: dict[str, Any] = {
     "trials": None, "space": None, "sampler": "tpe", "pruner": "none", "storage": "", "study": "",
@@ -30,14 +36,6 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 """What the table may have; the first two it must. `trials` counts configurations; `identity` is
 given to it."""
-
-SAMPLERS = {
-    "tpe": "TPESampler", "random": "RandomSampler", "gp": "GPSampler", "nsgaii": "NSGAIISampler",
-}  # fmt: skip
-PRUNERS = {
-    "none": "NopPruner", "median": "MedianPruner", "percentile": "PercentilePruner",
-    "halving": "SuccessiveHalvingPruner", "hyperband": "HyperbandPruner",
-}  # fmt: skip
 
 MOST_CHOICES, MOST_PAIRS = 1000, 10_000
 """Maximum choices and limits of all settings in a space, and pairs of them that are tried to see
@@ -86,8 +84,7 @@ def settings_of(table: Any, base: TrainConfig, where: str) -> dict[str, Any]:
         else:
             if why:
                 raise UsageError(f"{where}: {why}")
-    _sampler(found, 0, where)
-    _pruner(found, 1, base.run.steps, where)
+    try_options(found, base.run.steps, where)
     return found | {"identity": found["identity"] or secrets.token_hex(8)}
 
 
@@ -122,49 +119,44 @@ def examples(space: Space, where: str) -> Iterator[dict[str, Any]]:
         yield from ({key: low}, {key: high})
 
 
-def _optuna() -> Any:
+@contextmanager
+def _reported(what: str) -> Iterator[None]:
+    """Turn whatever Optuna and its storage raise into a `CheckpointError` that says `what`."""
     try:
-        made = importlib.import_module("optuna")
-    except ImportError:
-        raise UsageError(f"[optuna] needs its package: {install('optuna')}.") from None
-    made.logging.set_verbosity(made.logging.ERROR)
-    return made
+        yield
+    except FlatoutError:
+        raise
+    except Exception as error:  # Optuna trusts its journal
+        raise CheckpointError(
+            f"[optuna] {what} ({type(error).__name__}: {one_line(error)[:200]})."
+        ) from error
 
 
-def _sampler(settings: Mapping[str, Any], number: int, where: str) -> Any:
-    """The sampler for the trial of that number: what it draws depends on no earlier draw, so that
-    a resumed study goes on as an unbroken one would."""
-    seed = settings["seed"] + number
-    return _made("sampler", SAMPLERS, settings["sampler"], where, {"seed": seed})
+def _check_trials(found: Sequence[Any], most: int) -> None:
+    """Refuse stored trials that no sweep of `most` configurations has made.
 
-
-def _pruner(settings: Mapping[str, Any], first: int, last: int, where: str) -> Any:
-    """The pruner, which looks at steps from `first` to `last`."""
-    given = settings["pruner"]
-    name = given.get("name") if isinstance(given, dict) else given
-    halves = {"halving": {"min_resource": first},
-              "hyperband": {"min_resource": first, "max_resource": last}}  # fmt: skip
-    return _made("pruner", PRUNERS, given, where, halves.get(str(name), {}))
-
-
-def _made(
-    what: str, names: Mapping[str, str], given: Any, where: str, defaults: Mapping[str, Any]
-) -> Any:
-    """One of Optuna's objects, by its name, or by ``{ name = ..., option = ... }``."""
-    optuna = _optuna()
-    options = dict(given) if isinstance(given, dict) else {"name": given}
-    name = options.pop("name", None)
-    if name not in names:
-        raise UsageError(f"{where} {what} = {str(given)[:100]} is none of {', '.join(names)}.")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of experimental options
-            return getattr(getattr(optuna, f"{what}s"), names[name])(**{**defaults, **options})
-    except ImportError as error:
-        missing = error.name or "torch"
-        raise UsageError(f"{where} {what} {name} needs the package {missing}.") from None
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{where} {what} {name}: {one_line(error)[:300]}") from None
+    Raises:
+        CheckpointError: there are more, or a result is no number.
+    """
+    if len(found) > most:
+        raise CheckpointError(
+            f"[optuna] the study holds {len(found):,} configurations, and this sweep has {most:,}: "
+            "it is damaged, or another's."
+        )
+    for frozen in found:
+        values = [frozen.value, *frozen.intermediate_values.values()]
+        for value in values:
+            if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
+                raise CheckpointError(
+                    f"[optuna] the study holds the result {short(value)}, which is no number: it "
+                    "is damaged."
+                )
+        for step in frozen.intermediate_values:
+            if type(step) is not int:
+                raise CheckpointError(
+                    f"[optuna] the study holds a result of step {short(step)}, which is no whole "
+                    "number: it is damaged."
+                )
 
 
 class Search:
@@ -189,7 +181,7 @@ class Search:
     def __init__(
         self, settings: Mapping[str, Any], base: TrainConfig, every: int, folder: Path
     ) -> None:
-        self._optuna, self._settings, self._base = _optuna(), settings, base
+        self._optuna, self._settings, self._base = optuna_package(), settings, base
         self.prunes = settings["pruner"] != "none"
         self.pruned, self.notes = set[str](), list[str]()
         self._numbers = dict[str, list[int]]()  # of a group's trials: twins are trained once
@@ -198,25 +190,19 @@ class Search:
         self._trials = dict[str, Any]()  # Optuna's, of groups that may run
         self._count = 0
         self._study = open_study(self._optuna, settings, folder)
-        self._study.pruner = _pruner(settings, every, base.run.steps, "[optuna]")
-        try:
-            self._before = [
-                group for frozen in self._study.get_trials(deepcopy=False)
-                if (group := self._group(frozen)) is not None
-            ]  # fmt: skip
-        except FlatoutError:
-            raise
-        except Exception as error:  # Optuna trusts its journal
-            raise CheckpointError(
-                f"[optuna] the study is damaged ({type(error).__name__}: {one_line(error)[:200]})."
-            ) from error
+        self._study.pruner = pruner(settings, every, base.run.steps, "[optuna]")
+        with _reported("the study is damaged"):
+            found = self._study.get_trials(deepcopy=False)
+            _check_trials(found, settings["trials"])
+            self._before = [group for one in found if (group := self._group(one)) is not None]
 
     def ask(self, most: int) -> list[Group]:
         asked, self._before = self._before, []
         while not asked and self._count < self._settings["trials"]:
-            self._study.sampler = _sampler(self._settings, self._count, "[optuna]")
-            trial = self._study.ask()
-            group = self._group(self._study.get_trials(deepcopy=False)[trial.number], trial)
+            with _reported("Optuna cannot propose a configuration"):
+                self._study.sampler = sampler(self._settings, self._count, "[optuna]")
+                trial = self._study.ask()
+                group = self._group(self._study.get_trials(deepcopy=False)[trial.number], trial)
             asked = [] if group is None else [group]
         return asked
 
@@ -228,10 +214,10 @@ class Search:
         self._count += 1
         if not frozen.state.is_finished():
             if trial is None:
-                self._study.sampler = _sampler(self._settings, frozen.number, "[optuna]")
+                self._study.sampler = sampler(self._settings, frozen.number, "[optuna]")
                 trial = self._optuna.trial.Trial(self._study, frozen._trial_id)
-            params = {key: _suggest(trial, key, values) for key, values in space.items()}
-        row = {key: _value(params.get(key), key, values) for key, values in space.items()}
+            params = {key: suggest(trial, key, values) for key, values in space.items()}
+        row = {key: value_of(params.get(key), key, values) for key, values in space.items()}
         key = json.dumps(row, sort_keys=True)
         name = self._names.setdefault(key, f"{frozen.number:04}_{title(row)}")
         numbers = self._numbers.setdefault(name, [])
@@ -264,51 +250,20 @@ class Search:
         state = states.COMPLETE if value is not None else (
             states.PRUNED if group in self.pruned else states.FAIL
         )  # fmt: skip
-        self._study.tell(number, value, state, skip_if_finished=True)
+        with _reported("the study cannot store a result"):
+            self._study.tell(number, value, state, skip_if_finished=True)
 
     def prune(self, group: str, step: int, objective: float) -> bool:
         if group in self._told:
             return group in self.pruned
         trial, number = self._trials[group], self._numbers[group][0]
-        before = self._study.get_trials(deepcopy=False)[number].intermediate_values
-        if step in before or not math.isfinite(objective):  # before a kill, and it was not pruned
-            return False
-        trial.report(objective, step)
-        if trial.should_prune():
+        with _reported("the pruner cannot judge a configuration"):
+            before = self._study.get_trials(deepcopy=False)[number].intermediate_values
+            if step in before or not math.isfinite(objective):  # before a kill: it was not pruned
+                return False
+            trial.report(objective, step)
+            bad = trial.should_prune()
+        if bad:
             self.pruned.add(group)
             self.tell(group, None)
-        return group in self.pruned
-
-
-def _choices(values: list[Any]) -> dict[Any, Any]:
-    """Choices by what Optuna knows them by: lists as their text."""
-    plain = (str, int, float, bool)
-    return {one if isinstance(one, plain) else json.dumps(one): one for one in values}
-
-
-def _suggest(trial: Any, key: str, values: Any) -> Any:
-    """What Optuna proposes for a setting, or has proposed."""
-    if isinstance(values, list):
-        return trial.suggest_categorical(key, list(_choices(values)))
-    whole = type(values["low"]) is int and type(values["high"]) is int
-    suggest = trial.suggest_int if whole else trial.suggest_float
-    return suggest(key, values["low"], values["high"], log=values.get("log", False))
-
-
-def _value(proposed: Any, key: str, values: Any) -> Any:
-    """The setting's value: real numbers have four digits, as their names in folders.
-
-    Raises:
-        CheckpointError: it is not of the space: the study was changed.
-    """
-    if isinstance(values, list):
-        choices = _choices(values)
-        if isinstance(proposed, str | int | float) and proposed in choices:
-            return choices[proposed]
-    elif type(proposed) in (int, float) and values["low"] <= proposed <= values["high"]:
-        short = proposed if type(proposed) is int else float(f"{proposed:.4g}")
-        return min(max(short, values["low"]), values["high"])
-    raise CheckpointError(
-        f"[optuna] the study holds {key} = {str(proposed)[:60]}, which this sweep cannot have "
-        "asked: it is damaged, or another's."
-    )
+        return bad

@@ -339,7 +339,8 @@ class Probe:
         """Note where every thread is; `main` is the main thread's frame where this is it.
 
         A sample is [time, seconds that it stands for, thread, stack, compilation, seconds of work
-        among these (None where unknown), and for the main thread those of all other threads].
+        among these (None where unknown), and for the main thread those of all other threads and,
+        if it waits for JAX's device while that learns, code and line of the learning call].
         """
         seen, spent = self.seen, self.spent
         elsewhere = None if spent is None else round(spent.by_others(), 5)
@@ -362,6 +363,8 @@ class Probe:
             elif seconds is not None:
                 t, (lasted, worked) = spent.told, seconds
                 more = [round(worked, 5), elsewhere]
+                if worked < 0.5 * lasted and "jax" in self.libraries:
+                    more += seen.learning_in_flight(frame)
             row = [round(t - self.started, 5), round(lasted, 5), lane, stack, number]
             self.samples.append(row + more)
         frame = main = None  # no frame of the program outlives the sample

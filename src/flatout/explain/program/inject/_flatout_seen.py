@@ -4,6 +4,7 @@ Standard library only, Python 3.8 and later.
 """
 
 import linecache
+import sys
 
 import _flatout_describe as read
 import _flatout_source as source
@@ -30,6 +31,7 @@ class Seen:
         self.leaves, self.sites = set(), set()
         self.stacks = {}
         self.lanes = {}
+        self.learned = {}  # id of a code -> (code, names that it assigns from learning calls)
         self.held = {}  # thread -> (outermost frame that compiles, its number)
         self.compilations = 0
 
@@ -67,6 +69,22 @@ class Seen:
         if users is not None:
             self.site(users, leaf)
         return self.stack(tuple(key)), number, key[::2]
+
+    def learning_in_flight(self, frame):
+        """[code, line] of a learning call that JAX's device still computes; else an empty list."""
+        try:
+            found = source.pending(frame, self.learned, self.profiled())
+        except Exception:
+            return []
+        if found is None:
+            return []
+        code, line = found
+        place = ((self.codes.get(id(code)) or self.code(code, None))[0], line)
+        if place not in self.sites:
+            self.sites.add(place)
+            text = linecache.getline(code.co_filename, line).strip()[:100]
+            self.line({"k": "site", "c": place[0], "line": line, "text": text})
+        return list(place)
 
     def stack(self, key):
         """The number of a stack, (code, instruction, code, instruction, ...), innermost first."""
@@ -146,9 +164,7 @@ class Seen:
             _, call = read.text_at(frame.f_code, frame.f_lasti)
             shown = linecache.getline(frame.f_code.co_filename, line).strip()[:100]
             row = {"k": "site", "c": place[0], "line": line, "text": shown}
-            inner = leaf.f_code.co_filename.replace("\\", "/")
-            word = (call or "").rpartition(".")[2]
-            if "/jax/" in inner or word in source.FETCHES or call is None:
+            if "jax" in sys.modules or (call or "").rpartition(".")[2] in source.FETCHES:
                 made = source.origin(frame, line, self.profiled())
                 if made is not None:
                     row["made"] = made

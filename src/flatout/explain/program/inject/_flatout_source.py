@@ -10,6 +10,7 @@ import os
 from _flatout_describe import described, dotted, resolve
 
 MOST_LINES = 8000  # files with more lines are not parsed: that would hold up the program
+CALLERS = 12  # frames in which results of learning are looked for
 DEPTH = 4  # assignments that are followed back from a value to the call that made it
 
 LIBRARIES = (
@@ -135,17 +136,33 @@ class Search:
                 if isinstance(one, (ast.Name, ast.Attribute)):
                     self.made.setdefault(dotted(one), []).append((statement.lineno, value))
 
+    def learned(self):
+        """The names that are assigned from compiled calls which take gradients: {name: line}."""
+        names = {}
+        for name, values in self.made.items():
+            for line, value in values:
+                calls = [one for one in ast.walk(value) if isinstance(one, ast.Call)]
+                if any(self.kind(one).get("learns") for one in calls):
+                    names[name] = line
+        return names
+
+    def kind(self, call):
+        """What a call calls: whether that is compiled, or calls what is, and whether it learns."""
+        name = dotted(call.func)
+        found = self.resolved(name)
+        owner = self.resolved(name.rpartition(".")[0])
+        kind = described(found, owner) if found is not None else {}
+        return kind if kind.get("compiled") or kind.get("calls_compiled") else {}
+
     def trace(self, expression, line, depth):
         """The call that made a value which is used at a line, or None."""
         nodes = list(ast.walk(expression))
         for one in nodes:
             if isinstance(one, ast.Call):
-                name = dotted(one.func)
-                found = self.resolved(name)
-                owner = self.resolved(name.rpartition(".")[0])
-                kind = described(found, owner) if found is not None else {}
-                if kind.get("compiled") or kind.get("calls_compiled"):
-                    return {"call": name, "line": one.lineno, "learns": kind.get("learns", False)}
+                kind = self.kind(one)
+                if kind:
+                    learns = kind.get("learns", False)
+                    return {"call": dotted(one.func), "line": one.lineno, "learns": learns}
         for one in nodes if depth else ():
             if not isinstance(one, (ast.Name, ast.Attribute)):
                 continue
@@ -163,3 +180,45 @@ class Search:
         if not name or "?" in name:
             return None
         return resolve(self.frame, name, self.profiled)
+
+
+def pending(frame, known, profiled):
+    """Code and line of a learning call whose result JAX's device still computes, or None.
+
+    Looks at the arrays that the frame and its callers have assigned from such calls. `known` keeps
+    the names of each function.
+    """
+    for _ in range(CALLERS):
+        if frame is None:
+            return None
+        code = frame.f_code
+        if is_users(code.co_filename):
+            if id(code) not in known:
+                node = node_of(code)
+                names = {} if node is None else Search(frame, node, profiled).learned()
+                known[id(code)] = (code, names)
+            for name, line in known[id(code)][1].items():
+                array = first_array(resolve(frame, name, profiled), DEPTH)
+                if array is not None and not array.is_ready():
+                    return code, line
+        frame = frame.f_back
+    return None
+
+
+def first_array(value, depth):
+    """The first JAX array in a value: a tuple, list, dictionary, or object with attributes."""
+    if type(value).__name__ == "ArrayImpl":
+        return value
+    if not depth or value is None:
+        return None
+    if isinstance(value, dict):
+        inner = list(value.values())
+    elif isinstance(value, (tuple, list)):
+        inner = list(value)
+    else:
+        inner = list((getattr(value, "__dict__", None) or {}).values())
+    for one in inner[:8]:
+        found = first_array(one, depth - 1)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,55 @@
+"""Figures of matplotlib that no file of the working folder decides on."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from flatout.errors import FlatoutError, one_line
+
+SETTINGS = "matplotlibrc"
+"""The file from which matplotlib reads its settings at its import: first in the working folder."""
+
+
+@contextlib.contextmanager
+def figure(width: float, height: float) -> Iterator[Any]:
+    """An empty figure, to be drawn and saved in this context: with matplotlib's own defaults.
+
+    Texts are shown as they are, without mathematics between dollar signs: they may be names that
+    somebody else has chosen.
+
+    Args:
+        width, height: in inches.
+
+    Raises:
+        OSError: the figure cannot be written.
+        FlatoutError: matplotlib fails otherwise.
+    """
+    try:
+        matplotlib = _matplotlib()
+        with matplotlib.rc_context():
+            matplotlib.rcdefaults()
+            matplotlib.rcParams["text.parse_math"] = False
+            figures = importlib.import_module("matplotlib.figure")
+            yield figures.Figure(figsize=(width, height), layout="constrained")
+    except (FlatoutError, OSError):
+        raise
+    except Exception as error:  # of any kind: a damaged installation, too
+        raise FlatoutError(
+            f"matplotlib cannot draw this ({type(error).__name__}: {one_line(error)[:300]})."
+        ) from error
+
+
+def _matplotlib() -> Any:
+    """The package. Flatout's own command imports it without the settings of the working folder:
+    they may be a stranger's, and versions before 3.10.9 run code that they contain. A user's
+    program keeps its settings, because its other figures may need them.
+    """
+    first = "matplotlib" not in sys.modules and "flatout.cli.commands" in sys.modules
+    elsewhere = contextlib.chdir(sys.prefix) if first and os.path.lexists(SETTINGS) else None
+    with elsewhere or contextlib.nullcontext():
+        return importlib.import_module("matplotlib")

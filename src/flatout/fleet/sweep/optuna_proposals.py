@@ -1,0 +1,147 @@
+"""Optuna's samplers and pruners, by their names in a sweep's file, and what they propose."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from flatout.errors import CheckpointError, UsageError, one_line
+from flatout.installing import install
+
+SAMPLERS = {
+    "tpe": "TPESampler", "random": "RandomSampler", "gp": "GPSampler", "nsgaii": "NSGAIISampler",
+}  # fmt: skip
+PRUNERS = {
+    "none": "NopPruner", "median": "MedianPruner", "percentile": "PercentilePruner",
+    "halving": "SuccessiveHalvingPruner", "hyperband": "HyperbandPruner",
+}  # fmt: skip
+
+TRIED, TRIED_S = 55, 1.0
+"""Maximum configurations, and seconds, for which a sampler and a pruner are tried before a sweep:
+most samplers begin with 10 random configurations, and `nsgaii` with 50."""
+
+
+def optuna_package() -> Any:
+    """The package `optuna`, which prints nothing but errors; `UsageError` if it is missing."""
+    try:
+        made = importlib.import_module("optuna")
+    except ImportError:
+        raise UsageError(f"[optuna] needs its package: {install('optuna')}.") from None
+    made.logging.set_verbosity(made.logging.ERROR)
+    return made
+
+
+def sampler(settings: Mapping[str, Any], number: int, where: str) -> Any:
+    """The sampler for the trial of that number: what it draws depends on no earlier draw, so that
+    a resumed study goes on as an unbroken one would."""
+    seed = settings["seed"] + number
+    return _made("sampler", SAMPLERS, settings["sampler"], where, {"seed": seed})
+
+
+def pruner(settings: Mapping[str, Any], first: int, last: int, where: str) -> Any:
+    """The pruner, which looks at steps from `first` to `last`."""
+    given = settings["pruner"]
+    name = given.get("name") if isinstance(given, dict) else given
+    halves = {"halving": {"min_resource": first},
+              "hyperband": {"min_resource": first, "max_resource": last}}  # fmt: skip
+    return _made("pruner", PRUNERS, given, where, halves.get(str(name), {}))
+
+
+def _made(
+    what: str, names: Mapping[str, str], given: Any, where: str, defaults: Mapping[str, Any]
+) -> Any:
+    """One of Optuna's objects, by its name, or by ``{ name = ..., option = ... }``."""
+    optuna = optuna_package()
+    options = dict(given) if isinstance(given, dict) else {"name": given}
+    name = options.pop("name", None)
+    if name not in names:
+        raise UsageError(f"{where} {what} = {str(given)[:100]} is none of {', '.join(names)}.")
+    with _refused(what, given, where):
+        return getattr(getattr(optuna, f"{what}s"), names[name])(**{**defaults, **options})
+
+
+@contextmanager
+def _refused(what: str, given: Any, where: str) -> Iterator[None]:
+    """Turn what Optuna raises because of a sampler's or pruner's options into a `UsageError`."""
+    options = dict(given) if isinstance(given, dict) else {"name": given}
+    name = options.pop("name", None)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of experimental options
+            yield
+    except ImportError as error:
+        missing = error.name or getattr(error.__cause__, "name", None) or "torch"
+        raise UsageError(f"{where} {what} {name} needs the package {missing}.") from None
+    except Exception as error:  # of any kind: Optuna computes with options that it has not checked
+        shown = ", ".join(f"{key} = {value!r}" for key, value in options.items())
+        raise UsageError(
+            f"{where} {what} {name} does not work{f' with {shown[:200]}' if shown else ''}: "
+            f"{one_line(error)[:300]}"
+        ) from None
+
+
+def try_options(settings: Mapping[str, Any], steps: int, where: str) -> None:
+    """Try the sampler and the pruner with a study in memory, because Optuna looks at some options
+    only when it needs them.
+
+    Args:
+        steps: of a run.
+
+    Raises:
+        UsageError: one of them fails.
+    """
+    until, judge = time.monotonic() + TRIED_S, pruner(settings, 1, steps, where)
+    study = optuna_package().create_study(direction="maximize", pruner=judge)
+    for number in range(min(settings["trials"], TRIED)):
+        study.sampler = sampler(settings, number, where)
+        with _refused("sampler", settings["sampler"], where):
+            trial = study.ask()
+            for key, values in settings["space"].items():
+                suggest(trial, key, values)
+        with _refused("pruner", settings["pruner"], where):
+            for step in sorted({max(steps * part // 5, 1) for part in range(5)}):
+                trial.report(float(-number), step)
+                trial.should_prune()
+        with _refused("sampler", settings["sampler"], where):
+            study.tell(trial, float(-number))
+        if time.monotonic() > until:
+            return
+
+
+def choices_of(values: list[Any]) -> dict[Any, Any]:
+    """Choices by what Optuna knows them by: lists as their text."""
+    plain = (str, int, float, bool)
+    return {one if isinstance(one, plain) else json.dumps(one): one for one in values}
+
+
+def suggest(trial: Any, key: str, values: Any) -> Any:
+    """What Optuna proposes for a setting, or has proposed."""
+    if isinstance(values, list):
+        return trial.suggest_categorical(key, list(choices_of(values)))
+    whole = type(values["low"]) is int and type(values["high"]) is int
+    ask = trial.suggest_int if whole else trial.suggest_float
+    return ask(key, values["low"], values["high"], log=values.get("log", False))
+
+
+def value_of(proposed: Any, key: str, values: Any) -> Any:
+    """The setting's value: real numbers have four digits, as their names in folders.
+
+    Raises:
+        CheckpointError: it is not of the space: the study was changed.
+    """
+    if isinstance(values, list):
+        choices = choices_of(values)
+        if isinstance(proposed, str | int | float) and proposed in choices:
+            return choices[proposed]
+    elif type(proposed) in (int, float) and values["low"] <= proposed <= values["high"]:
+        short = proposed if type(proposed) is int else float(f"{proposed:.4g}")
+        return min(max(short, values["low"]), values["high"])
+    raise CheckpointError(
+        f"[optuna] the study holds {key} = {str(proposed)[:60]}, which this sweep cannot have "
+        "asked: it is damaged, or another's."
+    )
