@@ -124,7 +124,7 @@ def flatout(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
 
 
 TINY = (*tiny.flags("ppo"), "--steps", "256", "--quiet")
-"""The smallest useful run's flags, behind ``train ppo``; see `tiny.latest` for others after them."""
+"""The smallest useful run's flags, behind ``train ppo``; `tiny.latest` takes others after them."""
 
 
 def replay_run(path: Path, *flags: str) -> Path:

@@ -203,6 +203,12 @@ def test_another_network_is_refused(tmp_path: Path) -> None:
     file = PPO("CartPole-v1", **ON).learn(64).save(tmp_path / "agent")
     with pytest.raises(CheckpointError, match=r"does not fit its settings.*PPO\.load\(path, netw"):
         PPO.load(file, hidden=[8])
+    arrays, metadata = checkpoint.load_agent(file)
+    counter = next(name for name in arrays if ".counters." in name)
+    checkpoint.save_agent(file, arrays | {counter: np.zeros(3, np.int8)}, metadata)
+    with pytest.raises(CheckpointError, match=rf"the array {counter} is int8") as raised:
+        PPO.load(file)
+    assert "network of its own" not in str(raised.value)
 
 
 # Environments come back

@@ -1,7 +1,7 @@
-"""Puts what explain recorded of the ordinary programs into the tests, without this machine's paths.
+"""Puts what explain recorded of ordinary programs into the tests, without this machine's paths.
 
-    python benchmarks/explain/run_ordinary.py ...      # records: benchmarks/results/explain_ordinary
-    python tools/record_evidence.py                    # writes tests/explain/evidence/NAME.json.gz
+    python benchmarks/explain/run_ordinary.py ...  # records, in benchmarks/results/explain_ordinary
+    python tools/record_evidence.py                # writes tests/explain/evidence/NAME.json.gz
 
 `make test` judges these files (`tests/explain/test_ordinary.py`).
 """

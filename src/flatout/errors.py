@@ -92,6 +92,18 @@ def one_line(error: BaseException) -> str:
         return "no message"
 
 
+def damage(error: BaseException) -> str:
+    """The reason why a file's values cannot be used, of what reading them raised: without the words
+    of Python, which mean nothing to a reader of the file."""
+    if isinstance(error, KeyError) and error.args:
+        return f"{short(error.args[0])} is missing"
+    if isinstance(error, TypeError | AttributeError | LookupError):
+        return "a value in it has the wrong type"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return one_line(error)[:300]
+
+
 def raised_at(error: BaseException) -> str:
     """``file:line`` of what a user's code raised: its own newest line, not that of a library which
     it called."""

@@ -36,6 +36,8 @@ PIPE = (f"{STDLIB}/multiprocessing/connection.py", "Connection._recv", None)
 ENV = {"name": "Maze", "module": "maze", "bases": ["maze.Maze"], "has": ["step", "reset"]}
 ADAM = {"name": "Adam", "module": "torch.optim.adam", "bases": ["torch.Adam"],
         "has": ["step", "zero_grad", "state_dict"]}  # fmt: skip
+DATASET = {"name": "Images", "module": "data", "bases": ["data.Images"],
+           "has": ["__getitem__", "__len__"]}  # fmt: skip
 BUFFER = {"name": "Buffer", "module": "store", "bases": ["store.Buffer"], "has": ["sample", "add"]}
 
 PLACES: dict[str, tuple[list[tuple[str, str, dict[str, Any] | None]], str]] = {
@@ -60,6 +62,7 @@ PLACES: dict[str, tuple[list[tuple[str, str, dict[str, Any] | None]], str]] = {
     "open": ([("/home/me/train.py", "improve", None)], "open"),
     "fetch": ([("/usr/lib/site-packages/jax/_src/array.py", "_value", None),
                ("/home/me/train.py", "improve", None)], "self._npy_value"),
+    "input": ([("/home/me/data.py", "Images.__getitem__", DATASET)], "self.flip"),
     "item": ([("/home/me/train.py", "improve", None)], "loss.item"),
 }  # fmt: skip
 """What a thread can be at: the frames inside of ``main``, innermost first, and the call."""

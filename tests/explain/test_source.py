@@ -120,3 +120,55 @@ def test_a_source_that_cannot_be_parsed_says_nothing(probe_source: Any) -> None:
         probe_source.PARSED.pop(file, None)
         linecache.cache[file] = (len(text), None, lines_of(text), file)
         assert probe_source.loops_of(code) == []
+
+
+class ArrayImpl:
+    """Stands in for an array of JAX, which the probe knows by its type's name."""
+
+    def __init__(self, ready: bool) -> None:
+        self.ready = ready
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+
+LOOP = """\
+def run(update, act, look, ready):
+    params = {"w": (ready,)}
+    for _ in range(1):
+        params, loss = update(params, ready)
+        action = act(params)
+        look()
+"""
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_learning_call_whose_result_is_not_ready_is_in_flight(
+    probe_source: Any, ready: bool
+) -> None:
+    file = "/home/me/loop.py"
+    linecache.cache[file] = (len(LOOP), None, lines_of(LOOP), file)
+    scope: dict[str, Any] = {}
+    exec(compile(LOOP, file, "exec"), scope)
+    found: list[Any] = []
+
+    def look() -> None:
+        found.append(probe_source.pending(sys._getframe(), {}, False))
+
+    array = ArrayImpl(ready)
+    scope["run"](PjitFunction(learning_step), PjitFunction(accuracy), look, array)
+    assert [one and (one[0].co_name, one[1]) for one in found] == [None if ready else ("run", 4)]
+
+
+def test_only_arrays_of_jax_are_asked_and_nothing_of_the_user_runs(probe_source: Any) -> None:
+    class Trap:
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError("the program's code ran")
+
+        def __iter__(self) -> Any:
+            raise AssertionError("the program's code ran")
+
+    array = ArrayImpl(ready=True)
+    assert probe_source.first_array({"a": Trap(), "b": [Trap(), (array,)]}, 4) is array
+    assert probe_source.first_array(Trap(), 4) is None
+    assert probe_source.first_array([[[[[array]]]]], 4) is None, "too deep to be looked for"

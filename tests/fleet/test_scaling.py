@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from flatout.errors import UsageError
 from flatout.fleet.scaling import PARTS, Row, Scaling, refuse_unequal, split
+from flatout.spans import PHASES
 from tests.conftest import Result
+from tests.fleet.runs_made import folder
 
 Cli = Callable[..., Result]
 seconds = st.floats(0.0, 100.0)
@@ -114,6 +117,41 @@ def test_finished_runs_compare_only_where_they_did_the_same(flatout: Cli, tmp_pa
     assert "unequal work" in refused.message
     assert "1,280" in refused.message
     assert "2,560" in refused.message
+
+
+def finished(path: Path, devices: int, **more: Any) -> Path:
+    """A run's folder, as far as `scale` reads it."""
+    settings = {"env": "CartPole-v1", "batch_size": 64}
+    folder(path, [1.0], **settings)
+    phases = dict.fromkeys(PHASES, 0.1)
+    summary = {"steps": 1000, "updates": 10, "wall_s": 2.0, "steps_per_s": 500.0, "phases": phases}
+    learn = ",".join(f"cpu:{number}" for number in range(devices))
+    summary |= {"placement": f"learn={learn}" if devices > 1 else "cpu", **more}
+    (path / "summary.json").write_text(json.dumps(summary))
+    return path
+
+
+def test_runs_on_one_number_of_devices_are_not_compared(flatout: Cli, tmp_path: Path) -> None:
+    one, other = finished(tmp_path / "one", 1), finished(tmp_path / "other", 1, steps_per_s=9.0)
+    for folders in ((one, other), (one, one)):
+        result = flatout("scale", *folders, "--json")
+        assert (result.code, result.out) == (2, "")
+        assert "both ran on 1 device, so that there is nothing to compare" in result.message
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"steps_per_s": math.inf}, {"steps_per_s": 1e-300}, {"steps_per_s": 1e300}, {"steps": 0},
+        {"wall_s": math.nan}, {"wall_s": -5.0}, {"phases": {**dict.fromkeys(PHASES, 0.1),
+                                                           "learn": -math.inf}}, {"phases": "x"},
+    ],
+)  # fmt: skip
+def test_a_damaged_summary_is_refused(flatout: Cli, tmp_path: Path, damage: dict[str, Any]) -> None:
+    result = flatout("scale", finished(tmp_path / "run", 1, **damage), "--json")
+    assert (result.code, result.out) == (2, ""), result.out
+    assert "summary.json is damaged (" in result.message
+    assert flatout("scale", finished(tmp_path / "whole", 1), "--json").code == 0
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flatout import FlatoutError
-from flatout.storage.run_folder import KEPT, RunFolder
+from flatout import CheckpointError, FlatoutError
+from flatout.storage.run_folder import KEPT, RunFolder, load_config
 
 BEGIN = """
 import multiprocessing, os
@@ -72,3 +72,20 @@ def test_a_lock_that_user_code_has_closed_is_no_error(tmp_path: Path) -> None:
     os.close(folder._lock.fileno())
     folder.close()
     RunFolder(tmp_path / "run").close()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("[]", "it holds no table of settings"),
+        ('{"format": 1, "algorithm": "ppo", "settings": "/etc"}', "it holds no table of settings"),
+        ('{"format": 1, "settings": {}}', "'algorithm' is missing"),
+    ],
+)
+def test_damaged_settings_are_named_without_the_words_of_python(
+    tmp_path: Path, content: str, why: str
+) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(CheckpointError) as raised:
+        load_config(tmp_path, None)
+    assert str(raised.value) == f"{tmp_path / 'config.json'} is corrupt: {why}."

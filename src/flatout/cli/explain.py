@@ -13,7 +13,7 @@ import tyro
 
 from flatout import documents
 from flatout.cli.flags import existing, parse, take_file
-from flatout.errors import FlatoutError, UsageError, one_line
+from flatout.errors import FlatoutError, UsageError, damage, one_line
 from flatout.output import say
 
 if TYPE_CHECKING:
@@ -163,8 +163,7 @@ def _saved(path: Path) -> Diagnosis:
         raise FlatoutError(f"{path}: {error}") from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise FlatoutError(
-            f"{path} is damaged evidence ({type(error).__name__}: {one_line(error)}); "
-            "record it again."
+            f"{path} is damaged evidence ({damage(error)}); record it again."
         ) from None
 
 

@@ -17,7 +17,8 @@ from flatout.cli.flags import take, take_file, take_switch
 from flatout.config.hyper import OnPolicyConfig
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.config.settings import resolve, with_run
-from flatout.errors import UsageError, one_line
+from flatout.documents import plain_number
+from flatout.errors import UsageError, damage
 from flatout.fleet.measure import examples
 from flatout.fleet.scaling import Row, Scaling, refuse_unequal, split, training_s
 from flatout.installing import install
@@ -224,16 +225,41 @@ def compared(folders: Sequence[Path]) -> Scaling:
         try:
             work[str(folder)] = work_of(config, summary)
             rows.append(row(len(placement.learn), summary, costs, examples(config, summary)))
+            _refuse_impossible(rows[-1])
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise UsageError(
-                f"{folder / 'summary.json'} is damaged ({type(error).__name__}: "
-                f"{one_line(error)[:200]})."
-            ) from error
+            raise UsageError(f"{folder / 'summary.json'} is damaged ({damage(error)}).") from error
         virtual |= placement.learn[0].kind == "cpu" and len(placement.learn) > 1
+    _refuse_equal(folders, rows)
     refuse_unequal(work)
     from flatout.hardware.inventory import inventory
 
     return Scaling(sorted(rows, key=lambda row: row.devices), inventory().cores, virtual)
+
+
+def _refuse_impossible(row: Row) -> None:
+    """Raise `ValueError` for times and rates that no run has."""
+    if not row.seconds > 0:
+        raise ValueError("it took no time")
+    plain_number(1 / row.seconds, "the rate")
+    for number in (row.seconds, row.steps_per_s, row.examples_per_s, *row.parts.values()):
+        if plain_number(number, "a time or rate") < 0:
+            raise ValueError(f"{number:.3g} is a negative time or rate")
+
+
+def _refuse_equal(folders: Sequence[Path], rows: Sequence[Row]) -> None:
+    """Refuse two runs on one number of devices: their difference is chance, or there is none.
+
+    Raises:
+        UsageError: naming them.
+    """
+    first = dict[int, Path]()
+    for folder, row in zip(folders, rows, strict=True):
+        other = first.setdefault(row.devices, folder)
+        if other is not folder:
+            raise UsageError(
+                f"{other} and {folder} both ran on {_count(row.devices)}, so that there is nothing "
+                "to compare; name runs on different numbers of devices."
+            )
 
 
 def work_of(config: TrainConfig, summary: dict[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from flatout.documents import LARGEST
+
 if TYPE_CHECKING:
     from flatout.hardware.monitor import MonitorSample
-
-LARGEST = 1e15
-"""Numbers of a diagnosis are smaller: seconds, shares, MiB."""
 
 NEIGHBOURS_S = 0.02
 """Spans of one phase between which less than this passes are drawn as one."""

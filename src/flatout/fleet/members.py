@@ -16,7 +16,7 @@ from flatout.config.schema import TrainConfig
 from flatout.config.settings import changeable, resolve, with_run
 from flatout.config.values import hints
 from flatout.documents import read_toml
-from flatout.errors import CheckpointError, UsageError, nearest, writing
+from flatout.errors import CheckpointError, UsageError, damage, nearest, writing
 from flatout.run.auto import with_placement
 from flatout.storage import nofollow, signing
 from flatout.storage.checkpoint import FORMAT
@@ -274,4 +274,4 @@ def load(
         ]  # fmt: skip
         return found, strategy
     except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
-        raise CheckpointError(f"{path} is corrupt: {error}") from error
+        raise CheckpointError(f"{path} is corrupt: {damage(error)}") from error

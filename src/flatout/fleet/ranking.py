@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flatout.errors import UsageError, one_line, writing
+from flatout.errors import UsageError, damage, writing
 from flatout.fleet.ranking_files import Table, flat, text, writable
 from flatout.fleet.ranking_tables import Counted, few, over_all, table
 from flatout.fleet.runs import ENDED, NOT_TELLING, Row, alike, rows
@@ -275,8 +275,7 @@ def _score(row: Row, at: int | None, score: str) -> tuple[float | None, str]:
     except OSError as error:
         return None, f"damaged: {error.strerror or error}"
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        why = one_line(error)[:100] if isinstance(error, ValueError) else type(error).__name__
-        return None, f"damaged: its metrics.jsonl: {why}"
+        return None, f"damaged: its metrics.jsonl: {damage(error)[:100]}"
 
 
 def _repeated(counted: Mapping[str, Counted]) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.documents import parse_line
-from flatout.errors import UsageError, nearest
+from flatout.errors import UsageError, damage, nearest
 from flatout.storage import nofollow
 from flatout.storage.last_words import RUNNING
 
@@ -109,23 +109,24 @@ def read(root: Path, name: str, there: Iterable[str]) -> Row:
         return found if isinstance(found, dict) else {}
 
     summary: dict[str, Any] = {}
-    state, row = "begun", dict[str, Any]()
+    state, row, file = "begun", dict[str, Any](), "config.json"
     try:
-        config = values("config.json")
+        config = values(file)
         row |= {name: _word(config.get(name)) for name in ("algorithm", "parent")}
         row["settings"] = settings = dict(config["settings"])
         row["env"] = _word(settings.get("env"))
         if "summary.json" in there:
-            summary = values("summary.json")
+            summary = values(file := "summary.json")
             state = ENDED.get(str(summary["ended"]), "done")
         elif "metrics.jsonl" in there:
-            summary, state = _newest(path / "metrics.jsonl", depth), "ended early"
+            file = "metrics.jsonl"
+            summary, state = _newest(path / file, depth), "ended early"
         if RUNNING in there:
-            state = "running" if _locked(path / ".lock", depth) else "killed"
+            state = "running" if _locked(path / (file := ".lock"), depth) else "killed"
     except OSError as error:
-        state = f"damaged: {error.strerror or error}"
+        state = f"damaged: {file}: {error.strerror or error}"
     except (ValueError, KeyError, TypeError) as error:
-        state = f"damaged: {type(error).__name__} in its files"
+        state = f"damaged: {file}: {damage(error)[:100]}"
     steps = _number(summary.get("steps"))
 
     def first(*keys: str) -> float | None:

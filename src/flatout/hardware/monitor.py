@@ -71,7 +71,9 @@ class MonitorSample:
             AttributeError, TypeError, ValueError: a value is of another type, or no finite number.
         """
         rows = [plain_fields(GpuSample, row) for row in values.get("gpus", ())]
-        gpus = tuple(GpuSample(**row | {"ours": tuple(row.get("ours", ()))}) for row in rows)
+        for row in rows:
+            row["ours"] = tuple(row.get("ours", ()))
+        gpus = tuple(GpuSample(**row) for row in rows)
         processes = {int(pid): plain_number(n) for pid, n in values.get("processes", {}).items()}
         others = {str(name): plain_number(n) for name, n in values.get("others", {}).items()}
         notes = tuple(str(note) for note in values.get("notes", ()))

@@ -24,7 +24,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
 from flatout.documents import parse_json
-from flatout.errors import CheckpointError, DamagedError, FlatoutError, writing
+from flatout.errors import CheckpointError, DamagedError, FlatoutError, damage, writing
 from flatout.hashes import is_typed_key, raw
 from flatout.storage import nofollow, signing
 from flatout.storage.segments import Reference, SavedRows, SegmentStore
@@ -264,8 +264,8 @@ def load(path: Path) -> tuple[int, Snapshot]:
             f"the checkpoint {path} cannot be read: {error.strerror}.{hint}"
         ) from error
     except (KeyError, ValueError, TypeError, RecursionError, safetensors.SafetensorError) as error:
-        what = "it lacks or does not know " if isinstance(error, KeyError) else ""
-        raise CheckpointError(f"the checkpoint {path} is corrupt: {what}{error}.{hint}") from error
+        why = damage(error)
+        raise CheckpointError(f"the checkpoint {path} is corrupt: {why}.{hint}") from error
 
 
 def _advice(path: Path) -> str:
@@ -307,7 +307,7 @@ def load_agent(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"{path} is not a saved agent: {error}.") from error
+        raise CheckpointError(f"{path} is not a saved agent: {damage(error)}.") from error
     refuse_format(metadata.get("format") if "config" in metadata else FORMAT, str(path))
     if metadata.get("sha256") != _contents(arrays):
         raise CheckpointError(

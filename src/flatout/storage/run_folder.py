@@ -14,7 +14,7 @@ from typing import Any
 
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
-from flatout.errors import CheckpointError, FlatoutError, UsageError, writing
+from flatout.errors import CheckpointError, FlatoutError, UsageError, damage, writing
 from flatout.storage import nofollow, signing, trees
 from flatout.storage.agent_file import AGENT_FILES
 from flatout.storage.checkpoint import FORMAT, recover, refuse_format
@@ -256,13 +256,15 @@ def load_values(
     refuse_links(run_dir)
     try:
         values = nofollow.read_json(path, 1, most)
+        if not isinstance(values, dict) or not isinstance(values.get("settings"), dict):
+            raise ValueError("it holds no table of settings")
         if consent is not None:
             refuse_format(values.get("format"), str(path))
         config = resolve(str(values["algorithm"]), values["settings"])
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
-        why = str(error)[:500]
+        why = damage(error)
         end = "" if why.endswith((".", "?")) else "."
         raise CheckpointError(f"{path} is corrupt: {why}{end}") from error
     if consent is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from flatout.config.placement import Placement, parse
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
-from flatout.errors import FlatoutError, UsageError, one_line
+from flatout.errors import FlatoutError, UsageError, damage
 from flatout.explain.diagnosis import Diagnosis, Usage, lanes
 from flatout.explain.own.rules import findings, headline, verdict
 from flatout.explain.report import advice
@@ -75,7 +75,7 @@ class Evidence:
                 None if plan is None else Answer.from_json(plan),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"this is no saved evidence of a run ({error}).") from error
+            raise UsageError(f"this is no saved evidence of a run: {damage(error)}.") from error
 
 
 def read_run(path: Path) -> Evidence:
@@ -112,7 +112,7 @@ def diagnose_evidence(evidence: Evidence) -> Diagnosis:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise FlatoutError(
             f"{evidence.subject} cannot be explained: its {SPANS} or {DEVICES} is damaged "
-            f"({type(error).__name__}: {one_line(error)[:200]})."
+            f"({damage(error)})."
         ) from error
 
 

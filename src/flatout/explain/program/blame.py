@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.places import Mark
 from flatout.explain.program.survey import Site
-from flatout.explain.program.timeline import Moment, Timeline, Track
+from flatout.explain.program.timeline import Timeline
+from flatout.explain.program.tracks import Moment, Track
 from flatout.spans import PHASES
 
 LOCKED = 0.2
@@ -112,7 +113,10 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
             for track, state in busy:
                 share = moment.dt / len(busy)
                 seconds[state.phase] += share
-                result.where[state.phase][track.process, state.site, state.call] += share
+                where = track.process, state.site, state.call
+                if state.phase == "ipc":  # the driver's line says what is handed out
+                    where = driver.process, mark.site, mark.call
+                result.where[state.phase][where] += share
     if lockstep:
         result.balance = balance / lockstep
     phase = _silence(line, result, driver, silent, piped)

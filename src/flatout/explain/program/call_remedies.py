@@ -46,8 +46,7 @@ CALL_REMEDIES: tuple[CallRemedy, ...] = (
         re.compile(r"(float|int|bool)\(\s*[\w.]+\[[^\]:]+\]\s*\)"),
         "Copy the array to the host once, np.asarray(x), and take elements of that: each element "
         "of a JAX array is a call of the device.",
-        library="jax", call="__getitem__|_rewriting_take|_value|__float__|__int__|item|__bool__"
-        "|_single_device_array_to_np_array_did_copy|dynamic_slice|gather|float|int",
+        library="jax",
     ),
 )  # fmt: skip
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from flatout.explain.program.timeline import Moment
+from flatout.explain.program.tracks import Moment
 
 LEARNING = ("learn", "transfer", "communicate")
 COLLECTING = ("env", "act", "ipc", "wait", "eval")

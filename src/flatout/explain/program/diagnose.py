@@ -14,7 +14,8 @@ from flatout.explain.diagnosis import Diagnosis, Finding, Usage, lanes
 from flatout.explain.program import devices, remedies
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.facts import Facts, facts_of
-from flatout.explain.program.timeline import LEARNING, Track
+from flatout.explain.program.timeline import LEARNING
+from flatout.explain.program.tracks import Track
 from flatout.explain.report import percent
 from flatout.spans import PHASES
 

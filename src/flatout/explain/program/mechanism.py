@@ -12,7 +12,7 @@ from flatout.explain.program.calls import SHORT_NS, Replay
 from flatout.explain.program.evidence import Process
 from flatout.explain.program.places import Places
 from flatout.explain.program.survey import Site
-from flatout.explain.program.timeline import Moment
+from flatout.explain.program.tracks import Moment
 
 EAGER_NS = 500_000
 """`SHORT_NS` for JAX's operations outside of compiled functions, which cost more to launch."""

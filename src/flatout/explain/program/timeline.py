@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import bisect
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from flatout.explain.program.calls import Replay, network_sites, replay
@@ -14,6 +13,7 @@ from flatout.explain.program.evidence import Evidence, Process
 from flatout.explain.program.places import Mark, Places
 from flatout.explain.program.survey import Site, program_of
 from flatout.explain.program.tags import is_program
+from flatout.explain.program.tracks import Moment, Track
 
 LATE, FADED = 0.4, 0.25
 """Compiling has faded if the last two fifths have less than a quarter of their even share."""
@@ -22,45 +22,6 @@ TAKING = ("vjp", "value_and_grad_f", "grad_f", "backward", "run_backward", "grad
 """Library functions that take gradients."""
 
 APART = ("import", "first compilation")
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A thread's sample: at `mark` from `t - dt` to `t`."""
-
-    t: float
-    dt: float
-    mark: Mark
-    stack: int
-    worked: float | None = None  # seconds of `dt` in which the thread worked; None if unknown
-    device: bool = False  # whether it waited for a device that computed
-
-
-@dataclass
-class Track:
-    """One thread over time."""
-
-    process: int  # its process's position in the evidence
-    name: str  # for display
-    main: bool = True  # whether it is its process's main thread
-    moments: list[Moment] = field(default_factory=list)  # in order
-
-    def at(self, t: float) -> Mark | None:
-        """Its mark at `t`; None if it had no sample."""
-        moment = self.moment_at(t)
-        return None if moment is None else moment.mark
-
-    def moment_at(self, t: float) -> Moment | None:
-        """Its moment at `t`; None if it had no sample."""
-        index = bisect.bisect_left(self.moments, t, key=lambda moment: moment.t)
-        if index == len(self.moments):
-            return None
-        moment = self.moments[index]
-        return moment if moment.t - moment.dt <= t + 0.02 else None
-
-    def seconds(self, phases: Sequence[str], begin: float = 0.0, end: float = 1e300) -> float:
-        """Time in some phases between two times."""
-        return sum(m.dt for m in self.moments if begin < m.t <= end and m.mark.phase in phases)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.config.schema import TrainConfig
-from flatout.errors import CheckpointError, FlatoutError, UsageError, one_line, writing
+from flatout.errors import CheckpointError, FlatoutError, UsageError, damage, writing
 from flatout.fleet.sweep.optuna_storage import file_within, refuse_unsafe
 from flatout.fleet.sweep.plan import SHARED, STRATEGIES, Group, configured, trial_names
 from flatout.fleet.sweep.search import examples, settings_of
@@ -167,7 +167,7 @@ class Folder:
             ArithmeticError, OSError, ValueError, LookupError, TypeError, AttributeError,
             UsageError,
         ) as error:  # fmt: skip
-            raise CheckpointError(f"{path} is corrupt: {one_line(error)[:300]}") from error
+            raise CheckpointError(f"{path} is corrupt: {damage(error)}") from error
         if optuna is not None:
             optuna = settings_of(optuna, base, f"{path}: [optuna]")
             for row in examples(optuna["space"], "[optuna]"):

@@ -13,6 +13,7 @@ import linecache
 import re
 import sys
 import tokenize  # noqa: F401  (linecache would import it when the program is anywhere)
+import types
 
 ATTRIBUTES = (
     "step", "reset", "sample", "add", "push", "append", "store", "insert", "remember", "put",
@@ -286,6 +287,15 @@ def first_call(text):
     return next((name for name in names if name not in words), None)
 
 
+def attributes(value):
+    """An object's own attributes, read without calling anything that its class defines."""
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except Exception:
+        return {}
+    return own if isinstance(own, (dict, types.MappingProxyType)) else {}
+
+
 def resolve(frame, dotted, profiled):
     """The object of a dotted name in a frame, without running anything of the program."""
     words = dotted.split(".")
@@ -293,8 +303,7 @@ def resolve(frame, dotted, profiled):
     if found is None:
         found = frame.f_globals.get(words[0])
     for word in words[1:]:
-        own = getattr(found, "__dict__", None)
-        scopes = [() if own is None else own] + [base.__dict__ for base in type(found).__mro__]
+        scopes = [attributes(found)] + [base.__dict__ for base in type(found).__mro__]
         found = next((scope[word] for scope in scopes if word in scope), None)
     return found
 
@@ -327,7 +336,7 @@ def named_by(function, owner):
     if code is None:
         return []
     names = names_of(code)
-    scopes = [getattr(function, "__globals__", None) or {}, getattr(owner, "__dict__", None) or {}]
+    scopes = [getattr(function, "__globals__", None) or {}, attributes(owner)]
     found = [scope[name] for scope in scopes for name in names if name in scope]
     for cell in getattr(function, "__closure__", None) or ():
         try:

@@ -7,7 +7,7 @@ import ast
 import linecache
 import os
 
-from _flatout_describe import described, dotted, resolve
+from _flatout_describe import attributes, described, dotted, resolve
 
 MOST_LINES = 8000  # files with more lines are not parsed: that would hold up the program
 CALLERS = 12  # frames in which results of learning are looked for
@@ -207,16 +207,18 @@ def pending(frame, known, profiled):
 
 def first_array(value, depth):
     """The first JAX array in a value: a tuple, list, dictionary, or object with attributes."""
-    if type(value).__name__ == "ArrayImpl":
+    kind = type(value)
+    if kind.__name__ == "ArrayImpl":
         return value
-    if not depth or value is None:
+    if not depth:
         return None
-    if isinstance(value, dict):
-        inner = list(value.values())
-    elif isinstance(value, (tuple, list)):
-        inner = list(value)
+    if issubclass(kind, dict):
+        inner = list(dict.values(value))
+    elif issubclass(kind, (tuple, list)):
+        base = tuple if issubclass(kind, tuple) else list
+        inner = base.__getitem__(value, slice(8))
     else:
-        inner = list((getattr(value, "__dict__", None) or {}).values())
+        inner = list(attributes(value).values())
     for one in inner[:8]:
         found = first_array(one, depth - 1)
         if found is not None:

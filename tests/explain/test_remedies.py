@@ -1,0 +1,87 @@
+"""Remedies look at the call that takes the time: one line to change, where there is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flatout.explain.program.call_remedies import call_remedy
+from flatout.explain.program.diagnose import diagnose
+from flatout.explain.program.evidence import Process, build, process
+from tests.explain.test_program_rules import Recorded, meta
+
+
+def with_library(name: str) -> Process:
+    return process(Recorded(1).loads(name).written())
+
+
+@pytest.mark.parametrize(
+    ("library", "line", "call", "words"),
+    [
+        ("keras", "action = model.predict(state)", "predict", "Call the model itself"),
+        ("tensorflow", "q = self.model.predict(state, verbose=0)", "x", "Call the model itself"),
+        ("torch", "x = torch.tensor(batch)", "tensor", "Make one array"),
+        ("torch", "x = torch.FloatTensor(states)", "FloatTensor", "Make one array"),
+        ("jax", "total += float(y[i])", "asarray", "Copy the array to the host once"),
+    ],
+)
+def test_a_call_that_is_known_to_be_slow_has_its_own_remedy(
+    library: str, line: str, call: str, words: str
+) -> None:
+    assert (call_remedy(with_library(library), line, call) or "").startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("library", "line", "call"),
+    [
+        ("torch", "action = model.predict(state)", "predict"),  # Stable-Baselines3's, say
+        ("torch", "x = torch.tensor(np.array(batch))", "tensor"),
+        ("torch", "x = torch.tensor(batch)", "mean"),  # another call of that line
+        ("jax", "obs_buf[t], act_buf[t] = obs, action", "_value"),
+        ("jax", "loss = float(loss)", "_value"),
+        ("numpy", "total += float(y[i])", "float"),
+    ],
+)
+def test_other_calls_keep_the_remedy_of_their_phase(library: str, line: str, call: str) -> None:
+    assert call_remedy(with_library(library), line, call) is None
+
+
+def driven(work_s: float, waits_s: float) -> Any:
+    """The first finding about a driver that hands out work of `work_s` in each 100 ms, and waits
+    for messages while its worker waits for them, too."""
+    driver, worker = Recorded(1), Recorded(2)
+    for _ in range(60):
+        driver.spend(0.1 - waits_s - work_s, "learn").spend(waits_s + work_s, "wait")
+        worker.spend(0.1 - work_s, "wait").spend(work_s, "env")
+    rows = [driver.written(), worker.written()]
+    found = diagnose(build(meta(driver.clock), rows)).findings
+    return next(one for one in found if one.id in ("ipc-bound", "env-bound", "waiting"))
+
+
+def test_work_that_is_smaller_than_its_messages_is_done_in_one_process() -> None:
+    found = driven(work_s=0.01, waits_s=0.06)
+    assert found.id == "ipc-bound"
+    assert found.remedy.startswith("Step these environments in this process")
+    assert "the workers' own work takes 10 % of the time, handing it out 60 %" in found.evidence[0]
+
+
+def test_work_that_is_larger_than_its_messages_stays_where_it_is() -> None:
+    found = driven(work_s=0.08, waits_s=0.01)
+    assert found.id == "env-bound"
+
+
+def test_workers_that_are_started_again_and_again_are_to_be_kept() -> None:
+    """A data loader makes new processes in each epoch."""
+    driver = Recorded(1)
+    for _ in range(60):
+        driver.spend(0.03, "learn").spend(0.07, "input")
+    workers = []
+    for number in range(6):
+        worker = Recorded(2 + number)
+        worker.rows[0]["t"] = 101.0 + number * 0.7
+        workers.append(worker.spend(0.5, "input").written())
+    facts_with = diagnose(build(meta(driver.clock), [driver.written(), *workers]))
+    inputs = [one for one in facts_with.findings if one.id == "input-bound"]
+    assert all(one.remedy.startswith("Keep the worker processes") for one in inputs)
+    assert inputs
