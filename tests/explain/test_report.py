@@ -302,3 +302,18 @@ def test_letters_that_the_terminal_cannot_show_are_replaced() -> None:
     out = raw.getvalue().decode("ascii")
     assert "gr??e.py" in out
     assert "####" in out
+
+
+def test_rows_of_the_table_of_times_name_the_programs_lines() -> None:
+    diagnosis = replace(
+        example(), phases={"env": 0.7, "learn": 0.3},
+        lines={"env": "train.py:88  obs = env.step(action)", "learn": "train.py:95  update(batch)"},
+    )  # fmt: skip
+    text = piped(diagnosis)
+    assert "train.py:88  obs = env.step(action)" in text
+    assert "train.py:95  update(batch)" in text
+    wide = io.StringIO()
+    show(diagnosis, Console(file=wide, width=70, force_terminal=True, color_system=None))
+    (row,) = [line for line in wide.getvalue().splitlines() if line.startswith("TIME")]
+    assert "train.py" in row, "its beginning is shown"
+    assert cell_len(row) <= 70, "and it is not wrapped"

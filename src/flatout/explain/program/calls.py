@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from flatout.explain.program.evidence import C_CALL, CALL, RETURN, Leaf, Process, Window
 from flatout.explain.program.survey import CALLERS, Frames, Networks, Site, chains
 
+PROBE = "_flatout_"  # in the names of the probe's own files, in which a window begins
 SHORT_NS = 60_000  # an operation shorter than this is mostly launch overhead
 
 
@@ -72,7 +73,7 @@ def replay(process: Process, window: Window) -> Replay:
     open_calls: list[tuple[int, Call]] = []  # each with the depth of its stack
     name = ""
     for position, (elapsed, kind, target, line) in enumerate(window.events):
-        if position and stack:
+        if position and stack and PROBE not in process.codes[stack[-1][0]].file:
             ns = max(0.0, elapsed - window.cost)
             result.intervals.append(Interval(ns, tuple(reversed(stack)), name))
         name = window.names[target] if kind == C_CALL else ""

@@ -1,0 +1,60 @@
+"""Ordinary programs as they were once recorded: the first finding is what their own timers say.
+
+`benchmarks/explain/run_ordinary.py` records them, `tools/record_evidence.py` puts them here.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flatout.explain.diagnosis import Diagnosis
+from flatout.explain.program.diagnose import diagnose
+from flatout.explain.program.evidence import from_json
+
+RECORDED = sorted((Path(__file__).parent / "evidence").glob("*.json.gz"))
+PROGRAMS = Path(__file__).parents[2] / "benchmarks" / "explain"
+
+
+def expected() -> dict[str, dict[str, Any]]:
+    """The programs' tables by name."""
+    tables: dict[str, dict[str, Any]] = {}
+    for file in sorted(PROGRAMS.glob("*/*.toml")):
+        if file.stem == file.parent.name:
+            tables |= tomllib.loads(file.read_text())
+    return tables
+
+
+def diagnosed(path: Path) -> Diagnosis:
+    return diagnose(from_json(json.loads(gzip.decompress(path.read_bytes())), path))
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.split(".")[0])
+def test_the_first_finding_of_an_ordinary_program_is_right(path: Path) -> None:
+    found = diagnosed(path)
+    first = next(one for one in found.findings if one.id != "contended")
+    assert first.id in expected()[path.name.split(".")[0]]["causes"], found.phases
+    assert sum(found.phases.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.split(".")[0])
+def test_each_large_row_of_the_table_names_a_line_of_the_program(path: Path) -> None:
+    found = diagnosed(path)
+    name = path.name.split(".")[0]
+    rows = {phase: found.lines[phase] for phase, share in found.phases.items() if share > 0.1}
+    assert rows
+    assert all(words.startswith(f"{name}.py:") for words in rows.values()), rows
+
+
+def test_recordings_have_no_paths_of_the_machine_that_made_them() -> None:
+    for path in RECORDED:
+        values = json.loads(gzip.decompress(path.read_bytes()))
+        rows = [row for process in values["processes"] for row in process]
+        files = {row["file"] for row in rows if row["k"] == "code"} | set(values["command"])
+        absolute = {file for file in files if file.startswith("/")}
+        assert all(file.startswith(("/home/me/", "/usr/")) for file in absolute), path.name
