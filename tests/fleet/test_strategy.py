@@ -23,6 +23,7 @@ from flatout.run import build
 from flatout.run.interrupts import Interrupts
 from flatout.run.probe_process import MeasuringError
 from flatout.schedules.together import Together
+from tests import tiny
 from tests.conftest import Result
 from tests.fleet.test_population import SMALL
 
@@ -35,7 +36,7 @@ def _nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def configs(count: int, *more: Any) -> list[TrainConfig]:
-    config, _ = train_config([str(word) for word in (*SMALL, *more)])
+    config, _ = train_config(tiny.latest([str(word) for word in (*SMALL, *more)]))
     return [member.config for member in members(config, count, [], Path("p"))]
 
 

@@ -77,7 +77,7 @@ def test_a_lock_that_user_code_has_closed_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("[]", "it holds no table of settings"),
+        ("[]", "it holds no table"),
         ('{"format": 1, "algorithm": "ppo", "settings": "/etc"}', "it holds no table of settings"),
         ('{"format": 1, "settings": {}}', "'algorithm' is missing"),
     ],

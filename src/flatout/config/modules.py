@@ -30,6 +30,7 @@ def import_module(module: str, setting: str) -> Any:
     """
     if module not in sys.modules:
         look_here()
+        importlib.invalidate_caches()  # it may have been written a moment ago
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -256,10 +256,12 @@ def load_values(
     refuse_links(run_dir)
     try:
         values = nofollow.read_json(path, 1, most)
-        if not isinstance(values, dict) or not isinstance(values.get("settings"), dict):
-            raise ValueError("it holds no table of settings")
+        if not isinstance(values, dict):
+            raise ValueError("it holds no table")
         if consent is not None:
             refuse_format(values.get("format"), str(path))
+        if not isinstance(values.get("settings"), dict):
+            raise ValueError("it holds no table of settings")
         config = resolve(str(values["algorithm"]), values["settings"])
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
