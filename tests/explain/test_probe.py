@@ -429,3 +429,41 @@ def test_a_process_whose_own_line_comes_late_is_not_lost(tmp_path: Path) -> None
     (tmp_path / "8.jsonl").write_text(json.dumps({"k": "end", "t": 2.0}) + "\n")
     (rows,) = rows_of(tmp_path)
     assert [row["k"] for row in rows] == ["process", "calls", "end"]
+
+
+HALVES = """
+import time
+
+spent = {"c": 0.0, "python": 0.0}
+
+
+def in_c():
+    sum(range(600_000))  # one call: the timer's signal has to wait for its end
+
+
+def in_python():
+    for _ in range(160_000):
+        pass
+
+
+while sum(spent.values()) < 3.0:
+    for name, work in (("c", in_c), ("python", in_python)):
+        began = time.thread_time()
+        work()
+        spent[name] += time.thread_time() - began
+print(spent["c"] / sum(spent.values()))
+"""
+
+
+def test_a_long_call_in_c_has_its_own_share_of_the_time(tmp_path: Path) -> None:
+    """A signal that arrives within it is handled at its end: no time of others counts for it."""
+    done, folder = observed(HALVES, tmp_path)
+    assert done.stderr == ""
+    (seen,) = map(process, rows_of(folder))
+    sums = {"in_c": 0.0, "in_python": 0.0}
+    for sample in seen.samples:
+        names = [seen.codes[code].plain for code, _ in seen.stacks[sample.stack].frames]
+        for name in sums.keys() & set(names):
+            sums[name] += sample.dt
+    share = sums["in_c"] / sum(sums.values())
+    assert share == pytest.approx(float(done.stdout), abs=0.07)

@@ -54,7 +54,7 @@ def in_learning(survey: Survey, place: Place, near: Neighbours) -> str | None:
             return phase
     gathers = tags.is_gather(place.leaf, survey.process.codes[place.frames[0][0]])
     gathers = gathers and survey.any_draws
-    replays = tags.is_draw(place.leaf) or gathers
+    replays = survey.drawn(place) or gathers
     return "replay" if place.tag is None and replays else "learn"
 
 
@@ -86,7 +86,7 @@ def by_drawing(survey: Survey, place: Place, near: Neighbours) -> str | None:
             return phase or ("replay" if survey.steps else "input")
         if survey.moving[code] > 0 and not survey.calls[code] and survey.learns:
             return "transfer"
-    draws = tags.is_draw(place.leaf)
+    draws = survey.drawn(place)
     gathers = tags.is_gather(place.leaf, survey.process.codes[place.frames[0][0]])
     if not survey.any_draws or not (draws or gathers):
         return None

@@ -124,6 +124,11 @@ class Survey:
         inner = (self.process.codes[index] for index, _ in place.frames[:4])
         return place.leaf.word in tags.BLOCKS or any(map(tags.fetches, inner))
 
+    def drawn(self, place: Place) -> bool:
+        """Whether a place draws rows at random."""
+        inner = any(self.tag(index) == "draw" for index, _ in place.frames)
+        return inner or tags.is_draw(place.leaf)
+
     def made(self, place: Place) -> tuple[Site, Made] | None:
         """The line and the compiled call whose result a place uses, where the probe found it."""
         for code, line in place.program[:2]:
@@ -231,7 +236,7 @@ class Survey:
         if tag in self._lines:
             for code, line in program:
                 self._lines[tag][code].add(line)
-        drawn = tags.is_draw(leaf) or any(self.tag(index) == "draw" for index, _ in place.frames)
+        drawn = self.drawn(place)
         if tag is None and program:
             self.moving[program[0][0]] += seconds if leaf.word in tags.COPIES else -seconds
         if drawn and program:

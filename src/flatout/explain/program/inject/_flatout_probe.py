@@ -318,7 +318,7 @@ class Probe:
                 self.window.closed = True
             seconds, awake = None, True
             if self.spent is not None:
-                seconds, awake = self.spent.by_itself(time.monotonic())
+                seconds, awake = self.spent.by_itself(time.monotonic(), self.timer.late())
             if self.watch is not None and awake:
                 self.watch.put_off_by_main(self.crowd * BLOCKED)
             if woken():

@@ -57,13 +57,13 @@ class Spent:
         if wall > 0.0:
             self.idle += 0.1 * ((wall - work) / wall - self.idle)
 
-    def by_itself(self, now):
-        """For a sample that the main thread takes, seconds (all, of work); and whether it hardly
-        sleeps."""
+    def by_itself(self, now, late):
+        """For a sample that the main thread takes, `late` by so many seconds of work, seconds (all,
+        of work); and whether it hardly sleeps. What it did since then goes to the next sample."""
         self.update(now)
         awake = self.idle < AWAKE
         rest = self.slept if awake else max(0.0, self.slept - OWED)
-        return self.hand_out(self.worked, rest), awake
+        return self.hand_out(max(0.0, self.worked - late), rest), awake
 
     def hand_out(self, worked, slept):
         """Seconds (all, of work) of the next sample; samples stand for the time one after the

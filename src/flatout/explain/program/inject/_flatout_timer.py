@@ -78,6 +78,11 @@ class Timer:
         if self.running:
             self.kernel.set(seconds, seconds)
 
+    def late(self):
+        """Seconds of work since the timer went off, for which its signal had to wait: a long call
+        in C holds it up. A sample stands for the time before that."""
+        return self.kernel.elapsed() if self.running else 0.0
+
     def stop(self):
         """End it."""
         if self.running:
@@ -191,6 +196,7 @@ class KernelTimer:
         if not hasattr(self.libc, "timer_create"):  # before glibc 2.34
             self.libc = ctypes.PyDLL("librt.so.1")
         self.spec = ctypes.c_long * 4
+        self.period = 0.0
         self.timer = ctypes.c_void_p()
         event = Event(number, number, CALLS if told else TO_THREAD)
         if told:
@@ -206,8 +212,16 @@ class KernelTimer:
         spec = self.spec(
             int(then), int(then % 1 * 1e9), int(seconds), max(1, int(seconds % 1 * 1e9))
         )
+        self.period = then
         if self.timer is not None:
             self.libc.timer_settime(self.timer, 0, spec, None)
+
+    def elapsed(self):
+        """Seconds on the timer's clock since it last went off."""
+        spec = self.spec()
+        if self.timer is None or self.libc.timer_gettime(self.timer, spec):
+            return 0.0
+        return min(max(self.period - spec[2] - 1e-9 * spec[3], 0.0), self.period)
 
     def delete(self):
         """End it."""
