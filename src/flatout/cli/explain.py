@@ -197,6 +197,8 @@ def _check(asked: ExplainArguments, path: Path | None, command: Sequence[str]) -
             raise UsageError(f"--{flag} {file}: the folder {parent} does not exist.")
         if file is not None and Path(file).is_dir():
             raise UsageError(f"--{flag} {file} is a folder; name a file.")
+        if file is not None and path is not None and Path(file).resolve() == path.resolve():
+            raise UsageError(f"--{flag} {file} is the evidence itself; name another file.")
 
 
 def _program(command: Sequence[str], asked: ExplainArguments) -> int:

@@ -74,7 +74,8 @@ def record(
         try:
             path = os.pathsep.join(filter(None, [str(INJECT), os.environ.get("PYTHONPATH")]))
             probed = {"FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": path}
-            child = subprocess.Popen(list(command), env=os.environ | probed)
+            # Descriptors that it inherits, such as a shell's 3>file, stay open.
+            child = subprocess.Popen(list(command), env=os.environ | probed, close_fds=False)
         except OSError as error:
             raise UsageError(
                 f"{command[0]} cannot be started: {error.strerror or one_line(error)}."

@@ -22,6 +22,9 @@ VERSION = 1
 MOST_BYTES = 64 << 20
 """Maximum size of a file of evidence."""
 
+MOST_LOST = 100_000
+"""Rows that a killed process may have lost."""
+
 Recording = tuple[dict[str, Any], list[list[dict[str, Any]]]]
 """Evidence as it is saved: facts about the program, and each process's rows."""
 
@@ -196,6 +199,8 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
     inline = "-c" in map(str, first["argv"])
     codes = {row["i"]: _code(row, inline) for row in of["code"]}  # two threads write: in any order
     count = max(codes, default=-1) + 1
+    if count > len(rows) + MOST_LOST:
+        raise ValueError(f"a function has the number {count - 1}")
 
     def known(numbers: Iterable[int]) -> bool:  # a killed process may leave dangling references
         return all(code < count for code in numbers)

@@ -39,7 +39,7 @@ def record_pid(pid: int, seconds: float) -> Recording:
     try:
         process = psutil.Process(pid)
         argv = process.cmdline()
-    except psutil.Error:
+    except (psutil.Error, ValueError, OverflowError):
         raise UsageError(f"--pid {pid}: no such process, or none of yours.") from None
     # Installed beside a Python that was called by its path, it is not on PATH.
     spy = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))

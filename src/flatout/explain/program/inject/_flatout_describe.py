@@ -7,13 +7,17 @@ program may be in the middle of importing the same module.
 import ast
 import bisect
 import dis
+import functools
 import gc
 import itertools
 import linecache
+import os
 import re
+import stat
 import sys
 import tokenize  # noqa: F401  (linecache would import it when the program is anywhere)
 import types
+import warnings
 
 ATTRIBUTES = (
     "step", "reset", "sample", "add", "push", "append", "store", "insert", "remember", "put",
@@ -38,21 +42,41 @@ def command_line():
     return list(map(str, getattr(sys, "orig_argv", None) or [sys.executable or "python"]))
 
 
-def thread_name(ident):
+def thread_attribute(ident, name):
+    """An attribute of a thread that `threading` knows (``_name``, ``_native_id``), or None."""
     threading = sys.modules.get("threading")
     try:
-        return threading._active.get(ident).name
+        return attributes(threading._active.get(ident)).get(name)
     except Exception:
         return None
 
 
-def native(ident):
-    """The kernel's number of a thread that `threading` knows; None for others."""
-    threading = sys.modules.get("threading")
-    try:
-        return threading._active.get(ident).native_id
-    except Exception:
-        return None
+def source_lines(file):
+    """The lines of a source file; none of what is no regular file of a sensible size."""
+    if file not in READABLE:
+        try:
+            found = os.stat(file)
+            READABLE[file] = stat.S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES
+        except (OSError, ValueError):
+            READABLE[file] = file in linecache.cache or file.startswith("<")
+    return linecache.getlines(file) if READABLE[file] else []
+
+
+def source_line(file, number):
+    """One line of a source file; empty without such a line."""
+    lines = source_lines(file)
+    return lines[number - 1] if 0 < number <= len(lines) else ""
+
+
+READABLE = {}
+MOST_BYTES = 1 << 20  # larger files are data
+
+
+def parsed(text, mode="exec"):
+    """The syntax tree of a source, without Python's warnings about it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text, mode=mode)
 
 
 def line_of(code, lasti):
@@ -91,32 +115,60 @@ def local_of(frame, name, profiled):
     return value
 
 
+def order_of(cls):
+    """A class and its bases, without calling anything that its metaclass defines."""
+    return type.__getattribute__(cls, "__mro__")
+
+
+def defined_in(cls):
+    """What a class itself defines, by name."""
+    return type.__getattribute__(cls, "__dict__")
+
+
+def module_of(cls):
+    """The name of a class's module."""
+    module = defined_in(cls).get("__module__")
+    if type(module) is str:
+        return module
+    return "builtins" if cls in (object, type) else ""
+
+
+def offers(cls, name):
+    """Whether a class or one of its bases defines a name."""
+    return any(name in defined_in(base) for base in order_of(cls))
+
+
 def class_of(owner, method):
     """What an object's class is called and offers: name, module, roots of its bases, attributes."""
-    if owner is None or isinstance(owner, (int, float, str, bytes, list, tuple, dict)):
+    kind = type(owner)
+    if owner is None or issubclass(kind, (int, float, str, bytes, list, tuple, dict)):
         return None
-    cls = owner if isinstance(owner, type) else type(owner)
-    if not hasattr(cls, method):
+    cls = owner if issubclass(kind, type) else kind
+    if not offers(cls, method):
         return None  # a function that is given one, not its method
-    bases = [rooted(base) for base in cls.__mro__[:-1]]
-    has = [name for name in ATTRIBUTES if hasattr(cls, name)]
-    return {"name": cls.__name__, "module": cls.__module__, "bases": bases[:12], "has": has,
-            "learns": any(map(class_learns, cls.__mro__))}  # fmt: skip
+    bases = [rooted(base) for base in order_of(cls)[:-1]]
+    has = [name for name in ATTRIBUTES if offers(cls, name)]
+    name = type.__getattribute__(cls, "__name__")
+    return {"name": name, "module": module_of(cls), "bases": bases[:12], "has": has,
+            "learns": any(map(class_learns, order_of(cls)))}  # fmt: skip
 
 
 def rooted(cls):
     """The name of a class with its topmost package."""
-    return "%s.%s" % ((cls.__module__ or "").split(".")[0], cls.__name__)
+    return "%s.%s" % (module_of(cls).split(".")[0], type.__getattribute__(cls, "__name__"))
 
 
 def class_learns(cls):
     """Whether a method of a class takes gradients, whatever it inherits."""
-    if (cls.__module__ or "").split(".")[0] in LIBRARIES:
+    if module_of(cls).split(".")[0] in LIBRARIES:
         return False
     found = LEARNERS.get(id(cls))
     if found is None:
-        methods = [getattr(value, "__func__", value) for value in list(cls.__dict__.values())]
-        codes = [getattr(m, "__code__", None) for m in methods if type(m) is type(class_learns)]
+        methods = [
+            value.__func__ if type(value) in (staticmethod, classmethod) else value
+            for value in list(defined_in(cls).values())
+        ]
+        codes = [method.__code__ for method in methods if type(method) is types.FunctionType]
         found = LEARNERS[id(cls)] = (cls, any(map(uses_gradients, codes)))
     return found[1]
 
@@ -183,6 +235,24 @@ def kind_of(file, name, owner):
     return None
 
 
+ARRAYS = ("numpy", "torch", "jax", "jaxlib", "tensorflow")
+
+
+def shape_of(value):
+    """The shape of an array of a known library; None of anything else."""
+    if module_of(type(value)).split(".")[0] not in ARRAYS:
+        return None
+    shape = getattr(value, "shape", None)
+    return None if shape is None else tuple(shape)
+
+
+def items_of(value):
+    """The items of a plain dictionary, list or tuple."""
+    if type(value) is dict:
+        return list(value.values())
+    return list(value) if type(value) in (list, tuple) else []
+
+
 def given_to(kind, frame):
     """What an interesting call is given: [class, batch size, gradients on]."""
     values = frame.f_locals
@@ -192,21 +262,20 @@ def given_to(kind, frame):
     if kind == "network":
         found = []
         for some in (values.get("args"), values.get("kwargs"), values.get("inputs")):
-            found.extend(some.values() if isinstance(some, dict) else some or ())
-        shapes = (getattr(value, "shape", None) for value in found)
-        shape = next((tuple(shape) for shape in shapes if shape is not None), None)
+            found.extend(items_of(some) or [some])
+        shape = next(filter(lambda one: one is not None, map(shape_of, found)), None)
         if shape is not None:
             batch = int(shape[0]) if len(shape) > 1 else 1
         torch = sys.modules.get("torch")
         if torch is not None:
             grad = bool(torch.is_grad_enabled())
     elif kind == "session":
-        fetches, feed = values.get("fetches"), values.get("feed_dict") or {}
-        fetches = fetches if isinstance(fetches, (list, tuple)) else [fetches]
-        grad = any(type(one).__name__ == "Operation" for one in fetches)
-        for value in feed.values():
-            shape = getattr(value, "shape", None)
-            size = shape[0] if shape else len(value) if hasattr(value, "__len__") else 1
+        fetches = values.get("fetches")
+        names = [type(one).__name__ for one in items_of(fetches) or [fetches]]
+        grad = "Operation" in names
+        for value in items_of(values.get("feed_dict")):
+            shape = shape_of(value)
+            size = shape[0] if shape else len(items_of(value)) or 1
             batch = max(batch or 1, int(size))
     return [type(owner).__name__, batch, grad]
 
@@ -219,15 +288,15 @@ def kinds_of(values):
         if kind.endswith("Storage"):  # PyTorch warns of whoever asks one for its dtype
             kinds.append("?")
             continue
-        dtype = str(getattr(value, "dtype", ""))
-        shape = getattr(value, "shape", None)
+        shape = shape_of(value)
+        dtype = "" if shape is None else str(getattr(value, "dtype", ""))
         if kind in ("bool", "bool_") or (dtype == "bool" and shape == ()):
             kinds.append("b")
         elif kind in ("int", "float") or (dtype and shape == ()):
             kinds.append("n")
-        elif dtype == "bool" and shape is not None and len(shape) == 1:
+        elif dtype == "bool" and len(shape) == 1:
             kinds.append("B")
-        elif dtype and shape is not None and len(shape) == 1:
+        elif dtype and len(shape) == 1:
             kinds.append("N")
         elif kind in ("list", "tuple", "dict", "OrderedDict") or shape is not None:
             kinds.append("o")
@@ -241,10 +310,10 @@ def text_at(code, lasti):
     if hasattr(code, "co_positions"):
         at = next(itertools.islice(code.co_positions(), lasti // 2, None), None)
         if at is not None and None not in at and at[0] and at[1] - at[0] < 40:
-            lines = [linecache.getline(code.co_filename, n) for n in range(at[0], at[1] + 1)]
+            lines = [source_line(code.co_filename, n) for n in range(at[0], at[1] + 1)]
             if lines and lines[0]:
                 return call_in(cut(lines, at[2], at[3]))
-    text = linecache.getline(code.co_filename, line_of(code, lasti)).strip()
+    text = source_line(code.co_filename, line_of(code, lasti)).strip()
     return text[:200], first_call(text)
 
 
@@ -259,7 +328,7 @@ def cut(lines, start, end):
 def call_in(text):
     """(text, dotted name of the call that the text is) by the program's own grammar."""
     try:
-        node = ast.parse("(" + text + "\n)", mode="eval").body
+        node = parsed("(" + text + "\n)", "eval").body
     except (SyntaxError, ValueError):
         return text.strip()[:200], first_call(text)
     if isinstance(node, ast.Call):
@@ -348,10 +417,18 @@ def named_by(function, owner):
 
 def takes_gradients(function, depth, seen):
     """Whether the code of a function takes gradients, looking into what it calls."""
-    inner = getattr(function, "__wrapped__", None)
-    if inner is not None:
-        return takes_gradients(inner, depth, seen)
-    function = getattr(function, "func", None) or getattr(function, "__func__", None) or function
+    kind = type(function)
+    if kind is types.MethodType:
+        function = function.__func__
+    elif kind is functools.partial:
+        return takes_gradients(function.func, depth, seen)
+    elif kind.__name__ in COMPILED:
+        inner = getattr(function, "__wrapped__", None)
+        return inner is not None and takes_gradients(inner, depth, seen)
+    if type(function) is not types.FunctionType:
+        return False
+    if "__wrapped__" in function.__dict__:
+        return takes_gradients(function.__dict__["__wrapped__"], depth, seen)
     code = getattr(function, "__code__", None)
     if code is None or id(code) in seen or not depth:
         return False
@@ -365,9 +442,7 @@ def takes_gradients(function, depth, seen):
             scope[name] = cell.cell_contents
         except ValueError:
             pass
-    return any(
-        takes_gradients(scope[name], depth - 1, seen) for name in names if callable(scope.get(name))
-    )
+    return any(takes_gradients(scope[name], depth - 1, seen) for name in names if name in scope)
 
 
 def dynamo_used():

@@ -21,7 +21,7 @@ import signal
 import sys
 import time
 
-from _flatout_describe import command_line, dynamo_used, native
+from _flatout_describe import command_line, dynamo_used, thread_attribute
 from _flatout_seen import Seen
 from _flatout_spent import Spent
 from _flatout_timer import Timer, Watch, delayed, scheduled, sleep
@@ -35,12 +35,14 @@ FLUSH = 0.5
 PATIENCE = 20  # failed samples
 CALM = 16  # samples without an import after which the imports are done
 BLOCKED = 0.030  # the main thread does not answer for so long: it is blocked
+LONG = 0.25  # seconds of work in one call, after which the other thread samples it
 UNSEEN = 3  # intervals of work that it did not sample itself: something keeps it from that
 STAND_INS = 50  # so often, and the report says so
 WINDOW_FIRST = 0.5  # after the imports
 WINDOW_EVERY = 1.0
 WINDOW_COST = 0.01  # share of the time that windows may take
 WINDOWS = 40
+FAULTS = {signal.SIGSEGV, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 CPU = getattr(time, "thread_time", time.process_time)
 
 
@@ -169,6 +171,11 @@ class Probe:
         self.own.add(own)
         watch = None
         try:
+            # A signal that the program blocks and waits for must not be delivered here.
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - FAULTS)
+        except (AttributeError, OSError, ValueError):
+            pass
+        try:
             if self.timer.running:
                 try:
                     watch = self.watch = Watch()
@@ -236,7 +243,7 @@ class Probe:
                 if self.stand_ins == STAND_INS and blocked:
                     why = "a profile or trace function of its own is not to see the probe"
                     self.line({"k": "thread", "why": why})
-            if blocked and not asleep:
+            if blocked and not asleep and spent.worked > LONG:
                 self.attempt(None, spent.hand_out(spent.worked, 0.0))
         finally:
             spent.looked = now
@@ -374,7 +381,7 @@ class Probe:
 
         Read from files: the clock of a thread that has just ended must not be asked for.
         """
-        number = native(thread)
+        number = thread_attribute(thread, "_native_id")
         if number is None:
             return None
         ran = scheduled("self/task/%d" % number)[0]
@@ -403,7 +410,8 @@ class Probe:
         """Note when the big libraries appear, and their versions."""
         for name in ("torch", "jax", "tensorflow", "numpy", "gymnasium", "gym", "ray", "keras"):
             if name not in self.libraries and name in sys.modules:
-                version = getattr(sys.modules[name], "__version__", None)
+                module = sys.modules[name]
+                version = module.__dict__.get("__version__") if type(module) is type(os) else None
                 if version is not None:
                     self.libraries[name] = str(version)
                     self.line({"k": "library", "name": name, "version": str(version)})

@@ -3,7 +3,6 @@
 Standard library only, Python 3.8 and later.
 """
 
-import linecache
 import sys
 
 import _flatout_describe as read
@@ -82,7 +81,7 @@ class Seen:
         place = ((self.codes.get(id(code)) or self.code(code, None))[0], line)
         if place not in self.sites:
             self.sites.add(place)
-            text = linecache.getline(code.co_filename, line).strip()[:100]
+            text = read.source_line(code.co_filename, line).strip()[:100]
             self.line({"k": "site", "c": place[0], "line": line, "text": text})
         return list(place)
 
@@ -100,7 +99,14 @@ class Seen:
         """The number of a thread."""
         if thread not in self.lanes:
             lane = self.lanes[thread] = len(self.lanes)
-            self.line({"k": "lane", "i": lane, "main": main, "name": read.thread_name(thread)})
+            self.line(
+                {
+                    "k": "lane",
+                    "i": lane,
+                    "main": main,
+                    "name": read.thread_attribute(thread, "_name"),
+                }
+            )
         return self.lanes[thread]
 
     def lined(self, stack):
@@ -162,7 +168,7 @@ class Seen:
         self.sites.add(place)
         try:
             _, call = read.text_at(frame.f_code, frame.f_lasti)
-            shown = linecache.getline(frame.f_code.co_filename, line).strip()[:100]
+            shown = read.source_line(frame.f_code.co_filename, line).strip()[:100]
             row = {"k": "site", "c": place[0], "line": line, "text": shown}
             if "jax" in sys.modules or (call or "").rpartition(".")[2] in source.FETCHES:
                 made = source.origin(frame, line, self.profiled())

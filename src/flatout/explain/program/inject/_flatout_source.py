@@ -4,10 +4,9 @@ The source is parsed and never run. Standard library only, Python 3.8 and later.
 """
 
 import ast
-import linecache
 import os
 
-from _flatout_describe import attributes, described, dotted, resolve
+from _flatout_describe import attributes, described, dotted, parsed, resolve, source_lines
 
 MOST_LINES = 8000  # files with more lines are not parsed: that would hold up the program
 CALLERS = 12  # frames in which results of learning are looked for
@@ -46,10 +45,10 @@ def node_of(code):
     file = code.co_filename
     if file not in PARSED:
         PARSED[file] = {}
-        lines = linecache.getlines(file)
+        lines = source_lines(file)
         if 0 < len(lines) <= MOST_LINES:
             try:
-                tree = ast.parse("".join(lines))
+                tree = parsed("".join(lines))
             except (SyntaxError, ValueError, RecursionError):
                 tree = None
             if tree is not None:
