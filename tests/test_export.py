@@ -31,6 +31,7 @@ PIXELS = gym.spaces.Box(0, 255, (44, 40, 3), np.uint8)
 BOARD = gym.spaces.Box(0, 3, (7, 6, 1), np.uint8)
 CHOICE = gym.spaces.Discrete(5, start=-2)
 BOX = gym.spaces.Box(np.array([[-2.0, 0.1]]), np.array([[0.3, 9.0]]), dtype=np.float64)
+WHOLE = gym.spaces.Box(np.array([-2, 0]), np.array([2, 9]), dtype=np.int64)
 UNBOUNDED = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
@@ -115,6 +116,8 @@ NETWORKS = [
     ("ddpg", VECTOR, BOX, {}),
     slow("td3", PIXELS, BOX, {"network": "nature"}),
     ("sac", BOARD, BOX, {"network": "centred"}),
+    slow("ppo", VECTOR, WHOLE, {"hidden": ()}),
+    slow("sac", VECTOR, WHOLE, {}),
 ]
 
 

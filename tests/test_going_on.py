@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from flatout import DQN, PPO, CheckpointError, UsageError
+from flatout import DQN, PPO, Callback, CheckpointError, FlatoutError, Run, SaveEvery, UsageError
 from flatout.cli.arguments import given_settings, train_config
 from flatout.config.settings import resolve
 from flatout.run.resume import _left_behind
@@ -90,6 +90,62 @@ def test_reset_begins_anew_with_what_was_learned() -> None:
         {n: a for n, a in arrays(agent).items() if "params" in n},
         {n: a for n, a in before.items() if "params" in n},
     )
+
+
+def test_an_agent_saved_within_a_run_does_not_repeat_its_episodes(tmp_path: Path) -> None:
+    class Ends(Callback):
+        def on_end(self, run: Run) -> None:
+            run.agent.save(tmp_path / "end")
+            words.append(repr(run.agent))
+
+    words: list[str] = []
+    agent = PPO("CartPole-v1", **ON)
+    for before in (0, 1):
+        agent.learn(128, callback=[SaveEvery(64, tmp_path), Ends()], reset=bool(before))
+        agent.save(tmp_path / "after")
+        saved = {"agent_000000000064.safetensors": 64, "end": 128, "after": 128}
+        for name, steps in saved.items():
+            found = checkpoint.load_agent(tmp_path / name)[1]
+            assert (found["learned"], found["steps"]) == (before + 1, steps), name
+    assert words == ["<PPO on CartPole-v1: training, 128 steps>"] * 2
+    agent.learn(192, callback=Ends())  # the same run goes on
+    assert checkpoint.load_agent(tmp_path / "end")[1]["learned"] == 2
+    again = PPO.load(tmp_path / "end").learn(64)
+    assert again.summary["seed"] not in (agent.summary["seed"], ON["seed"])
+
+
+def test_an_agent_of_a_run_that_failed_is_saved_with_its_steps(tmp_path: Path) -> None:
+    def fails(progress: Any, metrics: Any) -> None:
+        assert progress.steps < 128
+
+    agent = PPO("CartPole-v1", **ON)
+    with pytest.raises(FlatoutError):
+        agent.learn(256, callback=fails)
+    found = checkpoint.load_agent(agent.save(tmp_path / "agent"))[1]
+    assert (found["learned"], found["steps"]) == (1, 128)
+
+
+@pytest.mark.parametrize("envs", [1, 8])
+def test_an_agent_is_loaded_for_any_number_of_environments(envs: int, tmp_path: Path) -> None:
+    settings: dict[str, Any] = ON | {"normalize_reward": True}
+    agent = PPO("CartPole-v1", **settings).learn(64)
+    other = PPO.load(agent.save(tmp_path / "agent"), envs=envs)
+    obs = np.random.default_rng(0).uniform(-0.2, 0.2, (8, 4)).astype(np.float32)
+    np.testing.assert_array_equal(agent.predict(obs), other.predict(obs))
+    start = other._acting.arrays
+    assert start is not None
+    assert_same(start, arrays(agent))  # what learning goes on from is whole
+
+
+def test_acting_reads_the_counters_that_it_needs(tmp_path: Path) -> None:
+    path = DQN("CartPole-v1", **OFF).learn(32).save(tmp_path / "agent")
+    found, metadata = checkpoint.load_agent(path)
+    name = next(name for name in found if name.endswith("counters.epsilon"))
+    for broken in ({name: np.ones(3, np.float32)}, {}):
+        others = {other: array for other, array in found.items() if other != name}
+        checkpoint.save_agent(path, others | broken, metadata)
+        with pytest.raises(CheckpointError, match="epsilon"):
+            DQN.load(path)
 
 
 def test_what_is_left_of_the_steps_is_the_default() -> None:

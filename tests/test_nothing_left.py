@@ -66,6 +66,24 @@ def test_a_run_that_reached_its_return_says_so(flatout: Cli, tmp_path: Path) -> 
     assert json.loads((run / "summary.json").read_text())["steps"] == steps
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+def test_an_agent_that_reached_its_return_says_so(
+    keeps: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where: dict[str, Any] = {"run_dir": tmp_path / "run"} if keeps else {}
+    settings = tiny.python("ppo", seed=1, placement="cpu", stop_at_return=5)
+    agent = PPO("CartPole-v1", **settings).learn(6400, **where)
+    steps = agent.summary["steps"]
+    assert steps < 6400
+    assert "nothing is left" not in capsys.readouterr().err
+    assert agent.learn(64, **where).summary["steps"] == steps
+    said = capsys.readouterr().err
+    assert said.count(f"after {steps:,} steps the run had reached stop_at_return 5;") == 1
+    agent.learn(64, reset=True)
+    assert agent.summary["steps"] == 64
+    assert "nothing is left" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["{", '{"ended": "steps"}', '{"ended": "steps", "steps": "256"}',
                                   '{"ended": "steps", "steps": 256, "wall_s": []}'])  # fmt: skip
 def test_a_damaged_summary_is_written_again(flatout: Cli, run: Path, text: str) -> None:

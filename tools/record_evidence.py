@@ -21,7 +21,7 @@ EVIDENCE = REPO / "tests" / "explain" / "evidence"
 WINDOWS = 12  # windows of counted calls that are kept of each process
 
 PATHS = (
-    (re.escape(str(REPO)) + r"(?=/benchmarks)", "/home/me/flatout"),
+    (re.escape(str(REPO)), "/home/me/flatout"),
     (r'(?<=")/[^"]*?(?=/lib/python3\.\d+/site-packages/)', "/home/me/venv"),
     (r'(?<=")/[^"]*?(?=/lib/python3\.\d+(/|"))', "/usr"),
     (r'(?<=")/[^"]*/bin/python[\d.]*(?=")', "/home/me/venv/bin/python"),

@@ -152,10 +152,27 @@ def test_moments_are_those_of_all_batches_in_any_split(
     rng = np.random.default_rng(seed)
     x = rng.normal(rng.normal() * 3, rng.uniform(0.1, 4), (16, *shape)).astype(np.float32)
     moments = merged(np.split(x, cuts))
-    # What nothing seen counts for (1e-4 rows of mean 0, variance 1) is all that may differ.
     np.testing.assert_allclose(moments.mean, x.mean(0), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(moments.var, x.var(0), rtol=1e-3, atol=1e-3)
     assert float(moments.total) == pytest.approx(16, abs=1e-3)
+
+
+@property_test
+@given(seeds, st.sampled_from([0.0, 1e3, 1e5]), st.booleans())
+def test_the_first_values_replace_the_initial_moments(
+    seed: int, centre: float, empty: bool
+) -> None:
+    """The initial moments, 1e-4 values at 0, made a variance of 489 of the one here."""
+    rng = np.random.default_rng(seed)
+    x = (centre + rng.normal(size=(16, 2))).astype(np.float32)
+    moments = initial_moments((2,))
+    if empty:  # no row of it counts
+        moments = jax.device_get(update(moments, np.ones_like(x), np.zeros(16, np.float32)))
+        assert moments.mean.tolist() == [0.0, 0.0]
+        assert moments.var.tolist() == [1.0, 1.0]
+    moments = update(moments, x, np.ones(16, np.float32))
+    np.testing.assert_allclose(moments.var, x.astype(np.float64).var(0), rtol=0.02)
+    np.testing.assert_allclose(moments.mean, x.astype(np.float64).mean(0), rtol=1e-6, atol=1e-6)
 
 
 @property_test

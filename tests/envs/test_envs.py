@@ -55,6 +55,41 @@ class Played:
         )
 
 
+@quick
+@given(
+    st.lists(st.floats(-3, 200, width=32), min_size=2, max_size=2),
+    st.sampled_from(["int64", "uint8"]),
+)
+def test_whole_actions_are_the_nearest_and_lie_in_the_box(values: list[float], dtype: str) -> None:
+    space = gym.spaces.Box(np.array([0, 2]), np.array([3, 200]), dtype=np.dtype(dtype).type)
+    spec = ContinuousSpec((2,), (0.0, 2.0), (3.0, 200.0), dtype)
+    action = np.clip(np.float32([values]), *np.float32([space.low, space.high]))
+    (given_,) = to_environment(spec, action)
+    assert space.contains(given_)
+    assert np.abs(given_.astype(np.float32) - action[0]).max() <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "setting"),
+    [(gym.wrappers.NormalizeObservation, "normalize_observation"),
+     (gym.wrappers.NormalizeReward, "normalize_reward")],
+)  # fmt: skip
+def test_statistics_that_no_run_keeps_are_named(
+    wrapper: Any, setting: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    PPO(lambda: gym.wrappers.TransformReward(wrapper(gym.make("CartPole-v1")), float), envs=3)
+    said = capsys.readouterr().err
+    assert said.count(f"gymnasium.wrappers.{wrapper.__name__}") == said.count("\n") == 1
+    assert f"{setting}=True" in said
+
+
+def test_bytes_that_are_always_zero_are_not_scaled() -> None:
+    blank = bad_envs.Good()
+    blank.observation_space = gym.spaces.Box(0, 0, (3,), np.uint8)
+    spec = specs(blank, "blank")[0]
+    assert (spec.dtype, spec.high) == ("uint8", 1)
+
+
 def made(name: str, **config: Any) -> gym.Env[Any, Any]:
     """One prepared environment."""
     return factory(EnvConfig(env=name, **config))()

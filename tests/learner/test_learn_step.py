@@ -322,6 +322,23 @@ def test_what_is_no_number_is_flagged(broken: str) -> None:
         one.update(bad)
 
 
+@pytest.mark.parametrize(
+    ("leaf", "cause", "other"),
+    [("state.params.obs_moments.var", "observations are too large", "learning rate"),
+     ("state.params.reward_moments.mean", "rewards are too large", "learning rate"),
+     ("state.params.networks.head", "lower the learning rate", "too large")],
+)  # fmt: skip
+def test_statistics_that_are_no_numbers_have_another_cause(
+    leaf: str, cause: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm, buffer, (_, _, bad) = doubling("small")
+    one = learner((algorithm, buffer, (bad, bad, bad)))
+    monkeypatch.setattr("flatout.learner.learner._not_finite", lambda state: [leaf])
+    with pytest.raises(FlatoutError, match=cause) as raised:
+        one.update(bad)
+    assert other not in str(raised.value)
+
+
 @pytest.mark.parametrize("name", EACH[:4])
 def test_rewards_that_are_no_numbers_are_flagged(name: str) -> None:
     algorithm, buffer, inputs = made(name)

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from flatout import EnvironmentFailure, FlatoutError, UsageError
+from flatout.algorithms.registry import horizon
 from flatout.buffers.rollout import RolloutBuffer
 from flatout.config.settings import resolve
 from flatout.learner.programs import Programs
@@ -107,7 +108,7 @@ def test_the_expected_memory_is_by_device_and_purpose() -> None:
         ("ppo", {"placement": "cpu:99"}, "cpu:99"),
         ("ppo", {"shards": 2, "placement": "learn=cpu,cpu:1,cpu:2"}, "shards"),
         ("ppo", {"network": "nature"}, "nature"),
-        ("ppo", {"rollout_episodes": 1}, "time limit"),
+        ("ppo", {"rollout_episodes": 1}, "gymnasium.wrappers.TimeLimit"),
         ("sac", {}, "sac|action"),
         ("genetic", {"placement": "schedule=overlapped", "n_steps": 8}, "schedule=serial"),
         ("ppo", {"n_steps": 2_000_000_000}, "MiB"),
@@ -135,6 +136,18 @@ def test_refusals_come_before_anything_large_and_leave_nothing_open(
     assert envs.open == 0
     assert not made
     assert psutil.Process().memory_info().rss - before < 2**28
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [("CartPole-v1", "pass max_episode_steps=N in env_kwargs"),
+     ("tests.bad_envs:Good", r"wrap it in gymnasium\.wrappers\.TimeLimit"),
+     ("CartPole-v1(...)", r"wrap it in gymnasium\.wrappers\.TimeLimit")],
+)  # fmt: skip
+def test_a_time_limit_is_asked_for_where_it_can_be_given(env: str, words: str) -> None:
+    config = resolve("ppo", {"env": env, "rollout_episodes": 2})
+    with pytest.raises(UsageError, match=f"rollout_episodes = 2 .*{words}"):
+        horizon(config, None)
 
 
 # --- What is open -----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from flatout.algorithms.own import MakeAlgorithm
 from flatout.api.aliases import Elsewhere, attribute, begins_anew, refuse_setting, translated
 from flatout.api.arguments import flag, one_training, path_argument, preset_settings, whole_number
 from flatout.api.describe import Documentation, Signature
-from flatout.api.history import History
+from flatout.api.history import History, goal_reached
 from flatout.api.names import algorithm_name, consent, environment_name, network_name
 from flatout.api.restore import restored
 from flatout.config.hyper import algorithm_called
@@ -29,6 +29,7 @@ from flatout.errors import UsageError, writing
 from flatout.fleet.curves import Picture, Run, picture
 from flatout.learner.policy import Policy
 from flatout.networks.torsos import Network
+from flatout.output import say
 from flatout.run.acting import Acting
 from flatout.run.callbacks import CallbackLike
 from flatout.run.evaluate import Evaluation, record
@@ -102,6 +103,7 @@ class Agent:
         self._predicted = 0
         self._history = History()
         self._learning = threading.Lock()
+        self._run: tuple[Trainer, bool] | None = None  # in progress, and whether it is a new one
         self.summary: dict[str, Any] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -119,7 +121,9 @@ class Agent:
 
     def __repr__(self) -> str:
         steps, words = self._steps, "nothing learned here"
-        if self.summary:
+        if self._run is not None:
+            words = f"training, {steps or 0:,} steps"
+        elif self.summary:
             before = self._history.loaded_steps
             words = f"{steps:,} steps" + (f" after {before:,} loaded" if before else "")
         elif self._acting.arrays is not None:
@@ -128,8 +132,11 @@ class Agent:
 
     @property
     def _steps(self) -> int | None:
-        """Environment steps of its last run, or that it had learned from when it was loaded."""
-        return self.summary["steps"] if self.summary else self._history.loaded_steps
+        """Environment steps of the run in progress, else of its last run, else those that it had
+        learned from when it was loaded."""
+        if self._run is not None:
+            return self._run[0].progress.steps
+        return self.summary["steps"] if self.summary else self._history.steps
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -192,22 +199,30 @@ class Agent:
             self.config, self._acting.arrays, total, path, reset
         )
         display = display_of(config) if shows else Display()
+        notes = () if start is None else start.notes
+        for note in () if shows else notes:  # a display shows them itself
+            say(note)
+        anew = not resume and (start is None or not start.continues)
         with nullcontext() if path is None else closing(RunFolder(path, resume)) as folder:
             trainer = Trainer(
                 config, code=self._code, folder=folder, resume=resume, start=start,
                 callback=callback, agent=self, acting=self._acting, display=display,
             )  # fmt: skip
+            self._run = trainer, anew
             try:
                 self.summary = trainer.run()
             finally:
+                self._run = None
                 if trainer.final is not None:
                     arrays = trainer.final.arrays.items()
                     self._acting.learned(
                         {n: np.array(a) for n, a in arrays if n.startswith(PREFIX)}
                     )
-                    anew = not resume and (start is None or not start.continues)
                     where = None if folder is None else folder.path
                     self._history.keep(trainer.resolved, trainer.final, where, anew)
+        goal = config.run.stop_at_return
+        if trainer.final is None and trainer.interrupted is None and goal is not None and not shows:
+            say(goal_reached(self.summary["steps"], goal))  # the folder's run has ended
         if trainer.final is not None:
             settings = config.flat() | {"placement": self.summary["placement"]}
             self._history.draw(trainer.points, settings)
@@ -320,7 +335,8 @@ class Agent:
         path = path_argument("path", path)
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        learned = self._history.learned
+        new_run = self._run is not None and self._run[1]
+        learned = self._history.learned + new_run
         save_parameters(path, self.config, self._acting.arrays, None, True, learned, self._steps)
         return path
 

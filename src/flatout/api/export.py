@@ -16,7 +16,7 @@ from flatout.algorithms.common.continuous import Bounds, Trunk
 from flatout.algorithms.common.distributions import inwards
 from flatout.algorithms.dqn import QNetwork
 from flatout.config.schema import TrainConfig
-from flatout.envs.stored import stored
+from flatout.envs.stored import cast_actions, stored
 from flatout.envs.task import Task
 from flatout.errors import UsageError, writing
 from flatout.networks.boards import Centred, Compass, Grid, OneHot, WideGrid
@@ -145,7 +145,8 @@ def source(config: TrainConfig, task: Task, params: Any) -> str:
     # Literals of plain values: nothing that a stranger's run holds becomes code.
     literal = pprint.pformat(spec, width=LINE, sort_dicts=False)
     text = text.replace("SPEC: dict = {}", f"SPEC = {literal}")
-    text = text.replace("from flatout.envs.stored import stored\n", f"\n{getsource(stored)}\n")
+    casts = f"\n{getsource(stored)}\n\n{getsource(cast_actions)}\n"
+    text = text.replace("from flatout.envs.stored import cast_actions, stored\n", casts)
     return text.replace('DATA = ""', f'DATA = """\n{lines}\n"""')
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from flatout.config.settings import resolve, with_run
 from flatout.errors import UsageError
 from flatout.fleet.curves import Run
 from flatout.run.curve import Points
+from flatout.run.progress import Progress
 from flatout.run.resume import Saved, Start, begun_from, continued_seed, newest_step
 from flatout.storage.run_folder import load_config
 from flatout.types import Snapshot
@@ -36,6 +38,13 @@ class History:
         self._source: Path | None = None  # where it was loaded from, or its last run is kept
         self._before: TrainConfig | None = None  # the settings that it was loaded with
         self._given: frozenset[str] = frozenset()  # those that were changed then
+
+    @property
+    def steps(self) -> int | None:
+        """Environment steps of the last run here, also of one that failed; else `loaded_steps`."""
+        if self._kept is None:
+            return self.loaded_steps
+        return int(self._kept[1].data["progress"]["steps"])
 
     def load(self, saved: Saved, path: Path, changed: Collection[str]) -> None:
         """Go on from a saved agent, with some settings changed."""
@@ -92,6 +101,10 @@ class History:
             config = with_run(config, seed=continued_seed(run.seed, self.learned))
         if total is None:
             total = run.steps - done if run.steps > done else run.steps
+        if start is not None and start.continues:
+            progress, goal = Progress.from_json(start.state.data["progress"]), run.stop_at_return
+            if goal is not None and progress.ended(done + total, goal) == "return":
+                start = replace(start, notes=(goal_reached(done, goal),))
         changes = {"steps": done + total, "run_dir": None if path is None else str(path)}
         return resolve(config.algorithm, config.flat(), changes), start, resume
 
@@ -109,6 +122,15 @@ class History:
             )
         given = {name: value for name, value in now.flat().items() if name in self._given}
         return resolve(config.algorithm, config.flat(), given)
+
+
+def goal_reached(steps: int, goal: float) -> str:
+    """A sentence about a run that cannot go on, because it has reached its `stop_at_return`."""
+    return (
+        f"nothing is left to learn: after {steps:,} steps the run had reached stop_at_return "
+        f"{goal:g}; learn(reset=True) begins a new run, and load(path, stop_at_return=...) takes "
+        "another return"
+    )
 
 
 def _joined(before: Points | None, after: Points) -> Points:

@@ -66,6 +66,9 @@ def restored(
         other = not network and ".params" in str(error) and "network" in str(error)
         hint = f" An agent with a network of its own is loaded {python}" if other else ""
         if env is not None:
-            hint = f" The environment given has other spaces than {saved_env}, in which it learned."
+            hint = (
+                f" Perhaps the environment given has other spaces than {saved_env}, in which it "
+                "learned."
+            )
         raise CheckpointError(f"{saved.file} does not fit its settings: {error}{hint}") from error
     return agent

@@ -11,7 +11,7 @@ import base64
 
 import numpy as np
 
-from flatout.envs.stored import stored
+from flatout.envs.stored import cast_actions, stored
 
 SPEC: dict = {}
 
@@ -28,7 +28,8 @@ def predict(observation):
     if SPEC["start"] is not None:
         actions = found.argmax(-1) + SPEC["start"]
     else:
-        actions = found.astype(SPEC["action_dtype"]).reshape(len(found), *SPEC["action"])
+        cast = cast_actions(found, SPEC["action_dtype"])
+        actions = cast.reshape(len(found), *SPEC["action"])
     return actions[0] if single else actions
 
 

@@ -145,7 +145,7 @@ class GeneticConfig(Hyper):
         "it selects among the members that played, which a schedule that learns meanwhile has "
         "already replaced"
     )
-    no_limit: ClassVar[str] = " Or say with --n-steps how many."
+    no_limit: ClassVar[str] = " Or say with n_steps how many."
 
     rollout_episodes: Count = 1
     """Episodes that each member plays in a generation; their mean return is its fitness."""

@@ -20,7 +20,7 @@ import numpy as np
 from flatout.envs.base import TRAINING, Ended, Envs
 from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
 from flatout.envs.masks import MASKS, masks_refused
-from flatout.envs.stored import stored
+from flatout.envs.stored import cast_actions, stored
 from flatout.errors import (
     EnvironmentFailure,
     FlatoutError,
@@ -265,4 +265,4 @@ def to_environment(spec: ActionSpec, actions: np.ndarray) -> Sequence[Any]:
     """A batch of actions ``[B, ...]`` as environments take them: ints, or arrays in a box."""
     if isinstance(spec, DiscreteSpec):
         return (actions + spec.start if spec.start else actions).tolist()
-    return list(actions.astype(spec.dtype).reshape(len(actions), *spec.shape))
+    return list(cast_actions(actions, spec.dtype).reshape(len(actions), *spec.shape))

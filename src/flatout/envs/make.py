@@ -319,7 +319,8 @@ def specs(env: gym.Env[Any, Any], name: str) -> tuple[ObservationSpec, ActionSpe
         least = int(observation.low.min())
         dtype = "int32" if least >= -(2**31) and high < 2**31 else "float32"
         dtype = "uint8" if fits else dtype
-        obs_spec = ObservationSpec(observation.shape, dtype, high if fits else None, stack)
+        largest = max(high, 1) if fits else None  # networks divide by it
+        obs_spec = ObservationSpec(observation.shape, dtype, largest, stack)
     else:
         obs_spec = ObservationSpec(observation.shape, "float32", None, stack)
     if isinstance(action, gym.spaces.Discrete):

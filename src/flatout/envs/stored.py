@@ -1,6 +1,7 @@
-"""The cast of observations to the type that they are stored as, the same wherever one is read.
+"""The casts of observations to the type that they are stored as, and of actions to that of their
+space, the same everywhere.
 
-`flatout export` writes `stored` into its file, so that it needs NumPy alone.
+`flatout export` writes both functions into its file, so that it needs NumPy alone.
 """
 
 from __future__ import annotations
@@ -37,3 +38,10 @@ def stored(obs: object, dtype: str | np.dtype) -> np.ndarray:
         value = array[~fits].flat[0]
         raise ValueError(f"{value}, which {target} ({least:.12g} to {most:.12g}) cannot hold")
     return array.astype(target)
+
+
+def cast_actions(actions: np.ndarray, dtype: str | np.dtype) -> np.ndarray:
+    """Actions in a box with that type; whole numbers are the nearest, which lie in the box, because
+    its bounds are whole numbers, too."""
+    whole = np.dtype(dtype).kind != "f" and actions.dtype.kind == "f"
+    return (np.rint(actions) if whole else actions).astype(dtype)

@@ -45,6 +45,7 @@ class Task:
         device: the device environment that the user named, whose copies step together.
         prepared: whether observations are changed on the host.
         sourced: whether it was passed as an object or a function, not by a name.
+        notes: sentences for the user.
     """
 
     config: EnvConfig
@@ -58,6 +59,7 @@ class Task:
     device: DeviceEnv | None = None
     prepared: bool = False
     sourced: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def spaces(self) -> tuple[ObservationSpec, ActionSpec, int | None]:
@@ -179,7 +181,7 @@ def open_task(config: EnvConfig, source: Any = None) -> Task:
     limit, prepared = episode_limit(env), _prepared(config)
     task = Task(
         config, make, obs_spec, action_spec, limit, env, single=isinstance(source, gym.Env),
-        prepared=prepared, sourced=source is not None,
+        prepared=prepared, sourced=source is not None, notes=lost_statistics(env, config.env),
     )  # fmt: skip
     inner = env.unwrapped
     if isinstance(inner, OneDevice):  # pure, so the one that was made serves for all
@@ -187,6 +189,28 @@ def open_task(config: EnvConfig, source: Any = None) -> Task:
         task.device = device if env is inner else None
         task.make = lambda **mode: prepare(OneDevice(device, **mode), config)
     return task
+
+
+NORMALISERS = {
+    gym.wrappers.NormalizeObservation: "normalize_observation=True",
+    gym.wrappers.NormalizeReward: "normalize_reward=True",
+}
+"""Gymnasium's wrappers with running statistics, and the settings that do the same."""
+
+
+def lost_statistics(env: gym.Env[Any, Any], name: str) -> tuple[str, ...]:
+    """Sentences about the environment's wrappers whose statistics no run keeps."""
+    notes: list[str] = []
+    while isinstance(env, gym.Wrapper):
+        for wrapper, setting in NORMALISERS.items():
+            if isinstance(env, wrapper):
+                notes.append(
+                    f"{name} is wrapped in gymnasium.wrappers.{wrapper.__name__}, whose statistics "
+                    "are lost in evaluation, on resume, by export and by predict: remove it, and "
+                    f"pass {setting} to PPO or A2C"
+                )
+        env = env.env
+    return tuple(notes)
 
 
 def _prepared(config: EnvConfig) -> bool:

@@ -184,10 +184,14 @@ class Learner:
             bad += _not_finite(self.host_state())
             rest = [f"{len(bad) - MOST_NAMED} more"] if len(bad) > MOST_NAMED else []
             what = " and ".join([", ".join(bad[:MOST_NAMED]) or "what acting needs", *rest])
-            raise FlatoutError(
-                f"learning diverged: {what} became NaN or infinite; lower the learning rate or the "
-                "largest gradient norm, or look at the rewards' size."
+            advice = (
+                "lower the learning rate or the largest gradient norm, or look at the rewards' size"
             )
+            for name, seen in ("obs_moments", "observations"), ("reward_moments", "rewards"):
+                if any(name in path for path in bad):  # statistics, which no learning rate changes
+                    advice = f"{seen} are too large to be normalised in float32: scale or clip them"
+                    break
+            raise FlatoutError(f"learning diverged: {what} became NaN or infinite; {advice}.")
         return metrics | self.buffer.stats()
 
     def host_state(self) -> Any:

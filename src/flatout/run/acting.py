@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
 from flatout.algorithms.base import ACT, Algorithm, raw_key
@@ -22,7 +23,9 @@ from flatout.envs.task import Task
 from flatout.errors import UsageError, described
 from flatout.hardware import backend
 from flatout.hardware.inventory import inventory, resolve_placement
+from flatout.hashes import is_typed_key
 from flatout.learner.policy import Policy
+from flatout.output import say
 from flatout.run.evaluate import Evaluation, Evaluator
 from flatout.run.opening import open_environment
 from flatout.spans import Spans
@@ -65,6 +68,8 @@ class Acting:
             try:
                 refuse_actions(self._config.algorithm, task.action_spec)
                 refuse(task, self._config.run.seed, self._config.run.worker_timeout)
+                for note in task.notes:
+                    say(note)
             finally:
                 task.close()
         self._opened, self.checked = task, True
@@ -235,5 +240,22 @@ class Acting:
         algorithm = self._algorithm
         shapes = algorithm.shapes._replace(opt=())  # a saved agent may have none
         names = checkpoint.leaf_names(shapes, checkpoint.PREFIX)
-        state = checkpoint.rebuild(names, shapes, arrays)
+        state = checkpoint.rebuild(names, shapes, arrays | self._unread_counters)
         return algorithm.actor(state, algorithm.hp)
+
+    @cached_property
+    def _unread_counters(self) -> dict[str, np.ndarray]:
+        """Zeros, by name, for the arrays among the counters that acting does not read: those of a
+        run's environments, of which there may have been another number."""
+        algorithm, found = self._algorithm, dict[str, np.ndarray]()
+        shapes = algorithm.shapes._replace(opt=())
+        program = jax.make_jaxpr(algorithm.actor)(shapes, algorithm.hp).jaxpr
+        read = {id(v) for equation in program.eqns for v in equation.invars}
+        read |= {id(v) for v in program.outvars}
+        names = jax.tree.leaves(checkpoint.leaf_names(shapes, checkpoint.PREFIX))
+        leaves = jax.tree.leaves(shapes)
+        for name, leaf, variable in zip(names, leaves, program.invars[: len(leaves)], strict=True):
+            counts = name.startswith(f"{checkpoint.PREFIX}.counters") and leaf.shape
+            if counts and id(variable) not in read and not is_typed_key(leaf):
+                found[name] = np.zeros(leaf.shape, leaf.dtype)
+        return found

@@ -102,6 +102,9 @@ def assemble(
         task = open_environment(planned, code, hardware=hardware)
         undo.callback(task.close)
         made = job(task.obs_spec.is_image, _device_env(planned, task))
+        made.notes.extend(task.notes)
+        for note in () if checked else task.notes:  # the check has said them
+            announce(note)
         if made.env is None and not checked:
             refuse(task, config.run.seed, config.run.worker_timeout)
         undo.pop_all()

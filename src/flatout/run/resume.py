@@ -62,7 +62,7 @@ def begin(
     notes, progress = list[str](), Progress()
     with checkpoint.reading(Path(parent or "of this agent")):
         if start is not None and start.continues:
-            notes = schedule.restore(start.state)
+            notes = [*start.notes, *schedule.restore(start.state)]
             progress = Progress.from_json(start.state.data["progress"])
         elif start is not None:
             schedule.adopt(start.state)

@@ -155,6 +155,8 @@ def test_numbers_that_are_no_numbers_are_found() -> None:
     )
     (said,) = check_device_env(board, FEW)
     assert "above obs_spec.high (3)" in said
+    (said,) = check_device_env(replace(board, obs_spec=ObservationSpec((2,), "uint8", 0)), FEW)
+    assert "obs_spec.high = 0 must be above 0" in said
 
 
 def test_boxes_without_bounds_are_played() -> None:

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -135,6 +135,36 @@ def test_a_version_that_is_not_known_is_said(gymnax: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(gymnax, "make", lambda name: (env, params))
     with pytest.raises(UsageError, match=r"this version of gymnax is not known here \(no step_env"):
         device_env("gymnax:Counting-v0")
+
+
+ZERO = np.zeros(2, np.float32)
+
+
+class Info(NamedTuple):
+    """What an environment of an envelope returns."""
+
+    obs: Any
+    reward: Any = np.float32(0)
+    terminated: Any = np.bool_(False)
+    truncated: Any = np.bool_(False)
+
+
+def test_an_envelope_gets_the_nearest_whole_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    box = {"shape": (1,), "dtype": np.int32, "low": -2, "high": 2}
+    env = SimpleNamespace(
+        observation_space=None, default_max_steps=9, init=lambda key: (jnp.int32(0), Info(ZERO)),
+        action_space=type("Continuous", (), box)(),
+        step=lambda state, action: (action[0], Info(ZERO)),
+    )  # fmt: skip
+    module = ModuleType("envelope")
+    module.registered_suites = lambda: ["fake"]  # type: ignore[attr-defined]
+    module.registered_environments = lambda suite: ["fake::One"]  # type: ignore[attr-defined]
+    module.create = lambda name, **_: env  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "envelope", module)
+    made = device_env("envelope:fake::One")
+    for given, wanted in ((1.7, 2), (-1.7, -2), (0.4, 0), (-0.4, 0), (2.0, 2)):
+        state, *_ = made.step(jnp.int32(0), jnp.asarray([given], jnp.float32), jax.random.key(0))
+        assert state == wanted
 
 
 def test_a_library_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,9 +72,10 @@ class RunningMoments(NamedTuple):
 
 
 def initial_moments(shape: tuple[int, ...]) -> RunningMoments:
-    """Mean 0, variance 1, nearly nothing counted."""
+    """Mean 0 and variance 1, which count for so little that the first batch replaces them: with
+    1e-4 values, as elsewhere, observations far from 0 would widen the variance for long."""
     zeros, ones = np.zeros(shape, np.float32), np.ones(shape, np.float32)
-    return RunningMoments(zeros, ones, np.asarray(1e-4, np.float32))
+    return RunningMoments(zeros, ones, np.asarray(1e-30, np.float32))
 
 
 def update_moments(

@@ -56,6 +56,9 @@ def shape_problems(env: DeviceEnv) -> Iterator[str]:
     if not isinstance(spec, ObservationSpec) or len(spec.shape) not in (1, 3) or 0 in spec.shape:
         yield f"{name}: obs_spec must be an ObservationSpec of a vector [D] or an image [H, W, C]."
         return
+    if spec.high is not None and not spec.high > 0:
+        yield f"{name}: obs_spec.high = {spec.high} must be above 0 or None: networks divide by it."
+        return
     if not isinstance(action, DiscreteSpec | ContinuousSpec):
         yield f"{name}: action_spec must be a DiscreteSpec or a ContinuousSpec."
         return

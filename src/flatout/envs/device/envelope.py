@@ -6,13 +6,14 @@ import warnings
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from flatout.envs.device.adapting import box, key_shape, library, like, observation, scalar
 from flatout.envs.device.base import DeviceEnv
 from flatout.errors import UsageError, nearest, one_line, short
 from flatout.installing import install
-from flatout.types import ActionSpec, Array, DiscreteSpec
+from flatout.types import ActionSpec, Array, ContinuousSpec, DiscreteSpec
 
 
 def make(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
@@ -54,12 +55,14 @@ def make(name: str, kwargs: dict[str, Any]) -> DeviceEnv:
     action = jax.ShapeDtypeStruct(shape, dtype)
     after, _ = jax.eval_shape(env.step, state, action)
     stable = like(after)
+    rounds = isinstance(action_spec, ContinuousSpec) and np.dtype(dtype).kind in "iu"
 
     def reset(key: Array) -> tuple[Any, Array]:
         state, info = env.init(key)
         return stable(state), observe(info.obs)
 
     def step(state: Any, action: Array, key: Array) -> tuple[Any, Array, Array, Array, Array]:
+        action = jnp.rint(action) if rounds else action
         state, info = env.step(state, action.reshape(shape).astype(dtype))
         flags = scalar(info.terminated, bool), scalar(info.truncated, bool)
         return stable(state), observe(info.obs), scalar(info.reward, np.float32), *flags
