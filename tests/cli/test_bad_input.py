@@ -416,9 +416,7 @@ def test_run_folders(flatout: Cli, tmp_path: Path, kind: str) -> None:
 def test_run_folder_in_use(flatout: Cli, tmp_path: Path) -> None:
     argv = [*BAD, "tests.bad_envs:NeverEnds", "--steps", "1000000", "--run-dir", str(tmp_path)]
     settings = ["--env-kwargs", "delay=0.001"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "flatout", *tiny.latest([*argv, *settings])]
-    )
+    process = subprocess.Popen([sys.executable, "-m", "flatout", *tiny.latest([*argv, *settings])])
     try:
         until = time.monotonic() + 60
         while not checkpoint.checkpoints(tmp_path / "checkpoints"):

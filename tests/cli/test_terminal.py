@@ -215,9 +215,9 @@ WATCHED = (
     "train", "ppo", *tiny.flags("ppo"), "--no-tensorboard", "--checkpoint-every", "0",
     "--log-every", "1", "--run-dir", "run",
 )  # fmt: skip
-SLEEPY = tuple(tiny.latest(
-    (*WATCHED, "--env", "tests.fault_envs:sleepy", "--env-kwargs", "seconds=0.005")
-))
+SLEEPY = tuple(
+    tiny.latest((*WATCHED, "--env", "tests.fault_envs:sleepy", "--env-kwargs", "seconds=0.005"))
+)
 
 
 def learns(folder: Path) -> bool:
