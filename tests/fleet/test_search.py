@@ -6,9 +6,12 @@ import json
 import os
 import random
 import shutil
+import sqlite3
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -196,6 +199,33 @@ def test_a_study_that_minimises_is_refused(optuna: Any, tmp_path: Path, where: s
     named: dict[str, Any] = {"storage": url} if where == "database" else {}
     with pytest.raises(UsageError, match=r"'flatout' in .* does not maximise one value, .* choose"):
         made(tmp_path, None, study="flatout", **named)
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["create view endless as with recursive n(i) as (select 1 union all select i from n) "
+     "select * from n",
+     "create trigger added after insert on trials begin select 1; end"],
+)  # fmt: skip
+def test_a_database_with_code_of_its_own_is_refused(optuna: Any, tmp_path: Path, code: str) -> None:
+    """A query of a view may never end, and its signal handlers wait for it."""
+    with closing(sqlite3.connect(tmp_path / "studies.db")) as database:
+        database.execute("create table trials (i integer)")
+        database.execute(code)
+        database.commit()
+    with pytest.raises(FlatoutError, match=r"it has the (view|trigger) '\w+', which Optuna"):
+        made(tmp_path, None, study="flatout", storage=f"sqlite:///{tmp_path / 'studies.db'}")
+
+
+def test_configurations_with_missing_numbers_are_refused() -> None:
+    from flatout.fleet.sweep.search import _check_trials  # pyright: ignore[reportPrivateUsage]
+
+    def trial(number: int) -> Any:
+        return SimpleNamespace(number=number, value=1.0, intermediate_values={})
+
+    _check_trials([trial(1), trial(0)], 4)
+    with pytest.raises(CheckpointError, match="not numbered from 0 to 1"):
+        _check_trials([trial(0), trial(7)], 4)
 
 
 def test_another_sweeps_journal_is_refused(optuna: Any, tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +117,26 @@ def open_study(optuna: Any, settings: Mapping[str, Any], folder: Path) -> Any:
 
 def _database(optuna: Any, url: str, folder: Path) -> Any:
     # An address outside of the folder is the user's, or was trusted.
-    inside = file_within(url, folder) is not None
-    return optuna.storages.RDBStorage(url if inside else os.path.expandvars(url))
+    file = file_within(url, folder)
+    if file is not None and file.exists():
+        _refuse_code(file)
+    return optuna.storages.RDBStorage(os.path.expandvars(url) if file is None else url)
+
+
+def _refuse_code(file: Path) -> None:
+    """Refuse an SQLite file with views or triggers: a query would run them, without an end.
+
+    Raises:
+        ValueError: it has one; Optuna makes none.
+        sqlite3.Error: it is no database.
+    """
+    kinds = "select type, name from sqlite_master where type in ('view', 'trigger')"
+    with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
+        found = database.execute(kinds).fetchone()
+    if found is not None:
+        raise ValueError(
+            f"it has the {found[0]} {str(found[1])[:40]!r}, which Optuna does not make"
+        )
 
 
 class _Held:

@@ -136,12 +136,17 @@ def _check_trials(found: Sequence[Any], most: int) -> None:
     """Refuse stored trials that no sweep of `most` configurations has made.
 
     Raises:
-        CheckpointError: there are more, or a result is no number.
+        CheckpointError: there are more, numbers are missing, or a result is no number.
     """
     if len(found) > most:
         raise CheckpointError(
             f"[optuna] the study holds {len(found):,} configurations, and this sweep has {most:,}: "
             "it is damaged, or another's."
+        )
+    if sorted(frozen.number for frozen in found) != list(range(len(found))):
+        raise CheckpointError(
+            f"[optuna] the study's {len(found):,} configurations are not numbered from 0 to "
+            f"{len(found) - 1:,}: it is damaged."
         )
     for frozen in found:
         values = [frozen.value, *frozen.intermediate_values.values()]
