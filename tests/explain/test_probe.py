@@ -453,3 +453,27 @@ def test_the_time_since_a_timer_went_off_is_time_of_work() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) == pytest.approx(0.0, abs=0.02)
+
+
+WARNS = r"""
+import sys, time, warnings
+
+pattern = "\d"  # an escape that Python warns of
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        re_pattern = ["\d", sum(range(500))]
+print([str(one.message) for one in caught])
+end = time.process_time() + 0.3
+while time.process_time() < end:
+    warnings.warn("once", stacklevel=1)
+    sorted([3, 1, 2])
+"""
+
+
+def test_the_programs_warnings_are_the_same_with_the_probe(tmp_path: Path) -> None:
+    done, folder = observed(WARNS, tmp_path, sys.executable, "-W", "default")
+    assert done.stdout == "[]\n"
+    assert done.stderr.count("UserWarning: once") == 1
+    assert [row for rows in rows_of(folder) for row in rows if row["k"] == "leaf"]

@@ -73,10 +73,18 @@ MOST_BYTES = 1 << 20  # larger files are data
 
 
 def parsed(text, mode="exec"):
-    """The syntax tree of a source, without Python's warnings about it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    """The syntax tree of a source, without Python's warnings about it.
+
+    `warnings.catch_warnings` would make the program's own warnings appear once more.
+    """
+    before, warnings.filters = warnings.filters, IGNORED
+    try:
         return ast.parse(text, mode=mode)
+    finally:
+        warnings.filters = before
+
+
+IGNORED = [("ignore", None, Warning, None, 0)]
 
 
 def line_of(code, lasti):
