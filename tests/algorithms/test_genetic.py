@@ -200,5 +200,5 @@ def test_cartpole_is_learned_by_parameters_alone() -> None:
 def test_there_must_be_room_for_new_members() -> None:
     with pytest.raises(UsageError, match="elites = 6 of a population"):
         agent(elites=P)
-    with pytest.raises(UsageError, match="--n-steps"):
+    with pytest.raises(UsageError, match="n_steps"):
         Genetic("flatout/Snake-v0").learn(1000)
