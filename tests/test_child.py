@@ -102,11 +102,11 @@ def test_a_plain_id_runs_no_file_of_the_working_folder(here: Path, command: str)
 def test_a_named_module_is_found_by_workers_but_not_what_lies_next_to_it(
     here: Path, flatout: Cli
 ) -> None:
-    (here / "mine.py").write_text(
+    (here / "my_pole.py").write_text(
         "import gymnasium\n\n\ndef make():\n    return gymnasium.make('CartPole-v1')\n"
     )
     os.unlink(here / "numpy.py")  # the user's own folder comes first, as for Python's scripts
-    words = ("--env", "mine:make", "--placement", "sampler=processes workers=1x2")
+    words = ("--env", "my_pole:make", "--placement", "sampler=processes workers=1x2")
     result = flatout("train", "ppo", *TINY, *words, "--run-dir", "run")
     assert result.code == 0, result.err
     assert not (here / "ran").exists()
