@@ -55,6 +55,7 @@ TRAIN = (
     f"flatout train ppo {' '.join(tiny.flags('ppo'))} --steps {STEPS} --no-tensorboard "
     "--run-dir run"
 )
+STEERED = f"{TRAIN.replace('CartPole-v1', 'tests.fault_envs:steering')} --env-kwargs raises=false"
 ASCII = "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0"
 
 
@@ -129,11 +130,10 @@ LONG = {
         f"PYTHONIOENCODING=ascii {TRAIN}", 0, lambda r, f: whole(r, f) and r.out.isascii()
     ),
     "an environment that prints, nobody reads": Situation(
-        f"({TRAIN} --env tests.fault_envs:steering --env-kwargs raises=false prints=true) "
-        "2>&1 | head -1", 0, whole,
+        f"({STEERED} prints=true) 2>&1 | head -1", 0, whole
     ),
     "workers that print, nobody reads": Situation(
-        f"({TRAIN} --env tests.fault_envs:steering --env-kwargs raises=false prints=true "
+        f"({STEERED} prints=true "
         "--placement 'sampler=processes workers=2x1') 2>&1 | head -1", 0, whole,
     ),
     "explain, read by head": Situation("flatout explain run 2> /dev/null | head -1", 0, whole),
