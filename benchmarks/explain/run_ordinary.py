@@ -43,19 +43,19 @@ OURS: Mapping[str, Sequence[str]] = {
 
 
 def pairs(
-    truth: Row, told: Mapping[str, float], waits: Sequence[str]
+    truth: Row, explained: Mapping[str, float], waits: Sequence[str]
 ) -> list[tuple[str, float, float]]:
     """(phase, share by the program's timers, share by explain) of each phase that either has.
 
     Args:
         truth: seconds by timer, and in total.
-        told: explain's shares by phase.
+        explained: explain's shares by phase.
         waits: explain's phases for the work that a program's main thread waits for.
     """
     total = truth["total"]
     own = {name: seconds / total for name, seconds in truth.items() if "@" not in name}
     del own["total"]
-    rest, rows = dict(told), []
+    rest, rows = dict(explained), []
     for name, share in own.items():
         phases = [*OURS[name], *(waits if name == "waiting" else ())]
         if name == "learning" and "transfer" in own:
@@ -110,9 +110,9 @@ def benchmark(args: argparse.Namespace) -> None:
         first = next((one["id"] for one in said["findings"] if one["id"] != "contended"), "unknown")
         compared = pairs(truth, said["phases"], case.get("waits", ()))
         right += first in case["causes"]
-        near += sum(abs(own - told) <= NEAR for _, own, told in compared)
+        near += sum(abs(own - share) <= NEAR for _, own, share in compared)
         rows_total += len(compared)
-        shares = ", ".join(f"{phase} {own:.0%} / {told:.0%}" for phase, own, told in compared)
+        shares = ", ".join(f"{phase} {own:.0%} / {share:.0%}" for phase, own, share in compared)
         wrong = "" if first in case["causes"] else " **wrong**"
         remedy = said["findings"][0]["remedy"] if said["findings"] else ""
         body.append([name, case["expected"], first + wrong, shares, remedy.split(":")[0][:90]])

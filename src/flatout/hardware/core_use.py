@@ -42,7 +42,7 @@ class CoreUse:
 
 def core_use(samples: Sequence[MonitorSample], cores: int) -> CoreUse | None:
     """The mean over samples of the monitor; None without any."""
-    if not samples:
+    if not any(sample.seconds for sample in samples):
         return None
 
     def mean(of: str) -> float | None:

@@ -42,13 +42,9 @@ class Others:
         if now - self._at >= EVERY_S:
             after = _used()
             if self._before:
-                cores = _by_name(self._before, after, _family(self._pid) | {os.getpid()})
-                most = sorted(cores.items(), key=lambda pair: -pair[1])[:NAMED]
-                self._found = {
-                    name: round(used / (now - self._at), 3)
-                    for name, used in most
-                    if used >= LEAST * (now - self._at)
-                }
+                used_s = _by_name(self._before, after, _family(self._pid) | {os.getpid()})
+                cores = {name: round(s / (now - self._at), 3) for name, s in used_s.items()}
+                self._found = _busiest(cores)
             self._at, self._before = now, after
         return self._found
 
@@ -72,14 +68,15 @@ def busiest_others(seconds: float = 0.5) -> str:
     shares = {name: seconds / whole_s for name, seconds in used.items()}
     if sum(shares.values()) < CROWDED:
         return ""
-    most = sorted(shares.items(), key=lambda pair: -pair[1])[:NAMED]
-    return named({name: share for name, share in most if share >= LEAST}, cores)
-
-
-def named(shares: Mapping[str, float], cores: int) -> str:
-    """Programs and their shares of the cores: ``gcc (62 % of 2 cores), make (9 %)``."""
-    words = [f"{printable(name)} ({100 * min(share, 1.0):.0f} %" for name, share in shares.items()]
+    busiest = _busiest(shares).items()
+    words = [f"{printable(name)} ({100 * min(share, 1.0):.0f} %" for name, share in busiest]
     return "), ".join([f"{words[0]} of {cores} cores", *words[1:]]) + ")" if words else ""
+
+
+def _busiest(used: Mapping[str, float]) -> dict[str, float]:
+    """The `NAMED` programs that use most, each at least `LEAST`, the busiest first."""
+    most = sorted(used.items(), key=lambda pair: -pair[1])[:NAMED]
+    return {name: amount for name, amount in most if amount >= LEAST}
 
 
 def _family(pid: int) -> set[int]:

@@ -18,6 +18,7 @@ from flatout.explain.program.places import Mark
 from flatout.explain.program.survey import Site
 from flatout.explain.program.timeline import Timeline
 from flatout.explain.program.tracks import Moment, Track
+from flatout.hardware.core_use import CoreUse, core_use
 from flatout.spans import PHASES
 
 LOCKED = 0.2
@@ -44,16 +45,21 @@ class Blame:
     where: dict[str, dict[Where, float]] = field(  # by phase, seconds by place
         default_factory=lambda: defaultdict(lambda: defaultdict(float))
     )
+    # of each phase, seconds in which a device computed, and which only names of functions decided
     device: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     unsure: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    # of each phase, seconds in which a device computed, and which only names of functions decided
     workers: int = 0  # number of threads that work for the driver
     balance: float = 1.0  # mean share of workers that worked during a lockstep
-    worker_seconds: float = 0.0  # of work in training's phases that the workers did, by all
+    worker_seconds: float = 0.0  # of training's work in all workers of other processes
     locked: float = 0.0  # seconds in which the driver waited for the interpreter's lock
-    threads: int = 0  # threads of the driver's process that take turns with its lock, if it is not
-    # the main thread that learns: then their shares cannot be told apart
-    busy_cores: float | None = None  # cores that the whole program used on average; None if unknown
+    # threads that take turns with the driver, so that their shares cannot be distinguished; or 0
+    threads: int = 0
+    core_use: CoreUse | None = None  # in the steady state
+
+    @property
+    def busy_cores(self) -> float | None:
+        """Cores that the whole program used on average; None if unknown."""
+        return None if self.core_use is None else self.core_use.used
 
 
 def blame(evidence: Evidence, line: Timeline) -> Blame:
@@ -76,7 +82,7 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
         if track.process != driver.process
     )
     result.threads = _taking_turns(line, driver, workers, span)
-    result.busy_cores = _busy_cores(evidence, line.begin, line.end)
+    result.core_use = core_use(line.samples(evidence), int(evidence.machine["cores"]))
     seconds: defaultdict[str, float] = defaultdict(float)
     silences: defaultdict[Where, float] = defaultdict(float)
     silent = piped = balance = lockstep = 0.0
@@ -133,8 +139,8 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
 
 
 def _taking_turns(line: Timeline, driver: Track, workers: Sequence[Track], span: float) -> int:
-    """The number of threads that share the interpreter's lock with the driver, itself included; 0
-    where their shares can be told apart.
+    """Return how many threads share the interpreter's lock with the driver, itself included; 0 if
+    their shares can be distinguished.
 
     The main thread samples itself as it works. Other threads are caught where they release the
     lock, which says where one works only if it hardly ever waits for the others.
@@ -194,13 +200,3 @@ def _silence(line: Timeline, result: Blame, driver: Track, silent: float, piped:
     span = max(line.end - line.begin, 1e-9)
     working = sum(_worked(line, track) for track in line.tracks) / span
     return "ipc" if result.busy_cores - working > 0.35 * silent / result.seconds else "wait"
-
-
-def _busy_cores(evidence: Evidence, begin: float, end: float) -> float | None:
-    """Cores that the program used on average between two times."""
-    samples = [sample for sample in evidence.monitor if begin <= sample.t <= end + 1.0]
-    samples = samples or evidence.monitor
-    total = sum(sample.seconds for sample in samples)
-    if not total:
-        return None
-    return sum(sample.cpu * sample.cores * sample.seconds for sample in samples) / total

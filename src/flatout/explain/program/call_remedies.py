@@ -13,19 +13,19 @@ MAINLY = 0.3  # share of a phase from which on a call is what to change
 
 @dataclass(frozen=True)
 class CallRemedy:
-    """What to change in lines that make a particular call.
+    """A remedy for lines that make a particular call.
 
     Attributes:
         line: matches the source of such a line.
-        words: what to change.
-        library: only in processes that have loaded this library; empty: in all.
-        call: only where this built-in function or function runs; empty: any.
+        words: the remedy.
+        libraries: it is one for processes that have loaded one of these.
+        call: matches the name of the function that runs.
     """
 
     line: re.Pattern[str]
     words: str
-    library: str = ""
-    call: str = ""
+    libraries: tuple[str, ...]
+    call: str = ".*"
 
 
 CALL_REMEDIES: tuple[CallRemedy, ...] = (
@@ -33,30 +33,28 @@ CALL_REMEDIES: tuple[CallRemedy, ...] = (
         re.compile(r"\.predict(_on_batch)?\("),
         "Call the model itself, model(x, training=False), in place of model.predict(x), which "
         "builds a data pipeline and its callbacks for each call.",
-        library="keras",
+        libraries=("keras", "tensorflow"),
     ),
     CallRemedy(
         re.compile(r"torch\.(tensor|as_tensor|Tensor|FloatTensor|LongTensor|BoolTensor)\("
                    r"(?!\s*(np|numpy)\.)"),
         "Make one array of the list first, torch.as_tensor(np.array(...)): PyTorch copies a list "
         "of arrays element by element.",
-        library="torch", call="tensor|as_tensor|Tensor|FloatTensor|LongTensor|BoolTensor",
+        libraries=("torch",), call="tensor|as_tensor|Tensor|FloatTensor|LongTensor|BoolTensor",
     ),
     CallRemedy(
         re.compile(r"(float|int|bool)\(\s*[\w.]+\[[^\]:]+\]\s*\)"),
         "Copy the array to the host once, np.asarray(x), and take elements of that: each element "
         "of a JAX array is a call of the device.",
-        library="jax",
+        libraries=("jax",),
     ),
 )  # fmt: skip
 
 
 def call_remedy(process: Process, line: str, call: str) -> str | None:
-    """What to change in a line of a process where `call` runs; None without such a rule."""
+    """Return the remedy for a line of a process in which `call` runs, or None."""
     for rule in CALL_REMEDIES:
-        loaded = {rule.library} & set(process.libraries) or not rule.library
-        if rule.library == "keras":
-            loaded = loaded or "tensorflow" in process.libraries
-        if loaded and rule.line.search(line) and re.fullmatch(rule.call or ".*", call):
+        loaded = any(name in process.libraries for name in rule.libraries)
+        if loaded and rule.line.search(line) and re.fullmatch(rule.call, call):
             return rule.words
     return None

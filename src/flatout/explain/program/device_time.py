@@ -17,6 +17,7 @@ from flatout.explain.program import tags
 from flatout.explain.program.evidence import Evidence, Process, Sample
 from flatout.explain.program.places import Mark, Places
 from flatout.explain.program.survey import Frames, Site
+from flatout.explain.program.tracks import Moment
 
 ASLEEP = 0.5  # a thread that works for less than this share of a sample waits
 COMPUTES = 0.05
@@ -29,8 +30,6 @@ AROUND = 0.5  # the most work that comes with a wait, as a part of its length
 
 DIVIDED = ("learn", "act", "transfer", "replay", "other", "eval", "wait")
 """Phases in which a wait may be one for a device."""
-
-Part = tuple[float, float, Mark, float | None, bool]
 
 
 class DeviceTime:
@@ -48,12 +47,15 @@ class DeviceTime:
             for sample in samples
         ]
 
-    def divide(self, sample: Sample, frames: Frames, mark: Mark) -> Iterator[Part]:
-        """Parts of a sample: seconds that lie after it, its seconds, mark, seconds of work, and
-        whether the device computed."""
+    def divide(self, sample: Sample, frames: Frames, mark: Mark) -> Iterator[Moment]:
+        """Yield a sample's moments, in order: those in which the device computed come first."""
         worked = sample.worked
+
+        def moment(later: float, dt: float, mark: Mark, device: bool) -> Moment:
+            return Moment(sample.t - later, dt, mark, sample.stack, worked, device)
+
         if sample.compilation or not self._waits(sample, mark):
-            yield 0.0, sample.dt, mark, worked, False
+            yield moment(0.0, sample.dt, mark, False)
             return
         leaf = self._process.leaf(self._process.stacks[sample.stack])
         worked_for, site, made = self._places.waited_for(frames, leaf)
@@ -66,23 +68,17 @@ class DeviceTime:
             share = float(sample.learning is not None)
         if share:  # the device works in order: it learns first
             learns = replace(mark, phase="learn", site=learning, call="", waits=False)
-            yield (1 - share) * sample.dt, share * sample.dt, learns, worked, True
+            yield moment((1 - share) * sample.dt, share * sample.dt, learns, True)
             if share == 1.0:
                 return
-            sample = replace(sample, dt=(1 - share) * sample.dt)
+        rest = (1 - share) * sample.dt
         if busy > 0.0:
             on_device = replace(mark, phase=role, site=site, call=call, waits=False)
-            yield (1 - busy) * sample.dt, busy * sample.dt, on_device, worked, True
+            yield moment((1 - busy) * rest, busy * rest, on_device, True)
         if busy < 1.0:
             phase = mark.phase if mark.phase == "eval" or role == "act" else "transfer"
             phase = role if phase in ("other", "wait") else phase
-            yield (
-                0.0,
-                (1 - busy) * sample.dt,
-                replace(mark, phase=phase, waits=False),
-                worked,
-                False,
-            )
+            yield moment(0.0, (1 - busy) * rest, replace(mark, phase=phase, waits=False), False)
 
     @staticmethod
     def _learning_shares(process: Process) -> dict[int, tuple[float, Site]]:

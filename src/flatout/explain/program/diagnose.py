@@ -59,7 +59,7 @@ def findings(facts: Facts) -> list[Finding]:
         return []
     learn = facts.share(*LEARNING)
     if facts.blame.threads:
-        return [*filter(None, [cores.contended(facts.core_use)]), _indistinct(facts)]
+        return [*filter(None, [cores.contended(facts.blame.core_use)]), _indistinct(facts)]
     found = [
         remedies.finding(cause, facts, share)
         for phase, cause in CAUSE_OF.items()
@@ -70,7 +70,7 @@ def findings(facts: Facts) -> list[Finding]:
     found.sort(key=lambda finding: -finding.share)
     if (oversubscription := remedies.oversubscribed(facts)) is not None:
         found.insert(0, oversubscription)  # it slows everything else down
-    if (contention := cores.contended(facts.core_use)) is not None:
+    if (contention := cores.contended(facts.blame.core_use)) is not None:
         found.insert(0, contention)
     first, last = devices.findings(facts.evidence, learn)
     return [*first, *found, *last]
@@ -81,7 +81,7 @@ def _indistinct(facts: Facts) -> Finding:
     busy = facts.blame.busy_cores
     evidence = [
         f"{facts.blame.threads} threads of one process take turns with Python's interpreter lock; "
-        "where each of them works cannot be told apart"
+        "where each of them works cannot be distinguished"
     ]
     if busy is not None:
         evidence.append(f"together they keep {busy:.1f} of {facts.cores} cores busy")

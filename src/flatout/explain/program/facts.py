@@ -16,8 +16,6 @@ from flatout.explain.program.mechanism import Learning, learning
 from flatout.explain.program.survey import program_of
 from flatout.explain.program.timeline import Timeline, timeline
 from flatout.explain.report import percent, place_words
-from flatout.hardware.core_use import CoreUse, core_use
-from flatout.hardware.monitor import MonitorSample
 
 SHOWN = 60  # characters of a line that are shown
 
@@ -43,18 +41,6 @@ class Facts:
     def capacity(self) -> float:
         """The measured speed of all cores together, relative to one core alone."""
         return float(min(self.evidence.machine.get("together") or self.cores, self.cores))
-
-    @property
-    def steady_samples(self) -> list[MonitorSample]:
-        """The monitor's samples of the steady state."""
-        begin, end = self.line.begin, self.line.end
-        samples = [s for s in self.evidence.monitor if begin <= s.t <= end + 1.0]
-        return samples or self.evidence.monitor
-
-    @property
-    def core_use(self) -> CoreUse | None:
-        """The mean use of the cores in the steady state."""
-        return core_use(self.steady_samples, self.cores)
 
     @property
     def spare(self) -> float:
@@ -100,9 +86,8 @@ class Facts:
     def heaviest(self, phase: str, share: float) -> list[str]:
         """The two heaviest places of a phase with their shares of the time, or the phase's
         `share`."""
-        by_place = self._summed(phase, lambda where: (self.place(where), self.text(where)))
         sentences = []
-        for (place, text), seconds in sorted(by_place.items(), key=lambda item: -item[1])[:2]:
+        for (place, text), seconds in self._lines(phase)[:2]:
             place_share = seconds / self.blame.seconds
             if place and place_share >= 0.02:
                 shown = text[:SHOWN] + ("..." if len(text) > SHOWN else "")
@@ -112,8 +97,7 @@ class Facts:
     def line_words(self, phase: str) -> str:
         """A phase's heaviest line with its source, how much of the phase a device took, and whether
         only names decided the phase."""
-        by_line = self._summed(phase, lambda where: (self.place(where), self.text(where)))
-        place, text = max(by_line, key=lambda line: by_line[line], default=("", ""))
+        (place, text), _ = next(iter(self._lines(phase)), (("", ""), 0.0))
         words = [f"{place}  {text[:SHOWN]}" if place else ""]
         total = self.share(phase) * self.blame.seconds or 1.0
         if self.blame.device[phase] > MAINLY * total:
@@ -128,7 +112,7 @@ class Facts:
         return max(by_line, key=lambda line: by_line[line], default=None)
 
     def call_remedy(self, phase: str) -> tuple[str, tuple[str, int] | None] | None:
-        """What to change in the calls of one line that take much of a phase, and the line."""
+        """Return the remedy for the calls of one line that take much of a phase, and the line."""
         sums: defaultdict[tuple[str, tuple[str, int] | None], float] = defaultdict(float)
         total = 0.0
         for where, seconds in self.blame.where.get(phase, {}).items():
@@ -139,17 +123,18 @@ class Facts:
         best = max(sums, key=lambda key: sums[key], default=None)
         return best if best is not None and sums[best] >= MAINLY * total else None
 
-    def by_text(self, *phases: str) -> dict[str, float]:
-        """Seconds of some phases by the source of the line."""
-        sums: defaultdict[str, float] = defaultdict(float)
-        for phase in phases:
-            for text, seconds in self._summed(phase, self.text).items():
-                sums[text] += seconds
-        return sums
+    def texts(self, *phases: str) -> set[str]:
+        """The source of all lines of some phases."""
+        return {self.text(where) for phase in phases for where in self.blame.where.get(phase, {})}
 
     def by_call(self, phase: str) -> dict[str, float]:
         """Seconds of a phase by call; zero for other calls."""
         return self._summed(phase, lambda where: where[2])
+
+    def _lines(self, phase: str) -> list[tuple[tuple[str, str], float]]:
+        """Place, source and seconds of a phase's lines, the heaviest first."""
+        by_line = self._summed(phase, lambda where: (self.place(where), self.text(where)))
+        return sorted(by_line.items(), key=lambda item: -item[1])
 
     def _summed(self, phase: str, key: Callable[[Where], Key]) -> dict[Key, float]:
         sums: defaultdict[Key, float] = defaultdict(float)

@@ -150,7 +150,7 @@ def messages(facts: Facts, share: float) -> Remedy:
     """Messages between processes: none at all, if the work inside of them takes less time."""
     work = facts.blame.worker_seconds / (facts.blame.seconds or 1.0)
     if facts.blame.workers and work < share:
-        pool = any("pool" in call for call in facts.by_text("ipc", "wait"))
+        pool = any("pool" in text for text in facts.texts("ipc", "wait"))
         how = (
             "Do this work in one process, or give each task more of it (chunksize=)"
             if pool
@@ -268,7 +268,7 @@ REMEDIES: dict[str, tuple[str, Remedy | Callable[[Facts, float], Remedy]]] = {
 
 def oversubscribed(facts: Facts) -> Finding | None:
     """More threads that compute than cores: time goes to switching, spinning and stragglers."""
-    found = cores.oversubscribed(facts.core_use)
+    found = cores.oversubscribed(facts.blame.core_use)
     if found is None:
         return None
     share, sentence = found

@@ -14,6 +14,7 @@ from flatout.explain.program.places import Mark, Places
 from flatout.explain.program.survey import Site, program_of
 from flatout.explain.program.tags import is_program
 from flatout.explain.program.tracks import Moment, Track
+from flatout.hardware.monitor import MonitorSample
 
 LATE, FADED = 0.4, 0.25
 """Compiling has faded if the last two fifths have less than a quarter of their even share."""
@@ -36,6 +37,11 @@ class Timeline:
     apart: list[tuple[str, float]]  # (what, seconds) of the driver outside of it
     windows: list[Replay] = field(default_factory=list)  # of the driver's process, in that time
     part: str = ""  # why the steady state is no whole cycle, or empty
+
+    def samples(self, evidence: Evidence) -> list[MonitorSample]:
+        """The monitor's samples of the steady state; all of them if it has none."""
+        within = [s for s in evidence.monitor if self.begin <= s.t <= self.end + 1.0]
+        return within or evidence.monitor
 
     def steady(self, track: Track) -> list[Moment]:
         """A track's moments in the steady state, without imports and first compilations."""
@@ -120,10 +126,7 @@ def _tracks(index: int, process: Process, places: Places, device: DeviceTime) ->
             row = process.lanes.get(sample.lane, {})
             name = "main" if row.get("main") else row.get("name") or f"thread {sample.lane}"
             tracks[sample.lane] = Track(index, f"{name} {process.pid}", bool(row.get("main")))
-        tracks[sample.lane].moments += [
-            Moment(sample.t - later, dt, each, sample.stack, worked, waited)
-            for later, dt, each, worked, waited in device.divide(sample, stack.frames, mark)
-        ]
+        tracks[sample.lane].moments += device.divide(sample, stack.frames, mark)
     return list(tracks.values())
 
 

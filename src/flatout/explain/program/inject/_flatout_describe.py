@@ -129,7 +129,7 @@ def order_of(cls):
 
 
 def defined_in(cls):
-    """What a class itself defines, by name."""
+    """The names that a class itself defines, with their values."""
     return type.__getattribute__(cls, "__dict__")
 
 
@@ -390,8 +390,8 @@ COMPILED = ("PjitFunction", "CompiledFunction", "_JitWrapper", "Function", "JitW
 
 
 def described(found, owner=None):
-    """What is called: its type; whether it is compiled, or calls such a function; and then whether
-    it takes gradients. `owner` is the object whose method it is."""
+    """Describe a called object: its type; whether it is compiled, or calls a compiled function; and
+    if so, whether it takes gradients. `owner` is the object whose method it is."""
     kind = type(found)
     row = {"type": rooted(kind)}
     if kind.__name__ in COMPILED:

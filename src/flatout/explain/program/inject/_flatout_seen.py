@@ -12,8 +12,8 @@ MAX_DEPTH = 100
 MAX_STACKS = 20000
 MAX_LEAVES = 4000
 NOTED = {
-    "argmax", "argmin", "no_grad", "inference_mode", "append", "log_prob", "sample", "random",
-    "rand", "randint", "integers", "choice", "deterministic", "predict", "eval", "mode",
+    "argmax", "append", "log_prob", "sample", "random", "rand", "randint", "integers", "choice",
+    "deterministic", "predict", "mode",
 }  # fmt: skip
 """Names in the user's functions that tell collecting from evaluating."""
 

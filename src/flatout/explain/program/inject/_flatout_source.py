@@ -1,4 +1,4 @@
-"""What the source code of a function says: its loops, and which call a value comes from.
+"""Reads a function's source code: its loops, and the call that a value comes from.
 
 The source is parsed and never run. Standard library only, Python 3.8 and later.
 """
@@ -146,7 +146,7 @@ class Search:
         return names
 
     def kind(self, call):
-        """What a call calls: whether that is compiled, or calls what is, and whether it learns."""
+        """Describe the called object if it is compiled or calls a compiled function; else `{}`."""
         name = dotted(call.func)
         found = self.resolved(name)
         owner = self.resolved(name.rpartition(".")[0])
