@@ -18,7 +18,7 @@ MOST_BYTES = 4 << 20
 """Maximum size of a document by default: its value takes some thirty times the memory."""
 
 MOST_TOML = 1 << 20
-"""The same of TOML, which is read more slowly."""
+"""Maximum size of a TOML document, which is parsed more slowly."""
 
 LONGEST_LINE = 1 << 16
 """Maximum bytes of a line in a file of JSON lines."""
@@ -118,12 +118,12 @@ def plain_number(value: Any, name: str = "it") -> float:
 
 
 def plain_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values for a dataclass, of which those for numbers, flags and texts are what they should be.
+    """Return values for a dataclass after checking those of its number, flag and text fields.
 
-    Values for fields of other types are left as they are, as are those for no field.
+    Values for fields of other types, and for names that are no fields, are not checked.
 
     Raises:
-        ValueError: with the first that is not.
+        ValueError: a value has the wrong type, or is no possible number; the text names the first.
     """
     kinds = _plain_kinds(kind)
     for name, value in values.items():
@@ -141,7 +141,7 @@ def plain_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache
 def _plain_kinds(kind: type) -> dict[str, tuple[type, bool]]:
-    """By field of a dataclass: its type, and whether it may be None; plain types only."""
+    """The type of each plain field of a dataclass, and whether it may be None."""
     found = dict[str, tuple[type, bool]]()
     for name, hint in get_type_hints(kind).items():
         several = get_args(hint) if isinstance(hint, UnionType) else (hint,)

@@ -93,8 +93,8 @@ def one_line(error: BaseException) -> str:
 
 
 def damage(error: BaseException) -> str:
-    """The reason why a file's values cannot be used, of what reading them raised: without the words
-    of Python, which mean nothing to a reader of the file."""
+    """Explain the error that reading a file's values raised, without Python's own words, which mean
+    nothing to a reader of the file."""
     if isinstance(error, KeyError) and error.args:
         return f"{short(error.args[0])} is missing"
     if isinstance(error, TypeError | AttributeError | LookupError):

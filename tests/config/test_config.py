@@ -391,6 +391,7 @@ def test_flags_set_the_settings_of_their_algorithm() -> None:
         (["dqn", "--train-freq", "often"], "--train-freq"),
         (["dqn", "--train-frequency", "4"], "Did you mean '--train-freq'"),
         (["ddpg", "--policy-delay", "4"], "does not know '--policy-delay'"),
+        (["ppo", "--acts", "3"], "'--acts'. Did you mean '--trace'"),
         (["sac", "--ent-coef", "off"], "ent_coef = 'off' is neither"),
     ],
 )

@@ -202,13 +202,13 @@ class Agent:
         notes = () if start is None else start.notes
         for note in () if shows else notes:  # a display shows them itself
             say(note)
-        anew = not resume and (start is None or not start.continues)
+        new_run = not resume and (start is None or not start.continues)
         with nullcontext() if path is None else closing(RunFolder(path, resume)) as folder:
             trainer = Trainer(
                 config, code=self._code, folder=folder, resume=resume, start=start,
                 callback=callback, agent=self, acting=self._acting, display=display,
             )  # fmt: skip
-            self._run = trainer, anew
+            self._run = trainer, new_run
             try:
                 self.summary = trainer.run()
             finally:
@@ -219,7 +219,7 @@ class Agent:
                         {n: np.array(a) for n, a in arrays if n.startswith(PREFIX)}
                     )
                     where = None if folder is None else folder.path
-                    self._history.keep(trainer.resolved, trainer.final, where, anew)
+                    self._history.keep(trainer.resolved, trainer.final, where, new_run)
         goal = config.run.stop_at_return
         if trainer.final is None and trainer.interrupted is None and goal is not None and not shows:
             say(goal_reached(self.summary["steps"], goal))  # the folder's run has ended

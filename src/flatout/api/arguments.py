@@ -78,14 +78,19 @@ def text(name: str, value: Any) -> str:
     return value
 
 
+def one_or_several(value: Any) -> tuple[Any, ...]:
+    """The values of a list or another iterable; text is one value."""
+    several = isinstance(value, Iterable) and not isinstance(value, str)
+    return tuple(value) if several else (value,)
+
+
 def texts(name: str, value: Any) -> tuple[str, ...]:
     """One text or several.
 
     Raises:
         UsageError: it is something else.
     """
-    several = isinstance(value, Iterable) and not isinstance(value, str)
-    return tuple(text(name, one) for one in (value if several else (value,)))
+    return tuple(text(name, each) for each in one_or_several(value))
 
 
 def preset_settings(settings: dict[str, Any], algorithm: str) -> dict[str, Any]:

@@ -52,11 +52,11 @@ class History:
         self._source, self._before, self._given = path, saved.config, frozenset(changed)
         self.loaded_steps = saved.steps
 
-    def keep(self, config: TrainConfig, final: Snapshot, path: Path | None, anew: bool) -> None:
-        """Go on from the end of a run; `anew` if it went on with none itself."""
+    def keep(self, config: TrainConfig, final: Snapshot, path: Path | None, new_run: bool) -> None:
+        """Go on from the end of a run; `new_run` if it did not continue another one."""
         self._kept, self._source = (config, final), path
         self._given = frozenset()
-        self.learned += anew
+        self.learned += new_run
 
     def draw(self, points: Points, settings: dict[str, Any]) -> None:
         """Add a run's curve."""

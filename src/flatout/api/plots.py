@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flatout.api import Agent
-from flatout.api.arguments import path_argument, texts
+from flatout.api.arguments import one_or_several, path_argument, texts
 from flatout.errors import UsageError, short
 from flatout.fleet.curves import Picture, Run, View, picture, readable
 from flatout.fleet.ranking import Asked, Report, of_folders, of_groups
@@ -78,10 +78,10 @@ def report(
     if len(runs) == 1 and isinstance(runs[0], Mapping):
         if keys:
             raise UsageError("report: groups have names already; leave group= out.")
-        groups: dict[str, list[Path]] = {}
-        for name, given in runs[0].items():
-            several = isinstance(given, Iterable) and not isinstance(given, str)
-            groups[name] = [path_argument("runs", run) for run in (given if several else [given])]
+        groups = {
+            name: [path_argument("runs", run) for run in one_or_several(given)]
+            for name, given in runs[0].items()
+        }
         made = of_groups(groups, asked)
     else:
         folders = [path_argument("runs", run) for run in runs if not isinstance(run, Mapping)]

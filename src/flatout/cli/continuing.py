@@ -8,7 +8,7 @@ from pathlib import Path
 from flatout.cli.carried import differing, on_free_cards, without_learn
 from flatout.config.schema import RESUMABLE, TrainConfig
 from flatout.config.settings import with_run
-from flatout.errors import UsageError, short
+from flatout.errors import UsageError
 from flatout.storage.run_folder import POPULATION, load_config
 from flatout.storage.trust import Consent, keep_out
 
@@ -58,11 +58,10 @@ def continued(config: TrainConfig, population: bool) -> tuple[TrainConfig, bool]
 
 def _refuse_others(before: TrainConfig, config: TrainConfig, path: Path) -> None:
     """Refuse settings that a resume may not change, and that differ from the run's."""
-    words = f"algorithm is {short(before.algorithm)} there, {short(config.algorithm)} here"
-    if before.algorithm == config.algorithm:
+    names = ["algorithm"]
+    if before.algorithm == config.algorithm:  # others have other settings
         names = [name for name in config.flat() if name not in RESUMABLE]
-        words = differing(before, config, names)
-    if words:
+    if words := differing(before, config, names):
         raise UsageError(
             f"--continue: {path} holds a run with other settings: {words}. Give the same settings, "
             "or another --run-dir."

@@ -7,13 +7,14 @@ import io
 import math
 import os
 import re
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from itertools import dropwhile, pairwise, takewhile
 from pathlib import Path
-from types import EllipsisType, NoneType
-from typing import Any, TypeVar, get_args, get_type_hints
+from types import NoneType
+from typing import Any, TypeVar, get_args
 
 from flatout.config.aliases import meant
+from flatout.config.values import hints
 from flatout.errors import UsageError
 from flatout.storage.trust import keep_out
 
@@ -30,7 +31,7 @@ def parse(default: T, prog: str, argv: list[str]) -> T:
 
     kinds = _kinds_of(type(default))
     _refuse_repeated(kinds, argv)
-    argv = [_whole(argument) for argument in _without_commas(default, argv)]
+    argv = [_whole(argument) for argument in _without_commas(kinds, argv)]
     _refuse_words(kinds, argv)
     stderr = io.StringIO()
     try:
@@ -64,30 +65,21 @@ def _whole(argument: str) -> str:
     return argument
 
 
-def _values(settings: Any) -> dict[str, Any]:
-    """Every setting's value by its name, those of nested parts included."""
-    values = dict[str, Any]()
-    for spec in fields(settings):
-        value = getattr(settings, spec.name)
-        values |= _values(value) if is_dataclass(value) else {spec.name: value}
-    return values
-
-
 def _kinds_of(settings: Any) -> dict[str, set[Any]]:
-    """The types that each setting of a dataclass may have, those of nested parts included."""
-
-    def kinds(hint: Any) -> set[Any]:
-        return set[Any]().union(*map(kinds, get_args(hint))) if get_args(hint) else {hint}
-
+    """The types that each setting of a dataclass may have, those of nested parts included; of a
+    list, the types of its values and an ellipsis."""
     found = dict[str, set[Any]]()
-    for name, hint in get_type_hints(settings).items():
-        found |= _kinds_of(hint) if is_dataclass(hint) else {name: kinds(hint)}
+    for name, (kinds, _) in hints(settings).items():
+        if is_dataclass(part := kinds[0]):
+            found |= _kinds_of(part)
+        else:
+            found[name] = {each for kind in kinds for each in get_args(kind) or (kind,)}
     return found
 
 
-def _without_commas(settings: Any, argv: list[str]) -> list[str]:
+def _without_commas(kinds: dict[str, set[Any]], argv: list[str]) -> list[str]:
     """The arguments with the values of lists as words: ``--hidden 64 64`` for ``64,64``."""
-    names = {name for name, value in _values(settings).items() if isinstance(value, tuple)}
+    names = {name for name, each in kinds.items() if ... in each}
     found, listed, named = list[str](), False, ""
     for word in argv:
         flag, separator, text = word.partition("=")
@@ -134,8 +126,8 @@ def _refuse_words(kinds: dict[str, set[Any]], argv: list[str]) -> None:
         if word.startswith("--"):
             flag, separator, word = word.partition("=")
             wanted = kinds.get(flag[2:].replace("-", "_"), set())
-            listed = EllipsisType in map(type, wanted)
-            wanted = {kind for kind in wanted if kind is not ...}
+            listed = ... in wanted
+            wanted = wanted - {...}
             if not wanted & {int, float} or not wanted <= {int, float, NoneType}:
                 wanted = set()
             if not separator:

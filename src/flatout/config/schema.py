@@ -136,7 +136,7 @@ class RunConfig:
     """Number of GPUs to learn on, the freest ones (on CPU devices where there is no GPU): short for
     --placement 'learn=gpu:0,gpu:1,...'."""
     virtual_devices: Devices | None = None
-    """Show so many CPU devices, to try on one CPU what is meant for several devices."""
+    """Number of CPU devices to show, to try on one CPU what is meant for several devices."""
     shards: AtLeast1 = 1
     """Shards that each update is made of, each with its own environments and rows; as many devices
     as divide this may carry them, with the same results."""
@@ -147,8 +147,8 @@ class RunConfig:
     """When shards agree: every-step averages gradients, every:K parameters after K updates of each
     shard by itself (and at the end of each iteration)."""
     micro_batch: AtLeast1 | None = None
-    """Compute gradients of so many rows of a shard at a time and add them up: less memory, the
-    same update (not for genetic)."""
+    """Number of a shard's rows whose gradients are computed at a time and then added up: less
+    memory, the same update (not for genetic)."""
     precision: Literal["highest", "default"] = "highest"
     """Products on a GPU: highest keeps all of float32, so that a GPU learns what a CPU does;
     default is the card's own (TF32: 10 bits of each factor, about 1e-3 relative error), which

@@ -24,9 +24,9 @@ def has_display() -> bool:
 
 
 def missing_library(name: str, error: BaseException) -> UsageError | None:
-    """What to tell the user about an exception of the environment `name` if the library is missing
-    that the environment variable `MUJOCO_GL` names; else None. It may be imported where the
-    environment is made, whether it renders or not."""
+    """Explain an exception of the environment `name`, if the rendering library that the environment
+    variable `MUJOCO_GL` names is missing; else return None. MuJoCo's environments may import the
+    library when they are made, whether they render or not."""
     tried = os.environ.get("MUJOCO_GL", "")
     if tried not in OFFSCREEN or not _about_rendering(error):
         return None
@@ -38,8 +38,8 @@ def missing_library(name: str, error: BaseException) -> UsageError | None:
 
 
 def cannot_render(name: str, error: BaseException) -> UsageError | None:
-    """What to tell the user about an exception of the environment `name` if there is no display, or
-    a library is missing; else None."""
+    """Explain an exception of the environment `name`, if there is no display or a rendering library
+    is missing; else return None."""
     refused = missing_library(name, error)
     if refused is not None or has_display() or not _about_rendering(error):
         return refused

@@ -24,7 +24,7 @@ ACTOR_MB = {"central": 21, "local": 89}
 inference loads JAX there."""
 
 USED_MB = 1024
-"""A card on which so much is in use is used by others: what a driver takes is less."""
+"""MiB in use above which a card counts as used by other programs: a driver alone takes less."""
 
 
 def size_mb(tree: Any) -> float:

@@ -31,8 +31,8 @@ def machine_file() -> Path:
 
 def this_machine() -> Machine:
     """What was measured of this machine; `SHIPPED` where nothing was."""
-    with suppress(OSError, ValueError, RecursionError, UsageError):
-        return Machine.from_json(json.loads(nofollow.read(machine_file(), 1, MOST_BYTES)))
+    with suppress(OSError, ValueError, UsageError):
+        return Machine.from_json(nofollow.read_json(machine_file(), 1, MOST_BYTES))
     return SHIPPED
 
 
@@ -42,8 +42,8 @@ def numbers(folder: Path | None = None) -> dict[str, float]:
     Args:
         folder: where they are kept; by default `plans`.
     """
-    with suppress(OSError, ValueError, RecursionError, AttributeError, TypeError):
-        read = json.loads(nofollow.read((folder or plans()) / NUMBERS, 1, MOST_BYTES))
+    with suppress(OSError, ValueError, AttributeError, TypeError):
+        read = nofollow.read_json((folder or plans()) / NUMBERS, 1, MOST_BYTES)
         kept = {str(key): float(value) for key, value in read.items()}
         return {key: value for key, value in kept.items() if 0.0 <= value < math.inf}
     return {}

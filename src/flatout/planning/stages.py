@@ -122,7 +122,7 @@ class Stages:
             raise InvalidNumberError("a share is not between 0 and 1")
 
     def faster_envs(self, times: float) -> Stages:
-        """With environments that step so many times as fast."""
+        """These costs with environments that step `times` times as fast."""
         whole, env = self.rollout, tuple(seconds / times for seconds in self.env)
         steps = {place: min(self.stepping.get(place, 0.0), s) for place, s in whole.items()}
         stepping = {place: seconds / times for place, seconds in steps.items()}

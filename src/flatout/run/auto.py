@@ -135,7 +135,7 @@ def recall(config: TrainConfig, hardware: Hardware, code: UserCode) -> tuple[Ans
             raise UsageError("its placement does not fit this run")
     except FileNotFoundError:
         return None, ""
-    except (OSError, ValueError, RecursionError, FlatoutError) as error:
+    except (OSError, ValueError, FlatoutError) as error:
         return None, f"the plan in {path} cannot be used ({error}); the rule is followed"
     return found, f"placement auto, measured here before: {found.words()}"
 

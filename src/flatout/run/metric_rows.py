@@ -15,8 +15,8 @@ from flatout.documents import LONGEST_LINE, parse_line
 from flatout.storage import nofollow
 
 WHOLE, ROWS = 4 << 20, 1000
-"""Maximum bytes of metrics of which all rows are taken, and how many rows of a larger file, evenly
-spread."""
+"""Maximum bytes of a file whose rows are all read; number of evenly spread rows that are read of a
+larger file."""
 
 MOST_SEARCHED = 1 << 29
 """Maximum bytes that are searched for a metric: over half a million rows of a run."""
@@ -25,7 +25,7 @@ BLOCK = 1 << 20
 """Bytes that are searched at a time."""
 
 MOST_EVALUATIONS = 100_000
-"""Of twice as many evaluations every other one is dropped."""
+"""Evaluations to keep: once there are more than twice as many, every other one is dropped."""
 
 MOST_PARSED = 100_000
 """Maximum rows that are parsed in the search for a metric's last value."""
@@ -68,7 +68,7 @@ def evaluated(path: Path, names: Collection[str]) -> list[Row]:
 
 
 def value_at(path: Path, steps: int | None, name: str) -> float | None:
-    """A metric in the last row that has it, up to so many steps (None: to the end).
+    """The last value of a metric in the rows of at most `steps` steps (None: in all rows).
 
     Raises:
         OSError, ValueError, LookupError, TypeError, AttributeError: the last row or one that has
@@ -137,7 +137,7 @@ def _blocks_before(end: int, file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _end_of(steps: int, file: IO[bytes], end: int) -> int:
-    """Where the rows of at most so many steps end, which grow from row to row."""
+    """The position at which the rows of at most `steps` steps end; steps grow from row to row."""
     begin = 0
     while begin < end:
         middle = (begin + end) // 2
@@ -154,7 +154,7 @@ def _end_of(steps: int, file: IO[bytes], end: int) -> int:
 
 
 def _next_line(position: int, file: IO[bytes]) -> int:
-    """The first begin of a line at or after a position.
+    """The position of the first line that begins at or after a position.
 
     Raises:
         ValueError: the line before it is too long.

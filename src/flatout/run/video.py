@@ -50,7 +50,7 @@ def progress() -> Generator[Callable[[str], object]]:
 
 
 def writer(path: Path) -> Callable[[Path, Iterator[np.ndarray], float], None]:
-    """What writes frames ``[H, W, 3]`` of one size, so many a second, by the file's ending.
+    """Return the function that writes a video of frames ``[H, W, 3]``, by the file's ending.
 
     Raises:
         UsageError: another ending than .gif and .mp4, or a package is missing.

@@ -136,7 +136,7 @@ class RunFolder:
         """The run that this one started from, as its ``config.json`` names it."""
         try:
             parent = nofollow.read_json(self.path / "config.json", 1, MOST_CONFIG)["parent"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError):
             return None
         return parent if isinstance(parent, str) else None
 
@@ -174,7 +174,7 @@ def final_summary(path: Path) -> dict[str, Any] | None:
     try:
         summary = nofollow.read_json(path / "summary.json")
         return None if summary["ended"] == "signal" else summary
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
@@ -228,11 +228,10 @@ def refuse_links(path: Path) -> None:
 
 
 def load_config(
-    run_dir: Path, consent: Consent | None = NO_CONSENT, name: str = "config.json",
-    most: int = MOST_CONFIG,
-) -> TrainConfig:  # fmt: skip
+    run_dir: Path, consent: Consent | None = NO_CONSENT, name: str = "config.json"
+) -> TrainConfig:
     """The resolved settings of a run; see `load_values`."""
-    return load_values(run_dir, consent, name, most)[0]
+    return load_values(run_dir, consent, name)[0]
 
 
 def load_values(
@@ -265,7 +264,7 @@ def load_values(
         config = resolve(str(values["algorithm"]), values["settings"])
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
         why = damage(error)
         end = "" if why.endswith((".", "?")) else "."
         raise CheckpointError(f"{path} is corrupt: {why}{end}") from error

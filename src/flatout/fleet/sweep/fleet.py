@@ -90,13 +90,13 @@ class State:
             evaluated = value_at(self.path / "metrics.jsonl", None, "eval/return_mean")
             scores = (evaluated, summary.get("test_accuracy"), self.mean)
             self.score = next((float(score) for score in scores if score is not None), None)
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        except (OSError, ValueError, LookupError, TypeError):
             return False
         self.state, self.error = DONE, ""
         return True
 
     def reached(self, step: int, names: Sequence[str]) -> float | None:
-        """The first of these metrics that it has told of from a step on, or None."""
+        """The first recorded value of one of these metrics at or after a step, or None."""
         rows = list[dict[str, float]]()
         with suppress(OSError):
             rows = sampled(self.path / "metrics.jsonl", names)

@@ -133,12 +133,12 @@ def settle(arrived: Path, job: Job) -> None:
 
 
 def _sign(arrived: Path, folder: Path, trial: Trial) -> None:
-    """Sign a run's files anew, with the path where they will be."""
+    """Sign a run's files again, with the path where they will be."""
     from flatout.storage import checkpoint
 
     for name, kind in (("config.json", signing.RUN), (POPULATION, signing.RUN),
                        ("summary.json", None)):  # fmt: skip
-        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError, FlatoutError):
+        with suppress(OSError, ValueError, LookupError, TypeError, FlatoutError):
             values = nofollow.read_json(arrived / name)
             holder = values["settings"] if kind else values
             if "run_dir" in holder:

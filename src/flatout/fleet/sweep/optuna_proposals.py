@@ -38,7 +38,7 @@ def optuna_package() -> Any:
 
 def sampler(settings: Mapping[str, Any], number: int, where: str) -> Any:
     """The sampler for the trial of that number: what it draws depends on no earlier draw, so that
-    a resumed study goes on as an unbroken one would."""
+    a resumed study continues as an unbroken one would."""
     seed = settings["seed"] + number
     return _made("sampler", SAMPLERS, settings["sampler"], where, {"seed": seed})
 
@@ -46,19 +46,24 @@ def sampler(settings: Mapping[str, Any], number: int, where: str) -> Any:
 def pruner(settings: Mapping[str, Any], first: int, last: int, where: str) -> Any:
     """The pruner, which looks at steps from `first` to `last`."""
     given = settings["pruner"]
-    name = given.get("name") if isinstance(given, dict) else given
+    name, _ = _named(given)
     halves = {"halving": {"min_resource": first},
               "hyperband": {"min_resource": first, "max_resource": last}}  # fmt: skip
     return _made("pruner", PRUNERS, given, where, halves.get(str(name), {}))
 
 
+def _named(given: Any) -> tuple[Any, dict[str, Any]]:
+    """The name and the options of a ``sampler =`` or ``pruner =``, which may be a name alone."""
+    options = dict(given) if isinstance(given, dict) else {"name": given}
+    return options.pop("name", None), options
+
+
 def _made(
     what: str, names: Mapping[str, str], given: Any, where: str, defaults: Mapping[str, Any]
 ) -> Any:
-    """One of Optuna's objects, by its name, or by ``{ name = ..., option = ... }``."""
+    """One of Optuna's objects; its options replace the defaults."""
     optuna = optuna_package()
-    options = dict(given) if isinstance(given, dict) else {"name": given}
-    name = options.pop("name", None)
+    name, options = _named(given)
     if name not in names:
         raise UsageError(f"{where} {what} = {str(given)[:100]} is none of {', '.join(names)}.")
     with _refused(what, given, where):
@@ -68,8 +73,7 @@ def _made(
 @contextmanager
 def _refused(what: str, given: Any, where: str) -> Iterator[None]:
     """Turn what Optuna raises because of a sampler's or pruner's options into a `UsageError`."""
-    options = dict(given) if isinstance(given, dict) else {"name": given}
-    name = options.pop("name", None)
+    name, options = _named(given)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of experimental options
@@ -120,7 +124,7 @@ def choices_of(values: list[Any]) -> dict[Any, Any]:
 
 
 def suggest(trial: Any, key: str, values: Any) -> Any:
-    """What Optuna proposes for a setting, or has proposed."""
+    """Optuna's proposal for a setting: the earlier one if the trial has one."""
     if isinstance(values, list):
         return trial.suggest_categorical(key, list(choices_of(values)))
     whole = type(values["low"]) is int and type(values["high"]) is int

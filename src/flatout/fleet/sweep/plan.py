@@ -221,7 +221,9 @@ def _text(value: Any) -> str:
 
 
 def configured(base: TrainConfig, row: Mapping[str, Any]) -> TrainConfig:
-    """What `resolve` makes of the base's settings and these; only the latter are converted.
+    """The configuration that `resolve` makes of the base's settings and these.
+
+    Only these are converted where that suffices, because a sweep has many configurations.
 
     Raises:
         UsageError: they are unknown or impossible.

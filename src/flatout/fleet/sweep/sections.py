@@ -30,10 +30,10 @@ def grid(section: Any, where: str) -> list[dict[str, Any]]:
 
 
 def refuse_many(count: int, where: str) -> None:
-    """Refuse a sweep of so many trials, before they are made.
+    """Refuse a sweep of more than `MOST` trials, before they are made.
 
     Raises:
-        UsageError: it is.
+        UsageError: there are more than `MOST`.
     """
     if count > MOST:
         raise UsageError(f"{where} names {count:,} trials; a sweep has at most {MOST:,}.")
