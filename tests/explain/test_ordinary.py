@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ def expected() -> dict[str, dict[str, Any]]:
     return tables
 
 
+@cache
 def diagnosed(path: Path) -> Diagnosis:
     return diagnose(from_json(json.loads(gzip.decompress(path.read_bytes())), path))
 
