@@ -64,7 +64,7 @@ class Faulty(gym.Env[np.ndarray, np.int64]):
 
     Args:
         fault: what it does.
-        at: steps of this object after which it does that.
+        at: steps of this object after which it does that; 0 for its constructor.
         folder: where a file says that it was done already; without one it is done every time.
         length: of an episode, which is cut.
     """
@@ -74,6 +74,8 @@ class Faulty(gym.Env[np.ndarray, np.int64]):
         self.action_space = gym.spaces.Discrete(2)
         self._fault, self._at, self._folder, self._length = fault, at, folder, length
         self._steps = self._step = self._seed = 0
+        if at == 0 and self._first():
+            FAULTS[fault]()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

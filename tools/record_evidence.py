@@ -1,7 +1,7 @@
 """Puts what explain recorded of ordinary programs into the tests, without this machine's paths.
 
     python benchmarks/explain/run_ordinary.py ...  # records, in benchmarks/results/explain_ordinary
-    python tools/record_evidence.py                # writes tests/explain/evidence/NAME.json.gz
+    python tools/record_evidence.py                # writes tests/explain/evidence
 
 `make test` judges these files (`tests/explain/test_ordinary.py`).
 """
@@ -43,16 +43,21 @@ def portable(text: str) -> str:
 
 
 def main() -> None:
-    """Write one compressed file for each recording."""
+    """Write one compressed file for each recording, and the programs' own timers."""
     EVIDENCE.mkdir(exist_ok=True)
     found = sorted(RECORDED.glob("*.saved.json"))
     if not found:
         sys.exit(f"nothing is recorded in {RECORDED}: run benchmarks/explain/run_ordinary.py")
+    timers = {}
     for path in found:
         target = EVIDENCE / path.name.replace(".saved.json", ".json.gz")
         data = gzip.compress(portable(path.read_text()).encode(), mtime=0)
         target.write_bytes(data)
         print(f"{target.relative_to(REPO)}: {len(data) / 1024:.0f} KiB")
+        timers[target.name.split(".")[0]] = json.loads(
+            path.with_name(path.name.replace(".saved.", ".phases.")).read_text()
+        )
+    (EVIDENCE / "timers.json").write_text(json.dumps(timers, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ PHASES: dict[str, str] = {
     "replay": "choosing and gathering batches from stored experience",
     "input": "loading and augmenting a data set",
     "learn": "learning",
+    "launch": "launching a device's operations",
     "fused": "acting, stepping and learning in one program",
     "transfer": "copies and syncs between host and device",
     "communicate": "averaging across devices",

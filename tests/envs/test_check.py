@@ -19,6 +19,7 @@ import pytest
 from flatout import PPO, UsageError
 from flatout.config.schema import EnvConfig
 from flatout.config.settings import resolve
+from flatout.envs import check
 from flatout.envs.base import TRAINING, episode_seed
 from flatout.envs.check import refuse
 from flatout.envs.task import Task, open_task
@@ -39,6 +40,7 @@ from tests.bad_envs import (
     WrongValue,
 )
 from tests.conftest import TINY, Result
+from tests.fault_envs import Faulty
 from tests.forked import Child
 
 
@@ -177,21 +179,28 @@ def test_a_first_reset_or_step_that_never_ends_is_refused(call: str, placement: 
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
+def test_a_constructor_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "STARTUP_S", 0.1)
+    with pytest.raises(EnvironmentFailure, match=r"did not finish its constructor within 0\.1 s"):
+        PPO(functools.partial(Faulty, "sleep", 0), worker_timeout=0.1)
+
+
 @pytest.mark.fault
 @pytest.mark.parametrize("sampler", ["inline", "processes"])
 @pytest.mark.parametrize(
-    ("fault", "code", "words"),
+    ("fault", "at", "code", "words"),
     [
-        ("sleep", 1, "tests.fault_envs:faulty did not finish its first step within 0.2 s"),
-        ("exit", 3, "called os._exit"),
-        ("segfault", -signal.SIGSEGV, "native code crashed"),
-        ("mutex", 1, "did not finish within 0.2 s; if it needs longer, raise worker_timeout"),
+        ("exit", 0, 3, "ended while it was made: native code crashed, code called os._exit"),
+        ("sleep", 1, 1, "tests.fault_envs:faulty did not finish its first step within 0.2 s"),
+        ("exit", 1, 3, "called os._exit"),
+        ("segfault", 1, -signal.SIGSEGV, "native code crashed"),
+        ("mutex", 1, 1, "did not finish within 0.2 s; if it needs longer, raise worker_timeout"),
     ],
 )
 def test_a_first_step_that_ends_or_blocks_the_process_is_named(
-    fault: str, code: int, words: str, sampler: str, tmp_path: Path
+    fault: str, at: int, code: int, words: str, sampler: str, tmp_path: Path
 ) -> None:
-    env = ("--env", "tests.fault_envs:faulty", "--env-kwargs", f"fault={fault}", "at=1")
+    env = ("--env", "tests.fault_envs:faulty", "--env-kwargs", f"fault={fault}", f"at={at}")
     argv = ("train", "ppo", *env, "--placement", f"sampler={sampler}", "--worker-timeout", "0.2")
     child = Child("flatout", (*argv, "--run-dir", str(tmp_path / "run")), Path(__file__).parents[2])
     assert child.wait(60) == code

@@ -40,7 +40,12 @@ def diagnosed(path: Path) -> Diagnosis:
 def test_the_first_finding_of_an_ordinary_program_is_right(path: Path) -> None:
     found = diagnosed(path)
     first = next(one for one in found.findings if one.id != "contended")
-    assert first.id in expected()[path.name.split(".")[0]]["causes"], found.phases
+    name = path.name.split(".")[0]
+    causes = expected()[name]["causes"]
+    if isinstance(causes, dict):  # by the longest of these timers
+        timers = json.loads((path.parent / "timers.json").read_text())[name]
+        causes = causes[max(causes, key=lambda phase: timers[phase])]
+    assert first.id in causes, found.phases
     assert sum(found.phases.values()) == pytest.approx(1.0)
 
 

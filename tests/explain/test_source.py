@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flatout.explain.program.attach import INJECT
@@ -120,6 +121,49 @@ def test_a_source_that_cannot_be_parsed_says_nothing(probe_source: Any) -> None:
         probe_source.PARSED.pop(file, None)
         linecache.cache[file] = (len(text), None, lines_of(text), file)
         assert probe_source.loops_of(code) == []
+
+
+def test_kinds_of_a_steps_values_are_told(probe_source: Any) -> None:
+    """Those of NumPy's arrays too, whose classes are built in."""
+    from _flatout_describe import kinds_of  # pyright: ignore[reportMissingImports]
+
+    ends = np.zeros(3, bool)
+    assert kinds_of((np.ones((3, 2)), np.ones(3), ends)) == "oNB"
+    assert kinds_of((np.ones(2), 1.0, True, np.bool_(False), {})) == "Nnbbo"
+    assert kinds_of((object(), np.float32(1.0))) == "?n"
+
+
+HELPER = """\
+def wait(value):
+    return value.block_until_ready()
+
+def train(step):
+    result = step(0, 1)
+    wait(result)
+"""
+
+
+def test_a_line_that_waits_for_an_argument_is_explained_by_its_caller(probe_source: Any) -> None:
+    file = "/home/me/helper.py"
+    linecache.cache[file] = (len(HELPER), None, lines_of(HELPER), file)
+    scope: dict[str, Any] = {}
+    exec(compile(HELPER, file, "exec"), scope)
+    found: list[Any] = []
+
+    class Result:
+        def block_until_ready(self) -> None:
+            frame = sys._getframe(1)
+            assert frame.f_back is not None
+            found.append(probe_source.is_given(frame.f_code, frame.f_lineno))
+            found.append(probe_source.origin(frame, frame.f_lineno, False))
+            found.append(probe_source.origin(frame.f_back, frame.f_back.f_lineno, False))
+
+    def learns(state: Any, batch: Any) -> Any:
+        value_and_grad(state, batch)
+        return Result()
+
+    scope["train"](PjitFunction(learns))
+    assert found == [True, None, {"call": "step", "line": 5, "learns": True}]
 
 
 class ArrayImpl:

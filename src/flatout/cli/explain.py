@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 USAGE = (
     "flatout explain RUN_DIR, flatout explain [--seconds 60] -- python script.py ..., "
-    "flatout explain --pid N, or flatout explain EVIDENCE.json"
+    "flatout explain --pid N, flatout explain TRACE, or flatout explain EVIDENCE.json"
 )
 
 
@@ -36,7 +36,8 @@ class ExplainArguments:
     """Why is the GPU or the CPU idle, and what to change where."""
 
     path: tyro.conf.Positional[str | None] = None
-    """A run's folder, or a file of saved evidence."""
+    """A run's folder; a trace of PyTorch's, JAX's or TensorFlow's profiler, or a folder of them; or
+    a file of saved evidence."""
     seconds: float = 60.0
     """How long a program is observed, from the end of its imports on, and up to four times as long
     until two cycles of collecting and learning were seen; it then runs to its end."""
@@ -78,11 +79,34 @@ def explain(argv: list[str]) -> int:
         from flatout.explain.program.spy import record_pid
 
         _report(_diagnosed(record_pid(asked.pid, asked.seconds), asked), asked, stderr=True)
+    elif path is not None and _own_trace(path):
+        _run(path.parent, asked)
+    elif path is not None and _is_trace(path):
+        _report(_traced(path), asked)
     elif path is not None and path.is_file():
         _report(_saved(path), asked, stderr=True)
     elif path is not None:
         _run(path, asked)
     return 0
+
+
+def _own_trace(path: Path) -> bool:
+    """Whether it is the trace of a run in its folder (``train --trace``)."""
+    return path.name == "trace.json" and (path.parent / "config.json").is_file()
+
+
+def _is_trace(path: Path) -> bool:
+    from flatout.explain.trace.load import is_trace
+
+    return not (path / "config.json").is_file() and is_trace(path)
+
+
+def _traced(path: Path) -> Diagnosis:
+    """Diagnose what a profiler has recorded."""
+    from flatout.explain.trace.diagnose import diagnose
+    from flatout.explain.trace.load import load
+
+    return diagnose(load(path), str(path))
 
 
 def _run(path: Path, asked: ExplainArguments) -> None:

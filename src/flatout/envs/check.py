@@ -1,4 +1,5 @@
-"""Whether an environment returns what its spaces say, before anything is compiled."""
+"""Check that an environment can be made, and returns what its spaces say, before anything is
+compiled."""
 
 from __future__ import annotations
 
@@ -8,11 +9,12 @@ import random
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 import numpy as np
 
 from flatout.envs.base import TRAINING
-from flatout.envs.deadline import DeadlineExceeded, deadline
+from flatout.envs.deadline import STARTUP_S, DeadlineExceeded, deadline
 from flatout.envs.device.on_host import OneDevice
 from flatout.envs.task import Task
 from flatout.errors import EnvironmentFailure, InvalidReturn
@@ -65,22 +67,59 @@ def refuse(task: Task, seed: int, patience: float) -> None:
     envs = task.host([env], seed, TRAINING)
     obs = np.zeros((1, *task.obs_spec.shape), task.obs_spec.dtype)
     rewards = np.zeros(1)
-    limit = f"within {patience:g} s; if it needs longer, raise worker_timeout (--worker-timeout)"
-    call = "reset"
+    during = "in the environment's first reset or step"
     try:
-        with _witness(task.name, limit) as report, deadline(patience, report):
-            envs.reset_all(obs)
-            if not task.single:  # the run continues with the user's object
-                call = "step"
-                envs.step(_action(task.action_spec), obs, rewards, lambda *end: None)
-    except DeadlineExceeded as error:
-        raise EnvironmentFailure(f"{task.name} did not finish its first {call} {limit}.") from error
-    except EnvironmentFailure as error:
-        if isinstance(error, InvalidReturn):
-            raise
+        with watched(task.name, patience, during, "first reset") as watch:
+            try:
+                envs.reset_all(obs)
+                if not task.single:  # the run continues with the user's object
+                    watch.call = "first step"
+                    envs.step(_action(task.action_spec), obs, rewards, lambda *end: None)
+            except InvalidReturn:
+                raise
+            except EnvironmentFailure:
+                pass
     finally:
         if not task.single:
             task.close()
+
+
+@dataclass
+class Watch:
+    """The call of an environment that is being watched."""
+
+    call: str
+
+
+@contextmanager
+def watched(name: str, seconds: float, during: str, call: str) -> Iterator[Watch]:
+    """Watch calls of an environment that may hang, crash natively or end the process.
+
+    Args:
+        name: the environment.
+        seconds: how long the calls may take, the limit of a worker's step.
+        during: when this is, for the sentence that is printed if the process ends.
+        call: the first of them.
+
+    Raises:
+        EnvironmentFailure: they took longer. Native code that cannot be interrupted ends the
+            process instead, see `deadline`.
+    """
+    limit = f"within {seconds:g} s; if it needs longer, raise worker_timeout (--worker-timeout)"
+    watch = Watch(call)
+    try:
+        with _witness(name, during, limit) as report, deadline(seconds, report):
+            yield watch
+    except DeadlineExceeded as error:
+        raise EnvironmentFailure(f"{name} did not finish its {watch.call} {limit}.") from error
+
+
+@contextmanager
+def making(name: str, seconds: float) -> Iterator[None]:
+    """`watched`, around the making of an environment, which may take `STARTUP_S` or longer."""
+    limit = max(STARTUP_S, seconds)
+    with watched(name or "the environment", limit, "while it was made", "constructor"):
+        yield
 
 
 WITNESS = r"""
@@ -97,19 +136,19 @@ first argument, or its second if it has read anything."""
 
 
 @contextmanager
-def _witness(name: str, limit: str) -> Iterator[int]:
+def _witness(name: str, during: str, limit: str) -> Iterator[int]:
     """Let another process say what happened if this process ends within the context: native code
     that crashes or hangs, and ``os._exit``, leave it no time to say it itself. If the process
     crashes, faulthandler reports the line.
 
     Args:
-        name: the environment.
-        limit: how long it may take, for a sentence.
+        name, during: the environment, and what it does, for a sentence.
+        limit: how long it may take.
 
     Yields:
         The descriptor to which `deadline` writes where a process was that it ends.
     """
-    ended = f"flatout: {name}: the process ended in the environment's first reset or step"
+    ended = f"flatout: {name}: the process ended {during}"
     words = (
         f"{ended}: native code crashed, code called os._exit, or the process was killed.",
         f"{ended}, which ignored an interrupt: it did not finish {limit}.",

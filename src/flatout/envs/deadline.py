@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+STARTUP_S = 120.0
+"""How long imports and the making of environments may take; as long as a step, if that is more."""
+
 CLOSE_S = 10.0
 """How long environments may take to close."""
 

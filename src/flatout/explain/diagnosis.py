@@ -131,6 +131,7 @@ class Diagnosis:
     # shares are of the whole.
     part: str = ""
     lines: dict[str, str] = field(default_factory=dict)  # each phase's heaviest line, in words
+    busy: dict[str, float] = field(default_factory=dict)  # share of that time, by recorded device
 
     def check(self) -> None:
         """Refuse values of wrong types and impossible numbers, as damaged files have them.

@@ -58,7 +58,9 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         _say(console, "ALSO", _columns([_also(finding) for finding in others]))
     _say(console, "TIME", _bars(diagnosis, console))
     used = [meter for meter in meters(diagnosis) if meter.kind != "memory"]
-    _say(console, "USE", _columns([(meter.name, *mean_words(meter)) for meter in used]))
+    rows = [(meter.name, *mean_words(meter)) for meter in used]
+    rows += [(name, f"{100 * share:.1f} %", "busy") for name, share in diagnosis.busy.items()]
+    _say(console, "USE", _columns(rows))
     apart = ", ".join(f"{what} {duration(seconds)}" for what, seconds in diagnosis.apart)
     if apart:
         _say(console, "APART", [Text(f"{apart} (left out of the shares)")])

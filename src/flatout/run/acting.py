@@ -16,7 +16,7 @@ from flatout.algorithms.parallel.packing import Bundle
 from flatout.algorithms.registry import build_algorithm
 from flatout.config.actions import refuse_actions
 from flatout.config.schema import TrainConfig
-from flatout.envs.check import refuse, undisturbed
+from flatout.envs.check import making, refuse, undisturbed
 from flatout.envs.device.make import in_library
 from flatout.envs.stored import stored
 from flatout.envs.task import Task
@@ -63,11 +63,13 @@ class Acting:
         if self._code.env is None and in_library(self._config.env.env):
             return
         backend.show_virtual_devices(self._config.run.virtual_devices)
+        patience = self._config.run.worker_timeout
         with undisturbed():
-            task = open_environment(self._config, self._code)
+            with making(self._config.env.env, patience):
+                task = open_environment(self._config, self._code)
             try:
                 refuse_actions(self._config.algorithm, task.action_spec)
-                refuse(task, self._config.run.seed, self._config.run.worker_timeout)
+                refuse(task, self._config.run.seed, patience)
                 for note in task.notes:
                     say(note)
             finally:

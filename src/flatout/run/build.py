@@ -20,7 +20,7 @@ from flatout.config.placement import (
 )
 from flatout.config.schema import TrainConfig
 from flatout.config.workers import with_workers
-from flatout.envs.check import refuse, undisturbed
+from flatout.envs.check import making, refuse, undisturbed
 from flatout.envs.device.make import has_twin
 from flatout.envs.task import Task
 from flatout.errors import UsageError
@@ -99,7 +99,8 @@ def assemble(
 
         return assemble_classifier(job(True))
     with nullcontext() if checked else undisturbed(), ExitStack() as undo:
-        task = open_environment(planned, code, hardware=hardware)
+        with nullcontext() if checked else making(config.env.env, config.run.worker_timeout):
+            task = open_environment(planned, code, hardware=hardware)
         undo.callback(task.close)
         made = job(task.obs_spec.is_image, _device_env(planned, task))
         made.notes.extend(task.notes)

@@ -143,6 +143,7 @@ PHASE_WORDS = {
     "transfer": "moving data between devices",
     "replay": "sampling replay",
     "learn": "gradient steps",
+    "launch": "launching operations",
     "fused": "acting, stepping, learning",
     "communicate": "averaging across devices",
     "publish": "handing parameters to acting",

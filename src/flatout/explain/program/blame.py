@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.places import Mark
 from flatout.explain.program.survey import Site
-from flatout.explain.program.timeline import Timeline
+from flatout.explain.program.timeline import LEARNING, Timeline
 from flatout.explain.program.tracks import Moment, Track
 from flatout.hardware.core_use import CoreUse, core_use
 from flatout.spans import PHASES
@@ -31,6 +31,10 @@ TURNS = 0.1
 ACTIVE, TRAINS = 0.02, 0.005
 """Minimum shares of the time in which a worker thread works, and in which it does training's work
 (which managers and loggers do not)."""
+
+SERIALLY = 1.5
+"""How much longer than the work of other processes the driver must wait for it, until that work is
+better done in one process."""
 
 WORK = ("env", "act", "replay", "input", "learn", "transfer", "communicate")  # phases of training
 Where = tuple[int, Site | None, str]  # (process, site, call)
@@ -51,6 +55,8 @@ class Blame:
     workers: int = 0  # number of threads that work for the driver
     balance: float = 1.0  # mean share of workers that worked during a lockstep
     worker_seconds: float = 0.0  # of training's work in all workers of other processes
+    # by phase, seconds in which the driver waited for that work
+    served: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     locked: float = 0.0  # seconds in which the driver waited for the interpreter's lock
     # threads that take turns with the driver, so that their shares cannot be distinguished; or 0
     threads: int = 0
@@ -60,6 +66,15 @@ class Blame:
     def busy_cores(self) -> float | None:
         """Cores that the whole program used on average; None if unknown."""
         return None if self.core_use is None else self.core_use.used
+
+    @property
+    def trivial(self) -> dict[str, float]:
+        """Shares of the time, by phase, of other processes' work that is not worth handing out: one
+        process would do it `SERIALLY` times faster than the driver now waits for it."""
+        waited = sum(self.served.values()) + self.shares.get("ipc", 0.0) * self.seconds
+        if not 0.0 < SERIALLY * self.worker_seconds < waited:
+            return {}
+        return {phase: seconds / self.seconds for phase, seconds in self.served.items()}
 
 
 def blame(evidence: Evidence, line: Timeline) -> Blame:
@@ -119,6 +134,8 @@ def blame(evidence: Evidence, line: Timeline) -> Blame:
             for track, state in busy:
                 share = moment.dt / len(busy)
                 seconds[state.phase] += share
+                if track.process != driver.process and state.phase not in (*LEARNING, "ipc"):
+                    result.served[state.phase] += share
                 where = track.process, state.site, state.call
                 if state.phase == "ipc":  # the driver's line says what is handed out
                     where = driver.process, mark.site, mark.call

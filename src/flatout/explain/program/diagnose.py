@@ -60,10 +60,13 @@ def findings(facts: Facts) -> list[Finding]:
     learn = facts.share(*LEARNING)
     if facts.blame.threads:
         return [*filter(None, [cores.contended(facts.blame.core_use)]), _indistinct(facts)]
+    trivial = facts.blame.trivial
+    shares = {phase: facts.share(phase) - trivial.get(phase, 0.0) for phase in CAUSE_OF}
+    shares["ipc"] += sum(trivial.values())
     found = [
-        remedies.finding(cause, facts, share)
+        remedies.finding(cause, facts, shares[phase])
         for phase, cause in CAUSE_OF.items()
-        if (share := facts.share(phase)) >= LEAST_SHARE
+        if shares[phase] >= LEAST_SHARE
     ]
     if learn >= LEAST_SHARE:
         found += _mechanisms(facts, learn)

@@ -148,8 +148,7 @@ COMPILING = Remedy(
 
 def messages(facts: Facts, share: float) -> Remedy:
     """Messages between processes: none at all, if the work inside of them takes less time."""
-    work = facts.blame.worker_seconds / (facts.blame.seconds or 1.0)
-    if facts.blame.workers and work < share:
+    if facts.blame.trivial:
         pool = any("pool" in text for text in facts.texts("ipc", "wait"))
         how = (
             "Do this work in one process, or give each task more of it (chunksize=)"
@@ -159,8 +158,8 @@ def messages(facts: Facts, share: float) -> Remedy:
         return Remedy(
             f"{how}: the work itself takes less time than handing it out.",
             before=[
-                f"the workers' own work takes {percent(work)} of the time, handing it out "
-                f"{percent(share)}"
+                f"{percent(share)} of the time is spent waiting for other processes; "
+                f"their own work takes {percent(facts.blame.worker_seconds / facts.blame.seconds)}"
             ],
         )
     return Remedy(
@@ -198,6 +197,15 @@ COARSER = {
 }
 """How to make operations coarser, by library."""
 
+MOVE_ONCE = (
+    "Move data once, not piece by piece: keep losses and parameters on the device, and fetch one "
+    "array every so many updates."
+)
+AVERAGE_ONCE = (
+    "Average all gradients in one flat piece (or DistributedDataParallel's buckets), less often, "
+    "or with a larger batch per process."
+)
+
 
 def launch(facts: Facts, share: float) -> Remedy:
     """Tiny operations."""
@@ -222,11 +230,7 @@ def transfer(facts: Facts, share: float) -> Remedy:
         f"`{name}` about {facts.counted.rate(number):,.0f} times per second"
         for name, number in counts.most_common(2)
     ]
-    return Remedy(
-        "Move data once, not piece by piece: keep losses and parameters on the device, and "
-        "fetch one array every so many updates.",
-        after=rates,
-    )
+    return Remedy(MOVE_ONCE, after=rates)
 
 
 def communication(facts: Facts, share: float) -> Remedy:
@@ -237,11 +241,7 @@ def communication(facts: Facts, share: float) -> Remedy:
         each = share * facts.counted.seconds / calls
         rate = facts.counted.rate(calls)
         seen = [f"about {rate:,.0f} averages per second, {each * 1e3:.2g} ms each"]
-    return Remedy(
-        "Average all gradients in one flat piece (or DistributedDataParallel's buckets), less "
-        "often, or with a larger batch per process.",
-        after=seen,
-    )
+    return Remedy(AVERAGE_ONCE, after=seen)
 
 
 def compute(facts: Facts, share: float) -> Remedy:

@@ -95,7 +95,8 @@ class Survey:
         self.writes: Counter[int] = Counter()
         self.moving: defaultdict[int, float] = defaultdict(float)
         self.any_draws = False
-        # lines of each function below which environments step, and gradients are taken
+        # lines of each function below which environments step (resets may follow an update), and
+        # gradients are taken
         self._lines: dict[str, defaultdict[int, set[int]]] = {
             "env": defaultdict(set), "learn": defaultdict(set),
         }  # fmt: skip
@@ -233,7 +234,7 @@ class Survey:
         }  # fmt: skip
         if tag in counts:
             counts[tag].update({code for code, _ in program})
-        if tag in self._lines:
+        if tag in self._lines and not self._resets(place):
             for code, line in program:
                 self._lines[tag][code].add(line)
         drawn = self.drawn(place)
@@ -243,6 +244,11 @@ class Survey:
             self.draws[program[0][0]] += 1
         if tag == "replay" or (drawn and leaf.word not in ("integers", "randint")):
             self.any_draws = True
+
+    def _resets(self, place: Place) -> bool:
+        """Whether a place is in an environment's reset."""
+        codes = (self.process.codes[i] for i, _ in place.frames if self.tag(i) == "env")
+        return place.tag == "env" and any(code.plain.startswith("reset") for code in codes)
 
     @staticmethod
     def _find_roots(places: Iterable[tuple[Place, float]]) -> set[int]:

@@ -17,7 +17,7 @@ import cloudpickle
 import numpy as np
 
 from flatout import child
-from flatout.envs.deadline import CLOSE_S
+from flatout.envs.deadline import CLOSE_S, STARTUP_S
 from flatout.errors import EnvironmentFailure, UsageError, one_line
 from flatout.output import say
 from flatout.samplers.processes import protocol
@@ -29,9 +29,6 @@ from flatout.storage.last_words import out_of_memory_kills
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Variables that are 1 in workers unless the user sets them: each worker has one core."""
-
-STARTUP_S = 120.0
-"""Limit for a worker's imports and environments."""
 
 MAX_RESTARTS = 5
 """Limit for all of a run's workers together."""

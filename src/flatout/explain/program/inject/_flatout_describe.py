@@ -123,6 +123,9 @@ def local_of(frame, name, profiled):
     return value
 
 
+MODULE = type.__dict__["__module__"].__get__
+
+
 def order_of(cls):
     """A class and its bases, without calling anything that its metaclass defines."""
     return type.__getattribute__(cls, "__mro__")
@@ -134,11 +137,12 @@ def defined_in(cls):
 
 
 def module_of(cls):
-    """The name of a class's module."""
-    module = defined_in(cls).get("__module__")
-    if type(module) is str:
-        return module
-    return "builtins" if cls in (object, type) else ""
+    """The name of a class's module, by `type` itself and not by what the class says."""
+    try:
+        module = MODULE(cls)
+    except AttributeError:
+        return ""
+    return module if type(module) is str else ""
 
 
 def offers(cls, name):

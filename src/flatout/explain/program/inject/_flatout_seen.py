@@ -27,7 +27,8 @@ class Seen:
         self.codes = {}  # id -> (index, code, compiles): kept, so that no id is used twice
         self.by_index = []
         self.special = {}  # id of a code -> its kind, where windows note what it is given
-        self.leaves, self.sites = set(), set()
+        self.leaves = set()
+        self.sites = {}  # (code, line) -> whether it uses what its function was given
         self.stacks = {}
         self.lanes = {}
         self.learned = {}  # id of a code -> (code, names that it assigns from learning calls)
@@ -66,7 +67,7 @@ class Seen:
             self.leaves.add(place)
             self.leaf(leaf, place)
         if users is not None:
-            self.site(users, leaf)
+            self.site(users)
         return self.stack(tuple(key)), number, key[::2]
 
     def learning_in_flight(self, frame):
@@ -80,7 +81,7 @@ class Seen:
         code, line = found
         place = ((self.codes.get(id(code)) or self.code(code, None))[0], line)
         if place not in self.sites:
-            self.sites.add(place)
+            self.sites[place] = False
             text = read.source_line(code.co_filename, line).strip()[:100]
             self.line({"k": "site", "c": place[0], "line": line, "text": text})
         return list(place)
@@ -157,15 +158,27 @@ class Seen:
         except Exception:
             pass
 
-    def site(self, frame, leaf):
-        """Describe what the user's innermost line was executing, once for each such place, and for
-        calls that may wait for a device, which call made the values that it waits for."""
+    def site(self, frame):
+        """Describe what the user's innermost line was executing, and if that waits for an argument
+        of its function, also its caller's line."""
+        caller = frame.f_back
+        if self.note(frame) and caller is not None and source.is_users(caller.f_code.co_filename):
+            if id(caller.f_code) not in self.codes:
+                self.code(caller.f_code, caller)
+            self.note(caller)
+
+    def note(self, frame):
+        """Describe what a line of the user's was executing, once for each such place, and for
+        calls that may wait for a device, which call made the values that it waits for.
+
+        Whether the line uses an argument instead.
+        """
         known = self.codes[id(frame.f_code)]
         line = read.line_of(frame.f_code, frame.f_lasti)
         place = (known[0], line)
         if place in self.sites or len(self.sites) >= MAX_LEAVES:
-            return
-        self.sites.add(place)
+            return self.sites.get(place, False)
+        self.sites[place] = False
         try:
             _, call = read.text_at(frame.f_code, frame.f_lasti)
             shown = read.source_line(frame.f_code.co_filename, line).strip()[:100]
@@ -174,6 +187,9 @@ class Seen:
                 made = source.origin(frame, line, self.profiled())
                 if made is not None:
                     row["made"] = made
+                else:
+                    self.sites[place] = source.is_given(frame.f_code, line)
             self.line(row)
         except Exception:
             pass
+        return self.sites[place]

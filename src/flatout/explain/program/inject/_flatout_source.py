@@ -94,12 +94,7 @@ def origin(frame, line, profiled):
     Follows the line's names back through the assignments of its function.
     """
     node = node_of(frame.f_code)
-    if node is None:
-        return None
-    at = None
-    for one in statements(node):
-        if one.lineno <= line <= one.end_lineno:
-            at = one  # the innermost comes last
+    at = None if node is None else statement_at(node, line)
     if at is None:
         return None
     search = Search(frame, node, profiled)
@@ -108,6 +103,24 @@ def origin(frame, line, profiled):
         if found is not None:
             return found
     return None
+
+
+def is_given(code, line):
+    """Whether a line of a function uses one of its arguments: its caller has made the value."""
+    node = node_of(code)
+    at = None if node is None else statement_at(node, line)
+    names = [one.id for part in own_parts(at) for one in ast.walk(part)
+             if isinstance(one, ast.Name)] if at is not None else []  # fmt: skip
+    return not set(names).isdisjoint(code.co_varnames[: code.co_argcount])
+
+
+def statement_at(node, line):
+    """The innermost statement of a function that a line belongs to, or None."""
+    at = None
+    for one in statements(node):
+        if one.lineno <= line <= one.end_lineno:
+            at = one  # the innermost comes last
+    return at
 
 
 class Search:

@@ -11,6 +11,7 @@ import time
 from _flatout_timer import delayed
 
 AWAKE = 0.05  # a thread that sleeps for less than this share of the time does not sleep
+MISSED = 4.0  # a look stands for so many times the time since the last one, at most
 OWED = 0.15  # seconds of sleep that no look has found: it was none that could be found
 PROMPT = 0.001  # a thread that had the lock so soon did not have to wait for it
 
@@ -23,20 +24,42 @@ class Spent:
     A look happens at any time, so the share of looks that find it asleep is that of its sleep; each
     stands for the time since the look before, as far as the thread has slept at all.
 
-    Waiting for a core is work: the thread would go on if it had one.
+    Waiting for a core is work, because the thread would go on if it had one. A thread that sleeps
+    often waits for a core whenever it is woken: that belongs to what it slept for, in the part of
+    the switches in which it had gone to sleep itself.
     """
 
     def __init__(self, now):
         self.clock = time.pthread_getcpuclockid(_thread.get_ident())
         self.thread = "self/task/%d" % _thread.get_native_id()
         self.since = self.looked = self.told = now
-        self.before = self.at_look = self.read()
+        self.before, self.switches = self.read(), self.read_switches()
+        self.done = self.at_look = 0.0  # seconds of work
         self.others = self.read_others()
         self.worked = self.slept = self.idle = 0.0
 
     def read(self):
-        """Seconds that the thread worked up to now, or was ready to."""
-        return time.clock_gettime(self.clock) + delayed(self.thread)
+        """Seconds that the thread has run up to now, and has waited for a core."""
+        return time.clock_gettime(self.clock), delayed(self.thread)
+
+    def read_switches(self):
+        """How often the thread has gone to sleep, and has lost its core."""
+        try:
+            descriptor = os.open("/proc/%s/status" % self.thread, os.O_RDONLY)
+            try:
+                text = os.read(descriptor, 8192)
+            finally:
+                os.close(descriptor)
+            words = text[text.index(b"voluntary_ctxt_switches:") :].split()
+            return int(words[1]), int(words[3])
+        except (OSError, LookupError, ValueError):
+            return 0, 0
+
+    def woken(self):
+        """The share of its switches since this was last asked in which it had gone to sleep."""
+        before, self.switches = self.switches, self.read_switches()
+        slept, lost = (now - then for now, then in zip(self.switches, before))
+        return slept / (slept + lost) if slept + lost > 0 else 0.0
 
     def read_others(self):
         """CPU seconds of the process's other threads up to now."""
@@ -49,9 +72,13 @@ class Spent:
 
     def update(self, now):
         """Add what has gone by since the last time."""
-        wall, total = now - self.since, self.read()
-        work = min(max(total - self.before, 0.0), wall)
-        self.since, self.before = now, total
+        wall, read = now - self.since, self.read()
+        ran, waited = (max(after - before, 0.0) for after, before in zip(read, self.before))
+        work = min(ran + waited, wall)
+        if waited > AWAKE * wall and wall - work > AWAKE * wall:
+            work = min(ran + waited * (1.0 - self.woken()), wall)
+        self.since, self.before = now, read
+        self.done += work
         self.worked += work
         self.slept += wall - work
         if wall > 0.0:
@@ -80,8 +107,8 @@ class Spent:
         the main thread may have had it, and sleep only because it was taken away.
         """
         self.update(now)
-        work = self.before - self.at_look
-        self.at_look = self.before
+        work = self.done - self.at_look
+        self.at_look = self.done
         if work < 0.02 * (now - self.looked):
             return True
         if late > PROMPT:
@@ -97,4 +124,4 @@ class Spent:
 
     def asleep(self, now):
         """Seconds (all, of work) of a look that has found it asleep."""
-        return self.hand_out(0.0, min(max(now - self.looked, 0.0), self.slept))
+        return self.hand_out(0.0, min(MISSED * max(now - self.looked, 0.0), self.slept))

@@ -1,0 +1,1 @@
+"""Traces that profilers recorded, as evidence: PyTorch's, JAX's and TensorFlow's."""

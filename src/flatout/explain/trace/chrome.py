@@ -1,0 +1,171 @@
+"""Traces in Chrome's JSON format, as PyTorch, JAX and TensorFlow write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from flatout.explain.trace.collecting import NONE, Collected
+from flatout.explain.trace.events import Kind, Trace
+
+Id = int | float | str | None
+"""Processes, threads and streams are numbers or texts, both in one file."""
+
+DEVICE = {
+    "kernel": Kind.KERNEL, "memcpy": Kind.COPY, "gpu_memcpy": Kind.COPY, "memset": Kind.SET,
+    "gpu_memset": Kind.SET,
+}  # fmt: skip
+HOST = {
+    "operator": Kind.OPERATION, "cpu_op": Kind.OPERATION, "user_annotation": Kind.RANGE,
+    "python_function": Kind.PYTHON, "runtime": Kind.CALL, "cuda_runtime": Kind.CALL,
+    "cuda_driver": Kind.CALL, "xpu_runtime": Kind.CALL, "privateuse1_runtime": Kind.CALL,
+}  # fmt: skip
+IGNORED = {
+    "async", "ac2g", "async_cpu_to_gpu", "fwdbwd", "trace", "gpu_user_annotation", "overhead",
+    "cuda_sync", "cpu_instant_event", "cuda_profiler_range", "async_gpu",
+}  # fmt: skip
+"""PyTorch's categories of events. Those that are ignored repeat others, or take no time."""
+
+FRAMEWORK_ROWS = re.compile(r"Stream\b|XLA Ops$")
+"""Rows of a device that are recorded in JAX's and TensorFlow's traces; its other rows ("Steps",
+"TensorFlow Ops", "XLA Modules") are derived from these."""
+
+
+class Arguments(msgspec.Struct, gc=False, rename={"id_": "correlation_id"}):
+    """The arguments of an event that are read. `id_` is the correlation in JAX's traces."""
+
+    name: Any = None  # of a process or a thread
+    correlation: Any = None
+    id_: Any = None
+    device: Any = None
+
+
+class Event(msgspec.Struct, gc=False):
+    """The keys of an event that are read."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: Any = None
+    pid: Id = None
+    tid: Id = None
+    ts: float | str | None = None
+    dur: float | str | None = None
+    args: Arguments | list[Any] | str | None = None
+
+
+class Document(msgspec.Struct):
+    """The keys of a file that are read."""
+
+    traceEvents: list[Event]  # noqa: N815
+    deviceProperties: list[dict[str, Any]] = []  # noqa: N815
+    distributedInfo: dict[str, Any] = {}  # noqa: N815
+
+
+NOT_NUMBERS = re.compile(rb"(?<=[:\[,])(\s*)-?(nan|inf|infinity)\b", re.IGNORECASE)
+"""Values that JSON does not have, and some versions of PyTorch wrote."""
+
+
+def read(data: bytes) -> Trace:
+    """Read a file's contents.
+
+    Raises:
+        ValueError: it is no trace in this format.
+    """
+    try:
+        document = msgspec.json.decode(data, type=Document)
+    except ValueError:
+        text = NOT_NUMBERS.sub(rb"\1null", data).decode("utf-8", "replace")
+        document = msgspec.json.decode(text, type=Document)
+    processes = {
+        str(event.pid): str(event.args.name)
+        for event in document.traceEvents
+        if event.ph == "M" and event.name == "process_name" and isinstance(event.args, Arguments)
+    }
+    if any(name.startswith(("/device:", "/host:")) for name in processes.values()):
+        return _framework(document, processes)
+    return _pytorch(document)
+
+
+def _pytorch(document: Document) -> Trace:
+    """PyTorch's: each event has a category."""
+    collected = Collected(unit=1e-6)
+    for event, begin, end in _timed(document.traceEvents):
+        category = (event.cat or "").lower()
+        args = event.args if isinstance(event.args, Arguments) else Arguments()
+        name, correlation = str(event.name), _number(args.correlation)
+        if (kind := HOST.get(category)) is not None:
+            thread = f"thread {event.tid}"
+            collected.on_host(thread, kind, name, begin, end, correlation)
+        elif (kind := DEVICE.get(category)) is not None:
+            device = event.pid if args.device is None else args.device
+            collected.on_device(f"gpu:{device}", kind, name, begin, end, correlation)
+        elif category and category not in IGNORED:
+            collected.unknown[category] += 1
+    for properties in document.deviceProperties:
+        collected.models[f"gpu:{properties.get('id')}"] = str(properties.get("name", ""))
+    rank = document.distributedInfo.get("rank")
+    return collected.trace("PyTorch", rank if isinstance(rank, int) else None)
+
+
+def _framework(document: Document, processes: dict[str, str]) -> Trace:
+    """JAX's and TensorFlow's: processes are devices, or the host."""
+    collected = Collected(unit=1e-6)
+    rows: dict[tuple[str, str], str] = {}
+    for event in document.traceEvents:
+        if event.ph == "M" and event.name == "thread_name" and isinstance(event.args, Arguments):
+            rows[str(event.pid), str(event.tid)] = str(event.args.name)
+    for event, begin, end in _timed(document.traceEvents):
+        args = event.args if isinstance(event.args, Arguments) else Arguments()
+        process, row = (
+            processes.get(str(event.pid), ""),
+            rows.get((str(event.pid), str(event.tid)), ""),
+        )
+        add(collected, process, row, str(event.name), begin, end, _number(args.id_))
+    return collected.trace("JAX or TensorFlow")
+
+
+def add(
+    collected: Collected, process: str, row: str, name: str, begin: float, end: float,
+    correlation: int,
+) -> None:  # fmt: skip
+    """Add an event of a trace of JAX or TensorFlow.
+
+    Args:
+        process: ``/device:GPU:0`` or ``/host:CPU``.
+        row: the name of a stream or a thread.
+    """
+    if process.startswith("/device:"):
+        kind, _, number = process.removeprefix("/device:").partition(":")
+        if kind not in ("GPU", "TPU"):
+            collected.unknown[process] += 1
+        elif FRAMEWORK_ROWS.match(row):
+            device = f"{kind.lower()}:{number.split()[0]}"
+            collected.on_device(device, Kind.KERNEL, name, begin, end, correlation)
+    elif process.startswith("/host:"):
+        kind = Kind.OPERATION
+        if name.startswith("$"):
+            kind = Kind.PYTHON
+        elif correlation != NONE:
+            kind = Kind.CALL
+        collected.on_host(row, kind, name, begin, end, correlation)
+
+
+def _timed(events: Iterable[Event]) -> Iterable[tuple[Event, float, float]]:
+    """Events with a beginning and an end."""
+    for event in events:
+        if event.ph == "X" and event.ts is not None:
+            begin, lasts = float(event.ts), float(event.dur or 0.0)
+            if abs(begin) < 1e300 and 0.0 <= lasts < 1e300:
+                yield event, begin, begin + lasts
+
+
+def _number(value: Any) -> int:
+    """A correlation; `NONE` if it is none."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return NONE
+    return number if 0 < number < 1 << 53 else NONE

@@ -1,0 +1,103 @@
+"""Collects a trace's events, whatever wrote them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flatout.explain.trace.events import Events, Kind, Row, Trace
+from flatout.explain.trace.names import device_kind, is_wait
+
+STEP = re.compile(r"ProfilerStep\*?\s*#?\s*\d+")
+
+NONE = -1
+
+
+@dataclass
+class Collected:
+    """Events by device and by thread; times in any unit, from any moment on."""
+
+    unit: float  # seconds of a unit of time
+    names: dict[str, int] = field(default_factory=dict)
+    devices: dict[str, list[tuple[float, float, int, int, int]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    threads: dict[str, list[tuple[float, float, int, int, int]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    models: dict[str, str] = field(default_factory=dict)  # by device
+    thread_names: dict[str, str] = field(default_factory=dict)
+    steps: list[tuple[float, float]] = field(default_factory=list)
+    recorded: list[float | None] = field(default_factory=lambda: [None, None])
+    unknown: Counter[str] = field(default_factory=Counter)
+
+    def name(self, text: str) -> int:
+        """A name's position."""
+        return self.names.setdefault(text, len(self.names))
+
+    def on_device(
+        self, device: str, kind: Kind, name: str, begin: float, end: float, correlation: int
+    ) -> None:
+        """Add what a device did."""
+        kind = device_kind(name, kind)
+        self.devices[device].append((begin, end, kind, self.name(name), correlation))
+
+    def on_host(
+        self, thread: str, kind: Kind, name: str, begin: float, end: float, correlation: int
+    ) -> None:
+        """Add what a thread did."""
+        if kind is not Kind.PYTHON and STEP.fullmatch(name):
+            self.steps.append((begin, end))
+            return
+        if is_wait(name) if kind is not Kind.PYTHON else name.endswith(" block_until_ready"):
+            kind = Kind.WAIT
+        elif name.startswith("$profiler.py:"):
+            if name.endswith(" start_trace"):
+                self.recorded[0] = end
+            elif name.endswith(" stop_trace"):
+                self.recorded[1] = begin
+        self.threads[thread].append((begin, end, kind, self.name(name), correlation))
+
+    def trace(self, profiler: str, rank: int | None = None, notes: tuple[str, ...] = ()) -> Trace:
+        """The trace, in seconds from its first event."""
+        rows = [row for rows in (self.devices, self.threads) for row in rows.values()]
+        origin = min((event[0] for row in rows for event in row), default=0.0)
+
+        def seconds(times: object) -> np.ndarray:
+            return (np.asarray(times, np.float64) - origin) * self.unit
+
+        def made(rows: list[tuple[float, float, int, int, int]]) -> Events:
+            columns = np.array(rows, np.float64).reshape(-1, 5)
+            begin, end = seconds(columns[:, 0]), seconds(columns[:, 1])
+            order = np.lexsort((-end, begin))
+            kind, name, correlation = columns[order, 2:].T
+            return Events(
+                begin[order], end[order], kind.astype(np.int8), name.astype(np.int32),
+                correlation.astype(np.int64),
+            )  # fmt: skip
+
+        begin, end = self.recorded
+        recorded = None
+        if begin is not None and end is not None and begin < end:
+            recorded = (float(seconds(begin)), float(seconds(end)))
+        return Trace(
+            profiler,
+            list(self.names),
+            [Row(name, made(self.devices[name]), self.models.get(name, ""))
+             for name in sorted(self.devices, key=_by_number)],
+            [Row(self.thread_names.get(name, name), made(rows))
+             for name, rows in self.threads.items()],
+            seconds(sorted(self.steps)).reshape(-1, 2),
+            recorded,
+            rank,
+            dict(self.unknown),
+            notes,
+        )  # fmt: skip
+
+
+def _by_number(name: str) -> tuple[str, int, str]:
+    kind, _, number = name.partition(":")
+    return kind, int(number) if number.isdigit() else 0, name

@@ -1,0 +1,112 @@
+"""A profiler's trace as arrays: what devices computed, and what the host did meanwhile.
+
+Times are in seconds from the first event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+
+
+class Kind(IntEnum):
+    """Kinds of events."""
+
+    KERNEL = 0  # on a device: computes
+    COLLECTIVE = 1  # a kernel that exchanges data with other devices
+    COPY = 2
+    SET = 3
+    OPERATION = 4  # on the host: an operator of the framework
+    CALL = 5  # a call of the device's driver or runtime
+    RANGE = 6  # a range that the user or a library has named
+    PYTHON = 7  # a Python function
+    WAIT = 8  # a call that waits for the device
+
+
+@dataclass(frozen=True)
+class Events:
+    """Events of one thread or device, in order of their beginnings.
+
+    Attributes:
+        begin, end: ``[N]`` float64.
+        kind: ``[N]`` int8, of `Kind`.
+        name: ``[N]`` int32, positions in the trace's names.
+        correlation: ``[N]`` int64; what a device does has that of the call that launched it. -1
+            where there is none.
+    """
+
+    begin: np.ndarray
+    end: np.ndarray
+    kind: np.ndarray
+    name: np.ndarray
+    correlation: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def where(self, chosen: np.ndarray) -> Events:
+        """Those for which ``chosen [N]`` is true."""
+        return Events(
+            self.begin[chosen], self.end[chosen], self.kind[chosen], self.name[chosen],
+            self.correlation[chosen],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """A device or a thread.
+
+    Attributes:
+        name: for a reader: ``gpu:0``, ``thread 4711``.
+        model: a device's model, if it is known.
+        events: what it did.
+    """
+
+    name: str
+    events: Events
+    model: str = ""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A trace of one process.
+
+    Attributes:
+        profiler: whose trace it is, in words.
+        names: of all events.
+        devices: those with events.
+        threads: of the host.
+        steps: ``[N, 2]``: begin and end of each step that the program has marked.
+        recorded: begin and end of the time between the profiler's start and stop, where the trace
+            says it.
+        rank: among several processes that train together; None if there is one only.
+        unknown: categories of events that are not understood, and how many there are of each.
+        notes: what could not be read, one sentence each.
+    """
+
+    profiler: str
+    names: list[str]
+    devices: list[Row]
+    threads: list[Row]
+    steps: np.ndarray = field(default_factory=lambda: np.empty((0, 2)))
+    recorded: tuple[float, float] | None = None
+    rank: int | None = None
+    unknown: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def extent(self) -> tuple[float, float]:
+        """The first event's begin and the last one's end."""
+        rows = [row.events for row in (*self.devices, *self.threads) if len(row.events)]
+        if not rows:
+            return 0.0, 0.0
+        return min(float(e.begin[0]) for e in rows), max(float(e.end.max()) for e in rows)
+
+    @property
+    def window(self) -> tuple[float, float]:
+        """What is explained: the marked steps, else what was recorded, else all events."""
+        if len(self.steps):
+            return float(self.steps[0, 0]), float(self.steps[:, 1].max())
+        return self.recorded or self.extent

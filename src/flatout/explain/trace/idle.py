@@ -1,0 +1,280 @@
+"""Why a device idles: the work of the host before each of the device's next operations.
+
+A device that waits has either not been given work yet (the host is late), or has work in its queue
+that waits for something else.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flatout.explain.trace import names
+from flatout.explain.trace.collecting import NONE
+from flatout.explain.trace.events import Events, Kind, Row, Trace
+from flatout.explain.trace.intervals import clip, length, overlap, union, without
+
+LONG_S = 1e-3
+"""Host code that runs at least this long without launching anything has a cause of its own."""
+
+Lines = defaultdict[str, defaultdict[str, float]]
+
+THREADS = 32  # threads that a waiting thread may be waiting for
+
+PARTS = ("launch", "input", "env", "io", "compile", "transfer", "host", "unknown", "queued")
+"""Why a device idles. `launch`: the host launches operations, or prepares to; `transfer`: it waits
+for a device; `host`: its own code launches nothing; `unknown`: nothing is recorded; `queued`: it is
+not late."""
+
+
+@dataclass
+class Idle:
+    """A device's time in the window, and the causes of its idle time.
+
+    Attributes:
+        device: the device.
+        window: begin and end.
+        computes, communicates, copies: intervals ``[N, 2]`` in which it computes; in which it only
+            exchanges data with other devices; in which it only copies.
+        idle: intervals by cause, of `PARTS`.
+        lines: by cause, seconds by name of the host's event.
+        longest: length and name of the longest single call of the driver in idle time.
+    """
+
+    device: Row
+    window: tuple[float, float]
+    computes: np.ndarray
+    communicates: np.ndarray
+    copies: np.ndarray
+    idle: dict[str, np.ndarray] = field(default_factory=dict)
+    lines: Lines = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
+    longest: tuple[float, str] = (0.0, "")
+
+    @property
+    def seconds(self) -> float:
+        """The window's length."""
+        return self.window[1] - self.window[0]
+
+    @property
+    def busy(self) -> float:
+        """The share of the window in which it computes, exchanges or copies."""
+        busy = (self.computes, self.communicates, self.copies)
+        return sum(map(length, busy)) / self.seconds
+
+    def share(self, cause: str) -> float:
+        """The share of the window in which it idles for a cause."""
+        return length(self.idle[cause]) / self.seconds if cause in self.idle else 0.0
+
+
+def causes(trace: Trace, device: Row, window: tuple[float, float], host: Host) -> Idle:
+    """Divide a device's time."""
+    events = device.events
+
+    def busy(*kinds: Kind) -> np.ndarray:
+        some = events.where(np.isin(events.kind, kinds))
+        return clip(union(some.begin, some.end), *window)
+
+    computes, exchanges = busy(Kind.KERNEL), busy(Kind.COLLECTIVE)
+    communicates = without(exchanges, computes)
+    copies = without(without(busy(Kind.COPY, Kind.SET), computes), exchanges)
+    result = Idle(device, window, computes, communicates, copies)
+    gaps = without(np.array([window]), clip(union(events.begin, events.end), *window))
+    if not len(gaps):
+        return result
+    after = np.searchsorted(events.begin, gaps[:, 1])
+    last = after >= len(events)  # nothing follows
+    after = np.minimum(after, len(events) - 1)
+    launched, thread = host.launches(events.correlation[after])
+    launched, thread = np.where(last, np.nan, launched), np.where(last, NONE, thread)
+    queued = launched < gaps[:, 0]
+    found = defaultdict(list)
+    found["queued"].append(gaps[queued])
+    for number in np.unique(thread[~queued]):
+        late = gaps[~queued & (thread == number)]
+        host.divide(int(number), late, found, result.lines)
+    result.idle = {
+        cause: spans for cause, pieces in found.items() if len(spans := _ordered(pieces))
+    }
+    result.longest = host.longest(gaps[~queued])
+    return result
+
+
+def _ordered(pieces: list[np.ndarray]) -> np.ndarray:
+    """The union of several sets of intervals."""
+    together = np.concatenate(pieces or [np.empty((0, 2))])
+    together = together[np.argsort(together[:, 0], kind="stable")]
+    return union(together[:, 0], together[:, 1])
+
+
+class Host:
+    """The host's threads, as causes of a device's idle time."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._threads = [row.events for row in trace.threads]
+        launched = np.concatenate([row.events.correlation for row in trace.devices] or [[]])
+        self._launched = np.unique(launched[launched != NONE])
+        correlations, times, threads = [], [], []
+        for number, events in enumerate(self._threads):
+            calls = np.isin(events.correlation, self._launched)
+            correlations.append(events.correlation[calls])
+            times.append(events.begin[calls])
+            threads.append(np.full(int(calls.sum()), number))
+        every = np.concatenate(correlations or [[]])
+        order = np.argsort(every, kind="stable")
+        self._correlations = every[order]
+        self._times = np.concatenate(times or [[]])[order]
+        self._by = np.concatenate(threads or [[]])[order].astype(int)
+        self._calls = np.sort(self._times)  # of all threads
+        self._pieces: dict[int, tuple[np.ndarray, list[tuple[str, int]]]] = {}
+        counts = [len(some) for some in times]
+        spans = [float((e.end - e.begin).max()) if len(e) else 0.0 for e in self._threads]
+        by_use = sorted(range(len(counts)), key=lambda i: (-counts[i], -spans[i]))
+        python = [i for i in by_use if (self._threads[i].kind == Kind.PYTHON).any()]
+        self._main, self._by_use = (python or by_use)[:1], by_use
+
+    def launches(self, correlation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """When operations of a device were launched, nan if that is unknown, and by which
+        thread."""
+        if not len(self._correlations):
+            return np.full(len(correlation), np.nan), np.full(len(correlation), NONE)
+        at = np.searchsorted(self._correlations, correlation)
+        at = np.minimum(at, len(self._correlations) - 1)
+        known = (self._correlations[at] == correlation) & (correlation != NONE)
+        return np.where(known, self._times[at], np.nan), np.where(known, self._by[at], NONE)
+
+    def divide(
+        self, thread: int, late: np.ndarray, found: dict[str, list[np.ndarray]],
+        lines: Lines,
+    ) -> None:  # fmt: skip
+        """Divide idle time before launches by a thread among its causes.
+
+        The thread's own work explains it, then that of the thread that runs the program. Where
+        these wait for a device that idles, they wait for another thread.
+        """
+        own = list(dict.fromkeys(([thread] if thread != NONE else []) + self._main))
+        for index in own:
+            late = self._attribute(index, late, found, lines)
+        waits = [self._divided(index) for index in own]
+        waits = [spans[[cause == "transfer" for cause, _ in labels]] for spans, labels in waits]
+        waiting = overlap(late, _ordered(waits))
+        found["unknown"].append(without(late, waiting))
+        for index in [other for other in self._by_use if other not in own][:THREADS]:
+            waiting = self._attribute(index, waiting, found, lines)
+        for index in own:
+            waiting = self._attribute(index, waiting, found, lines, waits=True)
+
+    def _attribute(
+        self, thread: int, late: np.ndarray, found: dict[str, list[np.ndarray]],
+        lines: Lines, waits: bool = False,
+    ) -> np.ndarray:  # fmt: skip
+        """Divide intervals by a thread's work; returns those in which it did nothing, or only
+        waited for a device, unless `waits`."""
+        pieces, labels = self._divided(thread)
+        if not waits:
+            works = np.array([cause != "transfer" for cause, _ in labels], bool)
+            pieces, labels = pieces[works], [label for label in labels if label[0] != "transfer"]
+        if not len(pieces) or not len(late):
+            return late
+        points = np.unique(np.concatenate([late.ravel(), pieces.ravel()]))
+        middles = (points[1:] + points[:-1]) / 2
+        at = np.searchsorted(pieces[:, 0], middles, "right") - 1
+        covered = (at >= 0) & (middles < pieces[np.maximum(at, 0), 1])
+        gap = np.searchsorted(late[:, 0], middles, "right") - 1
+        inside = (gap >= 0) & (middles < late[np.maximum(gap, 0), 1])
+        both = covered & inside
+        spans = np.stack([points[:-1][both], points[1:][both]], axis=1)
+        seconds = np.bincount(at[both], spans[:, 1] - spans[:, 0], len(pieces))
+        causes = np.array([PARTS.index(cause) for cause, _ in labels])
+        of_span = causes[at[both]]
+        for index in np.unique(of_span):
+            found[PARTS[index]].append(spans[of_span == index])
+        for index in np.flatnonzero(seconds):
+            cause, name = labels[index]
+            lines[cause][self._trace.names[name]] += float(seconds[index])
+        rest = inside & ~covered
+        return union(points[:-1][rest], points[1:][rest])
+
+    def longest(self, late: np.ndarray) -> tuple[float, str]:
+        """The longest part of a single call of the driver in some intervals, and its name."""
+        best, name = 0.0, ""
+        for events in self._threads:
+            chosen = np.isin(events.kind, (Kind.CALL, Kind.WAIT))
+            calls = events.where(chosen & (events.end - events.begin > best))
+            for at in np.argsort(calls.begin - calls.end, kind="stable")[:20]:
+                span = np.array([[calls.begin[at], calls.end[at]]])
+                seconds = length(overlap(span, late))
+                if seconds > best:
+                    best, name = seconds, self._trace.names[calls.name[at]]
+        return best, name
+
+    def _divided(self, thread: int) -> tuple[np.ndarray, list[tuple[str, int]]]:
+        """A thread's time as disjoint pieces ``[N, 2]``, each with its cause and a name.
+
+        An event that has a cause gives it to all events within it.
+        """
+        if thread not in self._pieces:
+            self._pieces[thread] = self._divide_thread(thread)
+        return self._pieces[thread]
+
+    def _divide_thread(self, thread: int) -> tuple[np.ndarray, list[tuple[str, int]]]:
+        events = self._threads[thread]
+        own = self._own_causes(events)
+        pieces: list[tuple[float, float]] = []
+        labels: list[tuple[str, int]] = []
+        # end, cause that it gives to all within, cause, name, and the program's line or NONE
+        open_events: list[tuple[float, str | None, str, int, int]] = []
+        programs = [
+            kind == Kind.PYTHON and names.is_program(self._trace.names[name])
+            for kind, name in zip(events.kind.tolist(), events.name.tolist(), strict=True)
+        ]
+        at = 0.0
+
+        def close(until: float) -> None:
+            nonlocal at
+            while open_events:
+                end, _, cause, name, line = open_events[-1]
+                stop = min(end, until)
+                if stop > at:
+                    pieces.append((at, stop))
+                    labels.append((cause, name if line == NONE else line))
+                    at = stop
+                if end > until:
+                    return
+                open_events.pop()
+
+        for begin, end, cause, name, program in zip(
+            events.begin.tolist(), events.end.tolist(), own, events.name.tolist(), programs,
+            strict=True,
+        ):  # fmt: skip
+            close(begin)
+            at = max(at, begin)
+            given, here, line = cause, cause or "launch", name if program else NONE
+            if open_events:
+                _, around, around_here, around_name, around_line = open_events[-1]
+                line = around_line if line == NONE else line
+                if around is not None:
+                    given, here, name, line = around, around_here, around_name, around_line
+            open_events.append((end, given, here, name, line))
+        close(float("inf"))
+        return np.array(pieces).reshape(-1, 2), labels
+
+    def _own_causes(self, events: Events) -> list[str | None]:
+        """The cause that each event of a thread is itself; None if its surroundings decide."""
+        calls = self._calls
+        launches = np.searchsorted(calls, events.end) - np.searchsorted(calls, events.begin)
+        idle = (launches == 0) & (events.end - events.begin >= LONG_S)
+        found: list[str | None] = []
+        for kind, name, alone in zip(
+            events.kind.tolist(), events.name.tolist(), idle.tolist(), strict=True
+        ):
+            text = self._trace.names[name]
+            cause = names.part(text, Kind(kind))
+            if cause is None and kind == Kind.WAIT:
+                cause = "transfer"
+            elif cause is None and alone and kind in (Kind.PYTHON, Kind.RANGE, Kind.OPERATION):
+                cause = None if names.BACKWARD.search(text) else "host"
+            found.append(cause)
+        return found

@@ -1,0 +1,85 @@
+"""Finds and reads profilers' traces: one file, or a folder of them."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+from flatout.errors import FlatoutError
+from flatout.explain.trace.events import Trace
+
+LARGEST = 1 << 30  # bytes of a trace
+ENDINGS = (".json", ".json.gz", ".xplane.pb")
+RANKS = 64  # files of one folder that are read
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a path looks like a profiler's trace or a folder of them, before it is read."""
+    if path.is_dir():
+        return bool(_files(path))
+    if path.name.endswith((".gz", ".pb")):
+        return True
+    try:
+        with path.open("rb") as file:
+            return b'"traceEvents"' in file.read(1 << 20)
+    except OSError:
+        return False
+
+
+def load(path: Path) -> list[Trace]:
+    """Read a trace, or a trace of each process.
+
+    Raises:
+        FlatoutError: it is none, is damaged or too large, or a folder holds several runs.
+    """
+    return [_read(file) for file in (_chosen(path) if path.is_dir() else [path])]
+
+
+def _files(folder: Path) -> list[Path]:
+    """The traces of a folder: JAX's and TensorFlow's are in folders of their own."""
+    found = [*folder.glob("*"), *folder.glob("plugins/profile/*/*")]
+    return sorted(file for file in found if file.name.endswith(ENDINGS) and file.is_file())
+
+
+def _chosen(folder: Path) -> list[Path]:
+    """The files of one run."""
+    files = _files(folder)
+    runs = sorted({file.parent for file in files})
+    if len(runs) > 1:
+        names = ", ".join(str(run.relative_to(folder)) for run in runs[-3:])
+        raise FlatoutError(f"{folder} holds {len(runs)} recordings; name one of them: {names}.")
+    planes = {file.name.removesuffix(".xplane.pb") for file in files if file.suffix == ".pb"}
+    # The same recording in Chrome's format has fewer events.
+    files = [f for f in files if f.suffix == ".pb" or f.name.split(".trace.json")[0] not in planes]
+    if len(files) > RANKS:
+        raise FlatoutError(f"{folder} holds {len(files)} traces; at most {RANKS} can be read.")
+    return files
+
+
+def _read(path: Path) -> Trace:
+    from flatout.explain.trace import chrome, xplane
+
+    try:
+        if path.stat().st_size > LARGEST:
+            raise FlatoutError(f"{path} has over {LARGEST >> 30} GiB: record fewer steps.")
+        if path.name.endswith(".pb"):
+            return xplane.read(path)
+        return chrome.read(_contents(path))
+    except (OSError, EOFError, zlib.error) as error:
+        raise FlatoutError(f"{path} cannot be read: {error}.") from None
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        raise FlatoutError(
+            f"{path} is no trace of a profiler, or it is damaged: {error}."
+        ) from None
+
+
+def _contents(path: Path) -> bytes:
+    """A file's bytes, unpacked if it is compressed."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    with gzip.open(path) if packed else path.open("rb") as file:
+        data = file.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise FlatoutError(f"{path} has over {LARGEST >> 30} GiB unpacked: record fewer steps.")
+    return data

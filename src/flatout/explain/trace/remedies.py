@@ -1,0 +1,49 @@
+"""Remedies for what a trace shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flatout.explain.program.remedies import AVERAGE_ONCE, COARSER, COMPILING, IO, MOVE_ONCE
+
+if TYPE_CHECKING:
+    from flatout.explain.trace.diagnose import Found
+
+
+def remedy(part: str, found: Found) -> str:
+    """What to change where a part of the time is large."""
+    words = REMEDIES[part]
+    return words if isinstance(words, str) else words(found)
+
+
+def _launch(found: Found) -> str:
+    profilers = " ".join(trace.profiler for trace in found.traces).lower()
+    hows = [COARSER[name] for name in COARSER if name in profilers.replace("pytorch", "torch")]
+    return f"Do more in each operation: {'; '.join(hows)}."
+
+
+def _input(found: Found) -> str:
+    names = [name for name, _ in found.lines("input")]
+    if any("MultiProcessing" in name for name in names):
+        return (
+            "Load batches in more background processes (num_workers=), or make loading cheaper: "
+            "they do not keep up."
+        )
+    return (
+        "Load batches in background processes: DataLoader(num_workers=4, persistent_workers=True, "
+        "pin_memory=True), or tf.data's .map(..., num_parallel_calls=AUTOTUNE).prefetch(AUTOTUNE)."
+    )
+
+
+REMEDIES: dict[str, str | Callable[[Found], str]] = {
+    "launch": _launch,
+    "input": _input,
+    "env": "Step many environments in one call, or in other processes while the device learns.",
+    "io": IO.words,
+    "compile": COMPILING.words,
+    "transfer": MOVE_ONCE,
+    "communicate": AVERAGE_ONCE,
+    "host": "Make this code cheaper, move it to another process, or do it while the device works.",
+}
+"""By part of the time: what to change."""

@@ -1,0 +1,37 @@
+"""Traces in XLA's own format (``*.xplane.pb``), as JAX and TensorFlow write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flatout.explain.trace.chrome import add
+from flatout.explain.trace.collecting import NONE, Collected
+from flatout.explain.trace.events import Trace
+
+
+def read(path: Path) -> Trace:
+    """Read a file.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    from jax.profiler import ProfileData
+
+    collected = Collected(unit=1e-9)
+    try:
+        data = ProfileData.from_file(str(path))
+    except Exception as error:  # the binding's own kinds of errors
+        raise ValueError(f"not a readable XPlane file ({error})") from None
+    for plane in data.planes:
+        if not plane.name.startswith(("/device:", "/host:CPU")):
+            continue
+        for line in plane.lines:
+            for event in line.events:
+                correlation = NONE
+                for key, value in event.stats:
+                    if key == "correlation_id":
+                        correlation = int(value)
+                begin = float(event.start_ns)
+                end = begin + float(event.duration_ns)
+                add(collected, plane.name, line.name, event.name, begin, end, correlation)
+    return collected.trace("JAX or TensorFlow")
