@@ -56,6 +56,22 @@ def good(spec: BuildSpec = SPEC) -> Algorithm:
     )  # fmt: skip
 
 
+def wider(spec: BuildSpec = SPEC) -> Algorithm:
+    """The same with more parameters, of which it reads as many as `good`."""
+
+    def init(key: Any, hp: Any) -> State:
+        state = good(spec).init(key, hp)
+        return state._replace(params={"w": np.concatenate([state.params["w"]] * 2)})
+
+    def act(params: Any, obs: Any, carry: Any, noise: Any) -> Any:
+        return good(spec).act({"w": params["w"][:4]}, obs, carry, noise)
+
+    def update(state: State, trajectory: Any, key: Any, hp: Any) -> Any:
+        return state, {"top": trajectory.rewards.mean(), "updates": jnp.ones(())}, None
+
+    return replace(good(spec), init=init, act=act, update=update, shapes=None)
+
+
 def replayed(spec: BuildSpec = SPEC) -> Algorithm:
     """The same from replay."""
 

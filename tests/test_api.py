@@ -206,6 +206,14 @@ def test_predict_one_and_many(agent: PPO) -> None:
     assert set(many.tolist()) <= {0, 1}
 
 
+def test_an_empty_batch_has_the_type_of_actions(agent: PPO) -> None:
+    none = agent.predict(np.zeros((0, 4)))
+    assert (none.shape, none.dtype) == ((0,), np.int64)
+    assert agent.predict(OBS).dtype == np.int64
+    with pytest.raises(UsageError, match="learned nothing"):
+        new().predict(np.zeros((0, 4)))
+
+
 def test_predict_repeats_itself_only_when_deterministic(agent: PPO) -> None:
     batch = np.repeat(OBS[:1], 64, 0)
     assert len(set(agent.predict(batch).tolist())) == 1
@@ -239,6 +247,8 @@ def test_evaluate_repeats_itself(agent: PPO) -> None:
 
 def test_save_and_load(agent: PPO, tmp_path: Path) -> None:
     path = agent.save(tmp_path / "deep" / "agent.safetensors")
+    with pytest.raises(UsageError, match=r"^--placement: 'nonsense' is neither"):
+        PPO.load(path, placement="nonsense")
     again = PPO.load(path)
     assert again.config.flat() == agent.config.flat()
     assert distance(parameters(agent, tmp_path / "a"), parameters(again, tmp_path / "b")) == 0
@@ -320,6 +330,8 @@ def test_networks_that_cannot_be_used(network: Any, words: str) -> None:
         (lambda: PPO(), "no environment"),
         (lambda: PPO("CartPole-v1", learning_rat=3), "'learning_rat'.*'learning_rate'"),
         (lambda: PPO("CartPole-v1", gamma=2), "gamma = 2.0"),
+        (lambda: PPO("CartPole-v1", placement="nonsense"), "^--placement: 'nonsense' is neither"),
+        (lambda: PPO("CartPole-v1", placement="act=tpu"), "^--placement: act=tpu: 'tpu' is not a"),
         (lambda: PPO(preset="cartpol-ppo"), "'cartpole-ppo'"),
         (lambda: PPO("CartPol-v1").learn(64), "'CartPole-v1'"),
         (lambda: PPO(bad_envs.Good(), **SETTINGS).learn(64), "one environment object"),

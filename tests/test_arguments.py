@@ -34,7 +34,7 @@ def takes(call: Callable[[PPO, Any], Any], name: str, *values: Any) -> list[Any]
     return [pytest.param(call, value, name, id=f"{name}-{str(value)[:9]!r}") for value in values]
 
 
-NO_PATHS = (3, b"x", ["a"], True, "", "\0", "x" * 300)
+NO_PATHS = (3, b"x", ["a"], True, "\0", "x" * 300)
 NO_NUMBERS = ("3", 1.5, True, [1], math.nan)
 
 
@@ -90,6 +90,21 @@ def test_arguments_of_wrong_types(
     assert message.endswith(".")
     assert "\n" not in message
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda agent: PPO.load(""), "path"), (lambda agent: agent.save(""), "path"),
+        (lambda agent: agent.plot(""), "out"), (lambda agent: flatout.plot(""), "runs"),
+        (lambda agent: agent.learn(64, run_dir=""), "run_dir"),
+        (lambda agent: new(run_dir=""), "run_dir"),
+        (lambda agent: Population("ppo", "CartPole-v1", run_dir=""), "run_dir"),
+    ],
+)  # fmt: skip
+def test_an_empty_path_is_refused(agent: PPO, call: Any, name: str) -> None:
+    with pytest.raises(UsageError, match=rf"^{name} is empty: give a path\.$"):
+        call(agent)
 
 
 @pytest.mark.parametrize(

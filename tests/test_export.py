@@ -144,6 +144,9 @@ def test_outputs_are_the_agents(
     actions, own = policy.predict(obs), np.asarray([agent.predict(one) for one in obs])
     assert actions.shape == own.shape
     assert np.allclose(actions, own, rtol=1e-5, atol=1e-5)
+    for none in (policy.predict(obs[:0]), agent.predict(obs[:0])):
+        assert (none.shape, none.dtype) == ((0, *own.shape[1:]), own.dtype)
+    assert own.dtype == (np.int64 if acted is CHOICE else acted.dtype)
     assert acted.contains(policy.predict(obs[0]) if acted is not CHOICE else int(actions[0]))
 
 

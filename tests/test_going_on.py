@@ -9,7 +9,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -21,7 +20,6 @@ from flatout.storage import checkpoint
 from flatout.storage.run_folder import RunFolder
 from tests import tiny
 from tests.conftest import Result
-from tests.tiny_envs import Bandit
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -265,46 +263,6 @@ def test_another_network_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=rf"the array {counter} is int8") as raised:
         PPO.load(file)
     assert "network of its own" not in str(raised.value)
-
-
-# Environments come back
-
-
-def test_classes_and_functions_come_back(tmp_path: Path) -> None:
-    agent = PPO(Bandit, **ON).learn(64)
-    assert agent.config.env.env == "tests.tiny_envs:Bandit"
-    file = agent.save(tmp_path / "agent")
-    loaded = PPO.load(file)
-    assert loaded.evaluate(4) == agent.evaluate(4)
-    assert loaded.learn(64).summary["steps"] == 64
-
-
-@pytest.mark.parametrize(
-    ("env", "name"),
-    [
-        (lambda: Bandit(), "<lambda>"),
-        pytest.param(Bandit(), "Bandit", marks=pytest.mark.slow),
-        (gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda r: r / 2), "CartPole-v1"),
-        pytest.param(
-            gym.make("CartPole-v1", max_episode_steps=9), "CartPole-v1", marks=pytest.mark.slow
-        ),
-    ],
-    ids=["lambda", "object", "wrapped", "limited"],
-)
-def test_what_has_no_name_is_asked_for(env: Any, name: str, tmp_path: Path, flatout: Cli) -> None:
-    file = PPO(env, **ON | tiny.ONE).learn(64).save(tmp_path / "agent")
-    with pytest.raises(UsageError, match=r"pass env=") as raised:
-        PPO.load(file)
-    assert name in str(raised.value)
-    assert PPO.load(file, env).learn(64).summary["steps"] == 64
-    shown = flatout("eval", file)
-    assert (shown.code, "pass env=" in shown.err) == (2, True)
-
-
-def test_an_object_as_its_id_makes_it_comes_back(tmp_path: Path) -> None:
-    agent = PPO(gym.make("CartPole-v1"), **ON | tiny.ONE).learn(64)
-    assert agent.config.env.env == "CartPole-v1"
-    PPO.load(agent.save(tmp_path / "agent"), envs=2)
 
 
 def test_what_the_user_gives_wins_over_the_run_that_is_taken(flatout: Cli, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import gymnasium as gym
@@ -47,6 +48,15 @@ class Bandit(gym.Env[Any, Any]):
         else:
             reward = float(action == 6 + self.context)
         return CONTEXTS[self.context], reward, True, False, {}
+
+
+class NeedsOSMesa(Bandit):
+    """A `Bandit` that is made only as MuJoCo's environments are, with a rendering library."""
+
+    def __init__(self) -> None:
+        if os.environ.get("MUJOCO_GL") == "osmesa":  # PyOpenGL's exception where it is missing
+            raise AttributeError("'NoneType' object has no attribute 'glGetError'")
+        super().__init__()
 
 
 class Clock(gym.Env[Any, Any]):

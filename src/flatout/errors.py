@@ -12,19 +12,29 @@ import signal
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
-from flatout.output import printable
+from flatout.output import on_one_line, printable
 
 
 class FlatoutError(Exception):
-    """The run failed; the message says what is wrong, with which value, and what to do."""
+    """The run failed; the message says what is wrong, with which value, and what to do.
+
+    It is one line, also where it names a file whose name has line breaks.
+    """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return on_one_line(super().__str__())
 
 
 class UsageError(FlatoutError):
     """The request is invalid (unknown name, impossible value): nothing was started."""
 
     exit_code = 2
+
+
+class NotInstalledError(UsageError):
+    """A package or a library that something needs is missing, or does not work here."""
 
 
 class NoRoomError(FlatoutError):
@@ -74,6 +84,19 @@ def writing(what: object) -> Generator[None, None, None]:
         yield
     except OSError as error:
         raise FlatoutError(f"cannot write {what}: {error.strerror or one_line(error)}.") from error
+
+
+def refuse_empty(name: str, path: object) -> None:
+    """Refuse an empty text in the place of a path.
+
+    Args:
+        name: what gives the path, for the message.
+
+    Raises:
+        UsageError: it is empty.
+    """
+    if path == "":
+        raise UsageError(f"{name} is empty: give a path.")
 
 
 LONGEST = 500

@@ -31,6 +31,12 @@ def printable(text: str) -> str:
     )
 
 
+def on_one_line(text: str) -> str:
+    """A text as `printable`, with line breaks as Python writes them in quotes: names of files may
+    have some."""
+    return printable(text.replace("\n", "\\n"))
+
+
 def plain(text: str, encoding: str) -> str:
     """A text limited to the characters of an encoding."""
     return text.encode(encoding, "flatout.plain").decode(encoding)
@@ -48,7 +54,7 @@ codecs.register_error("flatout.plain", _replaced)
 def say(sentence: object) -> None:
     """Print a sentence on stderr, if there is one."""
     if sys.stderr is not None:
-        print(f"flatout: {printable(str(sentence))}", file=sys.stderr, flush=True)
+        print(f"flatout: {on_one_line(str(sentence))}", file=sys.stderr, flush=True)
 
 
 def leave() -> None:

@@ -132,6 +132,24 @@ def test_resumed_it_ends_as_if_undisturbed(run: Path, flatout: Cli, tmp_path: Pa
     assert f"was trained with {EXAMPLE}" in message
 
 
+def test_a_run_whose_state_does_not_fit_is_refused_before_there_is_a_folder(
+    flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the function's state, not by settings alone: the function may have changed."""
+    monkeypatch.setattr(own, "mine", own.good, raising=False)
+    assert small(flatout, "mine", tmp_path / "run").code == 0
+    where = ("train", "--from", tmp_path / "run", "--quiet", "--run-dir", tmp_path / "new")
+    sentence(flatout(*where, "--env", "Acrobot-v1"), 2, "tests.own_algorithms:mine: act failed")
+    monkeypatch.setattr(own, "mine", own.wider)
+    words = "tests.own_algorithms:mine has changed|['w'] is float32[4, 2] there, float32[8, 2] here"
+    sentence(flatout(*where), 2, words)
+    monkeypatch.setattr(own, "mine", own.fails)
+    sentence(flatout(*where), 2, "function itself failed|no such thing in here")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    monkeypatch.setattr(own, "mine", own.good)
+    assert flatout(*where, "--steps", 64).code == 0
+
+
 @pytest.mark.slow
 def test_killed_at_random_times_and_resumed_is_bit_equal(tmp_path: Path) -> None:
     flags = (

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from gymnasium import spaces
 
-from flatout import UsageError
+from flatout import PPO, FlatoutError, UsageError
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import specs
 from flatout.errors import EnvironmentFailure
@@ -113,8 +113,6 @@ NESTED, DIGITS = "[" * 99999, "9" * 400
         ("train ppo --devices=0", "devices = 0|in 1 to 64"),
         (f"train ppo --envs={10**30}", f"envs = {10**30} is impossible|in 1 to 100000"),
         (f"train ppo --shards={10**30}", f"shards = {10**30} is impossible"),
-        ("eval run --video=", "--video is empty"),
-        ("scale classify --plot= --devices 1", "--plot needs a file"),
         ("eval", "eval RUN_DIR"),
         ("eval no-such-run", "no-such-run"),
         ("train ppo --env Breakoutv4", "'Breakoutv4'|Did you mean 'Breakout-v4'"),
@@ -151,6 +149,36 @@ def test_usage(flatout: Cli, tmp_path: Path, argv: str, words: str) -> None:
     if command[:2] == ["train", "ppo"]:
         command[2:2] = [*RUN, "--run-dir", str(tmp_path / "run")]
     sentence(flatout(*command), 2, words)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    ["eval run --video", "watch run --gif", "export run --numpy", "plot run --out",
+     "scale classify --devices 1 --plot", "explain run --html", "train ppo --config",
+     "train --resume", "train --from", "fleet --resume", "train classify --data",
+     "train a2c --env CartPole-v1 --run-dir", "fleet ppo --env CartPole-v1 --run-dir"],
+)  # fmt: skip
+def test_an_empty_path_is_refused(flatout: Cli, argv: str) -> None:
+    flag = argv.split()[-1]
+    name = flag.strip("-").replace("-", "_") if flag in ("--data", "--run-dir") else flag
+    sentence(flatout(*f"{argv}=".split()), 2, f"{name} is empty: give a path.")
+
+
+@pytest.mark.parametrize("command", ["eval", "watch", "explain", "plot", "runs", "report"])
+def test_a_run_whose_name_is_empty(flatout: Cli, command: str) -> None:
+    sentence(flatout(command, ""), 2, "RUN_DIR is empty: give a path.")
+
+
+def test_names_with_line_breaks_are_shown_in_one_line(flatout: Cli, tmp_path: Path) -> None:
+    name = "a\nb\x1b[2J"
+    with pytest.raises(FlatoutError) as raised:
+        PPO.load(tmp_path / name)
+    assert str(raised.value).startswith(f"{tmp_path}/a\\nb\ufffd[2J ")
+    for words in (("eval", name), ("train", "--resume", name), ("compare", name, name)):
+        sentence(flatout(*words), 2, "a\\nb\ufffd[2J does not exist")
+    file = tmp_path / name
+    file.write_text("")
+    sentence(flatout("train", "ppo", *RUN, "--run-dir", file), 2, "a\\nb\ufffd[2J is a file")
 
 
 @pytest.mark.parametrize(

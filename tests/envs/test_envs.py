@@ -1,4 +1,4 @@
-"""Environments: seeds, episode ends, actions, prepared observations, sources, replay."""
+"""Environments: seeds, episode ends, actions, spaces, sources, replay."""
 
 from __future__ import annotations
 
@@ -232,52 +232,6 @@ def test_specs(name: str, config: dict[str, Any], obs_spec: Any, action_spec: An
     obs, _ = env.reset(seed=0)
     assert np.shape(obs) == obs_spec.shape
     env.close()
-
-
-# Prepared observations
-
-
-def test_grayscale() -> None:
-    colour, gray = made("tests.bad_envs:Images"), made("tests.bad_envs:Images", grayscale=True)
-    rgb, one = colour.reset(seed=0)[0], gray.reset(seed=0)[0]
-    assert (one.shape, one.dtype) == ((48, 48, 1), np.uint8)
-    luminance = rgb @ np.array([0.2125, 0.7154, 0.0721])
-    assert np.abs(one[..., 0] - luminance).max() <= 1
-
-
-@pytest.mark.parametrize(("gray", "channels"), [(False, 3), (True, 1)])
-def test_resize(gray: bool, channels: int) -> None:
-    pytest.importorskip("cv2", reason="--resize needs OpenCV")
-    env = made("tests.bad_envs:Images", resize=24, grayscale=gray)
-    obs = env.reset(seed=0)[0]
-    assert (obs.shape, obs.dtype) == ((24, 24, channels), np.uint8)
-    assert specs(env, "")[0] == ObservationSpec((24, 24, channels), "uint8", 255)
-    bright = 200 if not gray else round(200 * 0.0721)
-    assert np.abs(obs[:11, :, -1].astype(int) - bright).max() <= 1
-    assert not obs[13:].any()
-
-
-def test_frame_stack_of_images() -> None:
-    env = made("tests.bad_envs:Images", frame_stack=3)
-    obs = env.reset(seed=0)[0]
-    assert (obs.shape, obs.dtype) == ((48, 48, 9), np.uint8)
-    frames = [obs[..., :3]] * 3
-    assert np.array_equal(obs, np.concatenate(frames, -1)), "at first three times the same"
-    for action in (1, 0, 1, 1):
-        obs = env.step(action)[0]
-        frames = [*frames[1:], obs[..., -3:]]
-        assert np.array_equal(obs, np.concatenate(frames, -1)), "oldest first"
-    assert obs[0, 0].tolist() == [2, 0, 200, 3, 100, 200, 4, 100, 200]
-
-
-def test_frame_stack_of_vectors() -> None:
-    env, plain = made("tests.bad_envs:Good", frame_stack=2), made("tests.bad_envs:Good")
-    last, obs = plain.reset(seed=3)[0], env.reset(seed=3)[0]
-    assert np.array_equal(obs, np.tile(last, 2))
-    for action in (1, 0, 1):
-        now = plain.step(action)[0]
-        assert np.array_equal(env.step(action)[0], np.concatenate([last, now]))
-        last = now
 
 
 # Sources

@@ -152,6 +152,9 @@ def test_a_file_lists_members(tmp_path: Path) -> None:
     file.write_text("gamma = 0.9\n")
     with pytest.raises(UsageError, match="a table for each member"):
         members(config, None, [str(file)], tmp_path)
+    file.write_text('["a/b"]\nseed = 3\n')
+    with pytest.raises(UsageError, match="'a/b' is not a plain folder name"):
+        members(config, None, [str(file)], tmp_path)
 
 
 def test_curves_join_seeds_and_keep_settings_apart() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import shutil
@@ -169,6 +170,11 @@ def test_an_impossible_configuration_costs_itself_alone(optuna: Any, tmp_path: P
         ({"sampler": {"name": "tpe", "n_startup_trials": "x"}}, "with n_startup_trials = 'x'"),
         ({"sampler": {"name": "tpe", "gamma": 5}, "trials": 20}, "tpe does not work with gamma"),
         ({"sampler": {"name": "nsgaii", "constraints_func": "x"}}, "with constraints_func = 'x'"),
+        ({"sampler": {"name": "tpe", "n_ei_candidates": 10**9}}, "= 1000000000 is .* up to 1,000"),
+        ({"sampler": {"name": "tpe", "prior_weight": math.nan}}, "prior_weight = nan is impos"),
+        ({"sampler": {"name": "nsgaii", "population_size": 10**400}}, "population_size = 10*"),
+        ({"pruner": {"name": "halving", "min_early_stopping_rate": 10**9}}, "a number up to 64"),
+        ({"pruner": {"name": "hyperband", "max_resource": math.inf}}, "up to 2,147,483,647"),
         ({"sampler": {"startup": 3}}, "none of tpe"),
         ({"seed": -5}, "sampler tpe does not work: Seed must be"),
         ({"storage": 3}, "is no str"),
@@ -201,6 +207,26 @@ def test_a_study_that_minimises_is_refused(optuna: Any, tmp_path: Path, where: s
         made(tmp_path, None, study="flatout", **named)
 
 
+@pytest.mark.parametrize("where", ["journal", "database"])
+def test_a_study_with_enqueued_trials_is_refused(optuna: Any, tmp_path: Path, where: str) -> None:
+    """In a study that was made for this sweep, and in its own."""
+    url = f"sqlite:///{tmp_path / 'studies.db'}"
+    backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "optuna.log"))
+    storage = url if where == "database" else optuna.storages.JournalStorage(backend)
+    named: dict[str, Any] = {"storage": url} if where == "database" else {}
+    words = r"'flatout' in .* holds trials \(1\) that .* \[\[list\]\] .* or another storage\.$"
+    study = optuna.create_study(storage=storage, study_name="flatout", direction="maximize")
+    study.enqueue_trial({"n_epochs": 1})
+    with pytest.raises(UsageError, match=words):
+        made(tmp_path, None, study="flatout", **named)
+    optuna.delete_study(storage=storage, study_name="flatout")
+    _, table = made(tmp_path, None, study="flatout", **named)
+    study = optuna.load_study(storage=storage, study_name="flatout")
+    study.enqueue_trial({"n_epochs": 1})
+    with pytest.raises(UsageError, match=words):
+        made(tmp_path, table)
+
+
 @pytest.mark.parametrize(
     "code",
     ["create view endless as with recursive n(i) as (select 1 union all select i from n) "
@@ -213,7 +239,8 @@ def test_a_database_with_code_of_its_own_is_refused(optuna: Any, tmp_path: Path,
         database.execute("create table trials (i integer)")
         database.execute(code)
         database.commit()
-    with pytest.raises(FlatoutError, match=r"it has the (view|trigger) '\w+', which Optuna"):
+    words = r"it has the (view|trigger) '\w+', .* from studies\.db, or name another file\.$"
+    with pytest.raises(FlatoutError, match=words):
         made(tmp_path, None, study="flatout", storage=f"sqlite:///{tmp_path / 'studies.db'}")
 
 

@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, NoReturn, Self, Unpack
 
@@ -16,31 +15,28 @@ from flatout.algorithms.own import MakeAlgorithm
 from flatout.api.aliases import Elsewhere, attribute, begins_anew, refuse_setting, translated
 from flatout.api.arguments import flag, one_training, path_argument, preset_settings, whole_number
 from flatout.api.describe import Documentation, Signature
-from flatout.api.history import History, goal_reached
+from flatout.api.history import History
 from flatout.api.names import algorithm_name, consent, environment_name, network_name
 from flatout.api.restore import restored
+from flatout.api.training import train
 from flatout.config.hyper import algorithm_called
 from flatout.config.schema import EPISODES, SEEDS
 from flatout.config.settings import resolve, settings_of
 from flatout.config.values import Range
-from flatout.envs.host import to_environment
+from flatout.envs.host import action_array
 from flatout.envs.task import Task
 from flatout.errors import UsageError, writing
 from flatout.fleet.curves import Picture, Run, picture
 from flatout.learner.policy import Policy
 from flatout.networks.torsos import Network
-from flatout.output import say
 from flatout.run.acting import Acting
 from flatout.run.callbacks import CallbackLike
 from flatout.run.evaluate import Evaluation, record
-from flatout.run.notebook import display_of, page
-from flatout.run.progress import Display
+from flatout.run.notebook import page
 from flatout.run.resume import saved_agent
 from flatout.run.trainer import Trainer
 from flatout.run.video import MOST
 from flatout.storage.agent_file import save_parameters
-from flatout.storage.checkpoint import PREFIX
-from flatout.storage.run_folder import RunFolder
 from flatout.types import UserCode
 
 
@@ -186,47 +182,10 @@ class Agent:
             given = self.config.run.run_dir if run_dir is None else run_dir
             path = None if given is None else path_argument("run_dir", given)
             shows = flag("progress_bar", self._verbose if progress_bar is None else progress_bar)
-            stopped = self._train(total, callback, shows, path, begins_anew(others, reset))
+            stopped = train(self, total, callback, shows, path, begins_anew(others, reset))
         if stopped is not None and not (stopped == signal.SIGINT and hasattr(sys, "ps1")):
             raise KeyboardInterrupt
         return self
-
-    def _train(
-        self, total: int | None, callback: Any, shows: bool, path: Path | None, reset: bool
-    ) -> int | None:
-        """Train, see `learn`; returns the signal that stopped it, if any."""
-        config, start, resume = self._history.next_run(
-            self.config, self._acting.arrays, total, path, reset
-        )
-        display = display_of(config) if shows else Display()
-        notes = () if start is None else start.notes
-        for note in () if shows else notes:  # a display shows them itself
-            say(note)
-        new_run = not resume and (start is None or not start.continues)
-        with nullcontext() if path is None else closing(RunFolder(path, resume)) as folder:
-            trainer = Trainer(
-                config, code=self._code, folder=folder, resume=resume, start=start,
-                callback=callback, agent=self, acting=self._acting, display=display,
-            )  # fmt: skip
-            self._run = trainer, new_run
-            try:
-                self.summary = trainer.run()
-            finally:
-                self._run = None
-                if trainer.final is not None:
-                    arrays = trainer.final.arrays.items()
-                    self._acting.learned(
-                        {n: np.array(a) for n, a in arrays if n.startswith(PREFIX)}
-                    )
-                    where = None if folder is None else folder.path
-                    self._history.keep(trainer.resolved, trainer.final, where, new_run)
-        goal = config.run.stop_at_return
-        if trainer.final is None and trainer.interrupted is None and goal is not None and not shows:
-            say(goal_reached(self.summary["steps"], goal))  # the folder's run has ended
-        if trainer.final is not None:
-            settings = config.flat() | {"placement": self.summary["placement"]}
-            self._history.draw(trainer.points, settings)
-        return trainer.interrupts.signum
 
     def predict(self, observation: Any, deterministic: bool = True, **others: Never) -> Any:
         """The action for one observation ``[...]`` or a batch ``[B, ...]``.
@@ -252,7 +211,7 @@ class Agent:
         batch, single = self._acting.observed(observation)
         chosen = self._acting.batch(batch, deterministic, self._predicted)
         self._predicted += not deterministic
-        actions = np.asarray(to_environment(self.task.action_spec, chosen))
+        actions = action_array(self.task.action_spec, chosen)
         return actions[0] if single else actions
 
     def evaluate(

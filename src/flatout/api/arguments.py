@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flatout.config.settings import load_preset
-from flatout.errors import UsageError, short
+from flatout.errors import UsageError, refuse_empty, short
 
 
 def path_argument(name: str, value: Any) -> Path:
@@ -26,8 +26,9 @@ def path_argument(name: str, value: Any) -> Path:
         path = Path(value)
     except TypeError:
         path = None
-    if path is None or value == "":
+    if path is None:
         raise UsageError(f"{name} = {short(value)} is not a path: pass text or a pathlib.Path.")
+    refuse_empty(name, value)
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):

@@ -42,7 +42,7 @@ def plot(
     view = View(by, smooth, texts("group", group))
     found: list[Run] = []
     for run in runs:
-        found += [run.curve()] if isinstance(run, Agent) else readable([Path(run)])
+        found += [run.curve()] if isinstance(run, Agent) else readable([path_argument("runs", run)])
     made = picture(found, view)
     if out is not None:
         made.save(path_argument("out", out))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flatout.algorithms.own import MakeAlgorithm
 from flatout.api.aliases import translated
 from flatout.config.settings import settings_of
-from flatout.errors import CheckpointError, UsageError
+from flatout.errors import CheckpointError, NotInstalledError, UsageError
 from flatout.networks.torsos import Network
 from flatout.run.resume import Saved
 
@@ -55,6 +55,8 @@ def restored(
     if env is None:
         try:
             _ = agent.task
+        except NotInstalledError:  # another environment is not the remedy
+            raise
         except UsageError as error:
             raise UsageError(
                 f"the environment {saved_env} of {path} cannot be made: pass env=. {error}"

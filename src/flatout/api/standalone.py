@@ -68,7 +68,7 @@ def conv(x, weight, bias, stride, padding):
 def one_hot(x, values):
     """Cells scaled to 0..1, ``[B, H, W, c]``, as ``[B, H, W, c * values]`` of 0 and 1."""
     planes = np.round(x * (values - 1))[..., None] == np.arange(values)
-    return planes.reshape(*x.shape[:-1], -1).astype(np.float32)
+    return planes.reshape(*x.shape[:-1], x.shape[-1] * values).astype(np.float32)
 
 
 def centred(x, values):
@@ -93,10 +93,15 @@ def compass(x, values):
     return np.stack([part.max((1, 2), initial=0) for part in at], 1).astype(np.float32)
 
 
+def flatten(x):
+    """Vectors of images ``[B, H, W, c]``; NumPy cannot infer a size where B is 0."""
+    return x.reshape(len(x), int(np.prod(x.shape[1:])))
+
+
 LAYERS = {
     "normalise": normalise, "linear": linear, "dueling": dueling, "conv": conv, "one_hot": one_hot,
     "centred": centred, "compass": compass, "first": lambda x, n: x[:, :n],
-    "divide": lambda x, by: x / np.float32(by), "flatten": lambda x: x.reshape(len(x), -1),
+    "divide": lambda x, by: x / np.float32(by), "flatten": flatten,
     "clip": np.clip, "tanh": np.tanh,
     "to_box": lambda x, middle, half, low, high: np.clip(middle + half * x, low, high),
     "relu": lambda x: np.maximum(x, 0), "silu": lambda x: x / (1 + np.exp(-x)),

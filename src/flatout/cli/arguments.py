@@ -87,7 +87,8 @@ def train_config(
     if resumed is not None and source is not None:
         raise UsageError("--resume goes on with a run, --from starts a new one: give one of them.")
     if resumed is None:
-        layers = [] if source is None else [_settings_before(source, Consent(typed, trust))]
+        consent = Consent(typed, trust)
+        layers = [] if source is None else [_settings_before(source, "--from", consent)]
         layers += [] if preset is None else [load_preset(preset)]
         files = [] if file is None else [(f"--config {file}", load_file(file))]
         files += [] if common is None else [common]
@@ -103,7 +104,8 @@ def train_config(
         for flag, value in (("--preset", preset), ("--config", file)):
             if value is not None:
                 raise UsageError(f"{flag} cannot change what --resume goes on with.")
-        layers = [_settings_before(resumed, Consent(typed, trust)) | {"run_dir": resumed}]
+        before = _settings_before(resumed, "--resume", Consent(typed, trust))
+        layers = [before | {"run_dir": resumed}]
         if take(argv, "--devices")[0] is not None:  # which says where to learn from now on
             layers[0]["placement"] = without_learn(layers[0]["placement"])
         elif take(argv, "--placement")[0] is None:
@@ -169,9 +171,9 @@ def _algorithm(named: str | None, layers: list[dict[str, Any]], argv: list[str])
     return algorithm
 
 
-def _settings_before(folder: str, consent: Consent) -> dict[str, Any]:
-    """The settings of a run; how it reports is asked anew each time."""
-    existing(folder)
+def _settings_before(folder: str, flag: str, consent: Consent) -> dict[str, Any]:
+    """The settings of the run that a flag names; how it reports is asked anew each time."""
+    existing(folder, flag)
     from flatout.storage.run_folder import POPULATION, load_config
 
     asked_anew = {"quiet": False, "json": False, "trace": False}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from flatout.errors import UsageError, short
 from flatout.output import say
 
 if TYPE_CHECKING:
-    from flatout.algorithms.base import Algorithm
     from flatout.run.resume import Start
 
 SHOWN = 3
@@ -80,6 +78,7 @@ def start_from(
 
     Raises:
         UsageError: the other run's parameters do not fit.
+        UsageError, FlatoutError: as of `assemble`.
         CheckpointError: it has no checkpoint, or a damaged one.
     """
     from flatout.run.resume import begun_from
@@ -88,47 +87,33 @@ def start_from(
     before = load_config(folder, None)  # its code is refused or not already
     started, start = begun_from(folder, before, config, given)
     same = (before.env, before.network, before.hyper) == (config.env, config.network, config.hyper)
-    # The user's own algorithm may compute while it is built, before JAX's devices are named.
-    if not same and not isinstance(config.hyper, OwnConfig):
+    if not same or isinstance(config.hyper, OwnConfig):  # whose code may have changed
         _refuse_misfit(folder, before, config, start)
     return started, start
 
 
 def _refuse_misfit(folder: Path, before: TrainConfig, config: TrainConfig, start: Start) -> None:
-    """Refuse a run whose parameters have other shapes than those that it would start from."""
+    """Refuse a run whose parameters have other shapes or types than those of the other run."""
     import jax
 
     from flatout.hashes import is_typed_key
+    from flatout.run.build import algorithm_of
     from flatout.storage.checkpoint import PREFIX, leaf_names
 
-    state = _algorithm(config).shapes._replace(counters=())
+    state = algorithm_of(config).shapes._replace(counters=())
     names, leaves = (jax.tree.leaves(tree) for tree in (leaf_names(state, PREFIX), state))
     for name, leaf in zip(names, leaves, strict=True):
         array = start.state.arrays.get(name)
-        if array is not None and not is_typed_key(leaf) and array.shape != leaf.shape:
+        if array is None or is_typed_key(leaf):
+            continue
+        if (array.shape, array.dtype) != (leaf.shape, leaf.dtype):
             parts = [*vars(before.env), *vars(before.network), *vars(before.hyper)]
+            why = differing(before, config, parts) or f"{config.algorithm} has changed"
             raise UsageError(
-                f"--from {folder}: its parameters do not fit, because "
-                f"{differing(before, config, parts)} ({name.removeprefix(f'{PREFIX}.')} is "
-                f"{[*array.shape]} there, {[*leaf.shape]} here); keep these settings, or train "
-                "without --from."
+                f"--from {folder}: its parameters do not fit, because {why} "
+                f"({name.removeprefix(f'{PREFIX}.')} is {array.dtype}{[*array.shape]} there, "
+                f"{leaf.dtype}{[*leaf.shape]} here); keep these settings, or train without --from."
             )
-
-
-def _algorithm(config: TrainConfig) -> Algorithm:
-    """The algorithm of a run, for its shapes."""
-    if not config.hyper.acts:
-        from flatout.envs.datasets import load_dataset
-        from flatout.run.classifier import build_classifier
-
-        return build_classifier(config, load_dataset(config.hyper.data))
-    from flatout.algorithms.registry import build_algorithm
-    from flatout.hardware import backend
-    from flatout.run.opening import open_environment
-
-    backend.show_virtual_devices(config.run.virtual_devices)
-    with closing(open_environment(config)) as task:
-        return build_algorithm(config, *task.spaces)
 
 
 def differing(before: TrainConfig, config: TrainConfig, names: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from flatout.config.schema import TrainConfig
 from flatout.errors import NoRoomError
-from flatout.output import print_json, printable
+from flatout.output import on_one_line, print_json
 
 if TYPE_CHECKING:
     from flatout.config.placement import DeviceName, Placement
@@ -89,7 +89,7 @@ def _show(
     from flatout.learner.memory import available_mb, names_of
 
     def say(text: str, style: str = "") -> None:
-        console.print(Text(printable(text), style=style), soft_wrap=True)
+        console.print(Text(on_one_line(text), style=style), soft_wrap=True)
 
     for note in notes:
         say(f"· {note}", "dim")

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from flatout.cli.flags import existing, parse, refuse_json
-from flatout.errors import UsageError
+from flatout.errors import UsageError, refuse_empty
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ def export(argv: list[str]) -> int:
     asked = parse(ExportArguments(), "flatout export", argv)
     if asked.path is None or asked.numpy is None:
         raise UsageError("export needs a run and a file: flatout export RUN_DIR --numpy policy.py.")
+    refuse_empty("--numpy", asked.numpy)
     path = existing(asked.path)
     from flatout.api.load import load_any
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_args
 
 from flatout.config.aliases import meant
 from flatout.config.values import hints
-from flatout.errors import UsageError
+from flatout.errors import UsageError, refuse_empty
 from flatout.storage.trust import keep_out
 
 T = TypeVar("T")
@@ -169,16 +169,20 @@ def _sentence(box: str) -> str:
     return message.rstrip(".")
 
 
-def existing(path: str) -> Path:
+def existing(path: str, name: str = "RUN_DIR") -> Path:
     """The run folder or file that the user named, from which nothing is imported.
 
     Commands call it before they import JAX, which takes seconds.
 
+    Args:
+        name: what gives the path, for the message.
+
     Raises:
         UsageError: there is none.
     """
+    refuse_empty(name, path)
     if not os.path.lexists(path):
-        raise UsageError(f"{path or 'the folder that is named'} does not exist.")
+        raise UsageError(f"{path} does not exist.")
     keep_out(Path(path))
     return Path(path)
 
@@ -222,10 +226,8 @@ def take(argv: list[str], flag: str, needs: str = "a value") -> tuple[str | None
 
 def take_file(argv: list[str], flag: str) -> tuple[str | None, list[str]]:
     """`take` for a flag whose value is a file, and not empty."""
-    needs = f"a file: {flag} FILE"
-    file, rest = take(argv, flag, needs)
-    if file == "":
-        raise UsageError(f"{flag} needs {needs}.")
+    file, rest = take(argv, flag, f"a file: {flag} FILE")
+    refuse_empty(flag, file)
     return file, rest
 
 

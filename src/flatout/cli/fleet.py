@@ -88,7 +88,7 @@ def fleet(argv: list[str], interrupts: Interrupts) -> int:
             f"--resume goes on with the sweep that there is; leave out {' '.join(words)[:200]}."
         )
     if resumed is not None:
-        existing(resumed)
+        existing(resumed, "--resume")
     if as_json:
         reserve_stdout()
     from rich.console import Console

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from flatout.errors import UsageError
 from flatout.fleet.sweep.fleet import DONE, FAILED, PRUNED, RUNNING, WAITING, Fleet
-from flatout.output import print_json, printable, say
+from flatout.output import on_one_line, print_json, printable, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +39,7 @@ class Screen:
 
     def note(self, text: str) -> None:
         if not self._quiet:
-            line = Text(f"· {printable(text)}", style="dim")
+            line = Text(f"· {on_one_line(text)}", style="dim")
             self._console.print(line, soft_wrap=not self._console.is_terminal)
 
     def look(self) -> None:

@@ -253,7 +253,7 @@ def show(answer: Answer, where: str, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from flatout.output import printable
+    from flatout.output import on_one_line, printable
     from flatout.planning.plan import why
 
     table = Table(box=None, padding=(0, 2), pad_edge=False)
@@ -274,7 +274,7 @@ def show(answer: Answer, where: str, console: Console) -> None:
     console.print(f"measured on {printable(where)} in {answer.spent_s:.1f} s")
     console.print(table)
     for note in answer.notes:
-        console.print(Text(printable(note), style="yellow"), soft_wrap=True)
+        console.print(Text(on_one_line(note), style="yellow"), soft_wrap=True)
     console.print(f"take {answer.words()}", soft_wrap=True, highlight=False)
     console.print(why(chosen, answer.stages), soft_wrap=True, highlight=False)
 

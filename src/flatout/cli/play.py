@@ -10,8 +10,8 @@ from tyro.conf import Positional, arg
 
 from flatout.cli.flags import existing, parse, refuse_json
 from flatout.config.values import need
-from flatout.errors import UsageError
-from flatout.output import print_json, printable, reserve_stdout
+from flatout.errors import UsageError, refuse_empty
+from flatout.output import on_one_line, print_json, printable, reserve_stdout
 from flatout.run.video import MOST, writer
 
 if TYPE_CHECKING:
@@ -70,8 +70,6 @@ def _folder(command: str, path: str | None, gif: str | None) -> Path:
         raise UsageError(
             f"{command} needs a run folder or a saved agent: flatout {command} RUN_DIR."
         )
-    if gif == "":
-        raise UsageError("--video is empty: name a .gif or .mp4 file.")
     if gif is not None:
         writer(Path(gif))
     return existing(path)
@@ -82,6 +80,7 @@ def evaluate(argv: list[str]) -> int:
     asked = parse(EvalArguments(), "flatout eval", argv)
     if asked.json:
         reserve_stdout()
+    refuse_empty("--video", asked.video)
     path = _folder("eval", asked.path, asked.video)
     need(1 <= asked.video_episodes <= MOST, "video_episodes", asked.video_episodes, f"1 to {MOST}")
     from flatout.api.load import load_any
@@ -105,7 +104,7 @@ def evaluate(argv: list[str]) -> int:
     print(
         f"{printable(agent.config.env.env)}: return {result.return_mean:.2f} ± "
         f"{result.return_std:.2f} over {asked.episodes} greedy episodes (lowest {low:.2f}, highest "
-        f"{high:.2f}), mean length {result.length_mean:.1f}\n{printable(str(file))}"
+        f"{high:.2f}), mean length {result.length_mean:.1f}\n{on_one_line(str(file))}"
     )
     if asked.video is not None:
         print(f"video: {asked.video}")
@@ -119,6 +118,7 @@ def show(argv: list[str]) -> int:
         "watch has no --json: it shows episodes; flatout eval RUN_DIR --json prints their returns.",
     )
     asked = parse(WatchArguments(), "flatout watch", argv)
+    refuse_empty("--gif", asked.gif)
     if asked.gif is not None and not asked.gif.lower().endswith(".gif"):
         raise UsageError(f"--gif {asked.gif}: name a .gif file; eval --video writes .mp4, too.")
     path = _folder("watch", asked.path, asked.gif).absolute()

@@ -98,13 +98,13 @@ def train(
     from flatout.fleet.population import Population
     from flatout.fleet.strategy import choose
     from flatout.learner.programs import Programs
-    from flatout.output import print_json, printable, say
+    from flatout.output import on_one_line, print_json, say
 
     console = Console(stderr=config.run.json)
 
     def announce(text: str) -> None:
         if not config.run.quiet:
-            console.print(f"· {printable(text)}", style="dim", highlight=False, soft_wrap=True)
+            console.print(f"· {on_one_line(text)}", style="dim", highlight=False, soft_wrap=True)
 
     programs = Programs(several=True, announce=announce)
     if before is not None and (summaries := _summaries(found)):

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatout.cli.flags import existing, refuse_json, take, take_all, take_file, take_switch
-from flatout.errors import UsageError
-from flatout.output import printable, say
+from flatout.errors import UsageError, refuse_empty
+from flatout.output import on_one_line, printable, say
 
 if TYPE_CHECKING:
     from flatout.fleet.runs import Row
@@ -87,7 +87,7 @@ def _words(argv: list[str], command: str, usage: str, most: int) -> list[str] | 
     """The words that are no flags; None where help was asked for.
 
     Raises:
-        UsageError: an unknown flag, or too many words.
+        UsageError: an unknown flag, an empty word, or too many words.
     """
     if any(word in argv for word in ("-h", "--help")):
         print(usage, end="")
@@ -95,6 +95,8 @@ def _words(argv: list[str], command: str, usage: str, most: int) -> list[str] | 
     flags = [word for word in argv if word.startswith("-")]
     if flags:
         raise UsageError(f"{command} knows no {flags[0]}; see flatout {command} --help.")
+    for word in argv:
+        refuse_empty(f"{command}: RUN_DIR", word)
     if len(argv) > most:
         raise UsageError(f"{command}: {argv[most]!r} is too much; see flatout {command} --help.")
     return argv
@@ -118,7 +120,7 @@ def runs(argv: list[str]) -> int:
     elif shown:
         _table(shown)
     else:
-        print(f"{printable(str(root))}: " + ("no run fulfils that" if found else "no runs"))
+        print(f"{on_one_line(str(root))}: " + ("no run fulfils that" if found else "no runs"))
     return 0
 
 

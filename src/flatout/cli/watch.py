@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from flatout.api import Agent
-from flatout.output import printable
+from flatout.output import on_one_line, printable
 from flatout.run.evaluate import greedy_episode
 
 STYLES = {"@": "bold yellow", "o": "green", "*": "bold red", "·": "bright_black"}
@@ -47,7 +47,7 @@ def watch(
     for number in range(episodes):
         agent, file = newest()
         title = f"episode {number + 1} of {episodes}"
-        where = Text(printable(str(file)), "bright_black")
+        where = Text(on_one_line(str(file)), "bright_black")
         frame, total, steps = None, 0.0, 0
         with Live(console=console, auto_refresh=False, transient=False) as live:
             last = time.perf_counter()

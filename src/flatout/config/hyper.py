@@ -19,7 +19,7 @@ from flatout.config.values import (
     Range,
     need,
 )
-from flatout.errors import UsageError
+from flatout.errors import UsageError, refuse_empty
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ class ClassifyConfig(Hyper):
     defaults: ClassVar[dict[str, Any]] = {"env": "digits", "steps": 1000, "log_every": 10}
     acts: ClassVar[bool] = False
 
-    data: str | None = None
+    data: Annotated[str, refuse_empty] | None = None
     """Folder with MNIST's four IDX files, compressed or not; by default the bundled 8x8 digits."""
     size: Literal["small", "large"] = "small"
     """small (conv 6 and 12, batch normalisation) or large (conv 12 and 24, dropout)."""

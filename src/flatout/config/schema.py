@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from flatout.config.hyper import HYPER
+from flatout.config.placement import parse
 from flatout.config.schedules import check_float32
 from flatout.config.values import Count, Probability, Range, check, need
-from flatout.errors import UsageError
+from flatout.errors import UsageError, refuse_empty
 
 ALGORITHMS = tuple(HYPER)
 
@@ -56,6 +57,12 @@ def sync_every(name: str, text: str) -> int:
     if word != "every" or not number.isdecimal() or not 1 <= int(number) < 2**31:
         raise UsageError(f"{name} = {text!r} is neither every-step nor every:K, such as every:8.")
     return int(number)
+
+
+def refuse_placement(name: str, text: str) -> None:
+    """Refuse a text that no machine could take as a placement; raises as `parse`."""
+    if text.strip() != "auto":
+        parse(text)
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,7 @@ class RunConfig:
     """Environment steps in all, summed over environments."""
     seed: Seed = 0
     """Seed of every random number of the run."""
-    placement: str = "auto"
+    placement: Annotated[str, refuse_placement] = "auto"
     """cpu, gpu, cpu+gpu, auto, or KEY=VALUE pairs such as 'act=cpu learn=gpu:0 memory=0.5'."""
     allow_lag: bool = False
     """Let placement auto collect while it learns: acting is then a version behind."""
@@ -158,7 +165,7 @@ class RunConfig:
     """Where a named device is missing, run on what is there and say so."""
     worker_timeout: Annotated[float, Range(0, 1_000_000, above=True)] = 60.0
     """Seconds after which an actor process that has not finished a step is restarted."""
-    run_dir: str | None = None
+    run_dir: Annotated[str, refuse_empty] | None = None
     """Folder of the run; by default runs/ALGORITHM-ENV-SEED-TIME."""
     checkpoint_every: AtLeast0 | None = None
     """Steps between checkpoints; by default a tenth of the run. 0 saves only at the end."""

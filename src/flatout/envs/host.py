@@ -265,4 +265,11 @@ def to_environment(spec: ActionSpec, actions: np.ndarray) -> Sequence[Any]:
     """A batch of actions ``[B, ...]`` as environments take them: ints, or arrays in a box."""
     if isinstance(spec, DiscreteSpec):
         return (actions + spec.start if spec.start else actions).tolist()
-    return list(cast_actions(actions, spec.dtype).reshape(len(actions), *spec.shape))
+    return list(action_array(spec, actions))
+
+
+def action_array(spec: ActionSpec, actions: np.ndarray) -> np.ndarray:
+    """`to_environment` as one array: int64, or ``[B, ...]`` of the box's type; B may be 0."""
+    if isinstance(spec, DiscreteSpec):
+        return actions.astype(np.int64) + spec.start
+    return cast_actions(actions, spec.dtype).reshape(len(actions), *spec.shape)

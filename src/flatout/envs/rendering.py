@@ -6,7 +6,7 @@ import os
 import re
 import sys
 
-from flatout.errors import UsageError, one_line
+from flatout.errors import NotInstalledError, one_line
 
 OFFSCREEN = {"osmesa": "OSMesa", "egl": "EGL"}
 """The libraries with which MuJoCo renders without a display, by the value of `MUJOCO_GL`."""
@@ -23,7 +23,7 @@ def has_display() -> bool:
     return sys.platform != "linux" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
 
 
-def missing_library(name: str, error: BaseException) -> UsageError | None:
+def missing_library(name: str, error: BaseException) -> NotInstalledError | None:
     """Explain an exception of the environment `name`, if the rendering library that the environment
     variable `MUJOCO_GL` names is missing; else return None. MuJoCo's environments may import the
     library when they are made, whether they render or not."""
@@ -31,13 +31,14 @@ def missing_library(name: str, error: BaseException) -> UsageError | None:
     if tried not in OFFSCREEN or not _about_rendering(error):
         return None
     other = "osmesa (in software)" if tried == "egl" else "egl"
-    return UsageError(
-        f"{name} cannot render: the rendering library {OFFSCREEN[tried]} is missing, or "
-        f"MUJOCO_GL={tried} does not work here. Install it, or set MUJOCO_GL={other}."
+    return NotInstalledError(
+        f"{name} cannot be used with the environment variable MUJOCO_GL={tried}: the rendering "
+        f"library {OFFSCREEN[tried]} is missing or does not work here; install it, or set "
+        f"MUJOCO_GL={other}."
     )
 
 
-def cannot_render(name: str, error: BaseException) -> UsageError | None:
+def cannot_render(name: str, error: BaseException) -> NotInstalledError | None:
     """Explain an exception of the environment `name`, if there is no display or a rendering library
     is missing; else return None."""
     refused = missing_library(name, error)
@@ -45,7 +46,7 @@ def cannot_render(name: str, error: BaseException) -> UsageError | None:
         return refused
     tried = os.environ.get("MUJOCO_GL")
     failed = f", and MUJOCO_GL={tried} does not work here" if tried else ""
-    return UsageError(
+    return NotInstalledError(
         f"{name} cannot render: there is no display{failed}. Set the environment variable "
         "MUJOCO_GL=egl, with which MuJoCo needs none; other environments run under xvfb-run."
     )

@@ -15,7 +15,8 @@ from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.make import device_env, has_twin
 from flatout.envs.device.on_host import DeviceEnvs, OneDevice
 from flatout.envs.host import HostEnvs
-from flatout.envs.make import Factory, close_quietly, episode_limit, factory, prepare, specs
+from flatout.envs.make import Factory, close_quietly, episode_limit, factory, specs
+from flatout.envs.preparation import prepare
 from flatout.errors import UsageError
 from flatout.types import ActionSpec, ObservationSpec
 

@@ -140,11 +140,21 @@ def _member(config: TrainConfig, name: str, row: Mapping[str, Any], folder: Path
             f"--population: {key} is left out by some members and given by others, which are two "
             "programs: train them apart."
         )
+    _refuse_name(name, "--population")
+    return Member(name, made)
+
+
+def _refuse_name(name: str, where: str) -> None:
+    """Refuse a member's name that is not a plain folder name.
+
+    Args:
+        where: what names the member, for the message.
+    """
     if not nofollow.is_plain_name(name):
         raise UsageError(
-            f"--population: {name[:100]!r} is no folder's name, as a member's has to be."
+            f"{where}: {name[:100]!r} is not a plain folder name, which a member's name has to be: "
+            "letters, digits and _ . = + , @ -, not beginning with a dot."
         )
-    return Member(name, made)
 
 
 def _present(hyper: Hyper) -> frozenset[str]:
@@ -194,11 +204,12 @@ def _listed(file: Path) -> list[tuple[str, dict[str, Any]]]:
     except ValueError as error:
         raise UsageError(f"--population {file} is no TOML: {error}.") from None
     for name, row in tables.items():
-        if not isinstance(row, dict) or not nofollow.is_plain_name(name):
+        if not isinstance(row, dict):
             raise UsageError(
                 f"--population {file}: write a table for each member, [NAME] and its settings; "
                 f"{name[:100]!r} is none."
             )
+        _refuse_name(name, f"--population {file}")
     return [(name, dict(row)) for name, row in tables.items()]
 
 

@@ -170,7 +170,7 @@ class Acting:
         Batches are padded to the next power of two, so that few sizes are ever compiled.
         """
         count = len(obs)
-        policy = self.policy(1 << (count - 1).bit_length(), deterministic)
+        policy = self.policy(1 << max(count - 1, 0).bit_length(), deterministic)
         if policy.num_envs != count:
             padding = np.zeros((policy.num_envs - count, *obs.shape[1:]), obs.dtype)
             obs = np.concatenate([obs, padding])

@@ -35,8 +35,11 @@ from flatout.spans import Spans
 from flatout.types import NAMED, UserCode
 
 if TYPE_CHECKING:
+    from flatout.algorithms.base import Algorithm
     from flatout.envs.device.base import DeviceEnv
     from flatout.learner.memory import Expectation
+    from flatout.run.classifier import Parts
+    from flatout.run.factory import Factory
 
 
 def assemble(
@@ -146,6 +149,24 @@ def expected_memory(
     Raises:
         UsageError, FlatoutError: as of `assemble`, except for memory that is not there.
     """
+    job, made = _uncompiled(config, announce)
+    return job.placement, made.expectation, job.hardware
+
+
+def algorithm_of(config: TrainConfig) -> Algorithm:
+    """The algorithm of a run, with JAX started where the run will be; nothing is compiled.
+
+    Raises:
+        UsageError, FlatoutError: as of `assemble`.
+    """
+    return _uncompiled(config, lambda note: None)[1].algorithm
+
+
+def _uncompiled(
+    config: TrainConfig, announce: Callable[[str], None]
+) -> tuple[Job, Factory | Parts]:
+    """A run's placement, with JAX started there, and what makes its components."""
+    from flatout.run.classifier import parts
     from flatout.run.factory import Factory
 
     backend.show_virtual_devices(config.run.virtual_devices)
@@ -159,13 +180,11 @@ def expected_memory(
         return Job(planned, placement, hardware, notes, Spans(), nullcontext, announce, env=env)
 
     if not config.hyper.acts:
-        from flatout.run.classifier import parts
-
         made = job(True)
-        return made.placement, parts(made).expectation, hardware
+        return made, parts(made)
     with closing(open_environment(planned, hardware=hardware)) as task:
         made = job(task.obs_spec.is_image, _device_env(planned, task))
-        return made.placement, Factory(made, task).expectation, hardware
+        return made, Factory(made, task)
 
 
 def foreseen(config: TrainConfig) -> tuple[tuple[Placement, ...], Expectation]:

@@ -26,7 +26,7 @@ from flatout.config.schema import TrainConfig
 from flatout.explain.causes import HEALTHY
 from flatout.explain.diagnosis import MeasuredGain
 from flatout.explain.report import duration, gain_words, percent, setting_words
-from flatout.output import printable, trouble
+from flatout.output import on_one_line, printable, trouble
 from flatout.run.curve import BLOCKS
 from flatout.run.progress import Display, Progress
 from flatout.run.summary import flow_words, next_commands, next_step, phase_words
@@ -67,7 +67,7 @@ class LiveDisplay(Display):
             self._live.start()
 
     def note(self, text: str) -> None:
-        shown = Text(f"· {printable(text)}", style="dim")
+        shown = Text(f"· {on_one_line(text)}", style="dim")
         self._console.print(shown, soft_wrap=not self._console.is_terminal)
         self._look()
 
@@ -197,11 +197,11 @@ def report(summary: dict[str, Any], console: Console) -> None:
         say("VERDICT", f"{verdict}: {summary['headline']}", style)
     if summary["try"]:
         say("TRY", try_words(summary))
-    words = [printable(one) for one in (next_step(summary), *next_commands(summary)) if one]
+    words = [on_one_line(one) for one in (next_step(summary), *next_commands(summary)) if one]
     for label, line in zip(("NEXT", *[""] * len(words)), words, strict=False):
         say(label, line)
     if summary["run_dir"]:
-        where = Text(printable(summary["run_dir"]), style="dim")
+        where = Text(on_one_line(summary["run_dir"]), style="dim")
         console.print(where, soft_wrap=not console.is_terminal)
 
 

@@ -16,7 +16,14 @@ from flatout.algorithms.base import Algorithm
 from flatout.envs.base import EVALUATION
 from flatout.envs.rendering import cannot_render, has_display
 from flatout.envs.task import Task
-from flatout.errors import EnvironmentFailure, UsageError, one_line, raised_at, writing
+from flatout.errors import (
+    EnvironmentFailure,
+    NotInstalledError,
+    UsageError,
+    one_line,
+    raised_at,
+    writing,
+)
 from flatout.learner.policy import Policy
 from flatout.run.video import grid, progress, writer
 from flatout.spans import Spans
@@ -236,7 +243,7 @@ def _frame(env: gym.Env[Any, Any], name: str, modes: Sequence[str]) -> Any:
     try:
         frame = env.render()
     except gym.error.DependencyNotInstalled as error:
-        raise UsageError(f"rendering {name} needs a package: {one_line(error)}") from error
+        raise NotInstalledError(f"rendering {name} needs a package: {one_line(error)}") from error
     except (Exception, SystemExit) as error:  # a user's environment may raise anything
         if (refused := cannot_render(name, error)) is not None:
             raise refused from error

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flatout.config.schema import TrainConfig
-from flatout.output import printable, tolerant
+from flatout.output import on_one_line, printable, tolerant
 from flatout.run.card import reached, verdict
 from flatout.run.curve import AXES, VALUES, Curve, Points, Track, svg
 from flatout.run.progress import Display, Progress
@@ -84,7 +84,7 @@ class NotebookDisplay(Display):
             if progress.returns:
                 facts.append(f"return {np.mean(progress.returns):,.1f}")
             parts.append("<br>" + escape(printable("   ".join([*facts, self._load[1]]))))
-        parts += [f"<br><small>{escape(printable(note))}</small>" for note in self._notes[-3:]]
+        parts += [f"<br><small>{escape(on_one_line(note))}</small>" for note in self._notes[-3:]]
         if len(self._track.points[0]) > 1:
             parts.append("<br>" + drawing(self._title, self._track.points))
         self._handle.update(self._html("".join(parts)))

@@ -14,7 +14,14 @@ from typing import Any
 
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
-from flatout.errors import CheckpointError, FlatoutError, UsageError, damage, writing
+from flatout.errors import (
+    CheckpointError,
+    FlatoutError,
+    NotInstalledError,
+    UsageError,
+    damage,
+    writing,
+)
 from flatout.storage import nofollow, signing, trees
 from flatout.storage.agent_file import AGENT_FILES
 from flatout.storage.checkpoint import FORMAT, recover, refuse_format
@@ -124,7 +131,7 @@ class RunFolder:
 
     def keep_traceback(self, error: FlatoutError) -> None:
         """Keep the traceback of what a user's code raised, where its author can read it."""
-        if error.__cause__ is None:
+        if error.__cause__ is None or isinstance(error, NotInstalledError):
             return
         text = "".join(traceback.format_exception(error.__cause__))
         with suppress(OSError):

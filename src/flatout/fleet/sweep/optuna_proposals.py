@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from flatout.errors import CheckpointError, UsageError, one_line
+from flatout.errors import CheckpointError, UsageError, one_line, short
 from flatout.installing import install
 
 SAMPLERS = {
@@ -20,6 +20,13 @@ PRUNERS = {
     "none": "NopPruner", "median": "MedianPruner", "percentile": "PercentilePruner",
     "halving": "SuccessiveHalvingPruner", "hyperband": "HyperbandPruner",
 }  # fmt: skip
+
+LIMITS = {"n_ei_candidates": 1000, "min_early_stopping_rate": 64}
+"""Maximum values of options with which Optuna's memory or time grows: the first by the number of
+configurations, the second as a power of the `reduction_factor`."""
+
+LARGEST = 2**31 - 1
+"""Maximum value of all other options."""
 
 TRIED, TRIED_S = 55, 1.0
 """Maximum configurations, and seconds, for which a sampler and a pruner are tried before a sweep:
@@ -66,6 +73,13 @@ def _made(
     name, options = _named(given)
     if name not in names:
         raise UsageError(f"{where} {what} = {str(given)[:100]} is none of {', '.join(names)}.")
+    for key, value in options.items():
+        most = LIMITS.get(key, LARGEST)
+        if isinstance(value, int | float) and not value <= most:
+            raise UsageError(
+                f"{where} {what} {name}: {key} = {short(value)} is impossible: it is a number up "
+                f"to {most:,}."
+            )
     with _refused(what, given, where):
         return getattr(getattr(optuna, f"{what}s"), names[name])(**{**defaults, **options})
 

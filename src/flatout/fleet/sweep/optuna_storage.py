@@ -86,7 +86,7 @@ def open_study(optuna: Any, settings: Mapping[str, Any], folder: Path) -> Any:
 
     Raises:
         FlatoutError: the storage cannot be opened.
-        UsageError: the study there is another sweep's, or maximises nothing.
+        UsageError: the study there is another sweep's, maximises nothing, or has enqueued trials.
     """
     url, identity = settings["storage"], settings["identity"]
     name = settings["study"] or (f"flatout-{identity}" if url else "flatout")
@@ -97,15 +97,24 @@ def open_study(optuna: Any, settings: Mapping[str, Any], folder: Path) -> Any:
             storage=storage, study_name=name, direction="maximize", load_if_exists=True
         )
         maximises = study.directions == [optuna.study.StudyDirection.MAXIMIZE]
-        owner = study.user_attrs.get(IDENTITY)
-        if maximises and owner is None and not study.get_trials(deepcopy=False):
+        owner, trials = study.user_attrs.get(IDENTITY), study.get_trials(deepcopy=False)
+        if maximises and owner is None and not trials:
             study.set_user_attr(IDENTITY, owner := identity)
     except Exception as error:  # of any driver
-        raise FlatoutError(f"[optuna] cannot open {where}: {one_line(error)[:300]}") from None
+        why = one_line(error)[:300].rstrip(".")
+        raise FlatoutError(f"[optuna] cannot open {where}: {why}.") from None
     if not maximises:
         raise UsageError(
             f"[optuna] the study {name!r} in {where} does not maximise one value, as a sweep does; "
             "choose another study = NAME, or another storage."
+        )
+    waiting = sum(trial.state == optuna.trial.TrialState.WAITING for trial in trials)
+    if waiting:
+        raise UsageError(
+            f"[optuna] the study {name!r} in {where} holds trials ({waiting:,}) that enqueue_trial "
+            "has added and nothing has started, which a sweep does not train: write them as "
+            "[[list]] into a sweep of their own, and choose another study = NAME, or another "
+            "storage."
         )
     if owner != identity:
         raise UsageError(
@@ -135,7 +144,8 @@ def _refuse_code(file: Path) -> None:
         found = database.execute(kinds).fetchone()
     if found is not None:
         raise ValueError(
-            f"it has the {found[0]} {str(found[1])[:40]!r}, which Optuna does not make"
+            f"it has the {found[0]} {str(found[1])[:40]!r}, which Optuna does not make and which "
+            f"every query would run: remove it from {file.name}, or name another file"
         )
 
 

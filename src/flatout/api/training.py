@@ -1,0 +1,67 @@
+"""One call of `learn`: a run that begins or continues, and what the agent keeps of it."""
+
+from __future__ import annotations
+
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flatout.api.history import goal_reached
+from flatout.output import say
+from flatout.run.notebook import display_of
+from flatout.run.progress import Display
+from flatout.run.trainer import Trainer
+from flatout.storage.checkpoint import PREFIX
+from flatout.storage.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from flatout.api import Agent
+
+
+def train(
+    agent: Agent, total: int | None, callback: Any, shows: bool, path: Path | None, reset: bool
+) -> int | None:
+    """Train the agent; its parameters, history and summary are then those of the run.
+
+    Args:
+        total, callback, reset: as of `Agent.learn`.
+        shows: whether there is a live display.
+        path: of the run folder, if one is kept.
+
+    Returns:
+        The signal that stopped it, if any.
+
+    Raises:
+        FlatoutError: the run failed; the agent has what was learned before.
+    """
+    acting, history = agent._acting, agent._history
+    config, start, resume = history.next_run(agent.config, acting.arrays, total, path, reset)
+    display = display_of(config) if shows else Display()
+    notes = () if start is None else start.notes
+    for note in () if shows else notes:  # a display shows them itself
+        say(note)
+    new_run = not resume and (start is None or not start.continues)
+    with nullcontext() if path is None else closing(RunFolder(path, resume)) as folder:
+        trainer = Trainer(
+            config, code=agent._code, folder=folder, resume=resume, start=start,
+            callback=callback, agent=agent, acting=acting, display=display,
+        )  # fmt: skip
+        agent._run = trainer, new_run
+        try:
+            agent.summary = trainer.run()
+        finally:
+            agent._run = None
+            if trainer.final is not None:
+                arrays = trainer.final.arrays.items()
+                acting.learned({n: np.array(a) for n, a in arrays if n.startswith(PREFIX)})
+                where = None if folder is None else folder.path
+                history.keep(trainer.resolved, trainer.final, where, new_run)
+    goal = config.run.stop_at_return
+    if trainer.final is None and trainer.interrupted is None and goal is not None and not shows:
+        say(goal_reached(agent.summary["steps"], goal))  # the folder's run has ended
+    if trainer.final is not None:
+        settings = config.flat() | {"placement": agent.summary["placement"]}
+        history.draw(trainer.points, settings)
+    return trainer.interrupts.signum

@@ -1,0 +1,75 @@
+"""Agents whose environments were classes, functions or objects: they come back when loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from flatout import PPO, UsageError
+from tests import tiny
+from tests.conftest import Result
+from tests.tiny_envs import Bandit, NeedsOSMesa
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
+Cli = Callable[..., Result]
+
+ON: dict[str, Any] = {"seed": 1, "placement": "cpu", "tensorboard": False} | tiny.python("ppo")
+
+
+def test_classes_and_functions_come_back(tmp_path: Path) -> None:
+    agent = PPO(Bandit, **ON).learn(64)
+    assert agent.config.env.env == "tests.tiny_envs:Bandit"
+    file = agent.save(tmp_path / "agent")
+    loaded = PPO.load(file)
+    assert loaded.evaluate(4) == agent.evaluate(4)
+    assert loaded.learn(64).summary["steps"] == 64
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        (lambda: Bandit(), "<lambda>"),
+        pytest.param(Bandit(), "Bandit", marks=pytest.mark.slow),
+        (gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda r: r / 2), "CartPole-v1"),
+        pytest.param(
+            gym.make("CartPole-v1", max_episode_steps=9), "CartPole-v1", marks=pytest.mark.slow
+        ),
+    ],
+    ids=["lambda", "object", "wrapped", "limited"],
+)
+def test_what_has_no_name_is_asked_for(env: Any, name: str, tmp_path: Path, flatout: Cli) -> None:
+    file = PPO(env, **ON | tiny.ONE).learn(64).save(tmp_path / "agent")
+    with pytest.raises(UsageError, match=r"pass env=") as raised:
+        PPO.load(file)
+    assert name in str(raised.value)
+    assert PPO.load(file, env).learn(64).summary["steps"] == 64
+    shown = flatout("eval", file)
+    assert (shown.code, "pass env=" in shown.err) == (2, True)
+
+
+def test_an_object_as_its_id_makes_it_comes_back(tmp_path: Path) -> None:
+    agent = PPO(gym.make("CartPole-v1"), **ON | tiny.ONE).learn(64)
+    assert agent.config.env.env == "CartPole-v1"
+    PPO.load(agent.save(tmp_path / "agent"), envs=2)
+
+
+def test_a_missing_rendering_library_names_its_variable(
+    flatout: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another environment, as `env=` would give, is not the remedy."""
+    run = tmp_path / "run"
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    PPO(NeedsOSMesa, **ON).learn(64, run_dir=run)
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    with pytest.raises(UsageError) as raised:
+        PPO.load(run)
+    resumed = flatout("train", "--resume", run, "--steps", 128, "--quiet")
+    for message in (str(raised.value), resumed.message):
+        assert message.startswith("tests.tiny_envs:NeedsOSMesa cannot be used with ")
+        assert message.endswith("or set MUJOCO_GL=egl.")
+        assert "env=" not in message
