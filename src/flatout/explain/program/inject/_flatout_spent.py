@@ -1,14 +1,10 @@
 """How long the main thread worked and slept, and the process's other threads worked, as the kernel
 counts it.
-
-Standard library only, Python 3.8 and later.
 """
 
-import _thread
-import os
-import time
-
-from _flatout_timer import delayed
+from _flatout_own import BUILTINS as __builtins__
+from _flatout_own import _thread, read, time
+from _flatout_timer import scheduled
 
 AWAKE = 0.05  # a thread that sleeps for less than this share of the time does not sleep
 OWED = 0.15  # seconds of sleep that no look has found: it was none that could be found
@@ -36,7 +32,7 @@ class Spent:
 
     def read(self):
         """Seconds that the thread worked up to now, or was ready to."""
-        return time.clock_gettime(self.clock) + delayed(self.thread)
+        return time.clock_gettime(self.clock) + scheduled(self.thread)[1]
 
     def read_others(self):
         """CPU seconds of the process's other threads up to now."""
@@ -87,13 +83,9 @@ class Spent:
         if late > PROMPT:
             return None
         try:
-            descriptor = os.open("/proc/%s/stat" % self.thread, os.O_RDONLY)
+            return read("/proc/%s/stat" % self.thread).rpartition(b")")[2][1:2] in b"SD"
         except OSError:
             return None
-        try:
-            return os.read(descriptor, 1024).rpartition(b")")[2][1:2] in b"SD"
-        finally:
-            os.close(descriptor)
 
     def asleep(self, now):
         """Seconds (all, of work) of a look that has found it asleep."""
