@@ -334,19 +334,18 @@ def test_a_window_that_ends_within_a_garbage_collection(tmp_path: Path) -> None:
 
 
 INTERRUPTS = """
-import signal, sys, time
+import gc, signal, sys, time
 
-def interrupted(descriptor, ask=signal.set_wakeup_fd):
-    global inside
-    if not inside:  # the handler asks: one more signal comes in just then
-        inside = True
-        if sys.version_info < (3, 13):  # from then on there is none
-            signal.raise_signal(signal.SIGCONT)
-        inside = False
-    return ask(descriptor)
+def collected(phase, info):
+    frame, names = sys._getframe(), []
+    while frame is not None:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    if names.count("tick") == 1 and sys.version_info < (3, 13):  # from then on there is none
+        signal.raise_signal(signal.SIGCONT)  # amid the handler one more signal comes in
 
-inside = False
-signal.set_wakeup_fd = interrupted
+gc.callbacks.append(collected)
+gc.set_threshold(20)
 end = None  # a little after the first window has opened
 while end is None or time.process_time() < end:
     sum(n * n for n in range(500))
@@ -408,7 +407,7 @@ def test_a_failure_to_begin_is_left_for_the_report(tmp_path: Path) -> None:
     """The program runs all the same where the probe cannot start: here it is broken."""
     inject = shutil.copytree(INJECT, tmp_path / "inject")
     probe = inject / "_flatout_probe.py"
-    probe.write_text(probe.read_text().replace("import _thread", "import _no_such_module"))
+    probe.write_text(probe.read_text().replace("import atexit", "import _no_such_module"))
     folder = tmp_path / "seen"
     folder.mkdir()
     done = subprocess.run(

@@ -6,6 +6,7 @@ import json
 import linecache
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -39,6 +40,8 @@ def lines_of(text: str) -> list[str]:
 
 class PjitFunction:
     """Stands in for a compiled function of JAX, which the probe knows by its type's name."""
+
+    __module__ = "jaxlib._jax"
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.__wrapped__ = function
@@ -119,6 +122,7 @@ def test_a_source_that_cannot_be_parsed_says_nothing(probe_source: Any) -> None:
     code = compile("def f():\n    return 1\n", file, "exec").co_consts[0]
     for text in ("def f(:\n", "", "x" * 10):
         probe_source.PARSED.pop(file, None)
+        probe_source.source_lines.__globals__["SOURCES"].pop(file, None)
         linecache.cache[file] = (len(text), None, lines_of(text), file)
         assert probe_source.loops_of(code) == []
 
@@ -169,6 +173,8 @@ def test_a_line_that_waits_for_an_argument_is_explained_by_its_caller(probe_sour
 class ArrayImpl:
     """Stands in for an array of JAX, which the probe knows by its type's name."""
 
+    __module__ = "jaxlib._jax"
+
     def __init__(self, ready: bool) -> None:
         self.ready = ready
 
@@ -216,3 +222,29 @@ def test_only_arrays_of_jax_are_asked_and_nothing_of_the_user_runs(probe_source:
     assert probe_source.first_array({"a": Trap(), "b": [Trap(), (array,)]}, 4) is array
     assert probe_source.first_array(Trap(), 4) is None
     assert probe_source.first_array([[[[[array]]]]], 4) is None, "too deep to be looked for"
+
+
+def test_objects_named_like_those_of_libraries_are_not_asked(probe_source: Any) -> None:
+    def ran(*arguments: Any) -> Any:
+        raise AssertionError("the program's code ran")
+
+    class Meta(type):
+        __getattribute__ = ran
+
+    dictionary = {"__dict__": property(ran), "__class__": property(ran), "__getattr__": ran}
+    for name in ("ArrayImpl", "PjitFunction", "Function"):
+        trap = type(name, (), {**dictionary, "__module__": "theirs"})()
+        assert probe_source.first_array([trap], 4) is None
+        assert probe_source.described(trap) == {"type": f"theirs.{name}"}
+        scope = {"trap": trap, "held": Meta("Held", (), {})()}
+        exec("import sys; frame = sys._getframe()", scope)
+        assert probe_source.resolve(scope["frame"], "trap.x.y", False) is None
+        assert probe_source.resolve(scope["frame"], "held.x", False) is None
+
+
+def test_a_source_is_read_whatever_its_encoding(probe_source: Any, tmp_path: Path) -> None:
+    for encoding, begin in [("utf-8", ""), ("utf-8", "\ufeff"), ("latin-1", "# coding: latin-1\r\n")]:
+        file = tmp_path / f"{encoding}{len(begin)}.py"
+        file.write_bytes(f"{begin}name = 'é'\r\nlast = 1".encode(encoding))
+        assert probe_source.source_lines(str(file))[-2:] == ["name = 'é'", "last = 1"]
+    assert probe_source.source_lines("/dev/zero") == []

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -25,6 +26,7 @@ from flatout.explain.program.capacity import together
 from flatout.explain.program.evidence import Recording, build, rows_of
 from flatout.explain.program.timeline import timeline
 from flatout.hardware.monitor import Monitor
+from flatout.storage import nofollow
 
 INJECT = Path(__file__).parent / "inject"
 POLL_S = 0.1
@@ -34,6 +36,9 @@ IMPORTS_S = 60.0  # observation begins after the imports of all processes, or af
 LONGEST = 4  # observation is extended up to this factor to see two whole cycles
 
 STOP_S = 5.0
+
+PREFIX, LOCK = "flatout-explain-", "lock"
+YOUNG_S = 10.0
 
 FORWARDED = [
     getattr(signal, f"SIG{name}")
@@ -66,11 +71,7 @@ def record(
     facts = machine()
     if shutil.which(command[0]) is not None:  # else report the error below at once
         facts["together"] = round(together(facts["cores"]), 3)  # while the cores are free
-    with tempfile.TemporaryDirectory(
-        prefix="flatout-explain-",
-        ignore_cleanup_errors=True,  # a process that lives on may write
-    ) as name:
-        folder = Path(name)
+    with working_folder() as folder:
         try:
             path = os.pathsep.join(filter(None, [str(INJECT), os.environ.get("PYTHONPATH")]))
             probed = {"FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": path}
@@ -90,6 +91,32 @@ def record(
             observed(_finish(child, folder, meta))
             code = _end(child) if stop else child.wait()
     return code if code >= 0 else 128 - code
+
+
+@contextmanager
+def working_folder() -> Iterator[Path]:
+    """A temporary folder, after removing those that killed processes of this user have left.
+
+    A process holds a lock on its folder, which the system releases when the process ends. A folder
+    that is younger than `YOUNG_S` may be one whose process is about to lock it.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            found = left.lstat()
+            user = getattr(os, "getuid", int)()  # Windows has none
+            mine = stat.S_ISDIR(found.st_mode) and found.st_uid == user
+            if mine and time.time() - found.st_mtime > YOUNG_S and (left / LOCK).is_file():
+                with (left / LOCK).open("rb") as file:
+                    nofollow.lock(file)
+                    shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(
+        prefix=PREFIX,
+        ignore_cleanup_errors=True,  # a process that lives on may write
+    ) as name:
+        with (Path(name) / LOCK).open("xb") as file:
+            with suppress(OSError):  # a file system without locks
+                nofollow.lock(file)
+            yield Path(name)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,7 +15,7 @@ from typing import Any
 import psutil
 
 from flatout.errors import FlatoutError, UsageError, one_line
-from flatout.explain.program.attach import MONITOR_S, machine
+from flatout.explain.program.attach import MONITOR_S, machine, working_folder
 from flatout.explain.program.evidence import Recording
 from flatout.hardware.monitor import Monitor
 from flatout.installing import install
@@ -46,8 +45,8 @@ def record_pid(pid: int, seconds: float) -> Recording:
     if spy is None:
         raise FlatoutError(f"--pid needs py-spy: {install('explain')}.")
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="flatout-explain-") as name:
-        file = Path(name) / "stacks.txt"
+    with working_folder() as folder:
+        file = folder / "stacks.txt"
         child = subprocess.Popen(
             [spy, "record", "--pid", str(pid), "--duration", str(max(1, round(seconds))),
              "--rate", str(RATE), "--format", "raw", "--output", str(file), "--nonblocking"],

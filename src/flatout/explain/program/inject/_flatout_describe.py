@@ -1,24 +1,26 @@
 """What a frame, a class or an object of the observed program is: read, never run.
 
-Standard library only, Python 3.8 and later. Nothing is imported later than at the start: the
-program may be in the middle of importing the same module.
+Nothing is imported later than at the start: the program may be in the middle of importing the same
+module.
 """
 
 import ast
-import bisect
-import dis
-import functools
-import gc
-import itertools
-import linecache
-import os
 import re
-import stat
-import sys
-import tokenize  # noqa: F401  (linecache would import it when the program is anywhere)
-import types
 import warnings
+from bisect import bisect_right
+from dis import findlinestarts
+from functools import partial
+from gc import get_referents
+from itertools import islice
+from types import (
+    BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType,
+    ModuleType,
+)  # fmt: skip
 
+from _flatout_own import BUILTINS as __builtins__
+from _flatout_own import Module, source_line, sys
+
+ast = Module(ast)
 ATTRIBUTES = (
     "step", "reset", "sample", "add", "push", "append", "store", "insert", "remember", "put",
     "zero_grad", "forward", "parameters", "learn", "update", "act", "predict", "__getitem__",
@@ -33,9 +35,21 @@ GRADIENTS = {
 }  # fmt: skip
 """Names in the code of a compiled function that learns."""
 
-
-LIBRARIES = ("torch", "jax", "tensorflow", "keras", "optax", "flax", "haiku", "equinox", "builtins")
+LIBRARIES = (
+    "torch", "jax", "jaxlib", "tensorflow", "keras", "optax", "flax", "haiku", "equinox", "builtins",
+)  # fmt: skip
 """What can learn, and does so only where somebody asks for it."""
+
+COMPILED = ("PjitFunction", "CompiledFunction", "_JitWrapper", "Function", "JitWrapped", "JitFn")
+"""Types of compiled functions: JAX's, Equinox's, TensorFlow's, Flax's."""
+
+ARRAYS = ("numpy", "torch", "jax", "jaxlib", "tensorflow")
+CALLED = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
+WORDS = ("if", "while", "for", "return", "and", "or")
+SNAPSHOTS = {"locals", "vars", "dir", "eval", "exec"}
+IGNORED = [("ignore", None, Warning, None, 0)]
+LINES = {}  # id of a code -> where its lines begin, and which they are
+LEARNERS = {}  # id of a class -> (class, whether it learns): no id is used twice
 
 
 def command_line():
@@ -51,27 +65,6 @@ def thread_attribute(ident, name):
         return None
 
 
-def source_lines(file):
-    """The lines of a source file; none of what is no regular file of a sensible size."""
-    if file not in READABLE:
-        try:
-            found = os.stat(file)
-            READABLE[file] = stat.S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES
-        except (OSError, ValueError):
-            READABLE[file] = file in linecache.cache or file.startswith("<")
-    return linecache.getlines(file) if READABLE[file] else []
-
-
-def source_line(file, number):
-    """One line of a source file; empty without such a line."""
-    lines = source_lines(file)
-    return lines[number - 1] if 0 < number <= len(lines) else ""
-
-
-READABLE = {}
-MOST_BYTES = 1 << 20  # larger files are data
-
-
 def parsed(text, mode="exec"):
     """The syntax tree of a source, without Python's warnings about it.
 
@@ -79,28 +72,19 @@ def parsed(text, mode="exec"):
     """
     before, warnings.filters = warnings.filters, IGNORED
     try:
-        return ast.parse(text, mode=mode)
+        return compile(text, "<unknown>", mode, ast.PyCF_ONLY_AST)
     finally:
         warnings.filters = before
-
-
-IGNORED = [("ignore", None, Warning, None, 0)]
 
 
 def line_of(code, lasti):
     """The line of an instruction."""
     table = LINES.get(id(code))
     if table is None:
-        starts = [(at, line) for at, line in dis.findlinestarts(code) if line is not None]
+        starts = [(at, line) for at, line in findlinestarts(code) if line is not None]
         table = LINES[id(code)] = ([at for at, _ in starts], [line for _, line in starts])
-    at = bisect.bisect_right(table[0], lasti)
+    at = bisect_right(table[0], lasti)
     return table[1][at - 1] if at else code.co_firstlineno
-
-
-LINES = {}
-
-
-SNAPSHOTS = {"locals", "vars", "dir", "eval", "exec"}
 
 
 def local_of(frame, name, profiled):
@@ -111,11 +95,14 @@ def local_of(frame, name, profiled):
     the values alive: it is emptied, unless a profile function is at work, after which the
     interpreter copies the dictionary back.
     """
-    if sys.version_info >= (3, 13) or not frame.f_code.co_flags & 0x2:
+    if not frame.f_code.co_flags & 0x2:  # a class's may be of its metaclass's making
+        values = frame.f_locals
+        return dict.get(values, name) if issubclass(type(values), dict) else None
+    if sys.version_info >= (3, 13):
         return frame.f_locals.get(name)
     if not SNAPSHOTS.isdisjoint(frame.f_code.co_names):
         return None
-    before = [id(one) for one in gc.get_referents(frame) if type(one) is dict]
+    before = [id(one) for one in get_referents(frame) if type(one) is dict]
     values = frame.f_locals
     value = values.get(name)
     if not profiled and id(values) not in before:
@@ -124,6 +111,11 @@ def local_of(frame, name, profiled):
 
 
 MODULE = type.__dict__["__module__"].__get__
+
+
+def name_of(cls):
+    """The name of a class."""
+    return type.__getattribute__(cls, "__name__")
 
 
 def order_of(cls):
@@ -160,19 +152,23 @@ def class_of(owner, method):
         return None  # a function that is given one, not its method
     bases = [rooted(base) for base in order_of(cls)[:-1]]
     has = [name for name in ATTRIBUTES if offers(cls, name)]
-    name = type.__getattribute__(cls, "__name__")
-    return {"name": name, "module": module_of(cls), "bases": bases[:12], "has": has,
+    return {"name": name_of(cls), "module": module_of(cls), "bases": bases[:12], "has": has,
             "learns": any(map(class_learns, order_of(cls)))}  # fmt: skip
 
 
 def rooted(cls):
     """The name of a class with its topmost package."""
-    return "%s.%s" % (module_of(cls).split(".")[0], type.__getattribute__(cls, "__name__"))
+    return "%s.%s" % (package_of(cls), name_of(cls))
+
+
+def package_of(cls):
+    """The topmost package of a class."""
+    return module_of(cls).split(".")[0]
 
 
 def class_learns(cls):
     """Whether a method of a class takes gradients, whatever it inherits."""
-    if module_of(cls).split(".")[0] in LIBRARIES:
+    if package_of(cls) in LIBRARIES:
         return False
     found = LEARNERS.get(id(cls))
     if found is None:
@@ -180,12 +176,9 @@ def class_learns(cls):
             value.__func__ if type(value) in (staticmethod, classmethod) else value
             for value in list(defined_in(cls).values())
         ]
-        codes = [method.__code__ for method in methods if type(method) is types.FunctionType]
+        codes = [method.__code__ for method in methods if type(method) is FunctionType]
         found = LEARNERS[id(cls)] = (cls, any(map(uses_gradients, codes)))
     return found[1]
-
-
-LEARNERS = {}  # with the class, so that no id is used twice
 
 
 def uses_gradients(code):
@@ -247,12 +240,9 @@ def kind_of(file, name, owner):
     return None
 
 
-ARRAYS = ("numpy", "torch", "jax", "jaxlib", "tensorflow")
-
-
 def shape_of(value):
     """The shape of an array of a known library; None of anything else."""
-    if module_of(type(value)).split(".")[0] not in ARRAYS:
+    if package_of(type(value)) not in ARRAYS:
         return None
     shape = getattr(value, "shape", None)
     return None if shape is None else tuple(shape)
@@ -278,25 +268,25 @@ def given_to(kind, frame):
         shape = next(filter(lambda one: one is not None, map(shape_of, found)), None)
         if shape is not None:
             batch = int(shape[0]) if len(shape) > 1 else 1
-        torch = sys.modules.get("torch")
-        if torch is not None:
-            grad = bool(torch.is_grad_enabled())
+        enabled = built_in("torch", "is_grad_enabled")
+        if enabled is not None:
+            grad = bool(enabled())
     elif kind == "session":
         fetches = values.get("fetches")
-        names = [type(one).__name__ for one in items_of(fetches) or [fetches]]
+        names = [name_of(type(one)) for one in items_of(fetches) or [fetches]]
         grad = "Operation" in names
         for value in items_of(values.get("feed_dict")):
             shape = shape_of(value)
             size = shape[0] if shape else len(items_of(value)) or 1
             batch = max(batch or 1, int(size))
-    return [type(owner).__name__, batch, grad]
+    return [name_of(type(owner)), batch, grad]
 
 
 def kinds_of(values):
     """Kinds of a tuple's elements: o(bservation), n(umber), b(ool), N, B (arrays of those), ?."""
     kinds = []
     for value in values[:6]:
-        kind = type(value).__name__
+        kind = name_of(type(value))
         if kind.endswith("Storage"):  # PyTorch warns of whoever asks one for its dtype
             kinds.append("?")
             continue
@@ -320,7 +310,7 @@ def kinds_of(values):
 def text_at(code, lasti):
     """The source text of the instruction and the name of what it calls, as far as known."""
     if hasattr(code, "co_positions"):
-        at = next(itertools.islice(code.co_positions(), lasti // 2, None), None)
+        at = next(islice(code.co_positions(), lasti // 2, None), None)
         if at is not None and None not in at and at[0] and at[1] - at[0] < 40:
             lines = [source_line(code.co_filename, n) for n in range(at[0], at[1] + 1)]
             if lines and lines[0]:
@@ -334,7 +324,7 @@ def cut(lines, start, end):
     raw = [line.encode("utf-8", "replace") for line in lines]
     raw[-1] = raw[-1][:end]
     raw[0] = raw[0][start:]
-    return b"".join(raw).decode("utf-8", "replace")
+    return b"\n".join(raw).decode("utf-8", "replace")
 
 
 def call_in(text):
@@ -363,18 +353,18 @@ def dotted(node):
 
 def first_call(text):
     """The first call on a line, where the interpreter does not say which one it is."""
-    words = ("if", "while", "for", "return", "and", "or")
-    names = re.findall(r"([A-Za-z_][\w.]*)\s*\(", text)
-    return next((name for name in names if name not in words), None)
+    return next((name for name in CALLED.findall(text) if name not in WORDS), None)
 
 
 def attributes(value):
     """An object's own attributes, read without calling anything that its class defines."""
-    try:
-        own = object.__getattribute__(value, "__dict__")
-    except Exception:
-        return {}
-    return own if isinstance(own, (dict, types.MappingProxyType)) else {}
+    for base in order_of(type(value)):
+        own = defined_in(base).get("__dict__")
+        if type(own) in (GetSetDescriptorType, MemberDescriptorType):
+            return own.__get__(value) or {}
+        if own is not None:  # a function of the program's
+            break
+    return {}
 
 
 def resolve(frame, dotted, profiled):
@@ -382,15 +372,16 @@ def resolve(frame, dotted, profiled):
     words = dotted.split(".")
     found = local_of(frame, words[0], profiled)
     if found is None:
-        found = frame.f_globals.get(words[0])
+        found = dict.get(frame.f_globals, words[0])
     for word in words[1:]:
-        scopes = [attributes(found)] + [base.__dict__ for base in type(found).__mro__]
+        scopes = [attributes(found)] + list(map(defined_in, order_of(type(found))))
         found = next((scope[word] for scope in scopes if word in scope), None)
     return found
 
 
-COMPILED = ("PjitFunction", "CompiledFunction", "_JitWrapper", "Function", "JitWrapped", "JitFn")
-"""Types of compiled functions: JAX's, Equinox's, TensorFlow's, Flax's."""
+def is_compiled(kind):
+    """Whether a type is a library's one of compiled functions."""
+    return name_of(kind) in COMPILED and package_of(kind) in LIBRARIES
 
 
 def described(found, owner=None):
@@ -398,69 +389,63 @@ def described(found, owner=None):
     if so, whether it takes gradients. `owner` is the object whose method it is."""
     kind = type(found)
     row = {"type": rooted(kind)}
-    if kind.__name__ in COMPILED:
+    if is_compiled(kind):
         inner = getattr(found, "__wrapped__", None) or getattr(found, "python_function", None)
         row["compiled"] = True
         row["learns"] = inner is not None and takes_gradients(inner, 4, set())
-    elif kind is type(described):
-        compiled = [one for one in named_by(found, owner) if type(one).__name__ in COMPILED]
+    elif kind is FunctionType:
+        names, scopes = names_of(found.__code__), (globals_of(found), attributes(owner))
+        named = [scope[name] for scope in scopes for name in names if name in scope]
+        compiled = [one for one in named if is_compiled(type(one))]
         if compiled:
             row["calls_compiled"] = True
             row["learns"] = any(described(one)["learns"] for one in compiled)
     return row
 
 
-def named_by(function, owner):
-    """The objects that a function's code names, as far as they are global, enclosed, or attributes
-    of its owner."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return []
-    names = names_of(code)
-    scopes = [getattr(function, "__globals__", None) or {}, attributes(owner)]
-    found = [scope[name] for scope in scopes for name in names if name in scope]
-    for cell in getattr(function, "__closure__", None) or ():
+def globals_of(function):
+    """The global and the enclosed variables that a function sees."""
+    scope = dict.copy(function.__globals__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
-            found.append(cell.cell_contents)
+            scope[name] = cell.cell_contents
         except ValueError:
             pass
-    return found
+    return scope
 
 
 def takes_gradients(function, depth, seen):
     """Whether the code of a function takes gradients, looking into what it calls."""
     kind = type(function)
-    if kind is types.MethodType:
-        function = function.__func__
-    elif kind is functools.partial:
-        return takes_gradients(function.func, depth, seen)
-    elif kind.__name__ in COMPILED:
+    if kind is MethodType:
+        inner = function.__func__
+    elif kind is partial:
+        inner = function.func
+    elif is_compiled(kind):
         inner = getattr(function, "__wrapped__", None)
-        return inner is not None and takes_gradients(inner, depth, seen)
-    if type(function) is not types.FunctionType:
+    else:
+        inner = function.__dict__.get("__wrapped__") if kind is FunctionType else None
+    if inner is not None:
+        return takes_gradients(inner, depth, seen)
+    if kind is not FunctionType or id(function.__code__) in seen or not depth:
         return False
-    if "__wrapped__" in function.__dict__:
-        return takes_gradients(function.__dict__["__wrapped__"], depth, seen)
-    code = getattr(function, "__code__", None)
-    if code is None or id(code) in seen or not depth:
-        return False
-    seen.add(id(code))
-    names = names_of(code)
+    seen.add(id(function.__code__))
+    names, scope = names_of(function.__code__), globals_of(function)
     if names & GRADIENTS:
         return True
-    scope = dict(getattr(function, "__globals__", {}) or {})
-    for name, cell in zip(code.co_freevars, getattr(function, "__closure__", None) or ()):
-        try:
-            scope[name] = cell.cell_contents
-        except ValueError:
-            pass
     return any(takes_gradients(scope[name], depth - 1, seen) for name in names if name in scope)
+
+
+def built_in(module, name):
+    """A built-in function of a module that the program has imported; None if it has replaced it."""
+    module = sys.modules.get(module)
+    found = module.__dict__.get(name) if type(module) is ModuleType else None
+    return found if type(found) is BuiltinFunctionType else None
 
 
 def dynamo_used():
     """Whether functions were compiled by TorchDynamo: a profile function could disturb it."""
-    utils = sys.modules.get("torch._dynamo.utils")
     try:
-        return bool(utils is not None and utils.counters["frames"])
+        return bool(dict.get(sys.modules["torch._dynamo.utils"].__dict__["counters"], "frames"))
     except Exception:
         return False

@@ -14,17 +14,14 @@ What sampling costs is measured by itself, and it is done less often where that 
 percent. One file per process, JSON lines; `flatout.explain.program.evidence` reads them.
 """
 
-import _thread
-import json
-import os
-import signal
-import sys
-import time
+import atexit
 
-from _flatout_describe import command_line, dynamo_used, thread_attribute
+from _flatout_describe import ModuleType, built_in, command_line, dynamo_used, thread_attribute
+from _flatout_own import BUILTINS as __builtins__
+from _flatout_own import CPU, STDLIB, _thread, json_of, os, signal, sys, time
 from _flatout_seen import Seen
 from _flatout_spent import Spent
-from _flatout_timer import Timer, Watch, delayed, scheduled, sleep
+from _flatout_timer import TOLD, Timer, Watch, scheduled
 from _flatout_window import Window
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -42,8 +39,8 @@ WINDOW_FIRST = 0.5  # after the imports
 WINDOW_EVERY = 1.0
 WINDOW_COST = 0.01  # share of the time that windows may take
 WINDOWS = 40
+OF_C = sys.version_info < (3, 12)  # calls in C, and the handler's, count for the limit, too
 FAULTS = {signal.SIGSEGV, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
-CPU = getattr(time, "thread_time", time.process_time)
 
 
 probe = None
@@ -55,12 +52,10 @@ def start(folder):
     probe = Probe(folder)
     probe.begin()
     if hasattr(os, "register_at_fork"):
+        launch, forked = probe.launch, probe.forked
         os.register_at_fork(
-            before=probe.before_fork, after_in_parent=probe.launch,
-            after_in_child=probe.forked,
-        )  # fmt: skip
-    import atexit
-
+            before=probe.before_fork, after_in_parent=launch, after_in_child=forked
+        )
     atexit.register(probe.end)
 
 
@@ -75,29 +70,22 @@ class Probe:
 
     def clear(self):
         """Forget what was seen: a new process begins."""
-        self.file = None
-        self.life = None
-        self.done = self.ticking = False
-        self.lines = []
+        self.file = self.life = self.watch = self.spent = self.delayed = None
+        self.done = self.ticking = self.ready = False
+        self.lines, self.samples = [], []
         self.seen = Seen(self.line, self.profiled)
-        self.samples = []
         self.windows, self.hooks = 0, []
-        self.window = None
-        self.next_window = None
+        self.window = self.next_window = None
         self.libraries = {}
         self.given = {}  # id of a code -> (code, what it returned, or None once written)
-        self.ready = False
-        self.calm = self.failures = self.taken = 0
+        self.calm = self.failures = self.taken = self.stand_ins = 0
         self.own = set()
         self.last = self.flushed = time.monotonic()
         self.used, self.woken = INTERVAL * COST, 0.0
         self.waits = 1.0  # how many times as long as it runs the main thread is ready to run
         self.crowd = 1.0  # so many times more rarely it is sampled
-        self.delayed = None
         self.turn = _thread.allocate_lock()  # one thread at a time samples and writes
-        self.watch = self.spent = None
         self.ran = {}  # seconds that each other thread had run at its last sample
-        self.stand_ins = 0
         self.seed = os.getpid()
         if self.timer is not None:
             self.timer.running = False  # the kernel's is not inherited
@@ -107,16 +95,13 @@ class Probe:
     def begin(self):
         """Start sampling; in the main thread."""
         self.started = time.monotonic()
-        self.line(
-            {
-                "k": "process", "pid": os.getpid(), "t": self.started,
-                "python": list(sys.version_info[:3]), "argv": command_line(),
-                "stdlib": os.path.dirname(os.__file__),
-            }
-        )  # fmt: skip
+        self.line({
+            "k": "process", "pid": os.getpid(), "t": self.started, "argv": command_line(),
+            "python": list(sys.version_info[:3]), "stdlib": STDLIB,
+        })  # fmt: skip
         self.flush()
         if self.timer is None:
-            self.timer = Timer()
+            self.timer = Timer(self.by_thread)
             self.timer.handle(self.tick)
         self.launch()
 
@@ -148,7 +133,7 @@ class Probe:
         folder, done = self.folder, self.done
         self.clear()
         self.folder, self.main = folder, _thread.get_ident()
-        if done or os.path.exists(os.path.join(folder, "stop")):
+        if done or self.stopped():
             self.done = True
         else:
             self.begin()
@@ -161,7 +146,6 @@ class Probe:
         if self.window is not None:  # nothing is counted after the end
             self.window.closed = True
             self.write_window()
-        self.write_why()
         self.line({"k": "end", "t": time.monotonic()})
         self.flush()
 
@@ -171,11 +155,7 @@ class Probe:
         self.own.add(own)
         watch = None
         try:
-            # A signal that the program blocks and waits for must not be delivered here.
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - FAULTS)
-        except (AttributeError, OSError, ValueError):
-            pass
-        try:
+            self.keep_out(set() if TOLD else {self.timer.number})
             if self.timer.running:
                 try:
                     watch = self.watch = Watch()
@@ -187,11 +167,17 @@ class Probe:
             self.fail(error)
         finally:
             if watch is not None:
-                watch.end()
+                watch.kernel.delete()
                 if self.watch is watch:
                     self.watch = None
             self.own.discard(own)
             life.release()
+
+    def keep_out(self, ours):
+        """In the sampling thread: a signal that the program blocks and waits for must not be
+        delivered here."""
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - FAULTS - ours)
 
     def fail(self, error):
         """Give up; the program goes on."""
@@ -212,7 +198,8 @@ class Probe:
                 late = watch.wait()
             else:
                 late = 0.0
-                sleep(patience if self.timer.running else seconds)
+                self.keep_out(set())
+                time.sleep(patience if self.timer.running else seconds)
             found = False
             if self.life is life and self.turn.acquire(False):  # else the other thread is at it
                 try:
@@ -241,8 +228,7 @@ class Probe:
                 blocked = spent.worked > UNSEEN * self.work()
                 self.stand_ins += blocked
                 if self.stand_ins == STAND_INS and blocked:
-                    why = "a profile or trace function of its own is not to see the probe"
-                    self.line({"k": "thread", "why": why})
+                    self.by_thread("its stack is deep, or it has a profile or trace function")
             if blocked and not asleep and spent.worked > LONG:
                 self.attempt(None, spent.hand_out(spent.worked, 0.0))
         finally:
@@ -271,20 +257,21 @@ class Probe:
         self.libraries_seen()
         self.write_window()
         self.flush()
-        if os.path.exists(os.path.join(self.folder, "stop")):
+        if self.stopped():
             self.done, self.life = True, None
             self.timer.stop()
         elif not self.timer.handled():
             self.timer.give_up("it has taken the probe's signal")
-        self.write_why()
         self.crowded()
         self.timer.every(self.jittered(self.work()))
 
-    def write_why(self):
-        """Write why there is no timer, once."""
-        if self.timer.why is not None:
-            self.line({"k": "thread", "why": self.timer.why})
-            self.timer.why = None
+    def stopped(self):
+        """Whether the observation is over."""
+        return os.access("%s/stop" % self.folder, os.F_OK)
+
+    def by_thread(self, why):
+        """Note why the second thread samples the main one."""
+        self.line({"k": "thread", "why": why})
 
     def crowded(self):
         """Look how long the main thread was ready and did not run: more processes than cores.
@@ -292,7 +279,7 @@ class Probe:
         All of them are sampled then, and each one's share of the cores is smaller; and whoever is
         woken up to be sampled takes a core from another.
         """
-        now, delay = time.monotonic(), delayed("self")
+        now, delay = time.monotonic(), scheduled("self")[1]
         if self.delayed is not None and now > self.delayed[0]:
             share = (delay - self.delayed[1]) / (now - self.delayed[0])
             self.waits = 1.0 / (1.0 - min(max(share, 0.0), 0.8))
@@ -317,7 +304,7 @@ class Probe:
         """Runs in the main thread, between two of its instructions; no other is amid this one."""
         if self.ticking or self.done or time.monotonic() - self.last < 0.3 * INTERVAL:
             return ""  # a signal may interrupt its own handler
-        if not self.turn.acquire(False):  # the other thread is at it
+        if not self.timer.running or not self.turn.acquire(False):  # the other thread is at it
             return ""
         self.ticking, self.woken = True, CPU()
         try:
@@ -328,8 +315,9 @@ class Probe:
                 seconds, awake = self.spent.by_itself(time.monotonic(), self.timer.late())
             if self.watch is not None and awake:
                 self.watch.put_off_by_main(self.crowd * BLOCKED)
-            if woken():
-                self.timer.give_up("its event loop is told of every signal")
+            why = self.timer.unwanted()
+            if why is not None:
+                self.timer.give_up(why)
                 return ""
             self.attempt(sys._getframe(1), seconds)
             self.maybe_window()
@@ -361,6 +349,9 @@ class Probe:
             if frame is None:
                 continue
             stack, number, codes = seen.walk(thread, frame)
+            deep = 2 * seen.depth > sys.getrecursionlimit() - 100
+            if OF_C and deep and thread == self.main and self.timer.running:
+                self.timer.give_up("it recurses almost to Python's limit")
             lane = seen.lane(thread, thread == self.main)
             if not self.ready and thread == self.main:
                 self.mark_ready(codes)
@@ -411,29 +402,26 @@ class Probe:
         for name in ("torch", "jax", "tensorflow", "numpy", "gymnasium", "gym", "ray", "keras"):
             if name not in self.libraries and name in sys.modules:
                 module = sys.modules[name]
-                version = module.__dict__.get("__version__") if type(module) is type(os) else None
+                version = module.__dict__.get("__version__") if type(module) is ModuleType else None
                 if version is not None:
                     self.libraries[name] = str(version)
                     self.line({"k": "library", "name": name, "version": str(version)})
-        torch = sys.modules.get("torch")
-        try:
-            threads = torch.get_num_threads() if torch is not None else None
-        except Exception:
-            return
-        if threads is not None and threads != self.libraries.get("threads"):
+        count = built_in("torch", "get_num_threads")
+        threads = self.libraries.get("threads") if count is None else count()
+        if threads != self.libraries.get("threads"):
             self.libraries["threads"] = threads
             self.line({"k": "torch", "threads": threads})
 
     # --- Writing ------------------------------------------------------------------------------
 
     def line(self, row):
-        self.lines.append(json.dumps(row))
+        self.lines.append(json_of(row))
 
     def flush(self):
         """Write what has come together."""
         if self.samples:
             samples, self.samples = self.samples, []
-            self.lines.append(json.dumps({"k": "samples", "d": samples}))
+            self.lines.append(json_of({"k": "samples", "d": samples}))
         lines, self.lines = self.lines, []
         if not lines:
             return
@@ -446,7 +434,7 @@ class Probe:
         """Append to a file of the folder; whether that succeeded."""
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            descriptor = os.open(os.path.join(self.folder, name), flags, 0o600)
+            descriptor = os.open("%s/%s" % (self.folder, name), flags, 0o600)
             try:
                 os.write(descriptor, data)
             finally:
@@ -493,16 +481,3 @@ class Probe:
                     self.line({"k": "returns", "c": self.seen.codes[identity][0], "kinds": kinds})
         except Exception:
             pass
-
-
-def woken():
-    """Whether every signal is told to a descriptor of the program's; in the main thread.
-
-    An event loop that handles signals asks for that. Ours would wake it up each time, and would
-    fill the descriptor's buffer, so that the program's own are lost.
-    """
-    descriptor = signal.set_wakeup_fd(-1)
-    if descriptor == -1:
-        return False
-    signal.set_wakeup_fd(descriptor)
-    return True

@@ -1,12 +1,9 @@
-"""What was seen of a program, each thing described once: codes, places, stacks, threads.
-
-Standard library only, Python 3.8 and later.
-"""
-
-import sys
+"""What was seen of a program, each thing described once: codes, places, stacks, threads."""
 
 import _flatout_describe as read
 import _flatout_source as source
+from _flatout_own import BUILTINS as __builtins__
+from _flatout_own import source_line, sys
 
 MAX_DEPTH = 100
 MAX_STACKS = 20000
@@ -34,6 +31,7 @@ class Seen:
         self.learned = {}  # id of a code -> (code, names that it assigns from learning calls)
         self.held = {}  # thread -> (outermost frame that compiles, its number)
         self.compilations = 0
+        self.depth = 0  # frames of the last stack
 
     def walk(self, thread, frame):
         """(number of the stack, number of its compilation or 0, its codes' numbers)."""
@@ -52,7 +50,7 @@ class Seen:
                 key.append(frame.f_lasti)
             depth += 1
             frame = frame.f_back
-        number = 0
+        self.depth, number = depth, 0
         if strict is not None:
             compiling = scope or strict  # the outermost: one for each compilation
             held = self.held.get(thread)
@@ -82,7 +80,7 @@ class Seen:
         place = ((self.codes.get(id(code)) or self.code(code, None))[0], line)
         if place not in self.sites:
             self.sites[place] = False
-            text = read.source_line(code.co_filename, line).strip()[:100]
+            text = source_line(code.co_filename, line).strip()[:100]
             self.line({"k": "site", "c": place[0], "line": line, "text": text})
         return list(place)
 
@@ -100,23 +98,15 @@ class Seen:
         """The number of a thread."""
         if thread not in self.lanes:
             lane = self.lanes[thread] = len(self.lanes)
-            self.line(
-                {
-                    "k": "lane",
-                    "i": lane,
-                    "main": main,
-                    "name": read.thread_attribute(thread, "_name"),
-                }
-            )
+            name = read.thread_attribute(thread, "_name")
+            self.line({"k": "lane", "i": lane, "main": main, "name": name})
         return self.lanes[thread]
 
     def lined(self, stack):
         """The stack as [code, line, ...], innermost first."""
-        shown = list(stack)
-        shown[1::2] = [
-            read.line_of(self.by_index[index], at) for index, at in zip(stack[::2], stack[1::2])
-        ]
-        return shown
+        pairs = zip(stack[::2], stack[1::2])
+        lines = [(index, read.line_of(self.by_index[index], at)) for index, at in pairs]
+        return [number for pair in lines for number in pair]
 
     def code(self, code, frame):
         """Describe a code object that is seen for the first time: (index, code, compiles)."""
@@ -181,7 +171,7 @@ class Seen:
         self.sites[place] = False
         try:
             _, call = read.text_at(frame.f_code, frame.f_lasti)
-            shown = read.source_line(frame.f_code.co_filename, line).strip()[:100]
+            shown = source_line(frame.f_code.co_filename, line).strip()[:100]
             row = {"k": "site", "c": place[0], "line": line, "text": shown}
             if "jax" in sys.modules or (call or "").rpartition(".")[2] in source.FETCHES:
                 made = source.origin(frame, line, self.profiled())

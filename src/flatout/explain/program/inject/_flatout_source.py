@@ -1,12 +1,10 @@
-"""Reads a function's source code: its loops, and the call that a value comes from.
+"""Parses a function's source code: its loops, and the call that a value comes from."""
 
-The source is parsed and never run. Standard library only, Python 3.8 and later.
-"""
-
-import ast
-import os
-
-from _flatout_describe import attributes, described, dotted, parsed, resolve, source_lines
+from _flatout_describe import (
+    ast, attributes, described, dotted, name_of, package_of, parsed, resolve,
+)  # fmt: skip
+from _flatout_own import BUILTINS as __builtins__
+from _flatout_own import STDLIB, source_lines
 
 MOST_LINES = 8000  # files with more lines are not parsed: that would hold up the program
 CALLERS = 12  # frames in which results of learning are looked for
@@ -26,7 +24,7 @@ FETCHES = {
 """Calls that may wait for a device's result."""
 
 PARSED = {}  # file -> {(name, first line): node}
-STANDARD = os.path.dirname(os.__file__).replace("\\", "/") + "/"
+STANDARD = STDLIB.replace("\\", "/") + "/"
 
 
 def is_users(file):
@@ -46,39 +44,33 @@ def node_of(code):
     if file not in PARSED:
         PARSED[file] = {}
         lines = source_lines(file)
-        if 0 < len(lines) <= MOST_LINES:
-            try:
-                tree = parsed("".join(lines))
-            except (SyntaxError, ValueError, RecursionError):
-                tree = None
-            if tree is not None:
-                PARSED[file] = {("<module>", None): tree}
-                for node in ast.walk(tree):
-                    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                        first = min([node.lineno] + [one.lineno for one in node.decorator_list])
-                        PARSED[file][node.name, first] = node
+        try:
+            tree = parsed("\n".join(lines) if len(lines) <= MOST_LINES else "")
+        except (SyntaxError, ValueError, RecursionError):
+            return None
+        PARSED[file]["<module>", None] = tree
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                first = min([node.lineno] + [one.lineno for one in node.decorator_list])
+                PARSED[file][node.name, first] = node
     first = None if code.co_name == "<module>" else code.co_firstlineno
     return PARSED[file].get((code.co_name, first))
 
 
 def loops_of(code):
     """The [first, last] lines of a function's loops, outer loops before those inside of them."""
-    node = node_of(code)
-    if node is None:
-        return []
-    kinds = (ast.For, ast.AsyncFor, ast.While)
+    node, kinds = node_of(code), (ast.For, ast.AsyncFor, ast.While)
     return [[one.lineno, one.end_lineno] for one in statements(node) if isinstance(one, kinds)]
 
 
 def statements(node):
     """The statements of a function in order, without those of functions defined inside of it."""
-    for child in ast.iter_child_nodes(node):
+    for child in ast.iter_child_nodes(node) if node is not None else ():
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             continue
         if isinstance(child, ast.stmt):
             yield child
-        for inner in statements(child):
-            yield inner
+        yield from statements(child)
 
 
 def own_parts(statement):
@@ -94,33 +86,26 @@ def origin(frame, line, profiled):
     Follows the line's names back through the assignments of its function.
     """
     node = node_of(frame.f_code)
-    at = None if node is None else statement_at(node, line)
-    if at is None:
+    inner = statement_at(node, line)
+    if inner is None:
         return None
     search = Search(frame, node, profiled)
-    for part in own_parts(at):
-        found = search.trace(part, at.lineno, DEPTH)
-        if found is not None:
-            return found
-    return None
+    found = (search.trace(part, inner.lineno, DEPTH) for part in own_parts(inner))
+    return next(filter(None, found), None)
 
 
 def is_given(code, line):
     """Whether a line of a function uses one of its arguments: its caller has made the value."""
-    node = node_of(code)
-    at = None if node is None else statement_at(node, line)
-    names = [one.id for part in own_parts(at) for one in ast.walk(part)
-             if isinstance(one, ast.Name)] if at is not None else []  # fmt: skip
-    return not set(names).isdisjoint(code.co_varnames[: code.co_argcount])
+    at = statement_at(node_of(code), line)
+    parts = own_parts(at) if at is not None else ()
+    names = {one.id for part in parts for one in ast.walk(part) if isinstance(one, ast.Name)}
+    return not names.isdisjoint(code.co_varnames[: code.co_argcount])
 
 
 def statement_at(node, line):
     """The innermost statement of a function that a line belongs to, or None."""
-    at = None
-    for one in statements(node):
-        if one.lineno <= line <= one.end_lineno:
-            at = one  # the innermost comes last
-    return at
+    around = [one for one in statements(node) if one.lineno <= line <= one.end_lineno]
+    return around[-1] if around else None  # the innermost comes last
 
 
 class Search:
@@ -161,8 +146,8 @@ class Search:
     def kind(self, call):
         """Describe the called object if it is compiled or calls a compiled function; else `{}`."""
         name = dotted(call.func)
-        found = self.resolved(name)
-        owner = self.resolved(name.rpartition(".")[0])
+        found = resolve(self.frame, name, self.profiled)
+        owner = resolve(self.frame, name.rpartition(".")[0], self.profiled)
         kind = described(found, owner) if found is not None else {}
         return kind if kind.get("compiled") or kind.get("calls_compiled") else {}
 
@@ -187,12 +172,6 @@ class Search:
                     return found
         return None
 
-    def resolved(self, name):
-        """The object of a dotted name, or None."""
-        if not name or "?" in name:
-            return None
-        return resolve(self.frame, name, self.profiled)
-
 
 def pending(frame, known, profiled):
     """Code and line of a learning call whose result JAX's device still computes, or None.
@@ -206,9 +185,8 @@ def pending(frame, known, profiled):
         code = frame.f_code
         if is_users(code.co_filename):
             if id(code) not in known:
-                node = node_of(code)
-                names = {} if node is None else Search(frame, node, profiled).learned()
-                known[id(code)] = (code, names)
+                search = Search(frame, node_of(code), profiled)
+                known[id(code)] = (code, search.learned())
             for name, line in known[id(code)][1].items():
                 array = first_array(resolve(frame, name, profiled), DEPTH)
                 if array is not None and not array.is_ready():
@@ -220,7 +198,7 @@ def pending(frame, known, profiled):
 def first_array(value, depth):
     """The first JAX array in a value: a tuple, list, dictionary, or object with attributes."""
     kind = type(value)
-    if kind.__name__ == "ArrayImpl":
+    if name_of(kind) == "ArrayImpl" and package_of(kind) in ("jax", "jaxlib"):
         return value
     if not depth:
         return None

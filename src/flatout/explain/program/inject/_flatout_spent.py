@@ -1,14 +1,10 @@
 """How long the main thread worked and slept, and the process's other threads worked, as the kernel
 counts it.
-
-Standard library only, Python 3.8 and later.
 """
 
-import _thread
-import os
-import time
-
-from _flatout_timer import delayed
+from _flatout_own import BUILTINS as __builtins__
+from _flatout_own import _thread, read, time
+from _flatout_timer import scheduled
 
 AWAKE = 0.05  # a thread that sleeps for less than this share of the time does not sleep
 MISSED = 4.0  # a look stands for so many times the time since the last one, at most
@@ -40,16 +36,12 @@ class Spent:
 
     def read(self):
         """Seconds that the thread has run up to now, and has waited for a core."""
-        return time.clock_gettime(self.clock), delayed(self.thread)
+        return time.clock_gettime(self.clock), scheduled(self.thread)[1]
 
     def read_switches(self):
         """How often the thread has gone to sleep, and has lost its core."""
         try:
-            descriptor = os.open("/proc/%s/status" % self.thread, os.O_RDONLY)
-            try:
-                text = os.read(descriptor, 8192)
-            finally:
-                os.close(descriptor)
+            text = read("/proc/%s/status" % self.thread, 8192)
             words = text[text.index(b"voluntary_ctxt_switches:") :].split()
             return int(words[1]), int(words[3])
         except (OSError, LookupError, ValueError):
@@ -72,12 +64,12 @@ class Spent:
 
     def update(self, now):
         """Add what has gone by since the last time."""
-        wall, read = now - self.since, self.read()
-        ran, waited = (max(after - before, 0.0) for after, before in zip(read, self.before))
+        wall, total = now - self.since, self.read()
+        ran, waited = (max(after - before, 0.0) for after, before in zip(total, self.before))
         work = min(ran + waited, wall)
         if waited > AWAKE * wall and wall - work > AWAKE * wall:
             work = min(ran + waited * (1.0 - self.woken()), wall)
-        self.since, self.before = now, read
+        self.since, self.before = now, total
         self.done += work
         self.worked += work
         self.slept += wall - work
@@ -114,13 +106,9 @@ class Spent:
         if late > PROMPT:
             return None
         try:
-            descriptor = os.open("/proc/%s/stat" % self.thread, os.O_RDONLY)
+            return read("/proc/%s/stat" % self.thread).rpartition(b")")[2][1:2] in b"SD"
         except OSError:
             return None
-        try:
-            return os.read(descriptor, 1024).rpartition(b")")[2][1:2] in b"SD"
-        finally:
-            os.close(descriptor)
 
     def asleep(self, now):
         """Seconds (all, of work) of a look that has found it asleep."""

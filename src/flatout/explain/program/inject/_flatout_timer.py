@@ -1,24 +1,19 @@
 """The kernel's timers: one makes the main thread sample, the other wakes the thread that does so
 while the main thread sleeps.
-
-Standard library only, Python 3.8 and later.
 """
 
-import _thread
-import functools
-import itertools
-import operator
-import os
-import signal
-import sys
-import time
+from functools import partial
+from itertools import accumulate, chain, repeat, starmap
+from operator import and_, contains, floordiv, is_
 
-sleep = time.sleep  # what it is before the program may replace it
+from _flatout_own import BUILTINS as __builtins__
+from _flatout_own import _thread, ctypes, read, signal, sys, time
 
 REAL_TIME, THREAD_CPU = 1, 3  # clocks: the machine's monotonic one, and the calling thread's own
-CALLS, TO_THREAD = 2, 4  # what a timer does: call a function, or signal one thread
+TO_PROCESS, CALLS, TO_THREAD = 0, 2, 4  # what a timer does: send a signal, or call a function
 
 TOLD = sys.version_info >= (3, 13)  # Python hears of a signal from any thread
+ROOM = 3  # a stack is too deep from a third of Python's limit on: calls in C count there, too
 UNUSED = getattr(signal, "SIGRTMAX", 69) - 5  # one of those that have no meaning
 
 
@@ -28,25 +23,24 @@ class Timer:
     That clock stands still while the thread sleeps: no call of the program's is interrupted. From
     Python 3.13 on Python is told of a signal that nobody sends (`PyErr_SetInterruptEx`). Before, it
     looks for what other threads tell it only as it takes its lock, and so the kernel has to send
-    one to the main thread.
-
-    Attributes:
-        why: why there is no such timer; None while there is one.
+    one to the main thread. It sends it to the process: where the main thread has blocked it, the
+    sampling thread gets it, and none is left for the program to wait for (`signal.sigwait`).
     """
 
-    def __init__(self):
+    def __init__(self, say):
         self.running = False
-        self.number = self.handler = self.why = None
+        self.number = self.handler = None
+        self.say = say  # takes the reason why there is no timer
 
     def handle(self, function):
         """Call `function`, which returns an empty text, from now on; in the main thread."""
         try:
             self.number = free_number()
-            self.handler = unless_profiled(function)
+            self.handler = guarded(function)
             signal.signal(self.number, self.handler)
+            tell = getattr(ctypes.pythonapi, "PyErr_SetInterruptEx", None)
+            self.tell = tell or signal.raise_signal  # before Python 3.10
             if TOLD:  # who does send it meets with what would be there without us
-                import ctypes
-
                 ctypes.PyDLL(None).signal(self.number, None)
             else:
                 signal.siginterrupt(self.number, False)
@@ -57,17 +51,37 @@ class Timer:
         """Whether the number is still ours; the program may have taken it since."""
         return self.number is None or signal.getsignal(self.number) == self.handler
 
+    def unwanted(self):
+        """Why the program is not to have the timer; None if it may; in the main thread.
+
+        An event loop that handles signals has Python write each one to a descriptor. Ours would
+        wake it up each time, and would fill the descriptor's buffer, so that its own are lost.
+        """
+        if not TOLD and self.number in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+            return "the main thread has blocked its signal"
+        try:
+            before = written()
+            self.tell(self.number)
+            told = written() > before
+        except (OSError, LookupError, ValueError):
+            descriptor = signal.set_wakeup_fd(-1)
+            told = descriptor != -1
+            if told:  # which forgets whether it is to warn of a full buffer
+                signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
+        return "its event loop is told of every signal" if told else None
+
     def give_up(self, why):
         """End it for good: it would disturb the program. A thread samples instead."""
         self.stop()
-        self.number, self.why = None, why
+        self.number = None
+        self.say(why)
 
     def start(self, seconds):
         """Sample so often from now on, in seconds of work; in the main thread."""
         if self.running or self.number is None:
             return
         try:
-            self.kernel = KernelTimer(self.number, THREAD_CPU, TOLD)
+            self.kernel = KernelTimer(self.number, THREAD_CPU, CALLS if TOLD else TO_PROCESS)
             self.running = True
         except Exception as error:
             self.give_up("no timer on its processor clock: %s" % error)
@@ -96,40 +110,44 @@ class Timer:
             signal.signal(self.number, signal.SIG_DFL)
 
 
-def delayed(thread):
-    """Seconds that a thread has been ready to run and had no core; 0 where that is unknown."""
-    return scheduled(thread)[1]
-
-
 def scheduled(thread):
     """Seconds that a thread has run, and has been ready and had no core; zeros where unknown."""
     try:
-        descriptor = os.open("/proc/%s/schedstat" % thread, os.O_RDONLY)
-        try:
-            ran, waited = os.read(descriptor, 1024).split()[:2]
-            return 1e-9 * int(ran), 1e-9 * int(waited)
-        finally:
-            os.close(descriptor)
-    except (OSError, LookupError, ValueError):
+        ran, waited = read("/proc/%s/schedstat" % thread).split()[:2]
+        return 1e-9 * int(ran), 1e-9 * int(waited)
+    except (OSError, ValueError):
         return 0.0, 0.0
 
 
-def unless_profiled(function):
-    """A handler that calls `function` where no profile or trace function would see that.
+def written():
+    """So many times this thread has written to a descriptor."""
+    return int(read("/proc/thread-self/io").partition(b"syscw:")[2].split()[0])
 
-    Only built-in functions may decide that: any function in Python, this one too, would be seen.
+
+def guarded(function):
+    """A handler that calls `function` where no profile or trace function would see that, and where
+    the stack leaves room for it: an error of recursion would reach the program.
+
+    Only built-in functions may decide that: any function in Python, this one too, would be seen,
+    and may be one call too many.
     """
-    nothing = [
-        map(operator.is_, itertools.starmap(asked, itertools.repeat(())), itertools.repeat(None))
-        for asked in (sys.getprofile, sys.gettrace)
-    ]
-    either = (functools.partial(str), functools.partial(function))
-    calls = map(functools.partial.__call__, map(either.__getitem__, map(operator.and_, *nothing)))
+
+    def asked(function):
+        return starmap(function, repeat(()))
+
+    unseen = [map(is_, asked(one), repeat(None)) for one in (sys.getprofile, sys.gettrace)]
+    limit = map(floordiv, asked(sys.getrecursionlimit), repeat(ROOM))
+    steps = map(partial(repeat, "f_back"), limit)
+    start = map(repeat, asked(sys._getframe), repeat(1))
+    stack = map(accumulate, map(chain, start, steps), repeat(getattr))  # with None at its end
+    suited = map(and_, map(contains, stack, repeat(None)), map(and_, *unseen))
+    either = (partial(str), partial(function))
+    calls = map(partial.__call__, map(either.__getitem__, suited))
 
     class Handler:
-        __format__ = staticmethod(functools.partial(next, calls))
+        __format__ = staticmethod(partial(next, calls))
 
-    return functools.partial("{0}".format, Handler())  # and not what the handler is given
+    return partial("{0}".format, Handler())  # and not what the handler is given
 
 
 class Watch:
@@ -157,33 +175,25 @@ class Watch:
         """The main thread is at work: wake the thread after so many seconds at the earliest."""
         rest = self.due - time.monotonic()
         if rest < 0.0:
-            sleep(0.0002)  # it is awake already, and waits for the lock: let it have it
+            time.sleep(0.0002)  # it is awake already, and waits for the lock: let it have it
         if rest < seconds:  # at twice that, so that not every call is the kernel's
             self.put_off(2 * seconds)
 
     def wait(self):
         """Wait for that: the seconds that this thread had to wait for the interpreter's lock."""
-        before = delayed("thread-self")
+        before = scheduled("thread-self")[1]
         signal.sigwait([self.number])
-        return time.monotonic() - self.due - (delayed("thread-self") - before)
-
-    def end(self):
-        """No more is to be waited for."""
-        self.kernel.delete()
+        return time.monotonic() - self.due - (scheduled("thread-self")[1] - before)
 
 
 class KernelTimer:
     """A POSIX timer of the thread that it is made in; an exception where there is none.
 
-    Its calls are short, so they keep the interpreter's lock. Where Python is `told` of the signal,
-    in a thread of the C library's, it is not sent.
+    Its calls are short, so they keep the interpreter's lock. What it calls, in a thread of the C
+    library's, tells Python of the signal, which is not sent.
     """
 
-    def __init__(self, number, clock=REAL_TIME, told=False):
-        if not sys.platform.startswith("linux"):
-            raise OSError("only Linux has one")
-        import ctypes
-
+    def __init__(self, number, clock=REAL_TIME, does=TO_THREAD):
         class Whom(ctypes.Union):
             _fields_ = [("thread", ctypes.c_int), ("function", ctypes.c_void_p),
                         ("size", ctypes.c_char * 48)]  # fmt: skip
@@ -198,11 +208,11 @@ class KernelTimer:
         self.spec = ctypes.c_long * 4
         self.period = 0.0
         self.timer = ctypes.c_void_p()
-        event = Event(number, number, CALLS if told else TO_THREAD)
-        if told:
+        event = Event(number, number, does)
+        if does == CALLS:
             function = ctypes.pythonapi.PyErr_SetInterruptEx
             event.whom.function = ctypes.cast(function, ctypes.c_void_p).value
-        else:
+        elif does == TO_THREAD:
             event.whom.thread = _thread.get_native_id()
         if self.libc.timer_create(clock, ctypes.byref(event), ctypes.byref(self.timer)):
             raise OSError("the kernel makes none")
@@ -231,11 +241,14 @@ class KernelTimer:
 
 
 def free_number():
-    """The signal of which Python is told; an `OSError` where the program has it already.
+    """The signal of which Python is told; an `OSError` where the program has it already, or there
+    is no timer.
 
     Where it has to be sent it is SIGCONT, which does nothing to a process that runs: a program that
     resets its handlers, or that is ending, is not harmed by one that is still on its way.
     """
+    if ctypes is None or not sys.platform.startswith("linux"):
+        raise OSError("only Linux has one, and Python's ctypes makes it")
     number = UNUSED if TOLD else signal.SIGCONT
     if signal.getsignal(number) != signal.SIG_DFL:
         raise OSError("the program has signal %d" % number)

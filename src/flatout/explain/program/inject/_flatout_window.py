@@ -1,12 +1,9 @@
-"""Every call of the main thread for some milliseconds, by ``sys.setprofile``.
-
-Standard library only, Python 3.8 and later.
-"""
-
-import sys
-import time
+"""Every call of the main thread for some milliseconds, by ``sys.setprofile``."""
 
 from _flatout_describe import given_to, kinds_of, line_of
+from _flatout_own import BUILTINS as __builtins__
+from _flatout_own import CPU, sys, time
+from _flatout_timer import ROOM
 
 CALL, RETURN, C_CALL, C_RETURN = 0, 1, 2, 3
 WINDOW_SECONDS = 0.020
@@ -37,11 +34,14 @@ class Window:
     def hook(self):
         """The profile function: as little as possible for each event."""
         events, seen, deadline = self.events, self.probe.seen, self.deadline
+        room = sys.getrecursionlimit() // ROOM - len(self.stack)  # calls before it is too deep
         clock, add, enter = time.perf_counter, self.events.append, self.enter
         codes, describe, special, given = seen.codes, seen.code, seen.special, self.probe.given
 
         def note(now, frame, event, arg):
+            nonlocal room
             if event == "call":
+                room -= 1
                 code, back = frame.f_code, frame.f_back
                 add((now, CALL, code, back.f_lasti if back is not None else 0))
                 if id(code) not in codes:
@@ -50,6 +50,7 @@ class Window:
                     enter(code, special[id(code)], frame)
             elif event == "return":
                 add((now, RETURN, None, 0))
+                room += 1
                 if type(arg) is tuple and id(frame.f_code) not in given:
                     given[id(frame.f_code)] = (frame.f_code, kinds_of(arg))
                 if self.inside is frame.f_code:
@@ -69,7 +70,7 @@ class Window:
                 note(now, frame, event, arg)
             except Exception:  # must not reach the program
                 now = float("inf")
-            if now > deadline or len(events) >= WINDOW_EVENTS:
+            if now > deadline or len(events) >= WINDOW_EVENTS or room < 0:
                 sys.setprofile(None)
                 self.closed = True
 
@@ -120,11 +121,10 @@ class Window:
         """Nanoseconds that one event costs the program on this machine, by calling the hook."""
         other = Window.__new__(Window)
         other.probe, other.events, other.details = self.probe, [], []
-        other.inside, other.deadline, other.closed = None, float("inf"), False
+        other.inside, other.deadline, other.closed, other.stack = None, float("inf"), False, ()
         hook, frame = other.hook(), sys._getframe()
-        clock = getattr(time, "thread_time", time.process_time)
-        began = clock()
+        began = CPU()
         for _ in range(500):
             hook(frame, "call", None)  # of a code that is known: this one
             hook(frame, "return", None)
-        return (clock() - began) * 1e6
+        return (CPU() - began) * 1e6

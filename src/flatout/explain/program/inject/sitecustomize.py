@@ -5,8 +5,11 @@ path of modules as the program would have found it, and runs the `sitecustomize`
 hides, if there is one. Whatever fails here must not touch the program.
 """
 
+import builtins
 import os
 import sys
+
+__builtins__ = dict(builtins.__dict__)  # the program may replace some
 
 
 def _start():
@@ -17,7 +20,8 @@ def _start():
             import _flatout_probe
 
             _flatout_probe.start(folder)
-            _whole_output()
+            if not _flatout_probe.TOLD:
+                _whole_output()
     except Exception as error:  # the program goes on without being observed
         try:
             with open(os.path.join(folder, "%d.failed" % os.getpid()), "w") as file:

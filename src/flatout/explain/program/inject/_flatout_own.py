@@ -1,0 +1,96 @@
+"""Python's functions as they are before the program can replace them: the probe calls no others.
+
+A program may set ``time.time``, ``os.open`` or ``builtins.open`` to functions of its own. Modules
+of the probe take such modules, and Python's built-in functions, from here.
+"""
+
+import _signal
+import _thread
+import builtins
+import json.encoder
+import linecache
+import os
+import stat
+import sys
+import time
+
+__builtins__ = BUILTINS = dict(builtins.__dict__)
+
+
+class Module:
+    """A module's names with their values at the start."""
+
+    def __init__(self, module):
+        self.__dict__.update(module.__dict__)
+
+
+_thread, os, signal, sys, time = map(Module, (_thread, os, _signal, sys, time))
+try:
+    import ctypes
+
+    ctypes = Module(ctypes)
+except ImportError:
+    ctypes = None
+try:
+    STARTED = os.getcwd()
+except OSError:  # it has been removed
+    STARTED = ""
+
+CPU = getattr(time, "thread_time", time.process_time)
+STDLIB = os.path.dirname(os.__file__)
+MOST_BYTES = 1 << 20  # larger files are data
+SOURCES = {}  # file -> its lines
+
+
+def encoder():
+    """A function that gives a value's JSON."""
+    make, quoted = json.encoder.c_make_encoder, json.encoder.encode_basestring_ascii
+    if make is None:  # PyPy's is another
+        return json.JSONEncoder(default=str).encode
+    parts = make(None, str, quoted, None, ": ", ", ", False, False, True)
+    return lambda value: "".join(parts(value, 0))
+
+
+json_of = encoder()
+
+
+def read(file, most=1024):
+    """The first bytes of a file; an `OSError` where it cannot be read."""
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        return os.read(descriptor, most)
+    finally:
+        os.close(descriptor)
+
+
+def source_lines(file):
+    """The lines of a source file; none of what is no regular file of a sensible size."""
+    if file not in SOURCES:
+        text = source_of(file).lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+        SOURCES[file] = text.split("\n") if text else []
+    return SOURCES[file]
+
+
+def source_of(file):
+    """The text of a source file."""
+    cell = dict.get(linecache.cache, file, ())
+    if len(cell) == 4:  # a notebook's, which is no file
+        return "".join(cell[2])
+    if file[:1] not in ("/", "\\") and file[1:2] != ":":
+        file = "%s/%s" % (STARTED, file)  # the program may have changed its folder since
+    try:
+        found = os.stat(file)
+        regular = stat.S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES
+        data = read(file, MOST_BYTES) if regular else b""
+    except (OSError, ValueError):
+        return ""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("latin-1")  # what matters is ASCII
+
+
+def source_line(file, number):
+    """One line of a source file; empty without such a line."""
+    lines = source_lines(file)
+    return lines[number - 1] if 0 < number <= len(lines) else ""

@@ -1,0 +1,164 @@
+"""A program that the probe observes goes on as if it were alone, whatever it does to Python."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from flatout.explain.program.evidence import process, rows_of
+from tests.explain.test_probe import interpreter, observed
+
+
+REPLACES = """
+import ast, builtins, dis, gc, io, json, linecache, os, signal, sys, threading, time
+
+def work(seconds):
+    end = clock() + seconds
+    while clock() < end or (profile() is None and clock() < 20):
+        add(n * n for n in numbers(500))
+
+clock, profile, add, numbers, say = time.process_time, sys.getprofile, sum, range, print
+called = []
+for owner, names in {
+    ast: "parse walk", builtins: "open sorted compile round any map max", dis: "findlinestarts",
+    gc: "get_referents", json: "dumps", json.JSONEncoder: "encode iterencode default",
+    json.encoder: "c_make_encoder encode_basestring_ascii", linecache: "getlines updatecache",
+    os: "access close getpid open read stat write", os.path: "exists join abspath",
+    signal: "getsignal pthread_sigmask set_wakeup_fd signal sigwait raise_signal",
+    sys: "_current_frames _getframe getprofile gettrace setprofile",
+    threading.Thread: "start", time: "clock_gettime monotonic perf_counter process_time sleep time",
+}.items():
+    for name in names.split():
+        def instead(*arguments, name=name, **named):
+            called.append(name)
+            raise RuntimeError(name)
+        setattr(owner, name, instead)
+work(0.6)
+say(called)
+"""
+
+
+def test_what_a_program_replaces_is_never_called(tmp_path: Path) -> None:
+    done, folder = observed(REPLACES, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+    (seen,) = map(process, rows_of(folder))
+    assert (seen.failure, seen.by_thread) == (None, None)
+    assert sum(sample.dt for sample in seen.samples) > 0.4
+    assert seen.windows
+    assert any("add(n * n" in text for text in seen.lines.values())
+
+
+DEEP = """
+import sys, time
+
+def down(levels):
+    if levels:
+        return down(levels - 1)
+    end = time.thread_time() + 0.5
+    while time.thread_time() < end:
+        sum(range(500))
+    return "returned"
+
+print(down(sys.getrecursionlimit() - 16))
+"""
+
+
+def test_a_stack_near_the_limit_of_recursion_is_sampled(tmp_path: Path) -> None:
+    """The second thread samples it: a handler in the main thread would have no room."""
+    done, folder = observed(DEEP, tmp_path)
+    assert (done.stdout, done.stderr) == ("returned\n", "")
+    (seen,) = map(process, rows_of(folder))
+    assert seen.failure is None
+    assert sum(sample.dt for sample in seen.samples) > 0.3
+
+
+RECURSES = """
+import time
+
+def depth(reached=0):
+    try:
+        return depth(reached + 1)
+    except RecursionError:
+        return reached
+
+plain, found = depth(), set()
+end = time.process_time() + 1.2
+while time.process_time() < end:
+    found.add(plain - depth())
+print(*found)
+"""
+
+
+@pytest.mark.parametrize(("version", "fewer"), [("3.8", 5), ("3.12", 0), ("3.13", 0)])
+def test_a_program_that_recurses_to_the_limit_gets_as_deep(
+    tmp_path: Path, version: str, fewer: int
+) -> None:
+    """Before Python 3.12 calls of C functions count, too: the handler itself needs a few calls."""
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on this machine")
+    done, folder = observed(RECURSES, tmp_path, python)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(map(int, done.stdout.split())) <= set(range(fewer + 1))
+    (seen,) = map(process, rows_of(folder))
+    assert seen.failure is None
+    assert sum(sample.dt for sample in seen.samples) > 0.8
+
+
+BLOCKS = """
+import signal, time
+
+def work(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        sum(range(500))
+
+work(0.1)
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+work(0.4)
+print(signal.sigpending(), signal.sigtimedwait(signal.valid_signals(), 0.1))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread samples always")
+def test_a_program_that_waits_for_any_signal_gets_none_of_the_probe(tmp_path: Path) -> None:
+    done, folder = observed(BLOCKS, tmp_path)
+    assert (done.stdout, done.stderr) == ("set() None\n", "")
+    (seen,) = map(process, rows_of(folder))
+    assert sum(sample.dt for sample in seen.samples) > 0.4
+
+
+FULL = """
+import os, signal, sys, time
+
+reader, writer = os.pipe()
+os.set_blocking(writer, False)
+signal.set_wakeup_fd(writer, warn_on_full_buffer=sys.argv[1] == "True")
+end = time.thread_time() + 0.2
+while time.thread_time() < end:
+    sum(range(500))
+try:
+    while True:
+        os.write(writer, b"x" * 4096)
+except BlockingIOError:
+    pass
+try:
+    while True:
+        os.write(writer, b"x")
+except BlockingIOError:
+    pass
+signal.signal(signal.SIGURG, lambda number, frame: None)
+signal.raise_signal(signal.SIGURG)
+"""
+
+
+@pytest.mark.parametrize("warns", [True, False])
+def test_a_program_is_warned_of_lost_signals_where_it_wants_to(tmp_path: Path, warns: bool) -> None:
+    program = FULL.replace("sys.argv[1]", repr(str(warns)))
+    done, folder = observed(program, tmp_path)
+    assert done.returncode == 0
+    assert ("wakeup fd" in done.stderr) is warns
+    (seen,) = map(process, rows_of(folder))
+    assert seen.by_thread is not None
