@@ -63,6 +63,14 @@ def test_threads_that_only_wait_on_free_cores_are_no_oversubscription() -> None:
     assert found[1] == "8.0 threads want to run at once on 4 cores"
 
 
+def test_threads_that_wait_for_a_core_are_counted_by_the_kernels_clock() -> None:
+    """No core is free while they wait, even if switching between them takes a part of each."""
+    found = oversubscribed(CoreUse(2, used=1.6, others=0.0, runnable=2.5, delayed=6.4))
+    assert found is not None
+    assert found[0] == pytest.approx(0.75)
+    assert oversubscribed(CoreUse(2, used=1.9, others=0.0, runnable=9.0, delayed=0.1)) is None
+
+
 def test_means_are_weighted_by_time_and_name_the_busiest_programs() -> None:
     samples = [
         sample(cpu=0.25, cpu_all=0.75, seconds=3.0, delayed=0.5),

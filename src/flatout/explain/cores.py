@@ -40,12 +40,14 @@ def contended(use: CoreUse | None) -> Finding | None:
 def oversubscribed(use: CoreUse | None) -> tuple[float, str] | None:
     """The share of its threads that wait for a core, and a sentence; None if there are cores
     enough, or other programs are the cause."""
-    if use is None or use.runnable is None or use.runnable < CROWDED * use.cores:
+    threads = None if use is None else use.wanting
+    if use is None or threads is None or threads < CROWDED * use.cores:
         return None
-    if use.used < SATURATED * use.cores:  # the cores are not the limit
+    # Where threads are seen to wait for a core, no core is free, even if switching takes its time.
+    if use.delayed is None and use.used < SATURATED * use.cores:
         return None
-    sentence = f"{use.runnable:.1f} threads want to run at once on {use.cores} cores"
-    return min(1 - use.cores / use.runnable, 0.9), sentence
+    sentence = f"{threads:.1f} threads want to run at once on {use.cores} cores"
+    return min(1 - use.cores / threads, 0.9), sentence
 
 
 def slowdown(samples: Sequence[MonitorSample]) -> str:

@@ -31,6 +31,12 @@ class CoreUse:
     programs: tuple[tuple[str, float], ...] = ()
 
     @property
+    def wanting(self) -> float | None:
+        """Threads of the program that ran or were ready to, on average: as the kernel counts their
+        time, or else by looks; None if unknown."""
+        return self.runnable if self.delayed is None else self.used + self.delayed
+
+    @property
     def taken(self) -> float:
         """Share of the core time that the program could have used and others took."""
         if self.delayed is None:
