@@ -64,6 +64,8 @@ class Document(msgspec.Struct):
     distributedInfo: dict[str, Any] = {}  # noqa: N815
 
 
+TENSORFLOW = "ExecutorState::Process"  # an event of its runtime
+
 NOT_NUMBERS = re.compile(rb"(?<=[:\[,])(\s*)-?(nan|inf|infinity)\b", re.IGNORECASE)
 """Values that JSON does not have, and some versions of PyTorch wrote."""
 
@@ -124,7 +126,7 @@ def _framework(document: Document, processes: dict[str, str]) -> Trace:
             rows.get((str(event.pid), str(event.tid)), ""),
         )
         add(collected, process, row, str(event.name), begin, end, _number(args.id_))
-    return collected.trace("JAX or TensorFlow")
+    return collected.trace("TensorFlow" if TENSORFLOW in collected.names else "JAX")
 
 
 def add(

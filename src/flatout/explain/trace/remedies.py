@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flatout.explain.program.remedies import AVERAGE_ONCE, COARSER, COMPILING, IO, MOVE_ONCE
 
 if TYPE_CHECKING:
-    from flatout.explain.trace.diagnose import Found
+    from flatout.explain.trace.facts import Found
 
 
 def remedy(part: str, found: Found) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flatout.explain.trace.chrome import add
+from flatout.explain.trace.chrome import TENSORFLOW, add
 from flatout.explain.trace.collecting import NONE, Collected
 from flatout.explain.trace.events import Trace
 
@@ -34,4 +34,4 @@ def read(path: Path) -> Trace:
                 begin = float(event.start_ns)
                 end = begin + float(event.duration_ns)
                 add(collected, plane.name, line.name, event.name, begin, end, correlation)
-    return collected.trace("JAX or TensorFlow")
+    return collected.trace("TensorFlow" if TENSORFLOW in collected.names else "JAX")
