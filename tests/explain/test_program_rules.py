@@ -500,6 +500,34 @@ def test_less_than_two_cycles_are_a_part_and_nothing_is_proposed(seconds: float,
     assert diagnose(build(about, [cycling(seconds).written()])).part == ""
 
 
+@pytest.mark.parametrize(("cycles", "part"), [(1, "only one whole cycle"), (2, ""), (3, "")])
+def test_learning_in_one_long_call_is_a_period_of_learning(cycles: int, part: str) -> None:
+    """As in one call of a compiled function: a single sample, amid many of collecting."""
+    driver = Recorded(1)
+    for _ in range(cycles):
+        driver.spend(4.0, "env")
+        driver.clock += 4.0
+        driver.also(0, 4.0, "learn", 4.0)
+    found = told(driver.spend(1.0, "env").learns())
+    assert found.part.startswith(part)
+    assert bool(found.part) is bool(part)
+    if not part:
+        assert found.phases["learn"] == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize(("cycles", "part"), [(1, "only one whole cycle"), (2, "")])
+def test_a_little_learning_amid_collecting_is_no_period(cycles: int, part: str) -> None:
+    """Such as a running mean of rewards, once for every 50 steps."""
+    driver = Recorded(1)
+    for _ in range(cycles):
+        for _ in range(5):
+            driver.spend(0.49, "env").spend(0.01, "learn")
+        driver.spend(2.0, "learn")
+    found = told(driver.spend(1.0, "env").learns())
+    assert found.part.startswith(part)
+    assert bool(found.part) is bool(part)
+
+
 def test_a_name_that_sounds_of_learning_is_no_learning_yet() -> None:
     """As with Stable-Baselines3, which calls ``update_locals`` while it collects."""
     driver = Recorded(1)

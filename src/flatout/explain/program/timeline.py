@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from flatout.explain.program.calls import Replay, network_sites, replay
@@ -16,8 +15,8 @@ from flatout.explain.program.tags import is_program
 from flatout.explain.program.tracks import Moment, Track
 from flatout.hardware.monitor import MonitorSample
 
-LATE, FADED = 0.4, 0.25
-"""Compiling has faded if the last two fifths have less than a quarter of their even share."""
+FADED = 0.1
+"""If less than this share of compiling falls into the second half, it was warm-up."""
 
 TAKING = ("vjp", "value_and_grad_f", "grad_f", "backward", "run_backward", "gradient")
 """Library functions that take gradients."""
@@ -68,21 +67,17 @@ def timeline(evidence: Evidence) -> Timeline:
     if driver.seconds(LEARNING) < 0.1:  # without learning the first process's main thread
         driver = tracks[0]
     process = evidence.processes[driver.process]
-    stacks = {m.stack for m in driver.moments if m.mark.phase != "import"}
-    codes = [process.codes[code] for stack in stacks for code, _ in process.stacks[stack].frames]
-    learns = any(code.learns and is_program(code, process.stdlib) for code in codes)
-    steps = [w.t for w in process.windows if any(detail[1] == "env" for detail in w.details)]
-    traced = any(code.plain in TAKING for code in codes)  # it ran, but was too short to be sampled
-    applied = traced or places[driver.process].applied
-    period = steady(driver.moments, evidence.began, evidence.finished, learns, applied, steps)
-    if not process.timed:
-        first, last = driver.moments[0], driver.moments[-1]
-        period = Steady(first.t, first.t - first.dt, last.t)
+    if process.timed:
+        steps = [w.t for w in process.windows if any(detail[1] == "env" for detail in w.details)]
+        unseen = _learns_unseen(process, places[driver.process], driver)
+        period = steady(driver.moments, evidence.began, evidence.finished, unseen, steps)
+    else:
+        first = driver.moments[0].t - driver.moments[0].dt
+        period = Steady(first, first, driver.moments[-1].t)
     begin, end = period.begin, period.end
     windows = [replay(process, window) for window in process.windows if begin < window.t <= end]
-    late = end - LATE * (end - begin)
-    total = driver.seconds(("compile",), begin, end)
-    if driver.seconds(("compile",), late, end) < FADED * LATE * total:  # it was warm-up
+    late = driver.seconds(("compile",), (begin + end) / 2, end)
+    if late < FADED * driver.seconds(("compile",), begin, end):
         for track in tracks:
             for at, moment in enumerate(track.moments):
                 if moment.mark.phase == "compile":
@@ -130,18 +125,26 @@ def _tracks(index: int, process: Process, places: Places, device: DeviceTime) ->
     return list(tracks.values())
 
 
-def _excluded(driver: Track, evidence: Evidence, steady: Steady) -> list[tuple[str, float]]:
-    def total(keep: Callable[[Moment], bool]) -> float:
-        return sum(m.dt for m in driver.moments if keep(m))
+def _learns_unseen(process: Process, places: Places, driver: Track) -> bool:
+    """Whether the driver's code takes gradients, and was not seen to do so."""
+    stacks = {m.stack for m in driver.moments if m.mark.phase != "import"}
+    codes = [process.codes[code] for stack in stacks for code, _ in process.stacks[stack].frames]
+    # Libraries' functions were called, even if what they started was too short to be sampled.
+    seen = places.applied or any(code.plain in TAKING for code in codes)
+    return not seen and any(code.learns and is_program(code, process.stdlib) for code in codes)
 
-    imports = total(lambda m: m.mark.phase == "import")
-    compiled = total(lambda m: m.mark.phase == "first compilation")
-    early = total(lambda m: m.t <= steady.started and m.mark.phase not in APART)
-    before = total(lambda m: steady.started < m.t <= steady.begin and m.mark.phase not in APART)
-    after = total(lambda m: m.t > steady.end and m.mark.phase not in APART)
-    start = max(0.0, driver.moments[0].t - evidence.began)
+
+def _excluded(driver: Track, evidence: Evidence, period: Steady) -> list[tuple[str, float]]:
+    def between(begin: float, end: float) -> float:
+        within = [m for m in driver.moments if begin < m.t <= end]
+        return sum(m.dt for m in within if m.mark.phase not in APART)
+
+    first, last = driver.moments[0].t, driver.moments[-1].t
+    start = max(0.0, first - evidence.began) + between(0.0, period.started)
     periods = [
-        ("imports and start", imports + early + start), ("first compilation", compiled),
-        (steady.before, before), (steady.after, after),
-    ]  # fmt: skip
+        ("imports and start", start + driver.seconds(("import",))),
+        ("first compilation", driver.seconds(("first compilation",))),
+        (period.before, between(period.started, period.begin)),
+        (period.after, between(period.end, last)),
+    ]
     return [(name, seconds) for name, seconds in periods if seconds >= 0.05]
