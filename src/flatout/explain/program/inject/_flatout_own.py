@@ -1,7 +1,7 @@
 """Python's functions as they are before the program can replace them: the probe calls no others.
 
 A program may set ``time.time``, ``os.open`` or ``builtins.open`` to functions of its own. Modules
-of the probe take such modules, and Python's built-in functions, from here.
+of the probe take such modules, and Python's built-in functions (`__builtins__`), from here.
 """
 
 import _signal
@@ -14,7 +14,7 @@ import stat
 import sys
 import time
 
-__builtins__ = BUILTINS = dict(builtins.__dict__)
+__builtins__ = dict(builtins.__dict__)
 
 
 class Module:

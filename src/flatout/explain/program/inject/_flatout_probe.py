@@ -16,9 +16,8 @@ percent. One file per process, JSON lines; `flatout.explain.program.evidence` re
 
 import atexit
 
-from _flatout_describe import ModuleType, built_in, command_line, dynamo_used, thread_attribute
-from _flatout_own import BUILTINS as __builtins__
-from _flatout_own import CPU, STDLIB, _thread, json_of, os, signal, sys, time
+from _flatout_describe import built_in, command_line, dynamo_used, loaded, thread_attribute
+from _flatout_own import CPU, STDLIB, __builtins__, _thread, json_of, os, signal, sys, time  # noqa: F401
 from _flatout_seen import Seen
 from _flatout_spent import Spent
 from _flatout_timer import TOLD, Timer, Watch, scheduled
@@ -53,9 +52,7 @@ def start(folder):
     probe.begin()
     if hasattr(os, "register_at_fork"):
         launch, forked = probe.launch, probe.forked
-        os.register_at_fork(
-            before=probe.before_fork, after_in_parent=launch, after_in_child=forked
-        )
+        os.register_at_fork(before=probe.before_fork, after_in_parent=launch, after_in_child=forked)
     atexit.register(probe.end)
 
 
@@ -400,12 +397,10 @@ class Probe:
     def libraries_seen(self):
         """Note when the big libraries appear, and their versions."""
         for name in ("torch", "jax", "tensorflow", "numpy", "gymnasium", "gym", "ray", "keras"):
-            if name not in self.libraries and name in sys.modules:
-                module = sys.modules[name]
-                version = module.__dict__.get("__version__") if type(module) is ModuleType else None
-                if version is not None:
-                    self.libraries[name] = str(version)
-                    self.line({"k": "library", "name": name, "version": str(version)})
+            version = None if name in self.libraries else loaded(name, "__version__")
+            if version is not None:
+                self.libraries[name] = str(version)
+                self.line({"k": "library", "name": name, "version": str(version)})
         count = built_in("torch", "get_num_threads")
         threads = self.libraries.get("threads") if count is None else count()
         if threads != self.libraries.get("threads"):

@@ -2,8 +2,7 @@
 
 import _flatout_describe as read
 import _flatout_source as source
-from _flatout_own import BUILTINS as __builtins__
-from _flatout_own import source_line, sys
+from _flatout_own import __builtins__, source_line, sys  # noqa: F401
 
 MAX_DEPTH = 100
 MAX_STACKS = 20000
@@ -64,7 +63,7 @@ class Seen:
             self.leaves.add(place)
             self.leaf(leaf, place)
         if users is not None:
-            self.site(users, leaf)
+            self.site(users)
         return self.stack(tuple(key)), number, key[::2]
 
     def learning_in_flight(self, frame):
@@ -76,12 +75,19 @@ class Seen:
         if found is None:
             return []
         code, line = found
-        place = ((self.codes.get(id(code)) or self.code(code, None))[0], line)
-        if place not in self.sites:
-            self.sites.add(place)
-            text = source_line(code.co_filename, line).strip()[:100]
-            self.line({"k": "site", "c": place[0], "line": line, "text": text})
-        return list(place)
+        number = (self.codes.get(id(code)) or self.code(code, None))[0]
+        row = self.site_row(number, code, line)
+        if row is not None:
+            self.line(row)
+        return [number, line]
+
+    def site_row(self, number, code, line):
+        """Describe a line of a code; None if it has been described."""
+        if (number, line) in self.sites or len(self.sites) >= MAX_LEAVES:
+            return None
+        self.sites.add((number, line))
+        text = source_line(code.co_filename, line).strip()[:100]
+        return {"k": "site", "c": number, "line": line, "text": text}
 
     def stack(self, key):
         """The number of a stack, (code, instruction, code, instruction, ...), innermost first."""
@@ -147,19 +153,15 @@ class Seen:
         except Exception:
             pass
 
-    def site(self, frame, leaf):
+    def site(self, frame):
         """Describe what the user's innermost line was executing, once for each such place, and for
         calls that may wait for a device, which call made the values that it waits for."""
-        known = self.codes[id(frame.f_code)]
-        line = read.line_of(frame.f_code, frame.f_lasti)
-        place = (known[0], line)
-        if place in self.sites or len(self.sites) >= MAX_LEAVES:
+        code, line = frame.f_code, read.line_of(frame.f_code, frame.f_lasti)
+        row = self.site_row(self.codes[id(code)][0], code, line)
+        if row is None:
             return
-        self.sites.add(place)
         try:
-            _, call = read.text_at(frame.f_code, frame.f_lasti)
-            shown = source_line(frame.f_code.co_filename, line).strip()[:100]
-            row = {"k": "site", "c": place[0], "line": line, "text": shown}
+            _, call = read.text_at(code, frame.f_lasti)
             if "jax" in sys.modules or (call or "").rpartition(".")[2] in source.FETCHES:
                 made = source.origin(frame, line, self.profiled())
                 if made is not None:

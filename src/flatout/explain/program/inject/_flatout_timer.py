@@ -6,8 +6,7 @@ from functools import partial
 from itertools import accumulate, chain, repeat, starmap
 from operator import and_, contains, floordiv, is_
 
-from _flatout_own import BUILTINS as __builtins__
-from _flatout_own import _thread, ctypes, read, signal, sys, time
+from _flatout_own import __builtins__, _thread, ctypes, read, signal, sys, time  # noqa: F401
 
 REAL_TIME, THREAD_CPU = 1, 3  # clocks: the machine's monotonic one, and the calling thread's own
 TO_PROCESS, CALLS, TO_THREAD = 0, 2, 4  # what a timer does: send a signal, or call a function
@@ -195,12 +194,12 @@ class KernelTimer:
 
     def __init__(self, number, clock=REAL_TIME, does=TO_THREAD):
         class Whom(ctypes.Union):
-            _fields_ = [("thread", ctypes.c_int), ("function", ctypes.c_void_p),
-                        ("size", ctypes.c_char * 48)]  # fmt: skip
+            _fields_ = (("thread", ctypes.c_int), ("function", ctypes.c_void_p),
+                        ("size", ctypes.c_char * 48))  # fmt: skip
 
         class Event(ctypes.Structure):
-            _fields_ = [("value", ctypes.c_void_p), ("signal", ctypes.c_int),
-                        ("notify", ctypes.c_int), ("whom", Whom)]  # fmt: skip
+            _fields_ = (("value", ctypes.c_void_p), ("signal", ctypes.c_int),
+                        ("notify", ctypes.c_int), ("whom", Whom))  # fmt: skip
 
         self.libc = ctypes.PyDLL(None)
         if not hasattr(self.libc, "timer_create"):  # before glibc 2.34
