@@ -14,9 +14,9 @@ from functools import partial
 from gc import get_referents
 from itertools import islice
 
-from _flatout_own import Module, __builtins__, source_line, sys  # noqa: F401
+from _flatout_own import __builtins__, kept, source_line, sys  # noqa: F401
 
-ast, types = Module(ast), Module(types)
+ast, types = kept(ast), kept(types)
 ATTRIBUTES = (
     "step", "reset", "sample", "add", "push", "append", "store", "insert", "remember", "put",
     "zero_grad", "forward", "parameters", "learn", "update", "act", "predict", "__getitem__",
@@ -47,10 +47,6 @@ SNAPSHOTS = {"locals", "vars", "dir", "eval", "exec"}
 IGNORED = [("ignore", None, Warning, None, 0)]
 LINES = {}  # id of a code -> where its lines begin, and which they are
 LEARNERS = {}  # id of a class -> (class, whether it learns): no id is used twice
-
-
-def command_line():
-    return list(map(str, getattr(sys, "orig_argv", None) or [sys.executable or "python"]))
 
 
 def thread_attribute(ident, name):

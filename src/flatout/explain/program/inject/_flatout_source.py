@@ -4,7 +4,6 @@ import _flatout_describe as read
 from _flatout_own import STDLIB, __builtins__, source_lines  # noqa: F401
 
 ast = read.ast
-
 MOST_LINES = 8000  # files with more lines are not parsed: that would hold up the program
 CALLERS = 12  # frames in which results of learning are looked for
 DEPTH = 4  # assignments that are followed back from a value to the call that made it
