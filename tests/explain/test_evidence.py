@@ -10,11 +10,15 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flatout.explain.program.attach import working_folder
+from flatout.explain.program.evidence import from_json
 from tests.conftest import Result
+
+RECORDED = Path(__file__).parent / "evidence" / "mlp_metrics_jax.json.gz"
 
 
 @pytest.mark.parametrize(
@@ -25,8 +29,7 @@ from tests.conftest import Result
 def test_evidence_with_impossible_times_is_refused_in_a_sentence(
     flatout: Callable[..., Result], tmp_path: Path, place: int, value: object
 ) -> None:
-    recorded = Path(__file__).parent / "evidence" / "mlp_metrics_jax.json.gz"
-    values = json.loads(gzip.decompress(recorded.read_bytes()))
+    values = json.loads(gzip.decompress(RECORDED.read_bytes()))
     rows = (row for row in values["processes"][0] if row["k"] == "samples")
     sample = next(one for row in rows for one in row["d"] if len(one) > 6)
     sample[place] = value
@@ -35,6 +38,18 @@ def test_evidence_with_impossible_times_is_refused_in_a_sentence(
     result = flatout("explain", file)
     assert result.code == 1
     assert f"{file} is damaged evidence" in result.message
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"others": {"x": 1e12}}, {"stolen": 1e12}, {"cpu": 1e13}, {"cpu_all": -1.0}, {"seconds": -1.0},
+     {"delayed": -1.0}],
+)  # fmt: skip
+def test_evidence_with_an_impossible_use_of_the_machine_is_refused(change: dict[str, Any]) -> None:
+    values = json.loads(gzip.decompress(RECORDED.read_bytes()))
+    values["monitor"][0] |= change
+    with pytest.raises(ValueError, match=r"a use of|s with"):
+        from_json(values, RECORDED)
 
 
 # --- What a killed explain leaves -------------------------------------------------------------

@@ -10,7 +10,6 @@ import pytest
 from flatout.explain.program.evidence import process, rows_of
 from tests.explain.test_probe import interpreter, observed
 
-
 REPLACES = """
 import ast, builtins, dis, gc, io, json, linecache, os, signal, sys, threading, time
 
@@ -61,7 +60,7 @@ def down(levels):
         sum(range(500))
     return "returned"
 
-print(down(sys.getrecursionlimit() - 16))
+print(down(sys.getrecursionlimit() - 9))
 """
 
 

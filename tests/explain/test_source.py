@@ -235,15 +235,16 @@ def test_objects_named_like_those_of_libraries_are_not_asked(probe_source: Any) 
     for name in ("ArrayImpl", "PjitFunction", "Function"):
         trap = type(name, (), {**dictionary, "__module__": "theirs"})()
         assert probe_source.first_array([trap], 4) is None
-        assert probe_source.described(trap) == {"type": f"theirs.{name}"}
+        assert probe_source.read.described(trap) == {"type": f"theirs.{name}"}
         scope = {"trap": trap, "held": Meta("Held", (), {})()}
         exec("import sys; frame = sys._getframe()", scope)
-        assert probe_source.resolve(scope["frame"], "trap.x.y", False) is None
-        assert probe_source.resolve(scope["frame"], "held.x", False) is None
+        assert probe_source.read.resolve(scope["frame"], "trap.x.y", False) is None
+        assert probe_source.read.resolve(scope["frame"], "held.x", False) is None
 
 
 def test_a_source_is_read_whatever_its_encoding(probe_source: Any, tmp_path: Path) -> None:
-    for encoding, begin in [("utf-8", ""), ("utf-8", "\ufeff"), ("latin-1", "# coding: latin-1\r\n")]:
+    cookie = "# coding: latin-1\r\n"
+    for encoding, begin in [("utf-8", ""), ("utf-8", "\ufeff"), ("latin-1", cookie)]:
         file = tmp_path / f"{encoding}{len(begin)}.py"
         file.write_bytes(f"{begin}name = 'é'\r\nlast = 1".encode(encoding))
         assert probe_source.source_lines(str(file))[-2:] == ["name = 'é'", "last = 1"]

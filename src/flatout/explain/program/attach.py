@@ -109,14 +109,12 @@ def working_folder() -> Iterator[Path]:
                 with (left / LOCK).open("rb") as file:
                     nofollow.lock(file)
                     shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(
-        prefix=PREFIX,
-        ignore_cleanup_errors=True,  # a process that lives on may write
-    ) as name:
-        with (Path(name) / LOCK).open("xb") as file:
-            with suppress(OSError):  # a file system without locks
-                nofollow.lock(file)
-            yield Path(name)
+    # A process that lives on may write there as it is removed.
+    made = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
+    with made as name, (Path(name) / LOCK).open("xb") as file:
+        with suppress(OSError):  # a file system without locks
+            nofollow.lock(file)
+        yield Path(name)
 
 
 @contextmanager

@@ -6,21 +6,17 @@ module.
 
 import ast
 import re
+import types
 import warnings
 from bisect import bisect_right
 from dis import findlinestarts
 from functools import partial
 from gc import get_referents
 from itertools import islice
-from types import (
-    BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType,
-    ModuleType,
-)  # fmt: skip
 
-from _flatout_own import BUILTINS as __builtins__
-from _flatout_own import Module, source_line, sys
+from _flatout_own import __builtins__, kept, source_line, sys  # noqa: F401
 
-ast = Module(ast)
+ast, types = kept(ast), kept(types)
 ATTRIBUTES = (
     "step", "reset", "sample", "add", "push", "append", "store", "insert", "remember", "put",
     "zero_grad", "forward", "parameters", "learn", "update", "act", "predict", "__getitem__",
@@ -36,7 +32,8 @@ GRADIENTS = {
 """Names in the code of a compiled function that learns."""
 
 LIBRARIES = (
-    "torch", "jax", "jaxlib", "tensorflow", "keras", "optax", "flax", "haiku", "equinox", "builtins",
+    "torch", "jax", "jaxlib", "tensorflow", "keras", "optax", "flax", "haiku", "equinox",
+    "builtins",
 )  # fmt: skip
 """What can learn, and does so only where somebody asks for it."""
 
@@ -52,17 +49,9 @@ LINES = {}  # id of a code -> where its lines begin, and which they are
 LEARNERS = {}  # id of a class -> (class, whether it learns): no id is used twice
 
 
-def command_line():
-    return list(map(str, getattr(sys, "orig_argv", None) or [sys.executable or "python"]))
-
-
 def thread_attribute(ident, name):
     """An attribute of a thread that `threading` knows (``_name``, ``_native_id``), or None."""
-    threading = sys.modules.get("threading")
-    try:
-        return attributes(threading._active.get(ident)).get(name)
-    except Exception:
-        return None
+    return attributes((loaded("threading", "_active") or {}).get(ident)).get(name)
 
 
 def parsed(text, mode="exec"):
@@ -176,7 +165,7 @@ def class_learns(cls):
             value.__func__ if type(value) in (staticmethod, classmethod) else value
             for value in list(defined_in(cls).values())
         ]
-        codes = [method.__code__ for method in methods if type(method) is FunctionType]
+        codes = [method.__code__ for method in methods if type(method) is types.FunctionType]
         found = LEARNERS[id(cls)] = (cls, any(map(uses_gradients, codes)))
     return found[1]
 
@@ -360,7 +349,7 @@ def attributes(value):
     """An object's own attributes, read without calling anything that its class defines."""
     for base in order_of(type(value)):
         own = defined_in(base).get("__dict__")
-        if type(own) in (GetSetDescriptorType, MemberDescriptorType):
+        if type(own) in (types.GetSetDescriptorType, types.MemberDescriptorType):
             return own.__get__(value) or {}
         if own is not None:  # a function of the program's
             break
@@ -393,7 +382,7 @@ def described(found, owner=None):
         inner = getattr(found, "__wrapped__", None) or getattr(found, "python_function", None)
         row["compiled"] = True
         row["learns"] = inner is not None and takes_gradients(inner, 4, set())
-    elif kind is FunctionType:
+    elif kind is types.FunctionType:
         names, scopes = names_of(found.__code__), (globals_of(found), attributes(owner))
         named = [scope[name] for scope in scopes for name in names if name in scope]
         compiled = [one for one in named if is_compiled(type(one))]
@@ -417,17 +406,17 @@ def globals_of(function):
 def takes_gradients(function, depth, seen):
     """Whether the code of a function takes gradients, looking into what it calls."""
     kind = type(function)
-    if kind is MethodType:
+    if kind is types.MethodType:
         inner = function.__func__
     elif kind is partial:
         inner = function.func
     elif is_compiled(kind):
         inner = getattr(function, "__wrapped__", None)
     else:
-        inner = function.__dict__.get("__wrapped__") if kind is FunctionType else None
+        inner = function.__dict__.get("__wrapped__") if kind is types.FunctionType else None
     if inner is not None:
         return takes_gradients(inner, depth, seen)
-    if kind is not FunctionType or id(function.__code__) in seen or not depth:
+    if kind is not types.FunctionType or id(function.__code__) in seen or not depth:
         return False
     seen.add(id(function.__code__))
     names, scope = names_of(function.__code__), globals_of(function)
@@ -436,16 +425,18 @@ def takes_gradients(function, depth, seen):
     return any(takes_gradients(scope[name], depth - 1, seen) for name in names if name in scope)
 
 
-def built_in(module, name):
-    """A built-in function of a module that the program has imported; None if it has replaced it."""
+def loaded(module, name):
+    """The value of a name in a module that the program has imported, or None."""
     module = sys.modules.get(module)
-    found = module.__dict__.get(name) if type(module) is ModuleType else None
-    return found if type(found) is BuiltinFunctionType else None
+    return module.__dict__.get(name) if type(module) is types.ModuleType else None
+
+
+def built_in(module, name):
+    """A built-in function of a module, unless the program has replaced it."""
+    found = loaded(module, name)
+    return found if type(found) is types.BuiltinFunctionType else None
 
 
 def dynamo_used():
     """Whether functions were compiled by TorchDynamo: a profile function could disturb it."""
-    try:
-        return bool(dict.get(sys.modules["torch._dynamo.utils"].__dict__["counters"], "frames"))
-    except Exception:
-        return False
+    return bool(dict.get(loaded("torch._dynamo.utils", "counters") or {}, "frames"))

@@ -1,7 +1,7 @@
 """Python's functions as they are before the program can replace them: the probe calls no others.
 
 A program may set ``time.time``, ``os.open`` or ``builtins.open`` to functions of its own. Modules
-of the probe take such modules, and Python's built-in functions, from here.
+of the probe take such modules, and Python's built-in functions (`__builtins__`), from here.
 """
 
 import _signal
@@ -10,25 +10,24 @@ import builtins
 import json.encoder
 import linecache
 import os
-import stat
 import sys
 import time
+from stat import S_ISREG
+from types import SimpleNamespace
 
-__builtins__ = BUILTINS = dict(builtins.__dict__)
+__builtins__ = dict(builtins.__dict__)
 
 
-class Module:
+def kept(module):
     """A module's names with their values at the start."""
-
-    def __init__(self, module):
-        self.__dict__.update(module.__dict__)
+    return SimpleNamespace(**module.__dict__)
 
 
-_thread, os, signal, sys, time = map(Module, (_thread, os, _signal, sys, time))
+_thread, os, signal, sys, time = map(kept, (_thread, os, _signal, sys, time))
 try:
     import ctypes
 
-    ctypes = Module(ctypes)
+    ctypes = kept(ctypes)
 except ImportError:
     ctypes = None
 try:
@@ -80,17 +79,15 @@ def source_of(file):
         file = "%s/%s" % (STARTED, file)  # the program may have changed its folder since
     try:
         found = os.stat(file)
-        regular = stat.S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES
+        regular = S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES
         data = read(file, MOST_BYTES) if regular else b""
-    except (OSError, ValueError):
-        return ""
-    try:
         return data.decode()
     except UnicodeDecodeError:
         return data.decode("latin-1")  # what matters is ASCII
+    except (OSError, ValueError):
+        return ""
 
 
 def source_line(file, number):
     """One line of a source file; empty without such a line."""
-    lines = source_lines(file)
-    return lines[number - 1] if 0 < number <= len(lines) else ""
+    return next(iter(source_lines(file)[max(number - 1, 0) : number]), "")

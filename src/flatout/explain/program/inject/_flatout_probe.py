@@ -16,15 +16,15 @@ percent. One file per process, JSON lines; `flatout.explain.program.evidence` re
 
 import atexit
 
-from _flatout_describe import ModuleType, built_in, command_line, dynamo_used, thread_attribute
-from _flatout_own import BUILTINS as __builtins__
-from _flatout_own import CPU, STDLIB, _thread, json_of, os, signal, sys, time
+from _flatout_describe import built_in, dynamo_used, loaded, thread_attribute
+from _flatout_own import CPU, STDLIB, __builtins__, _thread, json_of, os, signal, sys, time  # noqa: F401
 from _flatout_seen import Seen
 from _flatout_spent import Spent
 from _flatout_timer import TOLD, Timer, Watch, scheduled
 from _flatout_window import Window
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+ARGV = list(map(str, getattr(sys, "orig_argv", None) or [sys.executable or "python"]))
 INTERVAL = 0.010
 COST = 0.008  # share of the time that sampling may take
 DENSE = 150  # samples of the main thread after which they are taken half as often
@@ -43,19 +43,13 @@ OF_C = sys.version_info < (3, 12)  # calls in C, and the handler's, count for th
 FAULTS = {signal.SIGSEGV, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 
 
-probe = None
-
-
 def start(folder):
     """Observe this process from now on; called once, while the interpreter starts."""
-    global probe
     probe = Probe(folder)
     probe.begin()
     if hasattr(os, "register_at_fork"):
         launch, forked = probe.launch, probe.forked
-        os.register_at_fork(
-            before=probe.before_fork, after_in_parent=launch, after_in_child=forked
-        )
+        os.register_at_fork(before=probe.before_fork, after_in_parent=launch, after_in_child=forked)
     atexit.register(probe.end)
 
 
@@ -87,8 +81,6 @@ class Probe:
         self.turn = _thread.allocate_lock()  # one thread at a time samples and writes
         self.ran = {}  # seconds that each other thread had run at its last sample
         self.seed = os.getpid()
-        if self.timer is not None:
-            self.timer.running = False  # the kernel's is not inherited
 
     # --- The thread's life --------------------------------------------------------------------
 
@@ -96,7 +88,7 @@ class Probe:
         """Start sampling; in the main thread."""
         self.started = time.monotonic()
         self.line({
-            "k": "process", "pid": os.getpid(), "t": self.started, "argv": command_line(),
+            "k": "process", "pid": os.getpid(), "t": self.started, "argv": ARGV,
             "python": list(sys.version_info[:3]), "stdlib": STDLIB,
         })  # fmt: skip
         self.flush()
@@ -130,9 +122,10 @@ class Probe:
 
     def forked(self):
         """A child of its own begins."""
-        folder, done = self.folder, self.done
+        done = self.done
         self.clear()
-        self.folder, self.main = folder, _thread.get_ident()
+        self.main = _thread.get_ident()
+        self.timer.running = False  # the kernel's is not inherited
         if done or self.stopped():
             self.done = True
         else:
@@ -315,9 +308,7 @@ class Probe:
                 seconds, awake = self.spent.by_itself(time.monotonic(), self.timer.late())
             if self.watch is not None and awake:
                 self.watch.put_off_by_main(self.crowd * BLOCKED)
-            why = self.timer.unwanted()
-            if why is not None:
-                self.timer.give_up(why)
+            if self.timer.disturbs():
                 return ""
             self.attempt(sys._getframe(1), seconds)
             self.maybe_window()
@@ -390,22 +381,16 @@ class Probe:
 
     def profiled(self):
         """Whether a profile or trace function may be at work in the main thread."""
-        return (
-            self.window is not None
-            or sys.getprofile() is not None
-            or sys.gettrace() is not None
-            or "bdb" in sys.modules
-        )
+        alone = self.window is None and sys.getprofile() is None and sys.gettrace() is None
+        return not alone or "bdb" in sys.modules
 
     def libraries_seen(self):
         """Note when the big libraries appear, and their versions."""
         for name in ("torch", "jax", "tensorflow", "numpy", "gymnasium", "gym", "ray", "keras"):
-            if name not in self.libraries and name in sys.modules:
-                module = sys.modules[name]
-                version = module.__dict__.get("__version__") if type(module) is ModuleType else None
-                if version is not None:
-                    self.libraries[name] = str(version)
-                    self.line({"k": "library", "name": name, "version": str(version)})
+            version = None if name in self.libraries else loaded(name, "__version__")
+            if version is not None:
+                self.libraries[name] = str(version)
+                self.line({"k": "library", "name": name, "version": str(version)})
         count = built_in("torch", "get_num_threads")
         threads = self.libraries.get("threads") if count is None else count()
         if threads != self.libraries.get("threads"):

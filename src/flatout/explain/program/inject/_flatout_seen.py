@@ -2,8 +2,7 @@
 
 import _flatout_describe as read
 import _flatout_source as source
-from _flatout_own import BUILTINS as __builtins__
-from _flatout_own import source_line, sys
+from _flatout_own import __builtins__, source_line, sys  # noqa: F401
 
 MAX_DEPTH = 100
 MAX_STACKS = 20000
@@ -77,12 +76,19 @@ class Seen:
         if found is None:
             return []
         code, line = found
-        place = ((self.codes.get(id(code)) or self.code(code, None))[0], line)
-        if place not in self.sites:
-            self.sites[place] = False
-            text = source_line(code.co_filename, line).strip()[:100]
-            self.line({"k": "site", "c": place[0], "line": line, "text": text})
-        return list(place)
+        number = (self.codes.get(id(code)) or self.code(code, None))[0]
+        row = self.site_row(number, line, code)
+        if row is not None:
+            self.line(row)
+        return [number, line]
+
+    def site_row(self, number, line, code):
+        """Describe a line of a code; None if it has been described."""
+        if (number, line) in self.sites or len(self.sites) >= MAX_LEAVES:
+            return None
+        self.sites[number, line] = False
+        text = source_line(code.co_filename, line).strip()[:100]
+        return {"k": "site", "c": number, "line": line, "text": text}
 
     def stack(self, key):
         """The number of a stack, (code, instruction, code, instruction, ...), innermost first."""
@@ -163,22 +169,19 @@ class Seen:
 
         Whether the line uses an argument instead.
         """
-        known = self.codes[id(frame.f_code)]
-        line = read.line_of(frame.f_code, frame.f_lasti)
-        place = (known[0], line)
-        if place in self.sites or len(self.sites) >= MAX_LEAVES:
+        code, line = frame.f_code, read.line_of(frame.f_code, frame.f_lasti)
+        place = (self.codes[id(code)][0], line)
+        row = self.site_row(*place, code)
+        if row is None:
             return self.sites.get(place, False)
-        self.sites[place] = False
         try:
-            _, call = read.text_at(frame.f_code, frame.f_lasti)
-            shown = source_line(frame.f_code.co_filename, line).strip()[:100]
-            row = {"k": "site", "c": place[0], "line": line, "text": shown}
+            _, call = read.text_at(code, frame.f_lasti)
             if "jax" in sys.modules or (call or "").rpartition(".")[2] in source.FETCHES:
                 made = source.origin(frame, line, self.profiled())
                 if made is not None:
                     row["made"] = made
                 else:
-                    self.sites[place] = source.is_given(frame.f_code, line)
+                    self.sites[place] = source.is_given(code, line)
             self.line(row)
         except Exception:
             pass

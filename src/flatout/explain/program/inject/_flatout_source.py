@@ -1,11 +1,9 @@
 """Parses a function's source code: its loops, and the call that a value comes from."""
 
-from _flatout_describe import (
-    ast, attributes, described, dotted, name_of, package_of, parsed, resolve,
-)  # fmt: skip
-from _flatout_own import BUILTINS as __builtins__
-from _flatout_own import STDLIB, source_lines
+import _flatout_describe as read
+from _flatout_own import STDLIB, __builtins__, source_lines  # noqa: F401
 
+ast = read.ast
 MOST_LINES = 8000  # files with more lines are not parsed: that would hold up the program
 CALLERS = 12  # frames in which results of learning are looked for
 DEPTH = 4  # assignments that are followed back from a value to the call that made it
@@ -45,7 +43,7 @@ def node_of(code):
         PARSED[file] = {}
         lines = source_lines(file)
         try:
-            tree = parsed("\n".join(lines) if len(lines) <= MOST_LINES else "")
+            tree = read.parsed("\n".join(lines) if len(lines) <= MOST_LINES else "")
         except (SyntaxError, ValueError, RecursionError):
             return None
         PARSED[file]["<module>", None] = tree
@@ -131,7 +129,7 @@ class Search:
         for target in targets:
             for one in ast.walk(target) if target is not None else ():
                 if isinstance(one, (ast.Name, ast.Attribute)):
-                    self.made.setdefault(dotted(one), []).append((statement.lineno, value))
+                    self.made.setdefault(read.dotted(one), []).append((statement.lineno, value))
 
     def learned(self):
         """The names that are assigned from compiled calls which take gradients: {name: line}."""
@@ -145,10 +143,10 @@ class Search:
 
     def kind(self, call):
         """Describe the called object if it is compiled or calls a compiled function; else `{}`."""
-        name = dotted(call.func)
-        found = resolve(self.frame, name, self.profiled)
-        owner = resolve(self.frame, name.rpartition(".")[0], self.profiled)
-        kind = described(found, owner) if found is not None else {}
+        name = read.dotted(call.func)
+        found = read.resolve(self.frame, name, self.profiled)
+        owner = read.resolve(self.frame, name.rpartition(".")[0], self.profiled)
+        kind = read.described(found, owner) if found is not None else {}
         return kind if kind.get("compiled") or kind.get("calls_compiled") else {}
 
     def trace(self, expression, line, depth):
@@ -159,11 +157,11 @@ class Search:
                 kind = self.kind(one)
                 if kind:
                     learns = kind.get("learns", False)
-                    return {"call": dotted(one.func), "line": one.lineno, "learns": learns}
+                    return {"call": read.dotted(one.func), "line": one.lineno, "learns": learns}
         for one in nodes if depth else ():
             if not isinstance(one, (ast.Name, ast.Attribute)):
                 continue
-            made = self.made.get(dotted(one), ())
+            made = self.made.get(read.dotted(one), ())
             before = [(at, value) for at, value in made if at < line]
             after = [(at, value) for at, value in made if at >= line and value is not expression]
             for at, value in before[::-1] + after[::-1]:
@@ -188,7 +186,7 @@ def pending(frame, known, profiled):
                 search = Search(frame, node_of(code), profiled)
                 known[id(code)] = (code, search.learned())
             for name, line in known[id(code)][1].items():
-                array = first_array(resolve(frame, name, profiled), DEPTH)
+                array = first_array(read.resolve(frame, name, profiled), DEPTH)
                 if array is not None and not array.is_ready():
                     return code, line
         frame = frame.f_back
@@ -198,7 +196,7 @@ def pending(frame, known, profiled):
 def first_array(value, depth):
     """The first JAX array in a value: a tuple, list, dictionary, or object with attributes."""
     kind = type(value)
-    if name_of(kind) == "ArrayImpl" and package_of(kind) in ("jax", "jaxlib"):
+    if read.name_of(kind) == "ArrayImpl" and read.package_of(kind) in ("jax", "jaxlib"):
         return value
     if not depth:
         return None
@@ -208,7 +206,7 @@ def first_array(value, depth):
         base = tuple if issubclass(kind, tuple) else list
         inner = base.__getitem__(value, slice(8))
     else:
-        inner = list(attributes(value).values())
+        inner = list(read.attributes(value).values())
     for one in inner[:8]:
         found = first_array(one, depth - 1)
         if found is not None:

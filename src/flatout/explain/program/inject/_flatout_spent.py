@@ -2,8 +2,7 @@
 counts it.
 """
 
-from _flatout_own import BUILTINS as __builtins__
-from _flatout_own import _thread, read, time
+from _flatout_own import __builtins__, _thread, read, time  # noqa: F401
 from _flatout_timer import scheduled
 
 AWAKE = 0.05  # a thread that sleeps for less than this share of the time does not sleep

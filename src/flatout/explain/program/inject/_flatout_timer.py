@@ -6,8 +6,7 @@ from functools import partial
 from itertools import accumulate, chain, repeat, starmap
 from operator import and_, contains, floordiv, is_
 
-from _flatout_own import BUILTINS as __builtins__
-from _flatout_own import _thread, ctypes, read, signal, sys, time
+from _flatout_own import __builtins__, _thread, ctypes, read, signal, sys, time  # noqa: F401
 
 REAL_TIME, THREAD_CPU = 1, 3  # clocks: the machine's monotonic one, and the calling thread's own
 TO_PROCESS, CALLS, TO_THREAD = 0, 2, 4  # what a timer does: send a signal, or call a function
@@ -51,14 +50,15 @@ class Timer:
         """Whether the number is still ours; the program may have taken it since."""
         return self.number is None or signal.getsignal(self.number) == self.handler
 
-    def unwanted(self):
-        """Why the program is not to have the timer; None if it may; in the main thread.
+    def disturbs(self):
+        """Whether it would disturb the program, and so is given up; in the main thread.
 
         An event loop that handles signals has Python write each one to a descriptor. Ours would
         wake it up each time, and would fill the descriptor's buffer, so that its own are lost.
         """
         if not TOLD and self.number in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
-            return "the main thread has blocked its signal"
+            self.give_up("the main thread has blocked its signal")
+            return True
         try:
             before = written()
             self.tell(self.number)
@@ -68,7 +68,9 @@ class Timer:
             told = descriptor != -1
             if told:  # which forgets whether it is to warn of a full buffer
                 signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
-        return "its event loop is told of every signal" if told else None
+        if told:
+            self.give_up("its event loop is told of every signal")
+        return told
 
     def give_up(self, why):
         """End it for good: it would disturb the program. A thread samples instead."""
@@ -157,12 +159,11 @@ class Watch:
     vain each time when the main thread lets go of the lock for an instant, as NumPy and PyTorch do
     thousands of times a second: that may last for seconds, and cost the program a tenth of them.
 
-    Made in the thread that is to wait. The signal is blocked there, and never handled.
+    Made in the thread that is to wait. Its signal is blocked there, and never handled.
     """
 
     def __init__(self):
         self.number = UNUSED
-        signal.pthread_sigmask(signal.SIG_BLOCK, [self.number])
         self.kernel = KernelTimer(self.number)
         self.due = float("inf")
 
@@ -195,12 +196,12 @@ class KernelTimer:
 
     def __init__(self, number, clock=REAL_TIME, does=TO_THREAD):
         class Whom(ctypes.Union):
-            _fields_ = [("thread", ctypes.c_int), ("function", ctypes.c_void_p),
-                        ("size", ctypes.c_char * 48)]  # fmt: skip
+            _fields_ = (("thread", ctypes.c_int), ("function", ctypes.c_void_p),
+                        ("size", ctypes.c_char * 48))  # fmt: skip
 
         class Event(ctypes.Structure):
-            _fields_ = [("value", ctypes.c_void_p), ("signal", ctypes.c_int),
-                        ("notify", ctypes.c_int), ("whom", Whom)]  # fmt: skip
+            _fields_ = (("value", ctypes.c_void_p), ("signal", ctypes.c_int),
+                        ("notify", ctypes.c_int), ("whom", Whom))  # fmt: skip
 
         self.libc = ctypes.PyDLL(None)
         if not hasattr(self.libc, "timer_create"):  # before glibc 2.34
@@ -241,8 +242,7 @@ class KernelTimer:
 
 
 def free_number():
-    """The signal of which Python is told; an `OSError` where the program has it already, or there
-    is no timer.
+    """The signal of which Python is told; an `OSError` if the program has it, or without timers.
 
     Where it has to be sent it is SIGCONT, which does nothing to a process that runs: a program that
     resets its handlers, or that is ending, is not harmed by one that is still on its way.

@@ -1,8 +1,7 @@
 """Every call of the main thread for some milliseconds, by ``sys.setprofile``."""
 
 from _flatout_describe import given_to, kinds_of, line_of
-from _flatout_own import BUILTINS as __builtins__
-from _flatout_own import CPU, sys, time
+from _flatout_own import CPU, __builtins__, sys, time  # noqa: F401
 from _flatout_timer import ROOM
 
 CALL, RETURN, C_CALL, C_RETURN = 0, 1, 2, 3

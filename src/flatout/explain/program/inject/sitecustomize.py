@@ -5,11 +5,8 @@ path of modules as the program would have found it, and runs the `sitecustomize`
 hides, if there is one. Whatever fails here must not touch the program.
 """
 
-import builtins
 import os
 import sys
-
-__builtins__ = dict(builtins.__dict__)  # the program may replace some
 
 
 def _start():
