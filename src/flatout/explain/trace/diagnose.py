@@ -83,8 +83,8 @@ def diagnose(traces: Sequence[Trace], subject: str) -> Diagnosis:
         seconds=max((trace.window[1] - trace.window[0] for trace in traces), default=0.0),
         phases={phase: share for phase, share in phases.items() if share > 0.0},
         lines=KERNELS | {PHASE.get(p, p): shown(name) for p in PARTS if (name := found.line(p))},
-        lanes=tuple(Lane(name, timeline(idle)) for name, idle in devices[:LANES]),
-        busy={name: idle.busy for name, idle in devices},
+        lanes=tuple(Lane(name, timeline(use)) for name, use in devices[:LANES]),
+        busy={name: use.busy for name, use in devices},
         machine=", ".join(models),
         notes=tuple(_notes(found)),
     )
@@ -120,8 +120,8 @@ def unclear(found: Found) -> Finding | None:
             why = f"these categories of events are not understood: {words}"
         how = "Record the device, too: activities=[..., ProfilerActivity.CUDA]."
         return Finding(UNKNOWN, 1.0, (why,), "" if words else how)
-    seconds, call = max(idle.longest for _, idle in found.devices)
-    window = max(idle.seconds for _, idle in found.devices)
+    seconds, call = max(use.longest for _, use in found.devices)
+    window = max(use.seconds for _, use in found.devices)
     if seconds >= STARTING * window:
         why = (
             f"one call of {shown(call)} takes {duration_words(seconds)} of "

@@ -11,7 +11,7 @@ import numpy as np
 from flatout.explain.report import place_words
 from flatout.explain.trace import names
 from flatout.explain.trace.events import Kind, Trace
-from flatout.explain.trace.idle import Host, Idle, causes
+from flatout.explain.trace.idle import DeviceUse, Host, causes
 from flatout.explain.trace.intervals import clip, length, union
 
 BINS = 600  # resolution of the timeline
@@ -26,7 +26,7 @@ class Found:
     """The devices' time in one or more traces."""
 
     traces: Sequence[Trace]
-    devices: list[tuple[str, Idle]]  # by name
+    devices: list[tuple[str, DeviceUse]]  # by name
 
     @staticmethod
     def of(traces: Sequence[Trace]) -> Found:
@@ -44,14 +44,14 @@ class Found:
 
     def share(self, part: str) -> float:
         """The mean share of the devices' time that a part takes."""
-        return float(np.mean([_share(idle, part) for _, idle in self.devices]))
+        return float(np.mean([_share(use, part) for _, use in self.devices]))
 
     def lines(self, part: str) -> list[tuple[str, float]]:
         """What the host did in a part of the idle time, with shares of the time, largest first."""
-        total = sum(idle.seconds for _, idle in self.devices)
+        total = sum(use.seconds for _, use in self.devices)
         seconds: defaultdict[str, float] = defaultdict(float)
-        for _, idle in self.devices:
-            for name, value in idle.lines[part].items():
+        for _, use in self.devices:
+            for name, value in use.lines[part].items():
                 seconds[name] += value / total
         return sorted(seconds.items(), key=lambda line: -line[1])
 
@@ -62,13 +62,13 @@ class Found:
     @property
     def kernels(self) -> np.ndarray:
         """The durations of all kernels, in seconds."""
-        return np.concatenate([_lasting(idle) for _, idle in self.devices])
+        return np.concatenate([_lasting(use) for _, use in self.devices])
 
     @property
     def overlapping(self) -> float:
         """The share of the devices' time in which they exchange data while they compute."""
-        hidden = (length(_exchanging(idle)) - length(idle.communicates) for _, idle in self.devices)
-        return sum(hidden) / sum(idle.seconds for _, idle in self.devices)
+        hidden = (length(_exchanging(use)) - length(use.communicates) for _, use in self.devices)
+        return sum(hidden) / sum(use.seconds for _, use in self.devices)
 
 
 def duration_words(seconds: float) -> str:
@@ -76,9 +76,9 @@ def duration_words(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms" if seconds < 1.0 else f"{seconds:.3g} s"
 
 
-def _share(idle: Idle, part: str) -> float:
-    own = {"learn": idle.computes, "communicate": idle.communicates, "copy": idle.copies}
-    return length(own[part]) / idle.seconds if part in own else idle.share(part)
+def _share(use: DeviceUse, part: str) -> float:
+    own = {"learn": use.computes, "communicate": use.communicates, "copy": use.copies}
+    return length(own[part]) / use.seconds if part in own else use.share(part)
 
 
 def shown(name: str) -> str:
@@ -94,13 +94,13 @@ def line_words(name: str) -> str:
     return "" if where is None else f" ({place_words(where[:2])})"
 
 
-def timeline(idle: Idle) -> tuple[tuple[float, float, str], ...]:
+def timeline(use: DeviceUse) -> tuple[tuple[float, float, str], ...]:
     """A device's timeline: for each of `BINS` bins what takes most of it."""
-    begin, end = idle.window
+    begin, end = use.window
     edges = np.linspace(begin, end, BINS + 1)
-    rows = {"learn": idle.computes, "communicate": idle.communicates, "transfer": idle.copies}
+    rows = {"learn": use.computes, "communicate": use.communicates, "transfer": use.copies}
     parts = list(rows.items())
-    parts += [(PHASE.get(part, part), spans) for part, spans in idle.idle.items()]
+    parts += [(PHASE.get(part, part), spans) for part, spans in use.idle.items()]
     filled = np.array([_covered(spans, edges) for _, spans in parts])
     winner = filled.argmax(axis=0)
     found: list[tuple[float, float, str]] = []
@@ -124,15 +124,15 @@ def _covered(spans: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.diff(passed)
 
 
-def _lasting(idle: Idle) -> np.ndarray:
+def _lasting(use: DeviceUse) -> np.ndarray:
     """The durations of the kernels in the window."""
-    events = idle.device.events
-    begin, end = idle.window
+    events = use.device.events
+    begin, end = use.window
     inside = (events.kind == Kind.KERNEL) & (events.begin >= begin) & (events.begin < end)
     return (events.end - events.begin)[inside]
 
 
-def _exchanging(idle: Idle) -> np.ndarray:
-    events = idle.device.events
+def _exchanging(use: DeviceUse) -> np.ndarray:
+    events = use.device.events
     some = events.where(events.kind == Kind.COLLECTIVE)
-    return clip(union(some.begin, some.end), *idle.window)
+    return clip(union(some.begin, some.end), *use.window)

@@ -30,7 +30,7 @@ not late."""
 
 
 @dataclass
-class Idle:
+class DeviceUse:
     """A device's time in the window, and the causes of its idle time.
 
     Attributes:
@@ -68,7 +68,7 @@ class Idle:
         return length(self.idle[cause]) / self.seconds if cause in self.idle else 0.0
 
 
-def causes(trace: Trace, device: Row, window: tuple[float, float], host: Host) -> Idle:
+def causes(trace: Trace, device: Row, window: tuple[float, float], host: Host) -> DeviceUse:
     """Divide a device's time."""
     events = device.events
 
@@ -79,7 +79,7 @@ def causes(trace: Trace, device: Row, window: tuple[float, float], host: Host) -
     computes, exchanges = busy(Kind.KERNEL), busy(Kind.COLLECTIVE)
     communicates = without(exchanges, computes)
     copies = without(without(busy(Kind.COPY, Kind.SET), computes), exchanges)
-    result = Idle(device, window, computes, communicates, copies)
+    result = DeviceUse(device, window, computes, communicates, copies)
     gaps = without(np.array([window]), clip(union(events.begin, events.end), *window))
     if not len(gaps):
         return result

@@ -9,7 +9,7 @@ from pathlib import Path
 from flatout.errors import FlatoutError
 from flatout.explain.trace.events import Trace
 
-LARGEST = 1 << 30  # bytes of a trace
+LARGEST = 1 << 29  # bytes of a trace, unpacked
 ENDINGS = (".json", ".json.gz", ".xplane.pb")
 RANKS = 64  # files of one folder that are read
 
@@ -62,7 +62,7 @@ def _read(path: Path) -> Trace:
 
     try:
         if path.stat().st_size > LARGEST:
-            raise FlatoutError(f"{path} has over {LARGEST >> 30} GiB: record fewer steps.")
+            raise FlatoutError(f"{path} has over {LARGEST >> 20:,} MiB: record fewer steps.")
         if path.name.endswith(".pb"):
             return xplane.read(path)
         return chrome.read(_contents(path))
@@ -81,5 +81,5 @@ def _contents(path: Path) -> bytes:
     with gzip.open(path) if packed else path.open("rb") as file:
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
-        raise FlatoutError(f"{path} has over {LARGEST >> 30} GiB unpacked: record fewer steps.")
+        raise FlatoutError(f"{path} has over {LARGEST >> 20:,} MiB unpacked: record fewer steps.")
     return data
