@@ -305,7 +305,8 @@ class Probe:
                 self.window.closed = True
             seconds, awake = None, True
             if self.spent is not None:
-                seconds, awake = self.spent.by_itself(time.monotonic(), self.timer.late())
+                late = self.timer.kernel.elapsed()  # a long call in C holds up the signal
+                seconds, awake = self.spent.by_itself(time.monotonic(), late)
             if self.watch is not None and awake:
                 self.watch.put_off_by_main(self.crowd * BLOCKED)
             if self.timer.disturbs():
