@@ -170,7 +170,7 @@ class Probe:
         """In the sampling thread: a signal that the program blocks and waits for must not be
         delivered here."""
         if hasattr(signal, "pthread_sigmask"):
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - FAULTS - ours)
+            signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() - FAULTS - ours)
 
     def fail(self, error):
         """Give up; the program goes on."""
