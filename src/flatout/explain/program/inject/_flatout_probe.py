@@ -119,7 +119,7 @@ class Probe:
             if watch is not None:
                 watch.put_off(0.0)
             life.acquire(True, 0.2)  # one that is late ends by itself
-            for _ in range(50):
+            for _ in range(2000):
                 if not os.access("/proc/self/task/%d" % self.task, os.F_OK):
                     break  # the kernel no longer counts it, either
                 time.sleep(0.0001)

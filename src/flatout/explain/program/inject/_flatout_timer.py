@@ -38,8 +38,6 @@ class Timer:
             self.number = free_number()
             self.handler = guarded(function)
             signal.signal(self.number, self.handler)
-            tell = getattr(ctypes.pythonapi, "PyErr_SetInterruptEx", None)
-            self.tell = tell or signal.raise_signal  # before Python 3.10
             signal.siginterrupt(self.number, False)
         except Exception as error:
             self.give_up(str(error))
@@ -62,7 +60,7 @@ class Timer:
             return False
         try:
             before = written()
-            self.tell(self.number)
+            signal.raise_signal(self.number)
             told = written() > before
         except (OSError, LookupError, ValueError):
             descriptor = signal.set_wakeup_fd(-1)
