@@ -431,12 +431,12 @@ def test_a_process_whose_own_line_comes_late_is_not_lost(tmp_path: Path) -> None
 
 
 ELAPSED = """
-import sys, time
+import sys, threading, time
 
 sys.path.insert(0, sys.argv[1])
-from _flatout_timer import THREAD_CPU, UNUSED, KernelTimer
+from _flatout_timer import UNUSED, KernelTimer
 
-timer = KernelTimer(UNUSED, THREAD_CPU)
+timer = KernelTimer(UNUSED, time.pthread_getcpuclockid(threading.get_ident()))
 timer.set(30.0, 30.0)
 began = time.thread_time()
 while time.thread_time() < began + 0.3:

@@ -161,3 +161,34 @@ def test_a_program_is_warned_of_lost_signals_where_it_wants_to(tmp_path: Path, w
     assert ("wakeup fd" in done.stderr) is warns
     (seen,) = map(process, rows_of(folder))
     assert seen.by_thread is not None
+
+
+FORKS = """
+import os, time
+
+for _ in range(5):
+    end = time.thread_time() + 0.05
+    while time.thread_time() < end:
+        sum(range(500))
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+end = time.monotonic() + 0.3
+while time.monotonic() < end:
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_a_program_that_forks_is_not_warned_of_the_probes_thread(
+    tmp_path: Path, version: str
+) -> None:
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on this machine")
+    done, folder = observed(FORKS, tmp_path, python, "-W", "always")
+    assert (done.returncode, done.stderr) == (0, "")
+    parent = max(map(process, rows_of(folder)), key=lambda one: len(one.samples))
+    slept = sum(one.dt - (one.worked or 0.0) for one in parent.samples)
+    assert slept > 0.2, "its thread has been started again"

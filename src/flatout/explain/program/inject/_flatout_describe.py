@@ -303,17 +303,12 @@ def text_at(code, lasti):
         if at is not None and None not in at and at[0] and at[1] - at[0] < 40:
             lines = [source_line(code.co_filename, n) for n in range(at[0], at[1] + 1)]
             if lines and lines[0]:
-                return call_in(cut(lines, at[2], at[3]))
+                raw = [line.encode("utf-8", "replace") for line in lines]  # columns count bytes
+                raw[-1] = raw[-1][: at[3]]
+                raw[0] = raw[0][at[2] :]
+                return call_in(b"\n".join(raw).decode("utf-8", "replace"))
     text = source_line(code.co_filename, line_of(code, lasti)).strip()
     return text[:200], first_call(text)
-
-
-def cut(lines, start, end):
-    """Columns count bytes of UTF-8."""
-    raw = [line.encode("utf-8", "replace") for line in lines]
-    raw[-1] = raw[-1][:end]
-    raw[0] = raw[0][start:]
-    return b"\n".join(raw).decode("utf-8", "replace")
 
 
 def call_in(text):

@@ -20,7 +20,7 @@ from _flatout_describe import built_in, dynamo_used, loaded, thread_attribute
 from _flatout_own import CPU, STDLIB, __builtins__, _thread, json_of, os, signal, sys, time  # noqa: F401
 from _flatout_seen import Seen
 from _flatout_spent import Spent
-from _flatout_timer import TOLD, Timer, Watch, scheduled
+from _flatout_timer import Timer, Watch, scheduled
 from _flatout_window import Window
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -39,7 +39,7 @@ WINDOW_FIRST = 0.5  # after the imports
 WINDOW_EVERY = 1.0
 WINDOW_COST = 0.01  # share of the time that windows may take
 WINDOWS = 40
-OF_C = sys.version_info < (3, 12)  # calls in C, and the handler's, count for the limit, too
+OF_C = sys.version_info < (3, 12)  # calls in C count for the limit, and no fork warns of threads
 FAULTS = {signal.SIGSEGV, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 
 
@@ -48,8 +48,8 @@ def start(folder):
     probe = Probe(folder)
     probe.begin()
     if hasattr(os, "register_at_fork"):
-        launch, forked = probe.launch, probe.forked
-        os.register_at_fork(before=probe.before_fork, after_in_parent=launch, after_in_child=forked)
+        after, forked = probe.after_fork, probe.forked
+        os.register_at_fork(before=probe.before_fork, after_in_parent=after, after_in_child=forked)
     atexit.register(probe.end)
 
 
@@ -65,7 +65,7 @@ class Probe:
     def clear(self):
         """Forget what was seen: a new process begins."""
         self.file = self.life = self.watch = self.spent = self.delayed = None
-        self.done = self.ticking = self.ready = False
+        self.done = self.ticking = self.ready = self.forking = False
         self.lines, self.samples = [], []
         self.seen = Seen(self.line, self.profiled)
         self.windows, self.hooks = 0, []
@@ -99,33 +99,44 @@ class Probe:
 
     def launch(self):
         """Start the thread, again after a fork; low-level: it is not among the program's own."""
-        if self.done or self.life is not None:
+        if self.done or self.forking or self.life is not None:
             return
+        self.timer.call_soon(0.0)
         self.life = life = _thread.allocate_lock()  # given back by the thread when it ends
         life.acquire()
-        self.timer.start(INTERVAL)
-        if self.timer.running and self.spent is None:
+        if self.timer.number is not None and self.spent is None:
             try:
                 self.spent = Spent(time.monotonic())
             except (AttributeError, OSError):
-                pass
+                self.timer.give_up("its work cannot be measured")
         _thread.start_new_thread(self.run, (life,))
 
     def before_fork(self):
         """No thread of ours is there while the program forks."""
-        life, watch = self.life, self.watch
+        life, watch, self.forking = self.life, self.watch, True
         if life is not None and _thread.get_ident() not in self.own:
             self.life = None
             if watch is not None:
                 watch.put_off(0.0)
             life.acquire(True, 0.2)  # one that is late ends by itself
+            for _ in range(2000):
+                if not os.access("/proc/self/task/%d" % self.task, os.F_OK):
+                    break  # the kernel no longer counts it, either
+                time.sleep(0.0001)
+
+    def after_fork(self):
+        """Start the thread again in the parent: from Python 3.12 on once `os.fork` is over, which
+        warns of threads."""
+        self.forking = False
+        if OF_C or self.profiled() or not self.timer.call_soon(0.001):
+            self.launch()
 
     def forked(self):
         """A child of its own begins."""
         done = self.done
         self.clear()
         self.main = _thread.get_ident()
-        self.timer.running = False  # the kernel's is not inherited
+        self.timer.running, self.timer.soon = False, None  # the kernel's are not inherited
         if done or self.stopped():
             self.done = True
         else:
@@ -144,11 +155,13 @@ class Probe:
 
     def run(self, life):
         """The thread that samples and writes while the main thread does not."""
-        own = _thread.get_ident()
+        own, self.task = _thread.get_ident(), _thread.get_native_id()
         self.own.add(own)
         watch = None
         try:
-            self.keep_out(set() if TOLD else {self.timer.number})
+            self.keep_out({self.timer.number})
+            if self.spent is not None:
+                self.timer.start(INTERVAL, self.spent.clock)
             if self.timer.running:
                 try:
                     watch = self.watch = Watch()
@@ -170,7 +183,7 @@ class Probe:
         """In the sampling thread: a signal that the program blocks and waits for must not be
         delivered here."""
         if hasattr(signal, "pthread_sigmask"):
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - FAULTS - ours)
+            signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() - FAULTS - ours)
 
     def fail(self, error):
         """Give up; the program goes on."""
@@ -295,6 +308,8 @@ class Probe:
 
     def tick(self):
         """Runs in the main thread, between two of its instructions; no other is amid this one."""
+        if self.life is None:
+            self.launch()
         if self.ticking or self.done or time.monotonic() - self.last < 0.3 * INTERVAL:
             return ""  # a signal may interrupt its own handler
         if not self.timer.running or not self.turn.acquire(False):  # the other thread is at it
@@ -305,7 +320,8 @@ class Probe:
                 self.window.closed = True
             seconds, awake = None, True
             if self.spent is not None:
-                seconds, awake = self.spent.by_itself(time.monotonic(), self.timer.late())
+                late = self.timer.kernel.elapsed()  # a long call in C holds up the signal
+                seconds, awake = self.spent.by_itself(time.monotonic(), late)
             if self.watch is not None and awake:
                 self.watch.put_off_by_main(self.crowd * BLOCKED)
             if self.timer.disturbs():

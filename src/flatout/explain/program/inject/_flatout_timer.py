@@ -8,10 +8,10 @@ from operator import and_, contains, floordiv, is_
 
 from _flatout_own import __builtins__, _thread, ctypes, read, signal, sys, time  # noqa: F401
 
-REAL_TIME, THREAD_CPU = 1, 3  # clocks: the machine's monotonic one, and the calling thread's own
-TO_PROCESS, CALLS, TO_THREAD = 0, 2, 4  # what a timer does: send a signal, or call a function
+REAL_TIME = 1  # the machine's monotonic clock
+TO_PROCESS, TO_THREAD = 0, 4  # to whom a timer sends its signal
 
-TOLD = sys.version_info >= (3, 13)  # Python hears of a signal from any thread
+TOLD = sys.version_info >= (3, 13)  # the main thread hears of a signal that another one gets
 ROOM = 3  # a stack is too deep from a third of Python's limit on: calls in C count there, too
 UNUSED = getattr(signal, "SIGRTMAX", 69) - 5  # one of those that have no meaning
 
@@ -20,15 +20,16 @@ class Timer:
     """Makes the main thread sample between two instructions, by its own processor clock.
 
     That clock stands still while the thread sleeps: no call of the program's is interrupted. From
-    Python 3.13 on Python is told of a signal that nobody sends (`PyErr_SetInterruptEx`). Before, it
-    looks for what other threads tell it only as it takes its lock, and so the kernel has to send
-    one to the main thread. It sends it to the process: where the main thread has blocked it, the
-    sampling thread gets it, and none is left for the program to wait for (`signal.sigwait`).
+    Python 3.13 on the sampling thread gets the signal. Before, the main thread would hear of that
+    only as it takes Python's lock, and so it gets the signal itself. It is sent to the process:
+    where the main thread has blocked it, the sampling thread gets it, and none is left for the
+    program to wait for (`signal.sigwait`).
     """
 
     def __init__(self, say):
         self.running = False
-        self.number = self.handler = None
+        self.number = self.handler = self.soon = None
+        self.asked = 0
         self.say = say  # takes the reason why there is no timer
 
     def handle(self, function):
@@ -37,12 +38,7 @@ class Timer:
             self.number = free_number()
             self.handler = guarded(function)
             signal.signal(self.number, self.handler)
-            tell = getattr(ctypes.pythonapi, "PyErr_SetInterruptEx", None)
-            self.tell = tell or signal.raise_signal  # before Python 3.10
-            if TOLD:  # who does send it meets with what would be there without us
-                ctypes.PyDLL(None).signal(self.number, None)
-            else:
-                signal.siginterrupt(self.number, False)
+            signal.siginterrupt(self.number, False)
         except Exception as error:
             self.give_up(str(error))
 
@@ -56,12 +52,15 @@ class Timer:
         An event loop that handles signals has Python write each one to a descriptor. Ours would
         wake it up each time, and would fill the descriptor's buffer, so that its own are lost.
         """
-        if not TOLD and self.number in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+        if self.blocked():
             self.give_up("the main thread has blocked its signal")
             return True
+        self.asked += 1
+        if self.asked % 4 != 1:  # it takes as long as a part of a sample
+            return False
         try:
             before = written()
-            self.tell(self.number)
+            signal.raise_signal(self.number)
             told = written() > before
         except (OSError, LookupError, ValueError):
             descriptor = signal.set_wakeup_fd(-1)
@@ -78,26 +77,36 @@ class Timer:
         self.number = None
         self.say(why)
 
-    def start(self, seconds):
-        """Sample so often from now on, in seconds of work; in the main thread."""
-        if self.running or self.number is None:
+    def start(self, seconds, clock):
+        """Sample so often from now on, in seconds by a clock of work; in the sampling thread."""
+        if self.number is None or (self.running and not TOLD):
             return
+        self.stop()
         try:
-            self.kernel = KernelTimer(self.number, THREAD_CPU, CALLS if TOLD else TO_PROCESS)
+            self.kernel = KernelTimer(self.number, clock, TO_THREAD if TOLD else TO_PROCESS)
             self.running = True
         except Exception as error:
             self.give_up("no timer on its processor clock: %s" % error)
         self.every(seconds)
 
+    def call_soon(self, seconds):
+        """Call the function once more after so many seconds, or (0) no more; whether it will."""
+        soon, self.soon = self.soon, None
+        if soon is not None:
+            soon.delete()
+        if seconds and self.number is not None and self.handled() and not self.blocked():
+            self.soon = KernelTimer(self.number, REAL_TIME, TO_PROCESS)
+            self.soon.set(seconds, 0.2)
+        return self.soon is not None
+
+    def blocked(self):
+        """Whether this thread has blocked its signal."""
+        return self.number in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
     def every(self, seconds):
         """Sample so often."""
         if self.running:
             self.kernel.set(seconds, seconds)
-
-    def late(self):
-        """Seconds of work since the timer went off, for which its signal had to wait: a long call
-        in C holds it up. A sample stands for the time before that."""
-        return self.kernel.elapsed() if self.running else 0.0
 
     def stop(self):
         """End it."""
@@ -131,7 +140,8 @@ def guarded(function):
     the stack leaves room for it: an error of recursion would reach the program.
 
     Only built-in functions may decide that: any function in Python, this one too, would be seen,
-    and may be one call too many.
+    and may be one call too many. Before Python 3.12 their calls count, too: with fewer than five
+    left the error does reach the program.
     """
 
     def asked(function):
@@ -190,18 +200,14 @@ class Watch:
 class KernelTimer:
     """A POSIX timer of the thread that it is made in; an exception where there is none.
 
-    Its calls are short, so they keep the interpreter's lock. What it calls, in a thread of the C
-    library's, tells Python of the signal, which is not sent.
+    Its calls are short, so they keep the interpreter's lock.
     """
 
-    def __init__(self, number, clock=REAL_TIME, does=TO_THREAD):
-        class Whom(ctypes.Union):
-            _fields_ = (("thread", ctypes.c_int), ("function", ctypes.c_void_p),
-                        ("size", ctypes.c_char * 48))  # fmt: skip
-
+    def __init__(self, number, clock=REAL_TIME, whom=TO_THREAD):
         class Event(ctypes.Structure):
             _fields_ = (("value", ctypes.c_void_p), ("signal", ctypes.c_int),
-                        ("notify", ctypes.c_int), ("whom", Whom))  # fmt: skip
+                        ("notify", ctypes.c_int), ("thread", ctypes.c_int),
+                        ("rest", ctypes.c_char * 44))  # fmt: skip
 
         self.libc = ctypes.PyDLL(None)
         if not hasattr(self.libc, "timer_create"):  # before glibc 2.34
@@ -209,12 +215,7 @@ class KernelTimer:
         self.spec = ctypes.c_long * 4
         self.period = 0.0
         self.timer = ctypes.c_void_p()
-        event = Event(number, number, does)
-        if does == CALLS:
-            function = ctypes.pythonapi.PyErr_SetInterruptEx
-            event.whom.function = ctypes.cast(function, ctypes.c_void_p).value
-        elif does == TO_THREAD:
-            event.whom.thread = _thread.get_native_id()
+        event = Event(number, number, whom, _thread.get_native_id() if whom == TO_THREAD else 0)
         if self.libc.timer_create(clock, ctypes.byref(event), ctypes.byref(self.timer)):
             raise OSError("the kernel makes none")
 
@@ -242,14 +243,13 @@ class KernelTimer:
 
 
 def free_number():
-    """The signal of which Python is told; an `OSError` if the program has it, or without timers.
+    """The signal that is sent; an `OSError` if the program has it, or without timers.
 
-    Where it has to be sent it is SIGCONT, which does nothing to a process that runs: a program that
-    resets its handlers, or that is ending, is not harmed by one that is still on its way.
+    It is SIGCONT, which does nothing to a process that runs: a program that resets its handlers, or
+    that is ending, is not harmed by one that is still on its way.
     """
     if ctypes is None or not sys.platform.startswith("linux"):
         raise OSError("only Linux has one, and Python's ctypes makes it")
-    number = UNUSED if TOLD else signal.SIGCONT
-    if signal.getsignal(number) != signal.SIG_DFL:
-        raise OSError("the program has signal %d" % number)
-    return number
+    if signal.getsignal(signal.SIGCONT) != signal.SIG_DFL:
+        raise OSError("the program has signal %d" % signal.SIGCONT)
+    return signal.SIGCONT

@@ -17,7 +17,7 @@ def _start():
             import _flatout_probe
 
             _flatout_probe.start(folder)
-            if not _flatout_probe.TOLD:
+            if sys.version_info < (3, 13):  # from then on no signal interrupts the main thread
                 _whole_output()
     except Exception as error:  # the program goes on without being observed
         try:
