@@ -502,7 +502,7 @@ def test_less_than_two_cycles_are_a_part_and_nothing_is_proposed(seconds: float,
 
 @pytest.mark.parametrize(("cycles", "part"), [(1, "only one whole cycle"), (2, ""), (3, "")])
 def test_learning_in_one_long_call_is_a_period_of_learning(cycles: int, part: str) -> None:
-    """As in one call of a compiled function: a single sample, amid many of collecting."""
+    """As in one call of a compiled function: a single sample among many of collecting."""
     driver = Recorded(1)
     for _ in range(cycles):
         driver.spend(4.0, "env")
@@ -516,7 +516,7 @@ def test_learning_in_one_long_call_is_a_period_of_learning(cycles: int, part: st
 
 
 @pytest.mark.parametrize(("cycles", "part"), [(1, "only one whole cycle"), (2, "")])
-def test_a_little_learning_amid_collecting_is_no_period(cycles: int, part: str) -> None:
+def test_a_little_learning_within_collecting_is_no_period(cycles: int, part: str) -> None:
     """Such as a running mean of rewards, once for every 50 steps."""
     driver = Recorded(1)
     for _ in range(cycles):

@@ -18,7 +18,7 @@ COLLECTING = ("env", "act", "ipc", "wait", "eval")
 COMPILING = ("compile", "first compilation")
 
 SLICES = 100
-"""Number of equal parts of an observation. More cycles than that need not be told apart."""
+"""Number of equal parts of an observation. Cycles shorter than three need not be distinguished."""
 
 LITTLE = 0.1
 """Share of the time below which collecting or learning is ignored."""
@@ -84,31 +84,39 @@ def steady(
             part = "" if finished else f"{seen} of collecting and learning"
             return Steady(started, started, last, part=part)
         begin = ends[0] if len(ends) > 2 else started
+        cycle_s = (ends[-1] - ends[0]) / (len(ends) - 1)
+        before = "the first cycle" if begin - started < 2 * cycle_s else Steady.before
         after = Steady.after if finished else "an unfinished cycle"
-        result = Steady(started, begin, ends[-1], "the first cycle", after)
+        result = Steady(started, begin, ends[-1], before, after)
     if result.end - result.begin < LEAST_S:
         return Steady(started, started, last)
     return result
 
 
 def _periods(moments: Sequence[Moment], width: float) -> list[Period]:
-    """The periods of learning and of collecting in order: runs of slices in which it takes more
-    time than the other."""
+    """The periods of learning and of collecting in order. A slice is part of learning if learning
+    takes more time than collecting in it and its two neighbours."""
     relevant = [m for m in moments if m.mark.phase in LEARNING or m.mark.phase in COLLECTING]
     slices = [list(run) for _, run in groupby(relevant, lambda m: m.t // width)]
-    runs = groupby(slices, lambda some: _spent(some, LEARNING) > _spent(some, COLLECTING))
-    return [(learns, list(run)) for learns, run in runs]
+    periods: list[Period] = []
+    for at, one in enumerate(slices):
+        three = [m for some in slices[max(at - 1, 0) : at + 2] for m in some]
+        learns = _spent(three, LEARNING) > _spent(three, COLLECTING)
+        if not periods or periods[-1][0] is not learns:
+            periods.append((learns, []))
+        periods[-1][1].append(one)
+    return periods
 
 
 def _interleaved(periods: Sequence[Period], steps: Sequence[float]) -> bool:
     """Whether a program collects within its periods of learning, or learns within those of
-    collecting. At a period's edges, it may do both."""
+    collecting. In the first and last slice of a longer period, it may do both."""
     learned = sum(_spent(some, LEARNING) for _, run in periods for some in run)
     inner: dict[bool, list[Moment]] = {True: [], False: []}
     for learns, run in periods:
-        within = [m for some in run[1:-1] for m in some]
+        within = [m for some in run[1:-1] or run for m in some]
         inner[learns] += within
-        if learns and within and any(within[0].t < t < within[-1].t for t in steps):
+        if learns and any(within[0].t < t < within[-1].t for t in steps):
             return True
     within_learning = sum(m.dt for m in inner[True])
     return (
