@@ -16,6 +16,7 @@ import numpy as np
 from flatout.envs.base import TRAINING
 from flatout.envs.deadline import STARTUP_S, DeadlineExceeded, deadline
 from flatout.envs.device.on_host import OneDevice
+from flatout.envs.masks import attribute
 from flatout.envs.task import Task
 from flatout.errors import EnvironmentFailure, InvalidReturn
 from flatout.output import printable
@@ -62,7 +63,7 @@ def refuse(task: Task, seed: int, patience: float) -> None:
         UsageError: it masks its actions.
     """
     env = task.first
-    if env is None or isinstance(env.unwrapped, OneDevice):
+    if env is None or isinstance(attribute(env, "unwrapped"), OneDevice):
         return
     envs = task.host([env], seed, TRAINING)
     obs = np.zeros((1, *task.obs_spec.shape), task.obs_spec.dtype)

@@ -63,7 +63,8 @@ class HostEnvs(Envs):
         self._dtype = np.dtype(obs_spec.dtype)
         self._action_spec = action_spec
         self._ignore_masks = ignore_masks
-        self._info: Mapping[str, Any] = {}  # of the last step that ended an episode
+        # of each environment's last step that ended its episode, or else had an info
+        self._infos: list[Mapping[str, Any]] = [{}] * self.num_envs
         self._all = range(self.num_envs)
 
     def reset_all(self, out: np.ndarray, episode: int | None = None) -> None:
@@ -79,6 +80,7 @@ class HostEnvs(Envs):
         except BaseException as error:  # a user's environment may raise anything
             raise self.failure(env, error, "reset") from error
         self._check_info(env, info, "reset")
+        self._infos[env] = {}
         self.episode[env] = number
         out[env] = self._observed(env, obs, "reset")
         self.returns[env] = 0.0
@@ -112,13 +114,14 @@ class HostEnvs(Envs):
                     truncated = self._flag(env, "truncated", truncated)
                 if type(info) is not dict or info:
                     self._check_info(env, info, "step")
+                    self._infos[env] = info
                 if not -LARGEST < reward < LARGEST:
                     reward = self._beyond(env, reward)
                 rewards[env] = reward
                 returns[env] += reward
                 lengths[env] += 1
                 if terminated or truncated:
-                    self._info = info
+                    self._infos[env] = info
                     ended(env, terminated, truncated, obs)
                     self.reset(env, out)
                 else:
@@ -130,7 +133,8 @@ class HostEnvs(Envs):
 
     def finished(self, env: int) -> Episode:
         episode = super().finished(env)
-        return episode._replace(info=scalars(self._info)) if self._info else episode
+        info = self._infos[env]
+        return episode._replace(info=scalars(info)) if info else episode
 
     def replay(self, env: int, episode: int, actions: np.ndarray, out: np.ndarray) -> bool:
         """`replay_all` for one environment."""
@@ -170,7 +174,12 @@ class HostEnvs(Envs):
 
     def failure(self, env: int, error: BaseException, call: str) -> EnvironmentFailure:
         """The sentence for an exception out of a user's environment, with where it was raised."""
-        if _raised_here(error):  # while what it returned was unpacked
+        if _raised_here(error):  # while what it returned was unpacked, or as it was called
+            if isinstance(error, TypeError) and "argument" in str(error):
+                takes = "seed= and options=" if call == "reset" else "one action"
+                return InvalidReturn(
+                    f"{call} of {self._which(env)} has to take {takes}: {one_line(error)}."
+                )
             what = "5 values (observation, reward, terminated, truncated, info)"
             if call == "reset":
                 what = "2 values (observation, info)"
@@ -248,6 +257,8 @@ def _raised_here(error: BaseException) -> bool:
 
 def _scalar(value: Any) -> bool:
     """Whether it is a number by itself: neither text nor an array, not even one of one number."""
+    if isinstance(value, complex | np.complexfloating):
+        return False
     return hasattr(value, "__float__") and getattr(value, "shape", ()) == ()
 
 
@@ -264,7 +275,7 @@ def scalars(info: Mapping[str, Any]) -> dict[str, float] | None:
 def to_environment(spec: ActionSpec, actions: np.ndarray) -> Sequence[Any]:
     """A batch of actions ``[B, ...]`` as environments take them: ints, or arrays in a box."""
     if isinstance(spec, DiscreteSpec):
-        return (actions + spec.start if spec.start else actions).tolist()
+        return (action_array(spec, actions) if spec.start else actions).tolist()
     return list(action_array(spec, actions))
 
 

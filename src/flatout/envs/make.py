@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
 from flatout.config.modules import import_module
 from flatout.config.schema import EnvConfig
@@ -20,6 +21,7 @@ from flatout.envs.deadline import CLOSE_S, DeadlineExceeded, deadline
 from flatout.envs.device.base import DeviceEnv
 from flatout.envs.device.make import device_env, in_library
 from flatout.envs.device.on_host import OneDevice
+from flatout.envs.masks import attribute
 from flatout.envs.preparation import MergedStack, kind_of, prepare
 from flatout.envs.rendering import missing_library
 from flatout.errors import (
@@ -113,9 +115,9 @@ def _call(base: Base, name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
         raise UsageError(
             f"{name} made {type(env).__name__}, neither a gymnasium.Env nor a flatout.DeviceEnv."
         )
-    for attribute in ("observation_space", "action_space"):
-        if not isinstance(getattr(env, attribute, None), gym.Space):
-            raise UsageError(f"{name} has no {attribute}; set it in its __init__.")
+    for space in ("observation_space", "action_space"):
+        if not isinstance(attribute(env, space), gym.Space):
+            raise UsageError(f"{name} has no {space}; set it in its __init__.")
     return env
 
 
@@ -240,12 +242,19 @@ def episode_limit(env: gym.Env[Any, Any]) -> int | None:
     """The episode's time limit in steps, where the environment has one."""
     if isinstance(env, OneAtari):
         return env.max_steps
-    spec = env.spec
-    if spec is not None and spec.max_episode_steps:
-        return int(spec.max_episode_steps)
+    spec = attribute(env, "spec")  # of a user's environment it may be something else
+    limit = spec.max_episode_steps if isinstance(spec, EnvSpec) else None
     inner: Any = env
     while isinstance(inner, gym.Wrapper):
-        if isinstance(inner, gym.wrappers.TimeLimit):
-            return int(inner._max_episode_steps)
+        if limit is None and isinstance(inner, gym.wrappers.TimeLimit):
+            limit = inner._max_episode_steps
         inner = inner.env
+    if limit:
+        try:
+            return int(limit)
+        except (TypeError, ValueError):
+            raise UsageError(
+                f"the time limit of an episode, max_episode_steps, is {limit!r}: it has to be a "
+                "whole number."
+            ) from None
     return inner.device.limit if isinstance(inner, OneDevice) else None

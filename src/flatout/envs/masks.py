@@ -32,11 +32,19 @@ def refuse_masks(env: gym.Env[Any, Any], name: str) -> None:
     """
     inner: Any = env
     while inner is not None:
-        if callable(getattr(inner, "action_masks", None)):
+        if callable(attribute(inner, "action_masks")):
             raise masks_refused(name, f"{type(inner).__name__}.action_masks()")
-        if key := _key(getattr(inner, "observation_space", None)):
+        if key := _key(attribute(inner, "observation_space")):
             raise masks_refused(name, f"observation[{key!r}]")
         inner = inner.env if isinstance(inner, gym.Wrapper) else None
+
+
+def attribute(env: Any, name: str) -> Any:
+    """An attribute of a user's environment, or None; its ``__getattr__`` may raise anything."""
+    try:
+        return getattr(env, name, None)
+    except Exception:
+        return None
 
 
 def without_mask(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:

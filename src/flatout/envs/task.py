@@ -16,6 +16,7 @@ from flatout.envs.device.make import device_env, has_twin
 from flatout.envs.device.on_host import DeviceEnvs, OneDevice
 from flatout.envs.host import HostEnvs
 from flatout.envs.make import Factory, close_quietly, episode_limit, factory, specs
+from flatout.envs.masks import attribute
 from flatout.envs.preparation import prepare
 from flatout.errors import UsageError
 from flatout.types import ActionSpec, ObservationSpec
@@ -98,7 +99,7 @@ class Task:
         try:
             while len(made) < count:
                 made.append(self.make())
-            if len({id(env.unwrapped) for env in made}) < count:
+            if len({id(attribute(env, "unwrapped") or env) for env in made}) < count:
                 raise UsageError(
                     f"{self.name} made the same environment object twice: it has to make a new one "
                     "at each call."
@@ -184,7 +185,7 @@ def open_task(config: EnvConfig, source: Any = None) -> Task:
         config, make, obs_spec, action_spec, limit, env, single=isinstance(source, gym.Env),
         prepared=prepared, sourced=source is not None, notes=lost_statistics(env, config.env),
     )  # fmt: skip
-    inner = env.unwrapped
+    inner = attribute(env, "unwrapped")
     if isinstance(inner, OneDevice):  # pure, so the one that was made serves for all
         device = inner.device
         task.device = device if env is inner else None

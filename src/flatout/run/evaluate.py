@@ -25,6 +25,7 @@ from flatout.errors import (
     writing,
 )
 from flatout.learner.policy import Policy
+from flatout.output import say
 from flatout.run.video import grid, progress, writer
 from flatout.spans import Spans
 from flatout.types import Device, Episode
@@ -112,15 +113,21 @@ class Evaluator:
         def ended(env: int, terminated: bool, truncated: bool, final: np.ndarray) -> None:
             done[env].append(envs.finished(env))
 
-        active = list(range(count))
+        active, cut = list(range(count)), 0
         while active:
             actions = self.policy.layout.action(self.policy.greedy(obs))
             envs.step(actions, obs, rewards, ended, active)
             for env in active:
                 if envs.lengths[env] >= MAX_EPISODE_STEPS:
+                    cut += 1
                     ended(env, False, True, obs[env])
                     envs.reset(env, obs)
             active = [env for env in active if len(done[env]) < shares[env]]
+        if cut:
+            say(
+                f"{cut} evaluation episode(s) did not end and were cut after "
+                f"{MAX_EPISODE_STEPS:,} steps."
+            )
         episodes = [done[k % count][k // count] for k in range(self._episodes)]
         returns = tuple(episode.episode_return for episode in episodes)
         if not np.isfinite(returns).all():
@@ -195,7 +202,7 @@ def greedy_episode(
         over.append((float(envs.returns[0]), envs.lengths[0]))
 
     try:
-        rate = float(env.metadata.get("render_fps") or 0.0)
+        rate = _rate(env)
         envs.reset(0, obs, episode)
         frame = _frame(env, task.name, modes)
         yield frame, rate, 0.0, 0
@@ -228,7 +235,7 @@ def _rendering(task: Task, modes: Sequence[str]) -> gym.Env[Any, Any]:
             if (refused := cannot_render(task.name, error)) is not None:
                 raise refused from error
             continue
-        if mode in env.metadata.get("render_modes", (mode,)):
+        if mode in (env.metadata.get("render_modes") or (mode,)):
             return env
         env.close()
     raise UsageError(f"{task.name} renders {_sights(modes)}.")
@@ -237,6 +244,15 @@ def _rendering(task: Task, modes: Sequence[str]) -> gym.Env[Any, Any]:
 def _sights(modes: Sequence[str]) -> str:
     text = "neither text (ansi) nor " if "ansi" in modes else "no "
     return f"{text}pictures (rgb_array)"
+
+
+def _rate(env: gym.Env[Any, Any]) -> float:
+    """Frames per second that an environment asks for; 0 if it gives no positive number."""
+    try:
+        rate = float(env.metadata.get("render_fps") or 0.0)
+    except (TypeError, ValueError):
+        return 0.0
+    return rate if 0.0 < rate < 1e4 else 0.0
 
 
 def _frame(env: gym.Env[Any, Any], name: str, modes: Sequence[str]) -> Any:
@@ -253,6 +269,10 @@ def _frame(env: gym.Env[Any, Any], name: str, modes: Sequence[str]) -> Any:
         ) from error
     if isinstance(frame, str) and "ansi" in modes:
         return frame
-    if isinstance(frame, np.ndarray) and frame.ndim == 3:
+    if isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.size:
+        if frame.dtype.kind == "f" and frame.min() >= 0.0 and frame.max() <= 1.0:
+            return 255.0 * frame
         return frame.copy()  # it may be drawn into again
+    if isinstance(frame, np.ndarray):
+        raise UsageError(f"{name} renders arrays of shape {frame.shape}, not pictures [H, W, 3].")
     raise UsageError(f"{name} renders {type(frame).__name__}, {_sights(modes)}.")

@@ -196,6 +196,11 @@ def next_step(summary: dict[str, Any]) -> str:
     phases: dict[str, float] = summary["phases"]
     missed = [goal for goal, steps in summary["steps_to_return"].items() if steps is None]
     if summary["ended"] == "steps" and missed:
+        if summary["episodes"] < 100:
+            return (
+                f"the goal {missed[0]} counts from 100 episodes on: go on with --resume "
+                f"{summary['run_dir'] or 'RUN_DIR'} --steps {2 * summary['steps']}"
+            )
         return (
             f"the mean return did not reach {missed[0]}: go on with --resume "
             f"{summary['run_dir'] or 'RUN_DIR'} --steps {2 * summary['steps']}"

@@ -92,6 +92,11 @@ def _mp4(ffmpeg: Any, path: Path, frames: Iterator[np.ndarray], rate: float) -> 
         assert process.stderr is not None
         try:
             for frame in chain([first], frames):
+                if frame.shape != first.shape:
+                    raise FlatoutError(
+                        f"cannot write {path}: the pictures change their size from "
+                        f"{columns}x{rows} to {frame.shape[1]}x{frame.shape[0]}; a .gif may do so."
+                    )
                 process.stdin.write(np.pad(frame, even, "edge").tobytes())
             process.stdin.close()
         except BrokenPipeError:
