@@ -51,7 +51,7 @@ def test_a_time_limit_that_is_no_number_is_named() -> None:
     class Limited(Good):
         spec = EnvSpec("mine-v0", max_episode_steps="many")  # type: ignore[arg-type]
 
-    with pytest.raises(UsageError, match="max_episode_steps, is 'many'"):
+    with pytest.raises(UsageError, match=r"max_episode_steps, is 'many'"):
         PPO(Limited)
 
 
@@ -60,7 +60,7 @@ def test_calls_with_other_arguments_are_named() -> None:
         def reset(self) -> Any:  # type: ignore[override]
             return super().reset()
 
-    with pytest.raises(InvalidReturn, match="reset of .* has to take seed= and options="):
+    with pytest.raises(InvalidReturn, match=r"reset of .* has to take seed= and options="):
         PPO(Unseeded)
 
 
