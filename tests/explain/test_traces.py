@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,8 @@ DAMAGED: dict[str, Callable[[bytes], bytes]] = {
     "text.json.gz": lambda data: gzip.compress(b"hello"),
     "number.json.gz": lambda data: gzip.compress(b'{"traceEvents": 7}'),
     "a.xplane.pb": lambda data: data[:500],
+    "objects.json.gz": lambda data: gzip.compress(b'{"traceEvents": [' + b"{}," * 8_000_001),
+    "own.json": lambda data: data.replace(b'"cat": "cuda_runtime"', b'"cat": "flatout"'),
     "deep.json.gz": lambda data: gzip.compress(b'{"traceEvents": ' + b"[" * 100_000),
 }
 
@@ -313,3 +316,49 @@ def test_the_command_explains_a_trace(flatout: Callable[..., Any], tmp_path: Pat
     assert "44.4 % busy" in " ".join(result.out.split())
     assert json.loads(said.read_text())["busy"] == {"gpu:0": pytest.approx(8 / 18, abs=0.01)}
     assert "p-input" in page.read_text()
+
+
+def test_long_names_and_many_rows_take_no_longer(tmp_path: Path) -> None:
+    """Names that patterns could match in many ways, devices and threads by the thousand."""
+    trace = Kineto()
+    for name in ("ProfilerStep" + " " * 60_000 + "x", "cu" * 60_000, "x.py(" + "1" * 5000 + "): f"):
+        trace.host(1 * MS, name)
+    for device in range(200):
+        trace.device = device
+        trace.launch(1 * MS)
+        trace.events[-2]["tid"] = device
+    assert len(explained(trace.write(tmp_path / "a.json")).busy) == 200
+    for device in range(200, 300):
+        trace.device = device
+        trace.launch(1 * MS)
+    with pytest.raises(FlatoutError, match="300 devices, and at most 256"):
+        load.load(trace.write(tmp_path / "a.json"))
+
+
+def test_a_pipe_is_not_waited_for(flatout: Callable[..., Any], tmp_path: Path) -> None:
+    for name in ("a.json", "a.json.gz", "a.xplane.pb"):
+        os.mkfifo(tmp_path / name)
+        result = flatout("explain", tmp_path / name)
+        assert (result.code, "no ordinary file" in result.message) == (1, True)
+
+
+def test_folders_without_traces_are_none(flatout: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "package.json").write_text("{}")
+    result = flatout("explain", tmp_path)
+    assert result.code != 0
+    assert "trace" not in result.message
+
+
+def test_outputs_never_replace_what_is_explained(
+    flatout: Callable[..., Any], tmp_path: Path
+) -> None:
+    trace = Kineto()
+    steps(trace, loads)
+    path = trace.write(tmp_path / "rank0.json")
+    before = path.read_bytes()
+    for flags in (("--json", path), ("--html", path)):
+        result = flatout("explain", tmp_path, *flags)
+        assert (result.code, "is a file of" in result.message) == (2, True)
+    for flags in (("--save", tmp_path / "s.json"), ("--try",), ("--measure",)):
+        assert flatout("explain", tmp_path, *flags).code == 2
+    assert path.read_bytes() == before

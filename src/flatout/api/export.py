@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flatout import output_file
 from flatout.algorithms.common.actor_critic import Actor
 from flatout.algorithms.common.continuous import Bounds, Trunk
 from flatout.algorithms.common.distributions import inwards
@@ -160,8 +161,7 @@ def write(path: str | Path, text: str) -> Path:
     path = Path(path)
     if path.suffix != ".py":
         raise UsageError(f"{path}: an agent is exported to a Python file; name a .py file.")
-    with writing(path):
-        path.write_text(text, encoding="utf-8")
+    output_file.write(path, text)
     return path
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from flatout import documents
+from flatout import documents, output_file
 from flatout.cli.flags import existing, parse, take_file
 from flatout.errors import FlatoutError, UsageError, damage, one_line
 from flatout.output import say
@@ -106,7 +106,13 @@ def _traced(path: Path) -> Diagnosis:
     from flatout.explain.trace.diagnose import diagnose
     from flatout.explain.trace.load import load
 
-    return diagnose(load(path), str(path))
+    traces = load(path)
+    try:
+        found = diagnose(traces, str(path))
+        found.check()
+    except (ArithmeticError, LookupError, ValueError) as error:
+        raise FlatoutError(f"{path} is a damaged trace ({damage(error)}).") from None
+    return found
 
 
 def _run(path: Path, asked: ExplainArguments) -> None:
@@ -206,16 +212,19 @@ def _check(asked: ExplainArguments, path: Path | None, command: Sequence[str]) -
         raise UsageError(
             f"--seconds {asked.seconds:g} is impossible: it lies between 0.5 and 86400."
         )
-    if asked.try_ and (path is None or path.is_file()):
+    is_trace = path is not None and not _own_trace(path) and _is_trace(path)
+    run = path is not None and not is_trace and (path.is_dir() or _own_trace(path))
+    if asked.try_ and not run:
         raise UsageError("--try is for run folders: flatout explain RUN_DIR --try.")
-    if asked.measure and (path is None or path.is_file()):
+    if asked.measure and not run:
         raise UsageError("--measure is for run folders: flatout explain RUN_DIR --measure.")
     if asked.stop and not command:
         raise UsageError(
             "--stop is for programs that explain starts: flatout explain --stop -- ..."
         )
-    if asked.save and path is not None and path.is_file():
-        raise UsageError(f"--save: {path} is saved evidence already.")
+    if asked.save and path is not None and not run:
+        what = "a profiler's trace" if is_trace else "saved evidence"
+        raise UsageError(f"--save: {path} is {what} already.")
     for flag, file in (("json", asked.json), ("html", asked.html), ("save", asked.save)):
         if file is not None and not (parent := Path(file).resolve().parent).is_dir():
             raise UsageError(f"--{flag} {file}: the folder {parent} does not exist.")
@@ -223,6 +232,13 @@ def _check(asked: ExplainArguments, path: Path | None, command: Sequence[str]) -
             raise UsageError(f"--{flag} {file} is a folder; name a file.")
         if file is not None and path is not None and Path(file).resolve() == path.resolve():
             raise UsageError(f"--{flag} {file} is the evidence itself; name another file.")
+        if file is not None and path is not None and _within(Path(file), path):
+            raise UsageError(f"--{flag} {file} is a file of {path}; name another file.")
+
+
+def _within(file: Path, folder: Path) -> bool:
+    """Whether it is an existing file of a folder."""
+    return folder.is_dir() and file.exists() and file.resolve().is_relative_to(folder.resolve())
 
 
 def _program(command: Sequence[str], asked: ExplainArguments) -> int:
@@ -245,8 +261,8 @@ def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:
     if asked.save is not None:
         try:
             save(Path(asked.save), *recording)
-        except OSError as error:
-            say(f"--save {asked.save} failed: {one_line(error)}")
+        except FlatoutError as error:
+            say(error)
     return diagnose(build(*recording))
 
 
@@ -266,7 +282,4 @@ def _report(diagnosis: Diagnosis, asked: ExplainArguments, stderr: bool = False)
 
 
 def _write(file: str, values: dict[str, Any]) -> None:
-    try:
-        Path(file).write_text(json.dumps(values, indent=1) + "\n")
-    except OSError as error:
-        raise FlatoutError(f"the report cannot be written: {one_line(error)}.") from None
+    output_file.write(Path(file), json.dumps(values, indent=1) + "\n")

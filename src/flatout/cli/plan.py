@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flatout import output_file
 from flatout.cli.arguments import train_config
 from flatout.cli.flags import take, take_all, take_file
 from flatout.cli.scale import need_matplotlib
@@ -235,8 +236,7 @@ def _read_machine(path: Path, config: TrainConfig) -> tuple[Answer, str]:
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:
-    with writing(path):
-        path.write_text(json.dumps(values, indent=2) + "\n")
+    output_file.write(path, json.dumps(values, indent=2) + "\n")
 
 
 def show_outcome(o: Outcome, console: Console) -> None:

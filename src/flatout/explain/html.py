@@ -20,7 +20,7 @@ from string import Template
 
 import numpy as np
 
-from flatout.errors import writing
+from flatout import output_file
 from flatout.explain import report
 from flatout.explain.causes import CAUSES, HEALTHY
 from flatout.explain.diagnosis import Diagnosis, Finding, Lane
@@ -40,8 +40,7 @@ def write(diagnosis: Diagnosis, path: Path | str) -> None:
     Raises:
         FlatoutError: the file cannot be written.
     """
-    with writing(path):
-        Path(path).write_text(page(diagnosis), encoding="utf-8")
+    output_file.write(Path(path), page(diagnosis))
 
 
 def page(diagnosis: Diagnosis) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flatout import output_file
 from flatout.errors import CheckpointError, FlatoutError, UsageError, short, writing
 from flatout.fleet.figure import figure
 from flatout.fleet.members import FOLDER
@@ -204,8 +205,7 @@ class Picture:
         """
         path = Path(path)
         drawable(path)
-        with writing(path):
-            path.write_bytes(self.content(path.suffix))
+        output_file.write(path, self.content(path.suffix))
         return path
 
     def content(self, suffix: str) -> bytes:

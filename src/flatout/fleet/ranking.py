@@ -7,6 +7,7 @@ others.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections import Counter, defaultdict
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from flatout import output_file
 from flatout.errors import UsageError, damage, writing
 from flatout.fleet.ranking_files import Table, flat, text, writable
 from flatout.fleet.ranking_tables import Counted, few, over_all, table
@@ -100,17 +102,18 @@ class Report:
             from flatout.fleet.curves import drawable
 
             drawable(path)
-        with writing(path):
-            if path.suffix == ".csv":
-                with path.open("w", newline="", encoding="utf-8") as file:
-                    csv.writer(file).writerows(flat(self.tables))
-            elif path.suffix == ".json":
-                path.write_text(json.dumps(self.as_json(), indent=1) + "\n", encoding="utf-8")
-            elif path.suffix == ".html":
-                path.write_text(self._repr_html_(), encoding="utf-8")
-            else:
-                from flatout.fleet.ranking_page import draw
+        if path.suffix == ".csv":
+            lines = io.StringIO(newline="")
+            csv.writer(lines).writerows(flat(self.tables))
+            output_file.write(path, lines.getvalue())
+        elif path.suffix == ".json":
+            output_file.write(path, json.dumps(self.as_json(), indent=1) + "\n")
+        elif path.suffix == ".html":
+            output_file.write(path, self._repr_html_())
+        else:
+            from flatout.fleet.ranking_page import draw
 
+            with writing(path):
                 draw(self.tables, path)
         return path
 

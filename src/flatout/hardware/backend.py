@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from flatout.config.placement import DeviceName, Placement
-from flatout.errors import FlatoutError
+from flatout.errors import FlatoutError, UsageError
 from flatout.hardware.compile_cache import set_up
 from flatout.hardware.inventory import VIRTUAL
 
@@ -42,6 +42,11 @@ def start(placement: Placement) -> list[str]:
     import jax
     from jax._src import xla_bridge
 
+    if jax.config.jax_enable_x64:
+        raise UsageError(
+            "JAX computes in 64 bits here (JAX_ENABLE_X64), and Flatout in 32: unset that variable, "
+            "or set JAX_ENABLE_X64=0."
+        )
     if xla_bridge.backends_are_initialized():
         if placement.memory is not None and gpus and str(placement.memory) != limited:
             notes.append("memory= has no effect: this program has used JAX before")

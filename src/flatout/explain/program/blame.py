@@ -69,12 +69,18 @@ class Blame:
 
     @property
     def trivial(self) -> dict[str, float]:
-        """Shares of the time, by phase, of other processes' work that is not worth handing out: one
-        process would do it `SERIALLY` times faster than the driver now waits for it."""
+        """Shares of the time, by phase, that go with messages between processes whose work is not
+        worth handing out: one process would do it `SERIALLY` times faster than the driver now waits
+        for it. It is that work, and what else the driver does at its lines that hand it out."""
         waited = sum(self.served.values()) + self.shares.get("ipc", 0.0) * self.seconds
         if not 0.0 < SERIALLY * self.worker_seconds < waited:
             return {}
-        return {phase: seconds / self.seconds for phase, seconds in self.served.items()}
+        lines = {where[:2] for where in self.where.get("ipc", {})}
+        found = dict(self.served)
+        for phase in ("env", "wait"):
+            for where, seconds in self.where.get(phase, {}).items():
+                found[phase] = found.get(phase, 0.0) + seconds * (where[:2] in lines)
+        return {phase: seconds / self.seconds for phase, seconds in found.items()}
 
 
 def blame(evidence: Evidence, line: Timeline) -> Blame:

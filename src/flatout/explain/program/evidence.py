@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flatout import documents
+from flatout import documents, output_file
 from flatout.documents import plain_number
 from flatout.errors import FlatoutError
 from flatout.hardware.monitor import MonitorSample
@@ -267,7 +267,7 @@ def _pairs(flat: Sequence[int]) -> tuple[tuple[int, int], ...]:
 def save(path: Path, meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any]]]) -> None:
     """Write evidence to one JSON file."""
     values = {"flatout_evidence": VERSION, **meta, "processes": list(rows)}
-    path.write_text(json.dumps(values))
+    output_file.write(path, json.dumps(values))
 
 
 def build(meta: dict[str, Any], rows: Iterable[Sequence[dict[str, Any]]]) -> Evidence:

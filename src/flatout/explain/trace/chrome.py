@@ -64,6 +64,9 @@ class Document(msgspec.Struct):
     distributedInfo: dict[str, Any] = {}  # noqa: N815
 
 
+LATEST = 1e19  # microseconds since 1970, and any other clock's
+MOST_OBJECTS = 8_000_000
+
 TENSORFLOW = "ExecutorState::Process"  # an event of its runtime
 
 NOT_NUMBERS = re.compile(rb"(?<=[:\[,])(\s*)-?(nan|inf|infinity)\b", re.IGNORECASE)
@@ -76,6 +79,8 @@ def read(data: bytes) -> Trace:
     Raises:
         ValueError: it is no trace in this format.
     """
+    if data.count(b"{") > MOST_OBJECTS:
+        raise ValueError(f"it has more than {MOST_OBJECTS:,} objects: record fewer steps")
     try:
         document = msgspec.json.decode(data, type=Document)
     except ValueError:
@@ -103,9 +108,13 @@ def _pytorch(document: Document) -> Trace:
             collected.on_host(thread, kind, name, begin, end, correlation)
         elif (kind := DEVICE.get(category)) is not None:
             device = event.pid if args.device is None else args.device
-            collected.on_device(f"gpu:{device}", kind, name, begin, end, correlation)
+            collected.on_device(
+                "gpu" if device is None else f"gpu:{device}", kind, name, begin, end, correlation
+            )
         elif category and category not in IGNORED:
             collected.unknown[category] += 1
+    if "flatout" in collected.unknown:
+        raise ValueError("it is Flatout's own trace: explain the folder of its run")
     for properties in document.deviceProperties:
         collected.models[f"gpu:{properties.get('id')}"] = str(properties.get("name", ""))
     rank = document.distributedInfo.get("rank")
@@ -144,7 +153,7 @@ def add(
         if kind not in ("GPU", "TPU"):
             collected.unknown[process] += 1
         elif FRAMEWORK_ROWS.match(row):
-            device = f"{kind.lower()}:{number.split()[0]}"
+            device = f"{kind.lower()}:{number.partition(' ')[0]}"
             collected.on_device(device, Kind.KERNEL, name, begin, end, correlation)
     elif process.startswith("/host:"):
         kind = Kind.OPERATION
@@ -160,7 +169,7 @@ def _timed(events: Iterable[Event]) -> Iterable[tuple[Event, float, float]]:
     for event in events:
         if event.ph == "X" and event.ts is not None:
             begin, lasts = float(event.ts), float(event.dur or 0.0)
-            if abs(begin) < 1e300 and 0.0 <= lasts < 1e300:
+            if abs(begin) < LATEST and 0.0 <= lasts < LATEST:
                 yield event, begin, begin + lasts
 
 

@@ -13,7 +13,10 @@ from flatout.explain.trace.names import device_kind, is_wait
 
 STEP = re.compile(r"ProfilerStep\*?\s*#?\s*\d+")
 
-NONE = -1
+NONE = -1  # no correlation
+LONGEST = 500  # characters of a name
+LONGEST_S = 3.2e7
+MOST_DEVICES, MOST_THREADS = 256, 4096
 
 
 @dataclass
@@ -42,6 +45,7 @@ class Collected:
         self, device: str, kind: Kind, name: str, begin: float, end: float, correlation: int
     ) -> None:
         """Add what a device did."""
+        name = name[:LONGEST]
         kind = device_kind(name, kind)
         self.devices[device].append((begin, end, kind, self.name(name), correlation))
 
@@ -49,6 +53,7 @@ class Collected:
         self, thread: str, kind: Kind, name: str, begin: float, end: float, correlation: int
     ) -> None:
         """Add what a thread did."""
+        name = name[:LONGEST]
         if kind is not Kind.PYTHON and STEP.fullmatch(name):
             self.steps.append((begin, end))
             return
@@ -62,9 +67,20 @@ class Collected:
         self.threads[thread].append((begin, end, kind, self.name(name), correlation))
 
     def trace(self, profiler: str, rank: int | None = None, notes: tuple[str, ...] = ()) -> Trace:
-        """The trace, in seconds from its first event."""
+        """The trace, in seconds from its first event.
+
+        Raises:
+            ValueError: it has too many devices or threads, or impossible times.
+        """
+        counts = {"devices": (self.devices, MOST_DEVICES), "threads": (self.threads, MOST_THREADS)}
+        for what, (some, most) in counts.items():
+            if len(some) > most:
+                raise ValueError(f"it has {len(some):,} {what}, and at most {most:,} are read")
         rows = [row for rows in (self.devices, self.threads) for row in rows.values()]
         origin = min((event[0] for row in rows for event in row), default=0.0)
+        last = max((event[1] for row in rows for event in row), default=0.0)
+        if not (last - origin) * self.unit < LONGEST_S:
+            raise ValueError("its times are more than a year apart")
 
         def seconds(times: object) -> np.ndarray:
             return (np.asarray(times, np.float64) - origin) * self.unit

@@ -7,6 +7,7 @@ that waits for something else.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +22,7 @@ LONG_S = 1e-3
 
 Lines = defaultdict[str, defaultdict[str, float]]
 
+LONG_CALLS = 40  # calls among which the longest one of idle time is looked for
 THREADS = 32  # threads that a waiting thread may be waiting for
 
 PARTS = ("launch", "input", "env", "io", "compile", "transfer", "host", "unknown", "queued")
@@ -101,6 +103,13 @@ def causes(trace: Trace, device: Row, window: tuple[float, float], host: Host) -
     return result
 
 
+def _longest_calls(events: Events) -> Iterator[tuple[float, float, int]]:
+    """Begin, end and name of a thread's longest calls of the driver."""
+    calls = events.where(np.isin(events.kind, (Kind.CALL, Kind.WAIT)))
+    for at in np.argsort(calls.begin - calls.end, kind="stable")[:LONG_CALLS]:
+        yield float(calls.begin[at]), float(calls.end[at]), int(calls.name[at])
+
+
 def _ordered(pieces: list[np.ndarray]) -> np.ndarray:
     """The union of several sets of intervals."""
     together = np.concatenate(pieces or [np.empty((0, 2))])
@@ -128,6 +137,12 @@ class Host:
         self._times = np.concatenate(times or [[]])[order]
         self._by = np.concatenate(threads or [[]])[order].astype(int)
         self._calls = np.sort(self._times)  # of all threads
+        calls = [
+            (float(begin), float(end), int(name))
+            for events in self._threads
+            for begin, end, name in _longest_calls(events)
+        ]
+        self._longest = sorted(calls, key=lambda call: call[0] - call[1])[:LONG_CALLS]
         self._pieces: dict[int, tuple[np.ndarray, list[tuple[str, int]]]] = {}
         counts = [len(some) for some in times]
         spans = [float((e.end - e.begin).max()) if len(e) else 0.0 for e in self._threads]
@@ -199,16 +214,11 @@ class Host:
 
     def longest(self, late: np.ndarray) -> tuple[float, str]:
         """The longest part of a single call of the driver in some intervals, and its name."""
-        best, name = 0.0, ""
-        for events in self._threads:
-            chosen = np.isin(events.kind, (Kind.CALL, Kind.WAIT))
-            calls = events.where(chosen & (events.end - events.begin > best))
-            for at in np.argsort(calls.begin - calls.end, kind="stable")[:20]:
-                span = np.array([[calls.begin[at], calls.end[at]]])
-                seconds = length(overlap(span, late))
-                if seconds > best:
-                    best, name = seconds, self._trace.names[calls.name[at]]
-        return best, name
+        found = [
+            (length(overlap(np.array([[begin, end]]), late)), self._trace.names[name])
+            for begin, end, name in self._longest
+        ]
+        return max(found, default=(0.0, ""))
 
     def _divided(self, thread: int) -> tuple[np.ndarray, list[tuple[str, int]]]:
         """A thread's time as disjoint pieces ``[N, 2]``, each with its cause and a name.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 import zlib
 from pathlib import Path
+from typing import IO
 
-from flatout.errors import FlatoutError
+from flatout.errors import FlatoutError, one_line
 from flatout.explain.trace.events import Trace
 
 LARGEST = 1 << 29  # bytes of a trace, unpacked
@@ -18,12 +19,15 @@ def is_trace(path: Path) -> bool:
     """Whether a path looks like a profiler's trace or a folder of them, before it is read."""
     if path.is_dir():
         return bool(_files(path))
-    if path.name.endswith((".gz", ".pb")):
-        return True
+    return path.is_file() and (path.name.endswith((".gz", ".pb")) or _has_events(path))
+
+
+def _has_events(path: Path) -> bool:
+    """Whether a file begins as a trace in Chrome's format does."""
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             return b'"traceEvents"' in file.read(1 << 20)
-    except OSError:
+    except (OSError, EOFError, zlib.error):
         return False
 
 
@@ -39,7 +43,8 @@ def load(path: Path) -> list[Trace]:
 def _files(folder: Path) -> list[Path]:
     """The traces of a folder: JAX's and TensorFlow's are in folders of their own."""
     found = [*folder.glob("*"), *folder.glob("plugins/profile/*/*")]
-    return sorted(file for file in found if file.name.endswith(ENDINGS) and file.is_file())
+    files = (file for file in found if file.name.endswith(ENDINGS) and file.is_file())
+    return sorted(file for file in files if file.suffix == ".pb" or _has_events(file))
 
 
 def _chosen(folder: Path) -> list[Path]:
@@ -68,17 +73,24 @@ def _read(path: Path) -> Trace:
         return chrome.read(_contents(path))
     except (OSError, EOFError, zlib.error) as error:
         raise FlatoutError(f"{path} cannot be read: {error}.") from None
-    except (ValueError, ArithmeticError, RecursionError) as error:
+    except MemoryError:
+        raise FlatoutError(f"{path} needs more memory than there is: record fewer steps.") from None
+    except (ValueError, ArithmeticError, LookupError, TypeError, RecursionError) as error:
         raise FlatoutError(
-            f"{path} is no trace of a profiler, or it is damaged: {error}."
+            f"{path} is no trace of a profiler, or it is damaged: {one_line(error)[:200]}."
         ) from None
 
 
-def _contents(path: Path) -> bytes:
-    """A file's bytes, unpacked if it is compressed."""
+def _opened(path: Path) -> IO[bytes]:
+    """A file, unpacked if it is compressed."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
-    with gzip.open(path) if packed else path.open("rb") as file:
+    return gzip.open(path) if packed else path.open("rb")
+
+
+def _contents(path: Path) -> bytes:
+    """A file's bytes, unpacked."""
+    with _opened(path) as file:
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
         raise FlatoutError(f"{path} has over {LARGEST >> 20:,} MiB unpacked: record fewer steps.")

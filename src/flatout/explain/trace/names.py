@@ -40,8 +40,8 @@ COMPILE = re.compile(
 BACKWARD = re.compile(r"backward|autograd::engine|Engine", re.IGNORECASE)
 """Functions that wait for another thread, which runs the backward pass."""
 
-PYTORCH_FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<name>.+)")
-JAX_FRAME = re.compile(r"\$(?P<file>\S+):(?P<line>\d+) (?P<name>.+)")
+PYTORCH_FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d{1,9})\): (?P<name>.+)")
+JAX_FRAME = re.compile(r"\$(?P<file>\S+):(?P<line>\d{1,9}) (?P<name>.+)")
 """Python functions in PyTorch's and in JAX's traces."""
 
 

@@ -226,20 +226,20 @@ class Probe:
             if blocked:
                 self.attempt(None, None)
             return blocked
-        asleep = spent.look(now, late)
+        state = spent.look(now, late)
         try:
-            if asleep:
-                self.attempt(None, spent.asleep(now))
-            elif asleep is None:  # at work in Python, which it samples itself if it can
-                blocked = spent.worked > UNSEEN * self.work()
+            if state:
+                self.attempt(None, spent.found(now, state))
+            elif state is None:  # at work in Python, which it samples itself if it can
+                blocked = spent.ran + spent.waited > UNSEEN * self.work()
                 self.stand_ins += blocked
                 if self.stand_ins == STAND_INS and blocked:
                     self.by_thread("its stack is deep, or it has a profile or trace function")
-            if blocked and not asleep and spent.worked > LONG:
-                self.attempt(None, spent.hand_out(spent.worked, 0.0))
+            if blocked and not state and spent.ran + spent.waited > LONG:
+                self.attempt(None, spent.hand_out(spent.ran, spent.waited, 0.0))
         finally:
             spent.looked = now
-        return blocked or asleep
+        return blocked or bool(state)
 
     def attempt(self, frame, seconds):
         """Sample, for so many seconds or (None) all since the last, and write now and then."""
