@@ -55,5 +55,5 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(FlatoutError, match="cannot write .*/none/a.json: No such file"):
+    with pytest.raises(FlatoutError, match=r"cannot write .*/none/a\.json: No such file"):
         write(tmp_path / "none" / "a.json", "")

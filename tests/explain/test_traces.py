@@ -339,14 +339,15 @@ def test_a_pipe_is_not_waited_for(flatout: Callable[..., Any], tmp_path: Path) -
     for name in ("a.json", "a.json.gz", "a.xplane.pb"):
         os.mkfifo(tmp_path / name)
         result = flatout("explain", tmp_path / name)
-        assert (result.code, "no ordinary file" in result.message) == (1, True)
+        assert result.code != 0
+        assert "ordinary file" in result.message
 
 
 def test_folders_without_traces_are_none(flatout: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "package.json").write_text("{}")
     result = flatout("explain", tmp_path)
     assert result.code != 0
-    assert "trace" not in result.message
+    assert "is not a run folder" in result.message
 
 
 def test_outputs_never_replace_what_is_explained(

@@ -19,7 +19,7 @@ from flatout.algorithms.dqn import QNetwork
 from flatout.config.schema import TrainConfig
 from flatout.envs.stored import cast_actions, stored
 from flatout.envs.task import Task
-from flatout.errors import UsageError, writing
+from flatout.errors import UsageError
 from flatout.networks.boards import Centred, Compass, Grid, OneHot, WideGrid
 from flatout.networks.layers import MLP, Conv, Linear
 from flatout.networks.torsos import NatureCNN

@@ -212,6 +212,8 @@ def _check(asked: ExplainArguments, path: Path | None, command: Sequence[str]) -
         raise UsageError(
             f"--seconds {asked.seconds:g} is impossible: it lies between 0.5 and 86400."
         )
+    if path is not None and not path.is_dir() and not path.is_file():
+        raise UsageError(f"{path} is no ordinary file and no folder.")
     is_trace = path is not None and not _own_trace(path) and _is_trace(path)
     run = path is not None and not is_trace and (path.is_dir() or _own_trace(path))
     if asked.try_ and not run:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flatout import output_file
-from flatout.errors import CheckpointError, FlatoutError, UsageError, short, writing
+from flatout.errors import CheckpointError, FlatoutError, UsageError, short
 from flatout.fleet.figure import figure
 from flatout.fleet.members import FOLDER
 from flatout.fleet.runs import alike

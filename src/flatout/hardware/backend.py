@@ -42,10 +42,10 @@ def start(placement: Placement) -> list[str]:
     import jax
     from jax._src import xla_bridge
 
-    if jax.config.jax_enable_x64:
+    if jax.config.values.get("jax_enable_x64"):
         raise UsageError(
-            "JAX computes in 64 bits here (JAX_ENABLE_X64), and Flatout in 32: unset that variable, "
-            "or set JAX_ENABLE_X64=0."
+            "JAX computes in 64 bits here (JAX_ENABLE_X64), and Flatout in 32: unset that "
+            "variable, or set JAX_ENABLE_X64=0."
         )
     if xla_bridge.backends_are_initialized():
         if placement.memory is not None and gpus and str(placement.memory) != limited:

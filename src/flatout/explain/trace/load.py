@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
 
 from flatout.errors import FlatoutError, one_line
 from flatout.explain.trace.events import Trace
@@ -81,7 +81,7 @@ def _read(path: Path) -> Trace:
         ) from None
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _opened(path: Path) -> gzip.GzipFile | BufferedReader:
     """A file, unpacked if it is compressed."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"

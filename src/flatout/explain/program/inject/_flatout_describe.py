@@ -51,7 +51,7 @@ LEARNERS = {}  # id of a class -> (class, whether it learns): no id is used twic
 
 def thread_attribute(ident, name):
     """An attribute of a thread that `threading` knows (``_name``, ``_native_id``), or None."""
-    return attributes((loaded("threading", "_active") or {}).get(ident)).get(name)
+    return attribute_of((loaded("threading", "_active") or {}).get(ident), name)
 
 
 def parsed(text, mode="exec"):
@@ -340,15 +340,21 @@ def first_call(text):
     return next((name for name in CALLED.findall(text) if name not in WORDS), None)
 
 
-def attributes(value):
-    """An object's own attributes, read without calling anything that its class defines."""
-    for base in order_of(type(value)):
-        own = defined_in(base).get("__dict__")
-        if type(own) in (types.GetSetDescriptorType, types.MemberDescriptorType):
-            return own.__get__(value) or {}
-        if own is not None:  # a function of the program's
-            break
-    return {}
+def attribute_of(value, name):
+    """An attribute of an object or of its class, or None, without calling anything of the program.
+
+    Nor is the object's ``__dict__`` read: Python 3.11 and later then make a dictionary for the
+    object, which slows all of its attributes from then on.
+    """
+    found = next((d[name] for d in map(defined_in, order_of(type(value))) if name in d), None)
+    kind = type(found)
+    if kind is not types.FunctionType and offers(kind, "__get__"):
+        return found  # a property, say
+    try:
+        own = object.__getattribute__(value, name)
+    except Exception:
+        return found
+    return found if type(own) is types.MethodType and own.__func__ is found else own
 
 
 def resolve(frame, dotted, profiled):
@@ -358,8 +364,7 @@ def resolve(frame, dotted, profiled):
     if found is None:
         found = dict.get(frame.f_globals, words[0])
     for word in words[1:]:
-        scopes = [attributes(found)] + list(map(defined_in, order_of(type(found))))
-        found = next((scope[word] for scope in scopes if word in scope), None)
+        found = attribute_of(found, word)
     return found
 
 
@@ -378,8 +383,9 @@ def described(found, owner=None):
         row["compiled"] = True
         row["learns"] = inner is not None and takes_gradients(inner, 4, set())
     elif kind is types.FunctionType:
-        names, scopes = names_of(found.__code__), (globals_of(found), attributes(owner))
-        named = [scope[name] for scope in scopes for name in names if name in scope]
+        names, scope = names_of(found.__code__), globals_of(found)
+        named = [scope[name] for name in names if name in scope]
+        named += [attribute_of(owner, name) for name in names] if owner is not None else []
         compiled = [one for one in named if is_compiled(type(one))]
         if compiled:
             row["calls_compiled"] = True

@@ -194,7 +194,7 @@ def pending(frame, known, profiled):
 
 
 def first_array(value, depth):
-    """The first JAX array in a value: a tuple, list, dictionary, or object with attributes."""
+    """The first JAX array in a value: a tuple, list, dictionary or dataclass."""
     kind = type(value)
     if read.name_of(kind) == "ArrayImpl" and read.package_of(kind) in ("jax", "jaxlib"):
         return value
@@ -206,7 +206,9 @@ def first_array(value, depth):
         base = tuple if issubclass(kind, tuple) else list
         inner = base.__getitem__(value, slice(8))
     else:
-        inner = list(read.attributes(value).values())
+        fields = read.attribute_of(kind, "__dataclass_fields__")
+        named = fields if type(fields) is dict else ()
+        inner = [read.attribute_of(value, name) for name in named]
     for one in inner[:8]:
         found = first_array(one, depth - 1)
         if found is not None:
