@@ -8,6 +8,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from flatout.explain import cards
+from flatout.explain.cards import CardUse
 from flatout.explain.program.blame import Blame, Where, blame
 from flatout.explain.program.call_remedies import MAINLY, call_remedy
 from flatout.explain.program.calls import Call, Counted, counted
@@ -31,6 +33,25 @@ class Facts:
     blame: Blame
     counted: Counted  # exact counts of the driver's process
     learning: Learning  # the composition of its learning
+    cards: tuple[CardUse, ...] = ()  # its use of each visible GPU
+
+    @property
+    def gpu(self) -> float | None:
+        """The mean share of the time in which GPUs compute, if any works; else None."""
+        return cards.computing(self.cards)
+
+    @property
+    def waits(self) -> dict[str, float]:
+        """Shares of the time in which working GPUs wait, by the host's phase."""
+        if self.gpu is None or not self.blame.seconds:
+            return {}
+        trivial = self.blame.trivial
+        host = {
+            phase: share - self.blame.device[phase] / self.blame.seconds - trivial.get(phase, 0.0)
+            for phase, share in self.blame.shares.items()
+        }
+        host["ipc"] = host.get("ipc", 0.0) + sum(trivial.values())
+        return cards.waits({phase: max(share, 0.0) for phase, share in host.items()}, self.gpu)
 
     @property
     def cores(self) -> int:
@@ -91,7 +112,8 @@ class Facts:
             place_share = seconds / self.blame.seconds
             if place and place_share >= 0.02:
                 shown = text[:SHOWN] + ("..." if len(text) > SHOWN else "")
-                sentences.append(f"{place} `{shown}`: {percent(place_share)} of the time")
+                time = "of the time" if self.gpu is None else "of the host's time"
+                sentences.append(f"{place} `{shown}`: {percent(place_share)} {time}")
         return sentences or [f"{percent(share)} of the time"]
 
     def line_words(self, phase: str) -> str:
@@ -168,10 +190,11 @@ def facts_of(evidence: Evidence) -> Facts:
     line = timeline(evidence)
     blamed = blame(evidence, line)
     driver = line.driver
+    used = cards.card_uses(evidence.monitor, line.samples(evidence))
     if driver is None:
-        return Facts(evidence, line, blamed, Counted(), Learning(None))
+        return Facts(evidence, line, blamed, Counted(), Learning(None), used)
     process, places = evidence.processes[driver.process], line.places[driver.process]
     return Facts(
         evidence, line, blamed, counted(line.windows, program_of(process)),
-        learning(process, places, line.steady(driver), line.windows),
+        learning(process, places, line.steady(driver), line.windows), used,
     )  # fmt: skip
