@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from flatout.explain.cards import LOST, WAITS_FOR
+from flatout.explain.cards import waits as waits_of
 from flatout.explain.diagnosis import Diagnosis
 from flatout.explain.program.diagnose import diagnose
 from flatout.explain.program.evidence import build
 from flatout.explain.report import advice
-from tests.explain.test_program_rules import Recorded, card, meta
+from flatout.spans import PHASES
+from tests.explain.test_program_rules import PLACES, Recorded, card, meta
 
 Card = dict[str, Any]
 LIBRARIES = pytest.mark.parametrize("library", ["torch", "jax"])
@@ -130,6 +135,54 @@ def test_a_part_is_named_as_a_part() -> None:
     driver = Recorded(1).loads("torch").spend(2.0, "env").learns()
     found = on(driver, card(0.5, 2_000))
     assert found.headline.startswith("only a part was seen, no learning yet; in it the GPU comp")
+
+
+def test_another_program_on_the_card_is_noted() -> None:
+    busy = card(0.9, 2_000) | {"others": 1, "owners": ["blender"]}
+    (note,) = [one for one in on(loop(learn=0.1), busy).notes if "blender" in one]
+    assert "counts all programs" in note
+    assert not any("counts all" in one for one in on(loop(learn=0.1), card(0.9, 2_000)).notes)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    spent=st.lists(
+        st.tuples(st.sampled_from(sorted(PLACES)), st.integers(1, 40)), min_size=8, max_size=30
+    ),
+    busy=st.floats(0.021, 1.0),
+)
+def test_computing_and_waits_are_parts_of_the_time(
+    spent: list[tuple[str, int]], busy: float
+) -> None:
+    driver = Recorded(1).spend(2.0, "learn")
+    for place, steps in spent:
+        driver.spend(steps / 100, place, 0, 0.005, 0.0)
+    found = on(driver, card(busy, 2_000))
+    if not found.findings:
+        return
+    shares = [one.share for one in found.findings]
+    assert sum(shares) <= 1.0 + 1e-6
+    assert all(0.0 < share <= 1.0 for share in shares)
+    causes = [one.share for one in found.findings if one.id != "compute-bound"]
+    assert causes == sorted(causes, reverse=True)
+    assert (found.verdict == "healthy") == all(share < LOST for share in causes)
+    assert f"{100 * busy:.0f} % of the time" in found.headline
+
+
+@given(
+    host=st.dictionaries(st.sampled_from(sorted(PHASES)), st.floats(0.0, 1.0)),
+    busy=st.floats(0.0, 1.0),
+)
+def test_waits_are_the_rest_of_the_time_in_the_hosts_proportions(
+    host: dict[str, float], busy: float
+) -> None:
+    found = waits_of(host, busy)
+    assert sum(found.values()) == pytest.approx(1.0 - busy if sum(host.values()) else 0.0)
+    assert sorted(found, key=lambda name: found[name]) == sorted(found, key=lambda name: host[name])
+
+
+def test_every_phase_has_words_for_waiting() -> None:
+    assert PHASES.keys() - WAITS_FOR.keys() <= {"fused", "publish"}  # parts of others
 
 
 # --- A card that does not work ----------------------------------------------------------------

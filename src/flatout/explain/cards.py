@@ -109,10 +109,22 @@ def _card_use(row: Sequence[GpuSample], steady: Sequence[GpuSample], ours: bool)
     listed = [gpu for gpu in row if gpu.ours]
     grown = ours and (not listed or any(gpu.ours_mb is None for gpu in listed))
     held = _growth(row) if grown else max((gpu.ours_mb or 0 for gpu in listed), default=0)
+    others = fullest.others
+    if ours and not listed:  # the program's own process is among those of unknown names
+        others = max(others - 1, 0)
     return CardUse(
         fullest.index, fullest.name, mean(gpu.busy for gpu in steady), ours, held, grown,
-        fullest.used_mb, fullest.total_mb, fullest.others, fullest.owners,
+        fullest.used_mb, fullest.total_mb, others, fullest.owners,
     )  # fmt: skip
+
+
+def shared(cards: Sequence[CardUse]) -> str:
+    """A sentence if other programs may compute on the cards that work, too; else empty."""
+    found = [card for card in cards if card.works and card.others]
+    if not found:
+        return ""
+    words = "; ".join(f"on gpu:{card.index} {card.other_words}" for card in found)
+    return f"How busy a GPU is counts all programs on it: {words}."
 
 
 def _rows(samples: Sequence[MonitorSample]) -> list[tuple[GpuSample, ...]]:
@@ -130,7 +142,8 @@ def _growth(row: Sequence[GpuSample]) -> int:
 
 def computing(cards: Sequence[CardUse]) -> float | None:
     """The mean share of the time in which the cards that work compute; None if none does."""
-    return mean(card.busy for card in cards if card.works)
+    busy = mean(card.busy for card in cards if card.works)
+    return None if busy is None else min(busy, 1.0)
 
 
 def waits(host: Mapping[str, float], busy: float) -> dict[str, float]:

@@ -224,8 +224,8 @@ def _notes(facts: Facts) -> list[str]:
         for process in processes
         if process.failure
     ]
-    if (note := cores.slowdown(facts.evidence.monitor)) != "":
-        notes.append(note)
+    for note in (cores.slowdown(facts.evidence.monitor), cards.shared(facts.cards)):
+        notes += [note] if note else []
     if facts.line.driver is not None and not facts.line.driver.main and not facts.blame.threads:
         notes.append(
             f"The thread that does the work ({facts.line.driver.name}) is not the main one: small "
