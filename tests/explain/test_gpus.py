@@ -98,7 +98,7 @@ def test_fetching_from_an_idle_card_is_a_transfer_and_from_a_busy_one_is_not(lib
     place = "item" if library == "torch" else "fetch"
     idle = on(loop(library, learn=0.02, **{place: 0.08}), card(0.05, 2_000))
     assert idle.verdict == "transfer-bound"
-    assert "for copies to the host" in idle.headline
+    assert "for copies and syncs" in idle.headline
     busy = on(loop(library, learn=0.02, **{place: 0.08}), card(0.78, 2_000))
     assert "The GPU computes 78 % of the time" in busy.headline
     assert busy.findings[0].id != "transfer-bound"

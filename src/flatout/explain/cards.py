@@ -33,7 +33,7 @@ WAITS_FOR = {
     "env": "for environments", "act": "for choosing actions", "replay": "for batches",
     "input": "for batches", "ipc": "for messages between processes", "eval": "for evaluation",
     "io": "for files", "compile": "for compiling", "wait": "for other processes",
-    "transfer": "for copies to the host", "copy": "for copies", "communicate": "for other devices",
+    "transfer": "for copies and syncs", "copy": "for copies", "communicate": "for other devices",
     "host": "for the host's own code", "other": "for the host's own code",
     "unknown": "for what is not recorded", "queued": "with work in the queue",
 }  # fmt: skip
