@@ -112,6 +112,17 @@ def test_many_tiny_kernels_are_launches(library: str) -> None:
     assert waits(found)["compute-bound"] == pytest.approx(0.20)
 
 
+def test_work_in_flight_on_an_idle_card_is_launches() -> None:
+    """One compiled loop of many tiny kernels: the host waits for it, and the card mostly idles."""
+    driver = loop("jax", learn=0.01, env=0.01)
+    code = next(row["i"] for row in driver.rows if row.get("plain") == "improve")
+    for _ in range(40):
+        driver.spend(0.01, "env", 0, 0.01, 0.0).spend(0.09, "fetch", 0, 0.001, 0.0, code, 30)
+    found = on(driver, card(0.20, 2_000))
+    assert found.verdict == "launch-bound"
+    assert waits(found)["env-bound"] < 0.2
+
+
 def test_large_copies_are_a_transfer() -> None:
     """NVML's busy counts kernels, and no copies."""
     found = on(loop(transfer=0.16, learn=0.04), card(0.15, 2_000))

@@ -42,12 +42,18 @@ class Facts:
 
     @property
     def waits(self) -> dict[str, float]:
-        """Shares of the time in which working GPUs wait, by the host's phase."""
+        """Shares of the time in which working GPUs wait, by the host's phase.
+
+        Work may be in flight while the GPU idles, such as between the kernels of a long loop: of
+        the time in which the host waits for it, only as much as the GPU computes is the GPU's.
+        """
         if self.gpu is None or not self.blame.seconds:
             return {}
+        waited_for = {phase: s / self.blame.seconds for phase, s in self.blame.device.items()}
+        computes = min(self.gpu / (sum(waited_for.values()) or 1.0), 1.0)
         trivial = self.blame.trivial
         host = {
-            phase: share - self.blame.device[phase] / self.blame.seconds - trivial.get(phase, 0.0)
+            phase: share - computes * waited_for.get(phase, 0.0) - trivial.get(phase, 0.0)
             for phase, share in self.blame.shares.items()
         }
         host["ipc"] = host.get("ipc", 0.0) + sum(trivial.values())
