@@ -12,20 +12,26 @@ from gpu_rows.base import Bench, Figures, Row, holder, share, usage_of
 
 PROGRAM = str(Path(__file__).parent / "programs" / "planted.py")
 W1 = str(Path(__file__).parent.parent / "peers" / "w1_dqn.py")
-PLANTED = ("gpu-unused", "devices-reserved", "memory-contended", "transfer-bound", "acting-bound")
-"""Verdicts that `programs/planted.py` deserves; `w1` is asked without a promise."""
+PLANTED = {
+    "gpu-unused": "gpu-unused", "devices-reserved": "devices-reserved",
+    "memory-contended": "memory-contended", "transfer-bound": "transfer-bound",
+    "acting-bound": "acting-bound", "saturated": "compute-bound", "items": "compute-bound",
+    "launch-bound": "launch-bound", "env-bound": "env-bound", "replay-bound": "replay-bound",
+}  # fmt: skip
+"""By program of `programs/planted.py`, the finding that it deserves; `w1` is asked without a
+promise."""
 
 
-def verdict(planted: str, bench: Bench) -> list[Figures]:
+def verdict(program: str, bench: Bench) -> list[Figures]:
     """Run a program under explain until it has seen enough."""
     device = "cpu" if bench.dry else "cuda"
-    script = [PROGRAM, planted, "--device", device]
-    if planted == "w1":
+    script = [PROGRAM, program, "--device", device]
+    if program == "w1":
         filled = str(bench.size(50_000, 1_000))
         script = [W1, "--device", device, "--updates", "100000", "--filled", filled, "--memory",
                   "500000", "--played", str(bench.size(2_000, 500))]  # fmt: skip
     report, evidence = bench.folder / "report.json", bench.folder / "evidence.json"
-    contended = planted == "memory-contended"
+    contended = program == "memory-contended"
     with holder(bench, 6000) if contended else contextlib.nullcontext():
         bench.flatout(
             "explain", "--seconds", bench.size(15, 3), "--stop", "--json", report, "--save",
@@ -36,9 +42,10 @@ def verdict(planted: str, bench: Bench) -> list[Figures]:
     busy = usage_of(samples[2:])
     first, found = said["findings"][0], [one["id"] for one in said["findings"]]
     return [{
-        "program": planted, "verdict": said["verdict"], "share": share(first["share"]),
-        "planted cause among the findings": "-" if planted == "w1" else str(planted in found),
-        "gain": first["gain"], "GPU busy (NVML)": share(busy["gpu"]),
+        "program": program, "verdict": said["verdict"], "share": share(first["share"]),
+        "planted cause among the findings": str(PLANTED[program] in found) if program in PLANTED
+        else "-",
+        "headline": said["headline"], "GPU busy (NVML)": share(busy["gpu"]),
         "GPU full (GPM)": share(busy["full"]), "CPU busy": share(busy["cpu"]),
     }]  # fmt: skip
 

@@ -20,6 +20,7 @@ from flatout.config.placement import Placement, parse
 from flatout.config.settings import resolve
 from flatout.config.workers import with_workers
 from flatout.errors import CheckpointError, FlatoutError, UsageError
+from flatout.explain.cards import card_uses
 from flatout.explain.causes import CAUSES, HEALTHY
 from flatout.explain.diagnosis import Diagnosis, lanes
 from flatout.explain.own.proposals import measured_gain
@@ -328,6 +329,19 @@ def test_an_unused_gpu_comes_first_only_where_updates_are_long() -> None:
     tiny = findings(told(main, updates=30_000, gpus=("H100",)))
     assert tiny[0].id == "compute-bound"
     assert tiny[-1].id == "gpu-unused"
+
+
+def test_a_run_on_a_gpu_says_what_the_gpu_waits_for() -> None:
+    main = {"env": 6.1, "replay": 2.2, "learn": 1.7}
+    given = told(main, placement="act=cpu learn=gpu")
+    card = GpuSample(0, "H100", busy=0.06, used_mb=900, total_mb=80_000, ours_mb=900, ours=(1,))
+    used = card_uses([MonitorSample(t, 1.0, 4, 0.3, gpus=(card,)) for t in (1.0, 2.0)])
+    assert headline(findings(given), given, used) == (
+        "The GPU computes 6 % of the time. It waits 61 % for environments, 22 % for batches, "
+        "11 % for the host's launches"
+    )
+    idle = tuple(replace(card, busy=0.0) for card in used)
+    assert "GPU" not in headline(findings(given), given, idle)
 
 
 def test_crowded_cores_are_said() -> None:

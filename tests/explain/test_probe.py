@@ -162,6 +162,40 @@ def test_what_a_program_got_from_locals_is_left_alone(tmp_path: Path) -> None:
     assert sum(sample.dt for sample in seen.samples) > 0.3
 
 
+RAISES = """
+class Full(RuntimeError):
+    @property
+    def args(self):
+        raise SystemExit(9)
+
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("raises", "error"),
+    [
+        ('raise Full("CUDA out of memory. " + 999 * "x")', ("__main__.Full", "CUDA out of mem")),
+        ("raise ValueError(7)", ("builtins.ValueError", "")),
+        ("raise SystemExit(1)", None),
+        ("try: raise ValueError('caught')\nexcept ValueError: pass", None),
+    ],
+)
+def test_the_exception_that_ends_a_program_is_recorded_and_no_code_of_its_class_runs(
+    raises: str, error: tuple[str, str] | None, tmp_path: Path
+) -> None:
+    done, folder = observed(RAISES.format(raises), tmp_path)
+    assert done.returncode == (1 if "caught" not in raises else 0)
+    (seen,) = map(process, rows_of(folder))
+    if error is None:
+        assert seen.error is None
+    else:
+        assert seen.error is not None
+        assert seen.error[0] == error[0]
+        assert seen.error[1].startswith(error[1])
+        assert len(seen.error[1]) <= 300
+
+
 LETS_GO = """
 import pathlib, threading, time
 

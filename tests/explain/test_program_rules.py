@@ -358,11 +358,10 @@ def with_cards(*cards: dict[str, Any]) -> Diagnosis:
 @pytest.mark.parametrize(
     ("cards", "first", "last"),
     [
-        ((card(0.0, 0),), "env-bound", "gpu-unused"),
         ((card(0.5, 900), card(0.0, 1000)), "devices-reserved", "launch-bound"),
         ((card(0.5, 900), card(0.0, 800)), "env-bound", "devices-reserved"),
     ],
-    ids=["unused", "most memory is idle", "some memory is idle"],
+    ids=["most memory is idle", "some memory is idle"],
 )
 def test_cards_come_first_only_where_they_hold_most_of_the_memory(
     cards: tuple[dict[str, Any], ...], first: str, last: str

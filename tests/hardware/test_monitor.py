@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -224,7 +225,7 @@ class Nvml:
     NVML_GPM_METRICS_GET_VERSION, NVML_GPM_METRIC_SM_UTIL = 1, 2
 
     def __init__(self, **broken: bool) -> None:
-        self.broken, self.shut = broken, 0
+        self.broken, self.shut, self.pids = broken, 0, (7, 8)
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> Any:
@@ -239,8 +240,8 @@ class Nvml:
                 "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=40),
                 "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=512 << 20, total=2048 << 20),
                 "nvmlDeviceGetComputeRunningProcesses": [
-                    SimpleNamespace(pid=7, usedGpuMemory=300 << 20),
-                    SimpleNamespace(pid=8, usedGpuMemory=None),
+                    SimpleNamespace(pid=self.pids[0], usedGpuMemory=300 << 20),
+                    SimpleNamespace(pid=self.pids[1], usedGpuMemory=None),
                 ],
                 "nvmlGpmQueryDeviceSupport": SimpleNamespace(isSupportedDevice=handle == 0),
                 "nvmlGpmSampleAlloc": object(),
@@ -262,6 +263,10 @@ def test_busy_and_full_are_two_things(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (first.busy, first.full, second.busy, second.full) == (0.4, 0.25, 0.4, None)
     assert (first.used_mb, first.total_mb, first.ours_mb) == (512, 2048, 300)
     assert (first.ours, first.others) == ((7,), 1)
+    assert gpus.read({7, 8})[0].owners == ()
+    me = psutil.Process().name()
+    monkeypatch.setattr(nvml, "pids", (7, os.getpid()))
+    assert gpus.read({7})[0].owners == (me,)
     gpus.close()
     assert nvml.shut == 1
 

@@ -1,11 +1,13 @@
 """Small PyTorch training programs, each slow for one planted reason; they run until they are ended.
 
-python planted.py CAUSE [--device cuda]
+python planted.py PROGRAM [--device cuda]
 """
 
 from __future__ import annotations
 
 import argparse
+import random
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -94,19 +96,103 @@ def acting(device: str) -> Step:
     return run
 
 
-CAUSES = {
+def saturated(device: str) -> Step:
+    """Large updates, launched ahead of the card; nothing is fetched."""
+    size = 8192 if device == "cuda" else 256
+    update = learner(256, size // 2, device)
+    x, y = torch.randn(size, 256, device=device), torch.randn(size, 8, device=device)
+    return lambda: update(x, y)
+
+
+def items(device: str) -> Step:
+    """The same, and a number fetched after each update."""
+    step = saturated(device)
+    total = torch.zeros((), device=device)
+
+    def run() -> None:
+        step()
+        total.add_(1.0).item()
+
+    return run
+
+
+def tiny(device: str) -> Step:
+    """A small network and batch: many kernels of some microseconds."""
+    update = learner(8, 64, device)
+    x, y = torch.randn(32, 8, device=device), torch.randn(32, 8, device=device)
+    return lambda: update(x, y)
+
+
+class SlowEnv:
+    """An environment whose step takes 2 ms of Python."""
+
+    def reset(self) -> np.ndarray:
+        """The first observation."""
+        return np.zeros(8, np.float32)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, float]]:
+        """Compute for a while."""
+        end, total = time.perf_counter() + 2e-3, 0
+        while time.perf_counter() < end:
+            total += sum(range(100))
+        return np.full(8, action, np.float32), float(total % 2), False, False, {}
+
+
+def environments(device: str) -> Step:
+    """Steps of a slow environment between updates."""
+    update, env = learner(8, 256, device), SlowEnv()
+    env.reset()
+
+    def run() -> None:
+        seen = [env.step(number % 4)[0] for number in range(32)]
+        x = torch.as_tensor(np.stack(seen), device=device)
+        update(x, x)
+
+    return run
+
+
+class ListReplay:
+    """Stored steps, each a tuple of lists."""
+
+    def __init__(self) -> None:
+        self.rows = [([float(i)] * 64, [0.0] * 8) for i in range(10_000)]
+
+    def add(self, x: list[float], y: list[float]) -> None:
+        """Store a step."""
+        self.rows.append((x, y))
+
+    def sample(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Choose and gather a batch."""
+        chosen = random.sample(self.rows, size)
+        x, y = zip(*chosen, strict=True)
+        return np.array(x, np.float32), np.array(y, np.float32)
+
+
+def replay(device: str) -> Step:
+    """Large batches from lists of tuples, for a small network."""
+    update, store = learner(64, 256, device), ListReplay()
+
+    def run() -> None:
+        x, y = store.sample(2048)
+        update(torch.as_tensor(x, device=device), torch.as_tensor(y, device=device))
+
+    return run
+
+
+PROGRAMS = {
     "gpu-unused": unused, "devices-reserved": reserved, "memory-contended": resident,
-    "transfer-bound": transfers, "acting-bound": acting,
+    "transfer-bound": transfers, "acting-bound": acting, "saturated": saturated, "items": items,
+    "launch-bound": tiny, "env-bound": environments, "replay-bound": replay,
 }  # fmt: skip
 
 
 def main() -> None:
     """Train for ever."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("cause", choices=tuple(CAUSES))
+    parser.add_argument("program", choices=tuple(PROGRAMS))
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
-    step = CAUSES[args.cause](args.device)
+    step = PROGRAMS[args.program](args.device)
     number = 0
     while True:
         step()

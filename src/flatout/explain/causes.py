@@ -24,7 +24,7 @@ CAUSES: dict[str, str] = {
     "compute-bound": "the arithmetic of learning is the time",
     "gpu-unused": "a GPU is there, and the program never computes on it",
     "devices-reserved": "memory is held on several GPUs, and one computes",
-    "memory-contended": "the GPU's memory is almost full, and others want it",
+    "memory-contended": "the GPU's memory is almost full, and more is wanted",
 }
 """Phases that hold the rest up first, then the mechanisms of learning, then devices."""
 

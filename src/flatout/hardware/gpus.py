@@ -28,6 +28,7 @@ class GpuSample:
     ours_mb: int | None = None  # memory that the program holds; None if the driver hides it
     ours: tuple[int, ...] = ()  # the program's processes that hold memory
     others: int = 0  # number of other processes that do
+    owners: tuple[str, ...] = ()  # their programs' names, as far as they are known
 
 
 class Gpus:
@@ -39,6 +40,7 @@ class Gpus:
         self._names: list[str] = []
         self._gpm: list[tuple[Any, Any] | None] = []  # memory of two samples, by GPU
         self._primed: set[int] = set()
+        self._programs: dict[int, str] = {}  # names of other processes' programs, by pid
         self._undo = ExitStack()
         import pynvml  # the import name of nvidia-ml-py
 
@@ -70,7 +72,8 @@ class Gpus:
     def _read_gpu(self, index: int, pids: Collection[int]) -> GpuSample:
         nvml, handle = self._nvml, self._handles[index]
         busy: float | None = None
-        used = total = others = 0
+        used = total = 0
+        others: list[str] = []  # other processes' programs
         ours: dict[int, int | None] = {}  # the program's processes and what each holds
         with suppress(nvml.NVMLError):
             busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
@@ -82,12 +85,22 @@ class Gpus:
                 if process.pid in pids:
                     ours[process.pid] = process.usedGpuMemory
                 else:
-                    others += 1
+                    others.append(self._program(process.pid))
         ours_mb = None if None in ours.values() else sum(mb // MiB for mb in ours.values() if mb)
         return GpuSample(
             index, self._names[index], busy, self._full(index), used, total, ours_mb,
-            tuple(ours), others,
+            tuple(ours), len(others), tuple(dict.fromkeys(filter(None, others))),
         )  # fmt: skip
+
+    def _program(self, pid: int) -> str:
+        """The name of another process's program; empty if it is unknown here."""
+        if pid not in self._programs:
+            import psutil
+
+            self._programs[pid] = ""
+            with suppress(psutil.Error, ValueError):
+                self._programs[pid] = psutil.Process(pid).name()
+        return self._programs[pid]
 
     def _prepare(self, handle: Any) -> tuple[Any, Any] | None:
         """Memory for two GPM samples; None without GPM."""

@@ -73,6 +73,7 @@ class MonitorSample:
         rows = [plain_fields(GpuSample, row) for row in values.get("gpus", ())]
         for row in rows:
             row["ours"] = tuple(row.get("ours", ()))
+            row["owners"] = tuple(map(str, row.get("owners", ())))
         gpus = tuple(GpuSample(**row) for row in rows)
         processes = {int(pid): plain_number(n) for pid, n in values.get("processes", {}).items()}
         others = {str(name): plain_number(n) for name, n in values.get("others", {}).items()}

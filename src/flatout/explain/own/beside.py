@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flatout.config.schema import rows_every
-from flatout.explain import cores
+from flatout.explain import cards, cores
 from flatout.explain.diagnosis import Finding
 from flatout.explain.own.costs import Costs
 from flatout.explain.own.proposals import WORTH_SAYING, Proposal, propose, time_words
@@ -11,7 +11,6 @@ from flatout.explain.own.settings import placed, worker_count
 from flatout.explain.report import percent
 from flatout.planning.facts import RunFacts
 
-LARGE_UPDATE_S = 3e-3  # seconds of an update on a CPU from which a GPU is likely to be faster
 RARER = (10, 100)  # the smallest and the largest proposed factor by which something becomes rarer
 
 
@@ -100,7 +99,7 @@ def gpu_unused(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
         f"{facts.gpus[0]} is there and not used; learning takes {percent(share)} of the time on "
         f"the CPU, {time_words(update)} an update"
     ]
-    if share < WORTH_SAYING or not (facts.images or update > LARGE_UPDATE_S):
+    if share < WORTH_SAYING or not (facts.images or cards.worthwhile(update)):
         words = "Updates this small are faster on the CPU: nothing to change."
         return propose("gpu-unused", share, evidence, words, facts)
     words = "Learn on the GPU: collecting remains."
@@ -112,7 +111,7 @@ def gpu_unused(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
 def memory(facts: RunFacts, cost: Costs, share: float) -> Finding | None:
     """A full GPU memory that other programs use, too."""
     use = facts.use
-    if use.gpu_memory is None or use.gpu_memory < 0.95 or not use.gpu_others:
+    if use.gpu_memory is None or not cards.full(use.gpu_memory, use.gpu_others):
         return None
     evidence = [f"{percent(use.gpu_memory)} of the GPU's memory is in use, by others too"]
     words = "Cap this run's part with memory= in --placement, or move one program to another GPU."

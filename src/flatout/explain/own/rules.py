@@ -6,9 +6,11 @@ proposes only valid settings.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from flatout.explain import cards
+from flatout.explain.cards import CardUse
 from flatout.explain.causes import CAUSE_OF, DEVICES, HEALTHY
 from flatout.explain.diagnosis import Finding
 from flatout.explain.own import beside, collecting, learning
@@ -59,9 +61,14 @@ def verdict(ranked: tuple[Finding, ...]) -> str:
     return HEALTHY if ranked[0].id == "compute-bound" else ranked[0].id
 
 
-def headline(ranked: tuple[Finding, ...], facts: RunFacts) -> str:
-    """The verdict in one sentence: how idle the learner is, and what it waits for."""
+def headline(ranked: tuple[Finding, ...], facts: RunFacts, used: Sequence[CardUse] = ()) -> str:
+    """The verdict in one sentence: how idle the GPUs or else the learner is, and what they wait
+    for; `used` is the run's use of each GPU."""
     first, idle = ranked[0], 1.0 - facts.learner
+    busy = cards.computing(used)
+    if facts.updates and busy is not None:
+        waited = cards.waits(_host(facts, busy), busy)
+        return cards.headline(sum(card.works for card in used), busy, waited, lambda phase: "")
     words = first.evidence[0]
     if first.id == "compute-bound" and first.phases == ("learn",):
         words = f"learning takes {percent(facts.phases['learn'])} of the time"
@@ -80,6 +87,22 @@ def headline(ranked: tuple[Finding, ...], facts: RunFacts) -> str:
         phase = max(larger, key=lambda name: larger[name])
         words += f"; {_LARGER.get(phase, phase)} takes more, {percent(larger[phase])}"
     return words if facts.updates else f"nothing was learned yet: {words}"
+
+
+def _host(facts: RunFacts, busy: float) -> dict[str, float]:
+    """Shares of the time that the host spends, by phase, without waiting for its GPU.
+
+    Spans of acting and learning contain the GPU's work, which is waited for inside of them.
+    """
+    place = facts.placement
+    on_gpu = {"learn": place.learn, "fused": place.learn, "act": place.act}
+    spans = [name for name, devices in on_gpu.items() if any(d.kind == "gpu" for d in devices)]
+    total = sum(facts.phases[name] for name in spans)
+    rest = 1.0 - min(busy / total, 1.0) if total else 1.0
+    host = {name: share * (rest if name in spans else 1.0) for name, share in facts.phases.items()}
+    for span, phase in (("fused", "learn"), ("publish", "transfer")):
+        host[phase] += host.pop(span, 0.0)
+    return host
 
 
 def bottleneck(phases: dict[str, float]) -> tuple[str, float]:

@@ -11,6 +11,7 @@ from flatout.config.placement import Placement, parse
 from flatout.config.schema import TrainConfig
 from flatout.config.settings import resolve
 from flatout.errors import FlatoutError, UsageError, damage
+from flatout.explain.cards import card_uses
 from flatout.explain.diagnosis import Diagnosis, Usage, lanes
 from flatout.explain.own.rules import findings, headline, verdict
 from flatout.explain.report import advice
@@ -125,13 +126,14 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
             "explain."
         )
     samples, last = evidence.samples, begins[-1]
+    steady_samples = _during(samples, records)
     facts_ = facts(
         totals,
         settings=evidence.config.flat(),
         placement=parse(last.placement),
         envs=evidence.config.env.envs,
         cores=last.cores,
-        use=mean_use(_during(samples, records)),
+        use=mean_use(steady_samples),
         gpus=last.gpus,
         images=last.images,
         machine=evidence.machine if evidence.machine.cores == last.cores else SHIPPED,
@@ -157,7 +159,7 @@ def _diagnosed(evidence: Evidence) -> Diagnosis:
     return Diagnosis(
         subject=evidence.subject,
         verdict=verdict(ranked),
-        headline=headline(ranked, facts_),
+        headline=headline(ranked, facts_, card_uses(samples, steady_samples)),
         findings=ranked,
         seconds=facts_.seconds,
         apart=tuple((what, seconds) for what, seconds in excluded if seconds > 0.0),

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
+from flatout.explain.cards import used_cards
 from flatout.explain.program import tags
 from flatout.explain.program.evidence import Evidence, Process, Sample
 from flatout.explain.program.places import Mark, Places
@@ -40,10 +41,11 @@ class DeviceTime:
         self._learning = self._learning_shares(process)
         self._is_jax = "jax" in process.libraries
         self._delays = [(s.t, s.delayed) for s in evidence.monitor if s.delayed is not None]
-        samples = [s for s in evidence.monitor if any(gpu.ours for gpu in s.gpus)]
+        used = used_cards(evidence.monitor)
+        samples = [sample for sample in evidence.monitor if used and sample.gpus]
         self._times = [sample.t for sample in samples]
         self._busy = [
-            max((gpu.busy or 0.0 for gpu in sample.gpus if gpu.ours), default=0.0)
+            max((gpu.busy or 0.0 for at, gpu in enumerate(sample.gpus) if at in used), default=0.0)
             for sample in samples
         ]
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flatout.explain import cores
+from flatout.explain import cards, cores
 from flatout.explain.causes import CAUSE_OF, CAUSES, DEVICES, HEALTHY, UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Finding, Usage, lanes
-from flatout.explain.program import devices, remedies
+from flatout.explain.program import remedies
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.facts import Facts, facts_of
 from flatout.explain.program.timeline import LEARNING
 from flatout.explain.program.tracks import Track
-from flatout.explain.report import percent
+from flatout.explain.report import percent, place_words
 from flatout.spans import PHASES
 
 LEAST_SHARE = 0.04  # minimum share of a finding
@@ -55,11 +55,64 @@ def diagnose(evidence: Evidence) -> Diagnosis:
 
 def findings(facts: Facts) -> list[Finding]:
     """All findings, the one to act on first."""
+    error = _memory_error(facts)
     if facts.blame.seconds < SHORTEST_S:
-        return []
+        return [] if error is None else [error]
+    reserved, wasted = cards.reserved(facts.cards)
+    found = _on_gpu(facts) if facts.gpu is not None else _on_cpu(facts)
+    slowed = [cores.contended(facts.blame.core_use)]
+    if not facts.blame.threads:
+        slowed.append(remedies.oversubscribed(facts))  # it slows everything else down
+    last = [
+        None if wasted else reserved,
+        None if error else cards.memory(facts.cards),
+        _unused(facts) if found else None,
+    ]
+    if facts.gpu is not None and 1 - facts.gpu < cards.LOST:  # the host is not late
+        found, slowed = [*found, *filter(None, slowed)], []
+    return [*filter(None, (error, reserved if wasted else None, *slowed, *found, *last))]
+
+
+def _memory_error(facts: Facts) -> Finding | None:
+    """Full memory that ended one of the program's processes."""
+    errors = [process.error for process in facts.evidence.processes if process.error]
+    found = (cards.memory_error(facts.cards, *error) for error in errors)
+    return next(filter(None, found), None)
+
+
+def _unused(facts: Facts) -> Finding | None:
+    """Cards on which the program computes nothing."""
+    learn = facts.share(*LEARNING)
+    return cards.unused(facts.cards, learn, facts.learning.update_s) if learn else None
+
+
+def _on_gpu(facts: Facts) -> list[Finding]:
+    """What working GPUs wait for; their computing comes before what takes little."""
+    busy = facts.gpu or 0.0
+    computes = remedies.finding("compute-bound", facts, busy) if busy >= LEAST_SHARE else None
+    if facts.blame.threads:
+        return cards.ranked(computes, [_indistinct(facts, 1 - busy)])
+    waited = facts.waits
+    found = [
+        remedies.finding(cause, facts, waited[phase])
+        for phase, cause in WAITED.items()
+        if waited.get(phase, 0.0) >= LEAST_SHARE
+    ]
+    return cards.ranked(computes, found)
+
+
+WAITED = CAUSE_OF | {
+    "learn": "launch-bound", "transfer": "transfer-bound", "communicate": "communication-bound",
+    "other": "host-bound",
+}  # fmt: skip
+"""What is the matter where a working GPU waits while the host is in a phase."""
+
+
+def _on_cpu(facts: Facts) -> list[Finding]:
+    """What takes the time of a program that computes on no GPU."""
     learn = facts.share(*LEARNING)
     if facts.blame.threads:
-        return [*filter(None, [cores.contended(facts.blame.core_use)]), _indistinct(facts)]
+        return [_indistinct(facts, 1.0)]
     trivial = facts.blame.trivial
     shares = {phase: facts.share(phase) - trivial.get(phase, 0.0) for phase in CAUSE_OF}
     shares["ipc"] += sum(trivial.values())
@@ -70,16 +123,10 @@ def findings(facts: Facts) -> list[Finding]:
     ]
     if learn >= LEAST_SHARE:
         found += _mechanisms(facts, learn)
-    found.sort(key=lambda finding: -finding.share)
-    if (oversubscription := remedies.oversubscribed(facts)) is not None:
-        found.insert(0, oversubscription)  # it slows everything else down
-    if (contention := cores.contended(facts.blame.core_use)) is not None:
-        found.insert(0, contention)
-    first, last = devices.findings(facts.evidence, learn)
-    return [*first, *found, *last]
+    return sorted(found, key=lambda finding: -finding.share)
 
 
-def _indistinct(facts: Facts) -> Finding:
+def _indistinct(facts: Facts, share: float) -> Finding:
     """Threads that take turns with the interpreter's lock: where each works cannot be seen."""
     busy = facts.blame.busy_cores
     evidence = [
@@ -92,7 +139,7 @@ def _indistinct(facts: Facts) -> Finding:
         "Threads run Python code one at a time: use processes in their place, or run one thread "
         "alone and explain that."
     )
-    return Finding(UNKNOWN, 1.0, tuple(evidence), remedy)
+    return Finding(UNKNOWN, share, tuple(evidence), remedy)
 
 
 def _mechanisms(facts: Facts, learn: float) -> list[Finding]:
@@ -120,17 +167,43 @@ def _headline(facts: Facts, ranked: Sequence[Finding]) -> str:
     first, *others = ranked
     if first.id == "contended":
         summary = f"{CAUSES[first.id]} ({percent(first.share)})"
-        return f"{summary}; in what it had, {_headline(facts, others)}" if others else summary
-    if first.id == UNKNOWN:
-        return first.evidence[0]
+        rest = _headline(facts, others) if others else ""
+        return f"{summary}; in what it had, {_inner(rest)}" if rest else summary
     share = f" ({percent(first.share)})" if first.share else ""
-    summary = f"{CAUSES[first.id]}{share}"
-    if facts.line.part:
-        return f"only a part was seen, {facts.line.part}; in it {summary}"
+    on_gpu = _gpu_words(facts)
+    summary = first.evidence[0] if first.id == UNKNOWN else f"{CAUSES[first.id]}{share}"
+    if on_gpu:
+        summary = f"{summary}. {on_gpu}" if first.id in (UNKNOWN, *SLOWING, *DEVICES) else on_gpu
+    if facts.line.part and first.id != UNKNOWN:
+        return f"only a part was seen, {facts.line.part}; in it {_inner(summary)}"
+    if on_gpu or first.id == UNKNOWN:
+        return summary
     causes = [finding.share for finding in ranked if finding.id != "compute-bound"]
     if first.id not in ("compute-bound", *DEVICES) and max(causes) < FEW:
         return f"no cause takes a fifth of the time; the first to look at: {summary}"
     return summary
+
+
+SLOWING = ("oversubscribed",)
+"""Causes that slow down everything else."""
+
+
+def _gpu_words(facts: Facts) -> str:
+    """What working GPUs compute and wait for; empty without any."""
+    if facts.gpu is None:
+        return ""
+
+    def place(phase: str) -> str:
+        line = facts.heaviest_line(phase) if phase != "learn" else None
+        return "" if line is None else f" ({place_words(line)})"
+
+    waited = {} if facts.blame.threads else facts.waits
+    return cards.headline(sum(card.works for card in facts.cards), facts.gpu, waited, place)
+
+
+def _inner(sentence: str) -> str:
+    """A sentence in the middle of another."""
+    return sentence[:1].lower() + sentence[1:] if sentence.startswith("The ") else sentence
 
 
 def _notes(facts: Facts) -> list[str]:
@@ -151,8 +224,8 @@ def _notes(facts: Facts) -> list[str]:
         for process in processes
         if process.failure
     ]
-    if (note := cores.slowdown(facts.evidence.monitor)) != "":
-        notes.append(note)
+    for note in (cores.slowdown(facts.evidence.monitor), cards.shared(facts.cards)):
+        notes += [note] if note else []
     if facts.line.driver is not None and not facts.line.driver.main and not facts.blame.threads:
         notes.append(
             f"The thread that does the work ({facts.line.driver.name}) is not the main one: small "

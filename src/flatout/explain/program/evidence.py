@@ -132,8 +132,9 @@ class Window:
 class Process:
     """One Python process of the program; times are seconds on the machine's monotonic clock.
 
-    `failure` says what ended its probe early, `by_thread` why a second thread sampled it. If it was
-    not `timed`, the order of its samples has no meaning.
+    `failure` says what ended its probe early, `by_thread` why a second thread sampled it, `error`
+    the type and text of the exception that ended the process. If it was not `timed`, the order of
+    its samples has no meaning.
     """
 
     pid: int
@@ -154,6 +155,7 @@ class Process:
     torch_threads: int | None
     failure: str | None
     by_thread: str | None
+    error: tuple[str, str] | None
     timed: bool
 
     def leaf(self, stack: Stack) -> Leaf:
@@ -241,8 +243,15 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
         libraries={row["name"]: row["version"] for row in of["library"]},
         returns={row["c"]: row["kinds"] for row in of["returns"] if row["c"] < count},
         torch_threads=last("torch", "threads"), failure=last("failed", "error"),
-        by_thread=last("thread", "why"), timed=first.get("timed", True),
+        by_thread=last("thread", "why"), error=_error(of["end"]),
+        timed=first.get("timed", True),
     )  # fmt: skip
+
+
+def _error(ends: Sequence[dict[str, Any]]) -> tuple[str, str] | None:
+    """The type and text of the exception that ended a process."""
+    found = ends[-1].get("error") if ends else None
+    return None if found is None else (str(found[0]), str(found[1]))
 
 
 def _code(row: dict[str, Any], inline: bool) -> Code:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from flatout.explain import cards
+from flatout.explain.cards import CardUse
 from flatout.explain.program.blame import Blame, Where, blame
 from flatout.explain.program.call_remedies import MAINLY, call_remedy
 from flatout.explain.program.calls import Call, Counted, counted
@@ -31,6 +33,31 @@ class Facts:
     blame: Blame
     counted: Counted  # exact counts of the driver's process
     learning: Learning  # the composition of its learning
+    cards: tuple[CardUse, ...] = ()  # its use of each visible GPU
+
+    @property
+    def gpu(self) -> float | None:
+        """The mean share of the time in which GPUs compute, if any works; else None."""
+        return cards.computing(self.cards)
+
+    @property
+    def waits(self) -> dict[str, float]:
+        """Shares of the time in which working GPUs wait, by the host's phase.
+
+        Work may be in flight while the GPU idles, such as between the kernels of a long loop: of
+        the time in which the host waits for it, only as much as the GPU computes is the GPU's.
+        """
+        if self.gpu is None or not self.blame.seconds:
+            return {}
+        waited_for = {phase: s / self.blame.seconds for phase, s in self.blame.device.items()}
+        computes = min(self.gpu / (sum(waited_for.values()) or 1.0), 1.0)
+        trivial = self.blame.trivial
+        host = {
+            phase: share - computes * waited_for.get(phase, 0.0) - trivial.get(phase, 0.0)
+            for phase, share in self.blame.shares.items()
+        }
+        host["ipc"] = host.get("ipc", 0.0) + sum(trivial.values())
+        return cards.waits({phase: max(share, 0.0) for phase, share in host.items()}, self.gpu)
 
     @property
     def cores(self) -> int:
@@ -91,7 +118,8 @@ class Facts:
             place_share = seconds / self.blame.seconds
             if place and place_share >= 0.02:
                 shown = text[:SHOWN] + ("..." if len(text) > SHOWN else "")
-                sentences.append(f"{place} `{shown}`: {percent(place_share)} of the time")
+                time = "of the time" if self.gpu is None else "of the host's time"
+                sentences.append(f"{place} `{shown}`: {percent(place_share)} {time}")
         return sentences or [f"{percent(share)} of the time"]
 
     def line_words(self, phase: str) -> str:
@@ -168,10 +196,11 @@ def facts_of(evidence: Evidence) -> Facts:
     line = timeline(evidence)
     blamed = blame(evidence, line)
     driver = line.driver
+    used = cards.card_uses(evidence.monitor, line.samples(evidence))
     if driver is None:
-        return Facts(evidence, line, blamed, Counted(), Learning(None))
+        return Facts(evidence, line, blamed, Counted(), Learning(None), used)
     process, places = evidence.processes[driver.process], line.places[driver.process]
     return Facts(
         evidence, line, blamed, counted(line.windows, program_of(process)),
-        learning(process, places, line.steady(driver), line.windows),
+        learning(process, places, line.steady(driver), line.windows), used,
     )  # fmt: skip

@@ -29,6 +29,7 @@ class Learning:
     device: float = 0.0  # share spent waiting for a device that computed
     operations: float = 0.0  # operations per second of learning
     exact: bool = False  # from windows instead of samples
+    update_s: float | None = None  # seconds of an update, by the optimiser's steps in windows
 
 
 def learning(
@@ -51,7 +52,9 @@ def _launching(
 ) -> Learning:
     """The composition of learning's time on the host."""
     durations: dict[tuple[Site, str, bool], list[float]] = defaultdict(list)
+    updates = 0
     for window in windows:
+        updates += sum(call.kind == "optimiser" for call in window.calls)
         for interval in window.intervals:
             files = [process.codes[code].file for code, _ in interval.frames]
             if any(map(tags.COMPILERS.search, files)):
@@ -79,8 +82,9 @@ def _launching(
     if total < LEAST_S * 1e9:
         return _sampled(process, moments)
     return Learning(
-        (short + short_share * backward) / total, operations=count / (total / 1e9), exact=True
-    )
+        (short + short_share * backward) / total, operations=count / (total / 1e9), exact=True,
+        update_s=total / 1e9 / updates if updates else None,
+    )  # fmt: skip
 
 
 def _sampled(process: Process, moments: list[Moment]) -> Learning:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from flatout.explain import cores
+from flatout.explain.cards import WAITS_FOR
 from flatout.explain.diagnosis import Finding
 from flatout.explain.program import tags
 from flatout.explain.program.calls import mostly_with_gradients
@@ -34,15 +35,20 @@ class Remedy:
 
 
 def finding(cause: str, facts: Facts, share: float) -> Finding:
-    """The finding of a cause that takes a share of the time."""
+    """The finding of a cause that takes a share of the time, of a working GPU if there is one."""
     phase, rule = REMEDIES[cause]
-    remedy = rule if isinstance(rule, Remedy) else rule(facts, share)
+    spent = share if facts.gpu is None else facts.share(phase)  # by the host
+    remedy = rule if isinstance(rule, Remedy) else rule(facts, spent)
     line = facts.heaviest_line(phase)
     if (found := facts.call_remedy(phase)) is not None:
         words, line = found
         remedy = replace(remedy, words=words)
-    places = facts.heaviest(phase, facts.share(phase) if cause == "launch-bound" else share)
+    places = facts.heaviest(phase, facts.share(phase) if cause == "launch-bound" else spent)
     evidence = (*remedy.before, *places, *remedy.after)
+    if facts.gpu is not None:
+        does = "computes" if cause == "compute-bound" else "waits"
+        why = "" if does == "computes" else f" {WAITS_FOR[phase]}"
+        evidence = (f"the GPU {does} {percent(share)} of the time{why}", *evidence)
     return Finding(cause, share, evidence, remedy.words, line)
 
 
@@ -255,6 +261,10 @@ def compute(facts: Facts, share: float) -> Remedy:
     )
 
 
+HOST = Remedy(
+    "Make this code cheaper, move it to another process, or do it while the device works."
+)
+
 REMEDIES: dict[str, tuple[str, Remedy | Callable[[Facts, float], Remedy]]] = {
     "env-bound": ("env", env), "acting-bound": ("act", acting), "replay-bound": ("replay", replay),
     "input-bound": ("input", inputs), "ipc-bound": ("ipc", messages),
@@ -262,6 +272,7 @@ REMEDIES: dict[str, tuple[str, Remedy | Callable[[Facts, float], Remedy]]] = {
     "compile-bound": ("compile", COMPILING), "waiting": ("wait", waiting),
     "launch-bound": ("learn", launch), "transfer-bound": ("transfer", transfer),
     "communication-bound": ("communicate", communication), "compute-bound": ("learn", compute),
+    "host-bound": ("other", HOST),
 }  # fmt: skip
 """Each cause's phase and rule, or its remedy where that is always the same."""
 

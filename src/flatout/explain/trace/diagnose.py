@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from flatout.explain import cards
+from flatout.explain.cards import LOST
 from flatout.explain.causes import HEALTHY, UNKNOWN
 from flatout.explain.diagnosis import Diagnosis, Finding, Lane
 from flatout.explain.report import percent
@@ -15,10 +17,6 @@ from flatout.explain.trace.events import Trace
 from flatout.explain.trace.facts import PHASE, Found, duration_words, line_words, shown, timeline
 from flatout.explain.trace.idle import PARTS
 from flatout.explain.trace.remedies import remedy
-
-LOST = 0.15
-"""A smaller share of the time than this is lost to no cause that is worth naming before computing.
-"""
 
 STARTING = 0.25
 """A single call of the driver that takes this share of the window, in which the device idles, is
@@ -45,12 +43,6 @@ MEANING = {
 }
 """Parts of the time in words."""
 
-WAITS_FOR = {
-    "launch": "for the host's launches", "input": "for batches", "env": "for environments",
-    "io": "for files", "compile": "for compiling", "transfer": "for copies to the host",
-    "host": "for the host's own code", "unknown": "for what is not recorded",
-    "queued": "with work in the queue", "communicate": "for other devices", "copy": "for copies",
-}  # fmt: skip
 KERNELS = {"learn": "kernels", "communicate": "collective operations, while nothing else runs"}
 TINY_S = 10e-6
 
@@ -96,16 +88,15 @@ def findings(found: Found) -> list[Finding]:
     losses["transfer"] += found.share("copy")
     made = [
         Finding(CAUSE[part], share, tuple(_evidence(found, part, share)), remedy(part, found))
-        for part, share in sorted(losses.items(), key=lambda loss: -loss[1])
+        for part, share in losses.items()
         if share >= LEAST
     ]
     computes = found.share("learn")
-    if computes >= LEAST:
-        words = "The time goes to the devices' arithmetic: a smaller network or fewer updates."
-        seen = (f"the devices compute for {percent(computes)} of the time",)
-        large = sum(one.share >= LOST for one in made)
-        made.insert(large, Finding("compute-bound", computes, seen, words))
-    return made
+    if computes < LEAST:
+        return cards.ranked(None, made)
+    words = "The time goes to the devices' arithmetic: a smaller network or fewer updates."
+    seen = (f"the devices compute for {percent(computes)} of the time",)
+    return cards.ranked(Finding("compute-bound", computes, seen, words), made)
 
 
 def unclear(found: Found) -> Finding | None:
@@ -168,19 +159,11 @@ def headline(found: Found, ranked: Sequence[Finding]) -> str:
     """What the devices do and wait for, in a sentence."""
     if not found.devices:
         return ranked[0].evidence[0]
-    devices = (
-        "The GPU computes" if len(found.devices) == 1 else f"{len(found.devices)} GPUs compute"
-    )
     waits = {part: found.share(part) for part in PARTS}
     waits["communicate"], waits["copy"] = found.share("communicate"), found.share("copy")
-    parts = [
-        f"{percent(share)} {WAITS_FOR[part]}{line_words(found.line(part))}"
-        for part, share in sorted(waits.items(), key=lambda wait: -wait[1])[:3]
-        if share >= LEAST
-    ]
-    words = f"{devices} {percent(found.share('learn'))} of the time"
-    they = "It waits" if len(found.devices) == 1 else "They wait"
-    words += f". {they} {', '.join(parts)}" if parts else ""
+    words = cards.headline(
+        len(found.devices), found.share("learn"), waits, lambda part: line_words(found.line(part))
+    )
     return f"{ranked[0].evidence[0]}. {words}" if ranked[0].id == UNKNOWN else words
 
 

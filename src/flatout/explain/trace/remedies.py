@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from flatout.explain.program.remedies import AVERAGE_ONCE, COARSER, COMPILING, IO, MOVE_ONCE
+from flatout.explain.program.remedies import AVERAGE_ONCE, COARSER, COMPILING, HOST, IO, MOVE_ONCE
 
 if TYPE_CHECKING:
     from flatout.explain.trace.facts import Found
@@ -44,6 +44,6 @@ REMEDIES: dict[str, str | Callable[[Found], str]] = {
     "compile": COMPILING.words,
     "transfer": MOVE_ONCE,
     "communicate": AVERAGE_ONCE,
-    "host": "Make this code cheaper, move it to another process, or do it while the device works.",
+    "host": HOST.words,
 }
 """By part of the time: what to change."""

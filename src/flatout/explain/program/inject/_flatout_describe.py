@@ -100,6 +100,8 @@ def local_of(frame, name, profiled):
 
 
 MODULE = type.__dict__["__module__"].__get__
+ARGS = BaseException.__dict__["args"].__get__
+TEXT = 300  # characters of an exception
 
 
 def name_of(cls):
@@ -430,6 +432,18 @@ def loaded(module, name):
     """The value of a name in a module that the program has imported, or None."""
     module = sys.modules.get(module)
     return module.__dict__.get(name) if type(module) is types.ModuleType else None
+
+
+def ended_by():
+    """The type and text of the exception that ends the program, or None; an empty text where it is
+    no plain one."""
+    error = loaded("sys", "last_value")
+    kind = type(error)
+    if not issubclass(kind, BaseException):
+        return None
+    given = ARGS(error)
+    text = given[0][:TEXT] if given and type(given[0]) is str else ""
+    return ["%s.%s" % (module_of(kind), name_of(kind)), text]
 
 
 def built_in(module, name):

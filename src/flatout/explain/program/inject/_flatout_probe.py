@@ -16,7 +16,7 @@ percent. One file per process, JSON lines; `flatout.explain.program.evidence` re
 
 import atexit
 
-from _flatout_describe import built_in, dynamo_used, loaded, thread_attribute
+from _flatout_describe import built_in, dynamo_used, ended_by, loaded, thread_attribute
 from _flatout_own import CPU, STDLIB, __builtins__, _thread, json_of, os, signal, sys, time  # noqa: F401
 from _flatout_seen import Seen
 from _flatout_spent import Spent
@@ -150,7 +150,11 @@ class Probe:
         if self.window is not None:  # nothing is counted after the end
             self.window.closed = True
             self.write_window()
-        self.line({"k": "end", "t": time.monotonic()})
+        row = {"k": "end", "t": time.monotonic()}
+        error = ended_by()
+        if error is not None:
+            row["error"] = error
+        self.line(row)
         self.flush()
 
     def run(self, life):
