@@ -155,6 +155,9 @@ class Process:
     failure: str | None
     by_thread: str | None
     timed: bool
+    parent: int | None = None  # where counting was asked for: the process that started it
+    # by what was counted, (time on the monotonic clock, how many until then)
+    counts: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
 
     def leaf(self, stack: Stack) -> Leaf:
         """The expression of a stack's innermost frame."""
@@ -242,6 +245,7 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
         returns={row["c"]: row["kinds"] for row in of["returns"] if row["c"] < count},
         torch_threads=last("torch", "threads"), failure=last("failed", "error"),
         by_thread=last("thread", "why"), timed=first.get("timed", True),
+        parent=last("counts", "parent"), counts=_counts(of["counts"]),
     )  # fmt: skip
 
 
@@ -254,6 +258,16 @@ def _code(row: dict[str, Any], inline: bool) -> Code:
     loops = tuple((int(first), int(last)) for first, last in row.get("loops", ()))
     names = frozenset(row.get("names", ()))
     return Code(file, row["plain"], row["line"], owner, learns, loops, names)
+
+
+def _counts(rows: Iterable[dict[str, Any]]) -> dict[str, list[tuple[float, int]]]:
+    counts: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
+    for row in rows:
+        for t, *totals in row["d"]:
+            for unit, total in zip(row["units"], totals, strict=True):
+                if total:
+                    counts[unit].append((t, total))
+    return dict(counts)
 
 
 def _leaf(row: dict[str, Any]) -> Leaf:
@@ -317,6 +331,9 @@ def _check_numbers(evidence: Evidence) -> None:
                 raise ValueError(f"a sample at {t:g} s in a recording of {seconds:g} s")
             if not (0 <= worked <= dt + ROUNDED_S <= seconds + LATE_S and elsewhere >= 0):
                 raise ValueError(f"a sample of {dt:g} s with {worked:g} s of work")
+        for series in process.counts.values():
+            if any(plain_number(n) <= 0 or not 0 < plain_number(t) for t, n in series):
+                raise ValueError("a count below zero")
         for window in process.windows:
             if any(plain_number(ns) < 0 for ns in (window.cost, *(ns for ns, *_ in window.events))):
                 raise ValueError("a call that took less than no time")

@@ -45,6 +45,7 @@ CALLED = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
 WORDS = ("if", "while", "for", "return", "and", "or")
 SNAPSHOTS = {"locals", "vars", "dir", "eval", "exec"}
 IGNORED = [("ignore", None, Warning, None, 0)]
+COUNTED = {}  # id of a function that counts its calls -> (it, the function that it calls)
 LINES = {}  # id of a code -> where its lines begin, and which they are
 LEARNERS = {}  # id of a class -> (class, whether it learns): no id is used twice
 
@@ -365,7 +366,7 @@ def resolve(frame, dotted, profiled):
     for word in words[1:]:
         scopes = [attributes(found)] + list(map(defined_in, order_of(type(found))))
         found = next((scope[word] for scope in scopes if word in scope), None)
-    return found
+    return COUNTED[id(found)][1] if id(found) in COUNTED else found
 
 
 def is_compiled(kind):
