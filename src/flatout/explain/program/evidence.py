@@ -155,6 +155,7 @@ class Process:
     failure: str | None
     by_thread: str | None
     timed: bool
+    ended: float | None = None  # where the program came to its end
     parent: int | None = None  # where counting was asked for: the process that started it
     # by what was counted, (time on the monotonic clock, how many until then)
     counts: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
@@ -245,7 +246,8 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
         returns={row["c"]: row["kinds"] for row in of["returns"] if row["c"] < count},
         torch_threads=last("torch", "threads"), failure=last("failed", "error"),
         by_thread=last("thread", "why"), timed=first.get("timed", True),
-        parent=last("counts", "parent"), counts=_counts(of["counts"]),
+        ended=last("end", "t"), parent=last("counts", "parent"),
+        counts=_counts(of["counts"]),
     )  # fmt: skip
 
 
@@ -306,6 +308,7 @@ def from_json(values: Any, path: Path) -> Evidence:
     if not isinstance(values, dict) or "flatout_evidence" not in values:
         raise FlatoutError(f"{path} is not evidence that flatout explain --save wrote.")
     version = values.pop("flatout_evidence")
+    values.pop("against", None)  # runs of `--against`, whose first one this is
     if version != VERSION:
         raise FlatoutError(
             f"{path} is evidence of version {version}, and this Flatout reads {VERSION}: "
@@ -332,7 +335,7 @@ def _check_numbers(evidence: Evidence) -> None:
             if not (0 <= worked <= dt + ROUNDED_S <= seconds + LATE_S and elsewhere >= 0):
                 raise ValueError(f"a sample of {dt:g} s with {worked:g} s of work")
         for series in process.counts.values():
-            if any(plain_number(n) <= 0 or not 0 < plain_number(t) for t, n in series):
+            if min(map(plain_number, sum(series, ())), default=1) <= 0:
                 raise ValueError("a count below zero")
         for window in process.windows:
             if any(plain_number(ns) < 0 for ns in (window.cost, *(ns for ns, *_ in window.events))):

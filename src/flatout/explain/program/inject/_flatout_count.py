@@ -71,8 +71,9 @@ class Counter:
         self.module, _, dotted = target.strip().partition(":")
         self.words = dotted.split(".") if dotted else []
         self.tallies = {name: Tally() for name in (CALLS, STEPS, UPDATES)}
-        self.hidden = {id(one.__code__) for one in (called(None, None), Counted.__call__, Counted.__get__)}
-        self.hidden |= {id(one.__code__) for one in (outermost(None, None, None), self.hook())}
+        ours = (called(None, None), outermost(None, None, None), self.hook(), Counted.__call__,
+                Counted.__get__)  # fmt: skip
+        self.hidden = {id(one.__code__) for one in ours}
         self.hooked = False
         self.rows, self.last, self.written = [], None, 0
         self.began = self.looked = None
