@@ -102,7 +102,9 @@ def explain(argv: list[str]) -> int:
     elif path is not None and _is_trace(path):
         _report(_traced(path), asked)
     elif path is not None and path.is_file():
-        _report(_saved(path), asked, stderr=True)
+        diagnosis = _saved(path)
+        _report(diagnosis, asked, stderr=True)
+        _report_saved_comparison(path, asked, diagnosis)
     elif path is not None:
         _run(path, asked)
     return 0
@@ -286,6 +288,23 @@ def _compare(command: list[str], against: str, asked: ExplainArguments) -> int:
     _report(diagnosis, asked, stderr=True)
     _report_compared(found, asked, diagnosis.as_json())
     return 0
+
+
+def _report_saved_comparison(path: Path, asked: ExplainArguments, diagnosis: Diagnosis) -> None:
+    """Also report the comparison that evidence of ``--against`` holds."""
+    from flatout.explain.against.rounds import Comparison
+    from flatout.explain.program.evidence import MOST_BYTES
+
+    values = documents.read_json(path, limit=MOST_BYTES)
+    if "against" not in values:
+        return
+    try:
+        found = Comparison.from_json(values["against"])
+        _report_compared(found, asked, diagnosis.as_json())
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FlatoutError(
+            f"{path} holds a damaged comparison ({damage(error)}); measure it again."
+        ) from None
 
 
 def _report_compared(

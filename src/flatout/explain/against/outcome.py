@@ -113,9 +113,10 @@ def common_unit(first: Sequence[Run], second: Sequence[Run]) -> str:
             "programs end."
         )
     words = [each or "nothing that can be counted" for each in counted]
+    longer = ", or raise --seconds until both programs end" if WALL in have[0] ^ have[1] else ""
     raise FlatoutError(
         f"the speeds have no unit in common: the first program has {words[0]}, the other one "
-        f"{words[1]}; {how}."
+        f"{words[1]}; {how}{longer}."
     )
 
 

@@ -81,10 +81,12 @@ def _rate(processes: list[Process], unit: str, line: Timeline) -> float:
         steady = counted(processes, unit, line.begin, line.end)
         if steady > 0:
             return steady / seconds
-    times = [t for process in processes for t, _ in process.counts.get(unit, ())]
-    if not times or max(times) - min(times) < BRIEFEST_S:
-        return 0.0
-    return counted(processes, unit, min(times), max(times)) / (max(times) - min(times))
+    every = [series for process in processes if (series := process.counts.get(unit))]
+    begin = min(
+        (max((t for t, n in each if not n), default=each[0][0]) for each in every), default=0
+    )
+    end = max((each[-1][0] for each in every), default=0)
+    return counted(processes, unit, begin, end) / (end - begin) if end - begin > BRIEFEST_S else 0.0
 
 
 def counted(processes: list[Process], unit: str, begin: float, end: float) -> float:

@@ -96,8 +96,7 @@ def sample_run(
     """
     with working_folder() as folder:
         (folder / "count").write_text(count)
-        silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": stderr}
-        child, meta = _start(command, folder, facts, **silent)
+        child, meta = _start(command, folder, facts, stderr)
         try:
             _watch(child, folder, meta, seconds, longest)
             recording = _finish(child, folder, meta)
@@ -115,14 +114,21 @@ def measured_machine(command: Sequence[str]) -> dict[str, Any]:
 
 
 def _start(
-    command: Sequence[str], folder: Path, facts: dict[str, Any], **streams: Any
+    command: Sequence[str], folder: Path, facts: dict[str, Any], stderr: IO[bytes] | None = None
 ) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
-    """Start a program with the probe; the process, and what will be its evidence."""
+    """Start a program with the probe; the process, and what will be its evidence.
+
+    With a file for its standard error it gets no input, and its output is dropped.
+    """
     try:
         path = os.pathsep.join(filter(None, [str(INJECT), os.environ.get("PYTHONPATH")]))
         probed = {"FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": path}
         # Descriptors that it inherits, such as a shell's 3>file, stay open.
-        child = subprocess.Popen(list(command), env=os.environ | probed, close_fds=False, **streams)
+        stream = None if stderr is None else subprocess.DEVNULL
+        child = subprocess.Popen(
+            list(command), env=os.environ | probed, close_fds=False, stdin=stream, stdout=stream,
+            stderr=stderr,
+        )  # fmt: skip
     except OSError as error:
         raise UsageError(
             f"{command[0]} cannot be started: {error.strerror or one_line(error)}."

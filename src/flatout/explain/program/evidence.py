@@ -267,9 +267,8 @@ def _counts(rows: Iterable[dict[str, Any]]) -> dict[str, list[tuple[float, int]]
     for row in rows:
         for t, *totals in row["d"]:
             for unit, total in zip(row["units"], totals, strict=True):
-                if total:
-                    counts[unit].append((t, total))
-    return dict(counts)
+                counts[unit].append((t, total))
+    return {unit: series for unit, series in counts.items() if series[-1][1]}
 
 
 def _leaf(row: dict[str, Any]) -> Leaf:
@@ -335,7 +334,7 @@ def _check_numbers(evidence: Evidence) -> None:
             if not (0 <= worked <= dt + ROUNDED_S <= seconds + LATE_S and elsewhere >= 0):
                 raise ValueError(f"a sample of {dt:g} s with {worked:g} s of work")
         for series in process.counts.values():
-            if min(map(plain_number, sum(series, ())), default=1) <= 0:
+            if min(map(plain_number, sum(series, ())), default=0) < 0:
                 raise ValueError("a count below zero")
         for window in process.windows:
             if any(plain_number(ns) < 0 for ns in (window.cost, *(ns for ns, *_ in window.events))):

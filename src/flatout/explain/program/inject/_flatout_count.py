@@ -76,13 +76,14 @@ class Counter:
         self.hidden = {id(one.__code__) for one in ours}
         self.hooked = False
         self.rows, self.last, self.written = [], None, 0
-        self.began = self.looked = None
+        self.began = self.looked = self.unchanged = None
 
     def forked(self):
         """A child of its own begins."""
         for tally in self.tallies.values():
             tally.forked()
-        self.rows, self.last, self.began, self.written = [], None, None, 0
+        self.rows, self.last, self.written = [], None, 0
+        self.began = self.looked = self.unchanged = None
 
     def look(self, now):
         """Find what is to be counted, and note how much was."""
@@ -95,12 +96,16 @@ class Counter:
         self.note(now)
 
     def note(self, now):
-        """Note how much was counted, if that has changed."""
+        """Note how much was counted, if that has changed, and until when it had not."""
         totals = [tally.all() - tally.before for tally in self.tallies.values()]
         if totals != self.last and self.written < MOST_ROWS:
-            self.last = totals
+            if self.unchanged is not None:
+                self.rows.append([self.unchanged] + self.last)
+            self.last, self.unchanged = totals, None
             self.written += 1
             self.rows.append([round(now, 5)] + totals)
+        else:
+            self.unchanged = round(now, 5)
 
     def row(self):
         """What was noted since the last time as a line of evidence; None if there is nothing."""
