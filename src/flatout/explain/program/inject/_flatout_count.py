@@ -59,6 +59,9 @@ class Tally:
         each = list(self.by_amount.items())
         return sum(amount * int(repr(number)[6:-1]) for amount, number in each)
 
+    def __reduce__(self):  # in another process it begins at 0
+        return Tally, ()
+
     def forked(self):
         self.inside.clear()
         self.before = self.all()
@@ -71,8 +74,8 @@ class Counter:
         self.module, _, dotted = target.strip().partition(":")
         self.words = dotted.split(".") if dotted else []
         self.tallies = {name: Tally() for name in (CALLS, STEPS, UPDATES)}
-        ours = (called(None, None), outermost(None, None, None), self.hook(), Counted.__call__,
-                Counted.__get__)  # fmt: skip
+        ours = (called(None, None), outermost(None, None, None), self.hook(), Tally.add, one,
+                environments, if_eager, loaded, Counted.__call__, Counted.__get__)  # fmt: skip
         self.hidden = {id(one.__code__) for one in ours}
         self.hooked = False
         self.rows, self.last, self.written = [], None, 0
@@ -151,7 +154,7 @@ class Counter:
         found, tally = [base], self.tallies[unit]
         for cls in found:  # which grows
             found += [one for one in type.__subclasses__(cls) if one not in found]
-            function = dict.get(dict(defined_in(cls)), method)
+            function = defined_in(cls).get(method)
             if type(function) is types.FunctionType and id(function) not in COUNTED:
                 replace(cls, method, outermost(function, tally, amount), function)
 
@@ -216,10 +219,9 @@ def replace(owner, name, stored, function, new=None):
 
 def called(function, tally):
     """A function that counts each call."""
-    add = getattr(tally, "one", None)
 
     def counted(*args, **kwargs):
-        add()
+        tally.one()
         return function(*args, **kwargs)
 
     return counted if function is None else update_wrapper(counted, function)
@@ -227,10 +229,10 @@ def called(function, tally):
 
 def outermost(function, tally, amount):
     """A method that counts its calls, except for those amid another call that counts."""
-    inside, me = getattr(tally, "inside", None), _thread.get_ident
+    me = _thread.get_ident
 
     def counted(*args, **kwargs):
-        thread = me()
+        thread, inside = me(), tally.inside
         if thread in inside:
             return function(*args, **kwargs)
         inside.add(thread)
@@ -262,18 +264,26 @@ def if_eager(tally, args):
         tally.one()
 
 
+def same(function):
+    """A function that a counting one stands for, where that is read from a pickle."""
+    return function
+
+
 class Counted:
     """A callable that is no function (such as what `jax.jit` returns), and counts its calls."""
 
     def __init__(self, function, tally):
-        self.__dict__.update(__wrapped__=function, _flatout_add=tally.one)
+        self.__dict__.update(__wrapped__=function, _flatout_tally=tally)
 
     def __call__(self, *args, **kwargs):
-        self._flatout_add()
+        self._flatout_tally.one()
         return self.__wrapped__(*args, **kwargs)
 
     def __getattr__(self, name):
         return getattr(self.__wrapped__, name)
+
+    def __reduce__(self):
+        return same, (self.__wrapped__,)
 
     def __get__(self, owner, kind=None):
         return self if owner is None else types.MethodType(self, owner)
