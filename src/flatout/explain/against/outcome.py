@@ -48,6 +48,7 @@ class Outcome:
         low, high: an interval that holds 95 % (None of a single pair).
         pairs: how many.
         moved: the phases whose shares changed most, these first.
+        part: why only a part of what a program does was seen in some run, or empty.
     """
 
     unit: str
@@ -58,6 +59,7 @@ class Outcome:
     high: float | None
     pairs: int
     moved: tuple[Moved, ...] = ()
+    part: str = ""
 
     @property
     def same(self) -> bool:
@@ -91,6 +93,7 @@ def outcome(first: Sequence[Run], second: Sequence[Run]) -> Outcome:
     return Outcome(
         unit, statistics.median(was), statistics.median(now), statistics.median(gains), low, high,
         len(pairs), moved(first, second, *work),
+        next((run.part for run in (*first, *second) if run.part), ""),
     )  # fmt: skip
 
 
@@ -203,6 +206,8 @@ def lines(found: Outcome, name: str, count: str = "") -> list[str]:
         said.append(f"{1 / found.was:.1f} s before, {1 / found.now:.1f} s with it")
     else:
         said.append(f"{speed_words(found.was)} per second before, {speed_words(found.now)} with it")
+    if found.part:
+        said.append(f"only a part was seen of a run, {found.part}: raise --seconds")
     width = max((len(one.phase) for one in found.moved), default=0)
     for one in found.moved:
         line = f"{one.phase:<{width}}  {100 * one.was:3.0f} % to {100 * one.now:3.0f} % of the time"

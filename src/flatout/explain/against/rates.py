@@ -32,6 +32,7 @@ class Run:
         phases: shares of the steady state.
         seconds: how long the program was observed.
         ended: whether it ended by itself.
+        counted_s: the seconds in which its units were counted, the longest.
         part: why only a part of what the program does was seen, or empty.
     """
 
@@ -40,6 +41,7 @@ class Run:
     seconds: float = 0.0
     ended: bool = False
     part: str = ""
+    counted_s: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         """The run as it is saved."""
@@ -49,7 +51,7 @@ class Run:
     def from_json(values: dict[str, Any]) -> Run:
         """A saved run; raises `TypeError` or `ValueError` if it is damaged."""
         run = Run(**values)
-        numbers = [*run.rates.values(), *run.phases.values(), run.seconds]
+        numbers = [*run.rates.values(), *run.phases.values(), run.seconds, run.counted_s]
         if not all(plain_number(number) >= 0 for number in numbers):
             raise ValueError("a rate below zero")
         if not set(run.rates) <= set(UNITS) or not all(run.rates.values()):
@@ -60,33 +62,37 @@ class Run:
 def run_of(evidence: Evidence) -> Run:
     """The speed of a program that was observed while its work was counted."""
     facts = facts_of(evidence)
-    rates = {}
+    rates, longest = dict[str, float](), 0.0
     for unit in (CALLS, STEPS, UPDATES):
-        rate = _rate(evidence.processes, unit, facts.line)
-        if rate > 0:
-            rates[unit] = rate
+        number, seconds = _steadily(evidence.processes, unit, facts.line)
+        if number > 0:
+            rates[unit] = number / seconds
+            longest = max(longest, seconds)
     if evidence.finished and (wall := _wall(evidence)) > 0:
         rates[WALL] = 1 / wall
     return Run(
         rates, dict(facts.blame.shares), evidence.ended - evidence.began, evidence.finished,
-        facts.line.part,
+        facts.line.part, longest,
     )  # fmt: skip
 
 
-def _rate(processes: list[Process], unit: str, line: Timeline) -> float:
-    """Counted units per second of the steady state, or of all the time in which any were."""
+def _steadily(processes: list[Process], unit: str, line: Timeline) -> tuple[float, float]:
+    """How much of a unit was counted in the steady state, and its seconds.
+
+    Without such a state, or without counts in it, of all the time in which anything was counted.
+    """
     apart = 0.0 if line.driver is None else line.driver.seconds(APART, line.begin, line.end)
     seconds = line.end - line.begin - apart
     if line.driver is not None and seconds >= SHORTEST_S:
-        steady = counted(processes, unit, line.begin, line.end)
-        if steady > 0:
-            return steady / seconds
+        number = counted(processes, unit, line.begin, line.end)
+        if number > 0:
+            return number, seconds
     every = [series for process in processes if (series := process.counts.get(unit))]
-    begin = min(
-        (max((t for t, n in each if not n), default=each[0][0]) for each in every), default=0
-    )
-    end = max((each[-1][0] for each in every), default=0)
-    return counted(processes, unit, begin, end) / (end - begin) if end - begin > BRIEFEST_S else 0.0
+    begins = [max((t for t, n in each if not n), default=each[0][0]) for each in every]
+    begin, end = min(begins, default=0.0), max((each[-1][0] for each in every), default=0.0)
+    if end - begin < BRIEFEST_S:
+        return 0.0, 0.0
+    return counted(processes, unit, begin, end), end - begin
 
 
 def counted(processes: list[Process], unit: str, begin: float, end: float) -> float:

@@ -35,6 +35,8 @@ SECONDS = 10.0
 START_S = 4.0
 """Time that a run takes in addition: to start, to write, and to end."""
 SHORTEST_S = 2.0
+SHORTEST_COUNT_S = 1.0
+"""A program that ends by itself must have counted for so long, unless the other one ends, too."""
 TAIL_BYTES = 4096
 
 
@@ -156,7 +158,7 @@ def compare(
             if side == 0 and found.recording is None:
                 found.recording = recording
             if all(found.runs):
-                common_unit(*found.runs)
+                _refuse_brief(found)
             say(f"{shlex.join(commands[side])}: {_speed(run, count)}")
             if save is not None:
                 _save(found, save)
@@ -191,6 +193,23 @@ def _run(
     if run.ended and not run.rates:
         raise FlatoutError(f"{name} ended after {run.seconds:.1f} s, before anything was counted.")
     return run, recording
+
+
+def _refuse_brief(found: Comparison) -> None:
+    """Refuse a program that ended too early to tell its speed, where the other one does not end.
+
+    Raises:
+        FlatoutError: so it is, or there is no unit that both programs have.
+    """
+    unit = common_unit(*found.runs)
+    for side in (0, 1):
+        run, others = found.runs[side][-1], found.runs[1 - side]
+        brief = run.ended and run.counted_s < SHORTEST_COUNT_S
+        if unit != WALL and brief and not all(other.ended for other in others):
+            raise FlatoutError(
+                f"{shlex.join(found.commands[side])} ended after {run.seconds:.1f} s, with "
+                f"{run.counted_s:.1f} s of counted work: too little to tell its speed."
+            )
 
 
 def _last_line(file: Any) -> str:
