@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flatout.errors import FlatoutError, UsageError
 from flatout.explain.against.outcome import Outcome, interval, lines, moved, outcome
 from flatout.explain.against.rates import CALLS, STEPS, UPDATES, WALL, Run, counted, run_of
-from flatout.explain.against.rounds import Comparison, check, command_of
+from flatout.explain.against.rounds import Comparison, check, command_of, refuse_brief
 from flatout.explain.program.evidence import Evidence, process
 
 
@@ -95,7 +95,7 @@ def test_phases_that_moved_come_with_their_time_for_each_step() -> None:
     assert [one.phase for one in found.moved] == ["env", "learn"]  # io moved by one point
     env = found.moved[0]
     assert (env.was_s, env.now_s) == (pytest.approx(0.008), pytest.approx(0.0005))
-    assert lines(found, "b")[2] == "env     80 % to  20 % of the time, 8 to 0.5 ms for each"
+    assert lines(found, "b")[2] == "env     80 % to  20 % of the time, 8 to 0.5 ms for each environment step"
     assert moved(first, first) == ()
 
 
@@ -154,6 +154,8 @@ def test_a_command_line_that_cannot_be_read_is_refused(text: str) -> None:
         ("python3 a.py", "step", "write module:function"),
         ("python3 a.py", ":step", "write module:function"),
         ("python3 a.py", "a:", "write module:function"),
+        ("python3 a.py", "a:b(c", "write module:function"),
+        ("python3 a.py", "a:b(c.d)", "write module:function"),
         ("no-such-program a.py", "", "no-such-program cannot be started"),
         ("python3 -I a.py", "a:step", "-I keeps Python from"),
     ],
@@ -173,3 +175,26 @@ def test_damaged_runs_are_refused() -> None:
         broken["runs"][0][0]["rates"][STEPS] = damaged
         with pytest.raises((TypeError, ValueError)):
             Comparison.from_json(broken)
+
+
+def test_a_program_that_ends_too_early_is_named_unless_both_do() -> None:
+    brief = Run({STEPS: 9.0, WALL: 2.0}, {}, 0.5, ended=True, counted_s=0.3)
+    lasting = Run({STEPS: 5.0}, {}, 10.0, counted_s=9.0)
+    found = Comparison((["python", "a.py"], ["python", "b.py"]), runs=([lasting], [brief]))
+    with pytest.raises(FlatoutError, match=r"python b\.py ended after 0\.5 s, with 0\.3 s of"):
+        refuse_brief(found)
+    refuse_brief(Comparison(found.commands, runs=([brief], [brief])))
+    refuse_brief(Comparison(found.commands, runs=([lasting], [lasting])))
+
+
+def test_a_part_that_was_seen_is_told() -> None:
+    part = Run({STEPS: 5.0}, part="no learning yet")
+    assert "only a part was seen of a run, no learning yet" in "".join(
+        lines(outcome([part], runs(5.0)), "b")
+    )
+
+
+def test_what_was_counted_is_named() -> None:
+    found = outcome(runs(9.0, 9.0, 9.0, unit=CALLS), runs(18.0, 18.0, 18.0, unit=CALLS))
+    assert " calls of agent:Agent.act per second, 3 pairs" in lines(found, "b", "agent:Agent.act")[0]
+    assert " rows of agent:fill per second, 3 pairs" in lines(found, "b", "agent:fill(rows)")[0]

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flatout.explain.against.outcome import ratio_words
 from flatout.explain.program import attach
-from flatout.explain.program.evidence import Process, build
+from flatout.explain.program.evidence import CALL, Process, build
 from tests.conftest import Result
-from tests.explain.test_program import explained, script
+from tests.explain.test_program import explained, script, start
+from tests.kills import finish, wait_for
 
 # Waits until a function counts, for as long as its samples may be late where others have the cores.
 UNTIL = """
@@ -50,9 +53,9 @@ def totals(process: Process) -> dict[str, int]:
 # --- What is counted --------------------------------------------------------------------------
 
 PARTS = """
-import functools
+import functools, pickle
 {until}
-from agent import Agent, double
+from agent import Agent, double, weigh
 import agent
 
 class Doubler:
@@ -62,15 +65,20 @@ class Doubler:
 compiled = Doubler()
 {wait}
 for n in range(321):
+    assert weigh("a") == weigh("a", 0, rows=n) == weigh("a", 0, n) == "a"
     assert double(n) == agent.double(n) == 2 * n
     assert Agent().act(n) == Agent.make(n) == Agent.of(n) == n
     assert compiled(n) == 2 * n
 assert functools.partial(double, 1)() == 2 and double.__name__ == "double"
+assert pickle.loads(pickle.dumps(double)) is double
 """
 
 AGENT = """
 def double(x):
     return 2 * x
+
+def weigh(name, start=0, rows=7):
+    return name
 
 class Base:
     def act(self, x):
@@ -96,6 +104,7 @@ class Agent(Base):
         ("agent:Agent.make", "agent.Agent.make", 321),
         ("agent:Agent.of", "agent.Agent.of", 321),
         ("__main__:compiled", "compiled", 321),  # no function, as what jax.jit returns
+        ("agent:weigh(rows)", "agent.weigh", 7 * 321 + 2 * (321 * 320 // 2)),  # 7: the default
         ("parts:Doubler.__call__", "Doubler.__call__", 321),  # the program's file by its name
     ],
 )
@@ -107,14 +116,12 @@ def test_calls_of_a_function_are_counted_wherever_it_is_held(
     path = script(tmp_path, PARTS.format(until=UNTIL, wait=wait), "parts.py")
     (process,) = counted_in(path, count)
     assert totals(process) == {"calls": calls}
-    files = {
-        process.codes[code].file for stack in process.stacks.values() for code, _ in stack.frames
-    }
-    assert not [file for file in files if "_flatout_count" in file]
+    assert not [code for code in process.codes if "_flatout_count" in code.file]
 
 
 ENVIRONMENTS = """
 import os
+import cloudpickle
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
@@ -149,6 +156,7 @@ if child == 0:
     work(0.1)
     raise SystemExit
 os.waitpid(child, 0)
+cloudpickle.loads(cloudpickle.dumps(wrapped))  # as for worker processes that are spawned
 """
 
 
@@ -159,6 +167,85 @@ def test_a_step_through_wrappers_counts_once_and_a_vector_s_for_each_environment
     assert totals(parent) == {"environment steps": 123 + 3 * 50}
     assert totals(child) == {"environment steps": 7}
     assert child.parent == parent.pid
+
+
+TORCH = """
+{until}
+from torch.optim import optimizer
+
+class Adam(optimizer.Optimizer):
+    def step(self):
+        for hook in optimizer.hooks:
+            hook(self, (), {{}})
+        return 1.0
+
+class Careful(Adam):
+    def step(self):  # without the hook, the outermost call counts
+        return self.decided()
+
+    def decided(self):
+        return super().step()
+
+class Counts:
+    pass
+
+def counts():
+    if optimizer.hooks:
+        Counts.__wrapped__ = True
+    return Counts if optimizer.hooks else Careful.step
+
+until_counted(counts)
+for _ in range(40):
+    assert Adam().step() == Careful().step() == 1.0
+"""
+
+
+@pytest.mark.parametrize("hooked", [True, False])
+def test_steps_of_torch_s_optimisers_count_with_its_hook_and_without(
+    tmp_path: Path, hooked: bool
+) -> None:
+    package = tmp_path / "torch" / "optim"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    register = "def register_optimizer_step_post_hook(hook):\n    hooks.append(hook)\n"
+    text = "hooks = []\n" + (register if hooked else "") + "class Optimizer:\n    pass\n"
+    script(package, text, "optimizer.py")
+    (process,) = counted_in(script(tmp_path, TORCH.format(until=UNTIL)))
+    assert totals(process) == {"optimiser steps": 80}
+
+
+WATCHED = """
+{until}
+import agent
+
+def train(n):
+    return agent.double(n)  # HERE
+
+until_counted(lambda: agent.double)
+end, seen = time.process_time() + 20, False
+while time.process_time() < end:
+    for n in range(50):
+        train(n)
+    if sys.getprofile() is not None:
+        seen = True
+    elif seen:
+        break
+work(0.1)
+"""
+
+
+def test_what_counts_is_left_out_of_the_evidence(tmp_path: Path) -> None:
+    script(tmp_path, AGENT, "agent.py")
+    path = script(tmp_path, WATCHED.format(until=UNTIL))
+    (process,) = counted_in(path, "agent:double")
+    assert process.windows
+    assert not [code for code in process.codes if "_flatout_count" in code.file]
+    line = 1 + path.read_text().splitlines().index("    return agent.double(n)  # HERE")
+    double = next(n for n, code in enumerate(process.codes) if code.plain == "double")
+    called_at = {at for window in process.windows
+                 for _, kind, code, at in window.events if (kind, code) == (CALL, double)}  # fmt: skip
+    assert called_at == {line}
 
 
 def test_observing_alone_replaces_nothing(tmp_path: Path) -> None:
@@ -261,3 +348,25 @@ def test_flags_that_make_no_sense_are_refused(arguments: tuple[str, ...], words:
     found = explained(*arguments)
     assert found.code == 2
     assert words in found.err
+
+
+def test_an_interrupted_comparison_ends_the_program_that_runs(tmp_path: Path) -> None:
+    said = tmp_path / "pid"
+    text = f"import os, pathlib, time\npathlib.Path({str(said)!r}).write_text(str(os.getpid()))\n"
+    path = script(tmp_path, text + "time.sleep(60)\n")
+    command = shlex.join([sys.executable, str(path)])
+    process = start("--against", command, "--count", "script:work", "--", sys.executable, path)
+    wait_for(lambda: said.exists() and said.read_text() != "")
+    process.send_signal(signal.SIGINT)
+    assert finish(process, 30).code == 130
+    assert not psutil.pid_exists(int(said.read_text()))
+
+
+@pytest.mark.parametrize("held", ["", "{", "{}", '{"flatout_evidence": 1, "processes": []}'])
+def test_a_file_that_holds_something_else_is_not_overwritten(tmp_path: Path, held: str) -> None:
+    path = script(tmp_path, LOOP, "first.py")
+    (tmp_path / "s.json").write_text(held)
+    found = against(path, path, "--save", tmp_path / "s.json")
+    assert found.code == 2
+    assert "s.json is there already and holds no comparison" in found.err
+    assert (tmp_path / "s.json").read_text() == held

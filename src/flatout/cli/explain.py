@@ -57,8 +57,9 @@ class ExplainArguments:
     """The command line of a second program, such as "python fixed.py": measure how much faster it
     is, both in turns."""
     count: str | None = None
-    """With --against: the speed is that of calls of this function, module:function. Without: of
-    steps of Gymnasium's environments, else of PyTorch's optimisers, else of the whole program."""
+    """With --against: the speed is that of calls of this function, module:function, or the sum of
+    an argument, module:function(argument). Without: of steps of Gymnasium's environments, else of
+    PyTorch's optimisers, else of the whole program."""
     minutes: float | None = None
     """With --against: no run begins that would end later (5)."""
     json: str | None = None

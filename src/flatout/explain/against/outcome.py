@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from flatout.errors import FlatoutError
-from flatout.explain.against.rates import CALLS, UNITS, WALL, Run
+from flatout.explain.against.rates import CALLS, STEPS, UNITS, UPDATES, WALL, Run
 
 NARROW = math.log(1.1)
 """No more runs are made once the interval is this narrow: half of it, of the ratio's logarithm."""
@@ -21,6 +21,8 @@ between a program's first minute and its later ones."""
 
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36)
 """Quantiles (97.5 %) of Student's t with 1, 2, ... degrees of freedom."""
+
+EACH = {CALLS: "each counted", STEPS: "each environment step", UPDATES: "each optimiser step"}
 
 MOVED = 0.02  # phases whose share changed by less are not listed
 MOST_MOVED = 5
@@ -190,8 +192,8 @@ def lines(found: Outcome, name: str, count: str = "") -> list[str]:
         name: the second program's command line.
         count: the function whose calls were counted, if that was asked for.
     """
-    per_second = {CALLS: f"calls of {count} per second", WALL: "speed of the whole program"}
-    unit = per_second.get(found.unit, f"{found.unit} per second")
+    counted = count_words(count) if found.unit == CALLS else found.unit
+    unit = "speed of the whole program" if found.unit == WALL else f"{counted} per second"
     pairs = f"{found.pairs} {'pair' if found.pairs == 1 else 'pairs'}"
     if found.low is None or found.high is None:
         said = [f"{name}: {ratio_words(found.gain)} {unit}, {pairs}: too few for an interval"]
@@ -212,9 +214,15 @@ def lines(found: Outcome, name: str, count: str = "") -> list[str]:
     for one in found.moved:
         line = f"{one.phase:<{width}}  {100 * one.was:3.0f} % to {100 * one.now:3.0f} % of the time"
         if one.was_s is not None and one.now_s is not None:
-            line += f", {1e3 * one.was_s:.3g} to {1e3 * one.now_s:.3g} ms for each"
+            line += f", {1e3 * one.was_s:.3g} to {1e3 * one.now_s:.3g} ms for {EACH[found.unit]}"
         said.append(line)
     return said
+
+
+def count_words(count: str) -> str:
+    """What was counted: ``calls of agent:Agent.learn``, ``rows of agent:Agent.learn``."""
+    function, _, argument = count.removesuffix(")").partition("(")
+    return f"{argument or 'calls'} of {function}"
 
 
 def ratio_words(*ratios: float) -> str:

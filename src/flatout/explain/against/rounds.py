@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -22,6 +23,7 @@ from flatout.explain.against.outcome import (
     LEAST_PAIRS,
     Outcome,
     common_unit,
+    count_words,
     outcome,
     speed_words,
 )
@@ -29,6 +31,8 @@ from flatout.explain.against.rates import CALLS, UNITS, WALL, Run, run_of
 from flatout.explain.program import attach, evidence
 from flatout.explain.program.evidence import Recording
 from flatout.output import say
+
+COUNTABLE = re.compile(r"[\w.]+:[\w.]+(\(\w+\))?")
 
 SECONDS = 10.0
 """How long a run is observed, unless more than `LEAST_PAIRS` pairs would not fit."""
@@ -102,12 +106,12 @@ def command_of(text: str) -> list[str]:
 
 def check(commands: Sequence[Sequence[str]], count: str) -> None:
     """Refuse what could not be measured before anything is started."""
-    module, colon, function = count.partition(":")
-    names = [*module.split("."), *function.split(".")]
-    if count and not (colon and all(name.isidentifier() for name in names)):
+    matched = COUNTABLE.fullmatch(count)
+    words = re.split(r"[.:()]", count.removesuffix(")"))
+    if count and not (matched and all(word.isidentifier() for word in words)):
         raise UsageError(
             f"--count {count!r} is no function: write module:function, such as agent:Agent.learn "
-            "or __main__:step."
+            "or __main__:step, or module:function(argument) to count the sum of an argument."
         )
     for command in commands:
         if shutil.which(command[0]) is None:
@@ -158,7 +162,7 @@ def compare(
             if side == 0 and found.recording is None:
                 found.recording = recording
             if all(found.runs):
-                _refuse_brief(found)
+                refuse_brief(found)
             say(f"{shlex.join(commands[side])}: {_speed(run, count)}")
             if save is not None:
                 _save(found, save)
@@ -195,7 +199,7 @@ def _run(
     return run, recording
 
 
-def _refuse_brief(found: Comparison) -> None:
+def refuse_brief(found: Comparison) -> None:
     """Refuse a program that ended too early to tell its speed, where the other one does not end.
 
     Raises:
@@ -226,7 +230,7 @@ def _speed(run: Run, count: str) -> str:
         return "nothing was counted"
     if unit == WALL:
         return f"{1 / run.rates[WALL]:.1f} s"
-    shown = f"calls of {count}" if unit == CALLS else unit
+    shown = count_words(count) if unit == CALLS else unit
     return f"{speed_words(run.rates[unit])} {shown} per second"
 
 

@@ -3,7 +3,7 @@
 This is the one thing for which the probe replaces functions of the program, and only there: each
 counting function calls the one in whose place it stands. The report's stacks leave them out.
 
-- ``module:function``: calls of it. Where other modules hold it by name (``from module import
+- ``module:function``: calls of it; ``module:function(argument)``: the sum of that argument. Where other modules hold it by name (``from module import
   function``), it is replaced there, too.
 - Environment steps: `step` of Gymnasium's, Gym's and Stable-Baselines3's environments. Only the
   outermost call counts (a wrapper's, a vector environment's), a vector environment's for as many
@@ -30,6 +30,7 @@ TORCH = ("torch.optim.optimizer", "Optimizer")
 KERAS = ("keras.src.optimizers.base_optimizer", "BaseOptimizer")
 EARLY, OFTEN, SELDOM = 3.0, 0.009, 0.5  # seconds; new classes are looked for so often
 MOST_ROWS = 200000
+MOST = 1 << 40  # that one call may count for
 
 
 def counter_of(folder):
@@ -44,20 +45,21 @@ class Tally:
     """A number that threads may add to at any time."""
 
     def __init__(self):
-        self.by_amount = {1: count()}
-        self.one = self.by_amount[1].__next__  # one call in C: no other thread comes between
+        self.bits = {0: count()}  # a bit of the amounts -> how often it was set
+        self.one = self.bits[0].__next__  # one call in C: no other thread comes between
         self.inside = set()  # threads in a call that counts
         self.before = 0  # a forked process begins at 0
 
     def add(self, amount):
-        if amount not in self.by_amount:
-            self.by_amount[amount] = count()
-        next(self.by_amount[amount])
+        bit, amount = 0, min(amount, MOST)
+        while amount > 0:
+            if amount & 1:
+                next(self.bits[bit] if bit in self.bits else self.bits.setdefault(bit, count()))
+            bit, amount = bit + 1, amount >> 1
 
     def all(self):
         """What was added up to now, here and in the processes that this one was forked from."""
-        each = list(self.by_amount.items())
-        return sum(amount * int(repr(number)[6:-1]) for amount, number in each)
+        return sum(int(repr(times)[6:-1]) << bit for bit, times in list(self.bits.items()))
 
     def __reduce__(self):  # in another process it begins at 0
         return Tally, ()
@@ -72,10 +74,12 @@ class Counter:
 
     def __init__(self, target):
         self.module, _, dotted = target.strip().partition(":")
+        dotted, _, self.argument = dotted.rstrip(")").partition("(")
         self.words = dotted.split(".") if dotted else []
         self.tallies = {name: Tally() for name in (CALLS, STEPS, UPDATES)}
-        ours = (called(None, None), outermost(None, None, None), self.hook(), Tally.add, one,
-                environments, if_eager, loaded, Counted.__call__, Counted.__get__)  # fmt: skip
+        ours = (called(None, None, None), outermost(None, None, None), valued(None, ""), one,
+                self.hook(), environments, if_eager, loaded, Tally.add, Counted.__call__,
+                Counted.__get__)  # fmt: skip
         self.hidden = {id(one.__code__) for one in ours}
         self.hooked = False
         self.rows, self.last, self.written = [], None, 0
@@ -172,11 +176,9 @@ class Counter:
         function = raw.__func__ if bound else raw
         if not callable(function) or id(function) in COUNTED:
             return
-        tally = self.tallies[CALLS]
-        if type(function) is types.FunctionType:
-            new = called(function, tally)
-        else:
-            new = Counted(function, tally)
+        amount = valued(function, self.argument) if self.argument else one
+        kind = called if type(function) is types.FunctionType else Counted
+        new = kind(function, self.tallies[CALLS], amount)
         replace(owner, name, type(raw)(new) if bound else new, function, new)
         if type(owner) is types.ModuleType:
             for module in list(sys.modules.values()):
@@ -217,11 +219,11 @@ def replace(owner, name, stored, function, new=None):
         type.__setattr__(owner, name, stored)
 
 
-def called(function, tally):
+def called(function, tally, amount):
     """A function that counts each call."""
 
     def counted(*args, **kwargs):
-        tally.one()
+        amount(tally, args, kwargs)
         return function(*args, **kwargs)
 
     return counted if function is None else update_wrapper(counted, function)
@@ -240,28 +242,50 @@ def outermost(function, tally, amount):
             given = function(*args, **kwargs)
         finally:
             inside.discard(thread)
-        amount(tally, args)
+        amount(tally, args, kwargs)
         return given
 
     return counted if function is None else update_wrapper(counted, function)
 
 
-def one(tally, args):
+def one(tally, args, kwargs):
     """A call counts for one."""
     tally.one()
 
 
-def environments(tally, args):
+def environments(tally, args, kwargs):
     """A vector environment's call counts for each of its environments."""
-    number = getattr(args[0], "num_envs", 1) if args else 1
-    tally.add(number if type(number) is int and number > 0 else 1)
+    try:
+        number = int(args[0].num_envs)
+    except Exception:  # must not reach the program
+        number = 1
+    tally.add(max(number, 1))
 
 
-def if_eager(tally, args):
+def if_eager(tally, args, kwargs):
     """A call counts if TensorFlow runs it now, and not if it only compiles it."""
     eager = loaded("tensorflow.python.eager.context", "executing_eagerly")
     if eager is not None and eager():
         tally.one()
+
+
+def valued(function, name):
+    """How a call counts for as much as the value of one of its arguments."""
+    code, default, place = getattr(function, "__code__", None), 0, None
+    if code is not None:
+        names = code.co_varnames[: code.co_argcount]
+        place = names.index(name) if name in names else None
+        defaults = dict(zip(reversed(names), reversed(function.__defaults__ or ())))
+        default = dict(defaults, **(function.__kwdefaults__ or {})).get(name, 0)
+
+    def amount(tally, args, kwargs):
+        try:
+            given = place is not None and place < len(args)
+            tally.add(int(args[place] if given else kwargs.get(name, default)))
+        except Exception:  # must not reach the program
+            pass
+
+    return amount
 
 
 def same(function):
@@ -272,11 +296,12 @@ def same(function):
 class Counted:
     """A callable that is no function (such as what `jax.jit` returns), and counts its calls."""
 
-    def __init__(self, function, tally):
-        self.__dict__.update(__wrapped__=function, _flatout_tally=tally)
+    def __init__(self, function, tally, amount):
+        self.__dict__.update(__wrapped__=function, _flatout_counts=(tally, amount))
 
     def __call__(self, *args, **kwargs):
-        self._flatout_tally.one()
+        tally, amount = self._flatout_counts
+        amount(tally, args, kwargs)
         return self.__wrapped__(*args, **kwargs)
 
     def __getattr__(self, name):
@@ -286,4 +311,5 @@ class Counted:
         return same, (self.__wrapped__,)
 
     def __get__(self, owner, kind=None):
-        return self if owner is None else types.MethodType(self, owner)
+        binds = hasattr(type(self.__wrapped__), "__get__")
+        return types.MethodType(self, owner) if binds and owner is not None else self
