@@ -187,11 +187,12 @@ def test_a_program_that_ends_too_early_is_named_unless_both_do() -> None:
     refuse_brief(Comparison(found.commands, runs=([lasting], [lasting])))
 
 
-def test_a_part_that_was_seen_is_told() -> None:
-    part = Run({STEPS: 5.0}, part="no learning yet")
-    assert "only a part was seen of a run, no learning yet" in "".join(
-        lines(outcome([part], runs(5.0)), "b")
-    )
+def test_what_makes_the_ratio_less_certain_is_told() -> None:
+    part = Run({STEPS: 5.0}, part="no learning yet", counted={STEPS: 7})
+    said = lines(outcome([part], runs(5.0)), "b")
+    assert said[-2].startswith("only 7 were counted in a run: raise --seconds")
+    assert "was seen in a run (no learning yet): raise --seconds" in said[-1]
+    assert outcome(runs(5.0), runs(5.0)).notes == ()
 
 
 def test_what_was_counted_is_named() -> None:

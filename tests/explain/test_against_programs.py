@@ -277,6 +277,7 @@ def against(second: Path | str, first: Path, *flags: object) -> Result:
     return explained("--against", command, *flags, "--", sys.executable, first)
 
 
+@pytest.mark.slow
 def test_two_programs_are_compared_and_the_file_goes_on_where_it_was(tmp_path: Path) -> None:
     first = script(tmp_path, LOOP, "first.py")
     second = script(tmp_path, "import first\nfirst.main(0.005)\n", "second.py")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,6 +23,9 @@ STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36)
 """Quantiles (97.5 %) of Student's t with 1, 2, ... degrees of freedom."""
 
 EACH = {CALLS: "each counted", STEPS: "each environment step", UPDATES: "each optimiser step"}
+
+FEW = 20
+"""A speed of fewer counts is coarse."""
 
 MOVED = 0.02  # phases whose share changed by less are not listed
 MOST_MOVED = 5
@@ -50,7 +53,7 @@ class Outcome:
         low, high: an interval that holds 95 % (None of a single pair).
         pairs: how many.
         moved: the phases whose shares changed most, these first.
-        part: why only a part of what a program does was seen in some run, or empty.
+        notes: what makes it less certain, one sentence each.
     """
 
     unit: str
@@ -61,7 +64,7 @@ class Outcome:
     high: float | None
     pairs: int
     moved: tuple[Moved, ...] = ()
-    part: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def same(self) -> bool:
@@ -95,8 +98,17 @@ def outcome(first: Sequence[Run], second: Sequence[Run]) -> Outcome:
     return Outcome(
         unit, statistics.median(was), statistics.median(now), statistics.median(gains), low, high,
         len(pairs), moved(first, second, *work),
-        next((run.part for run in (*first, *second) if run.part), ""),
+        tuple(_notes([*first, *second], unit)),
     )  # fmt: skip
+
+
+def _notes(runs: Sequence[Run], unit: str) -> Iterator[str]:
+    fewest = min(run.counted.get(unit, FEW) for run in runs)
+    if fewest < FEW:
+        yield f"only {fewest:.0f} were counted in a run: raise --seconds or count something else"
+    part = next((run.part for run in runs if run.part), "")
+    if part:
+        yield f"only a part of what the program does was seen in a run ({part}): raise --seconds"
 
 
 def common_unit(first: Sequence[Run], second: Sequence[Run]) -> str:
@@ -208,15 +220,13 @@ def lines(found: Outcome, name: str, count: str = "") -> list[str]:
         said.append(f"{1 / found.was:.1f} s before, {1 / found.now:.1f} s with it")
     else:
         said.append(f"{speed_words(found.was)} per second before, {speed_words(found.now)} with it")
-    if found.part:
-        said.append(f"only a part was seen of a run, {found.part}: raise --seconds")
     width = max((len(one.phase) for one in found.moved), default=0)
     for one in found.moved:
         line = f"{one.phase:<{width}}  {100 * one.was:3.0f} % to {100 * one.now:3.0f} % of the time"
         if one.was_s is not None and one.now_s is not None:
             line += f", {1e3 * one.was_s:.3g} to {1e3 * one.now_s:.3g} ms for {EACH[found.unit]}"
         said.append(line)
-    return said
+    return [*said, *found.notes]
 
 
 def count_words(count: str) -> str:

@@ -32,7 +32,8 @@ class Run:
         phases: shares of the steady state.
         seconds: how long the program was observed.
         ended: whether it ended by itself.
-        counted_s: the seconds in which its units were counted, the longest.
+        counted: by unit, how many were counted for its rate.
+        counted_s: the seconds in which they were, the longest.
         part: why only a part of what the program does was seen, or empty.
     """
 
@@ -41,6 +42,7 @@ class Run:
     seconds: float = 0.0
     ended: bool = False
     part: str = ""
+    counted: dict[str, float] = field(default_factory=dict)
     counted_s: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
@@ -51,7 +53,8 @@ class Run:
     def from_json(values: dict[str, Any]) -> Run:
         """A saved run; raises `TypeError` or `ValueError` if it is damaged."""
         run = Run(**values)
-        numbers = [*run.rates.values(), *run.phases.values(), run.seconds, run.counted_s]
+        numbers = [*run.rates.values(), *run.phases.values(), *run.counted.values()]
+        numbers += [run.seconds, run.counted_s]
         if not all(plain_number(number) >= 0 for number in numbers):
             raise ValueError("a rate below zero")
         if not set(run.rates) <= set(UNITS) or not all(run.rates.values()):
@@ -62,17 +65,17 @@ class Run:
 def run_of(evidence: Evidence) -> Run:
     """The speed of a program that was observed while its work was counted."""
     facts = facts_of(evidence)
-    rates, longest = dict[str, float](), 0.0
+    rates, numbers, longest = dict[str, float](), dict[str, float](), 0.0
     for unit in (CALLS, STEPS, UPDATES):
         number, seconds = _steadily(evidence.processes, unit, facts.line)
         if number > 0:
-            rates[unit] = number / seconds
+            rates[unit], numbers[unit] = number / seconds, number
             longest = max(longest, seconds)
     if evidence.finished and (wall := _wall(evidence)) > 0:
         rates[WALL] = 1 / wall
     return Run(
         rates, dict(facts.blame.shares), evidence.ended - evidence.began, evidence.finished,
-        facts.line.part, longest,
+        facts.line.part, numbers, longest,
     )  # fmt: skip
 
 
