@@ -95,7 +95,10 @@ def test_phases_that_moved_come_with_their_time_for_each_step() -> None:
     assert [one.phase for one in found.moved] == ["env", "learn"]  # io moved by one point
     env = found.moved[0]
     assert (env.was_s, env.now_s) == (pytest.approx(0.008), pytest.approx(0.0005))
-    assert lines(found, "b")[2] == "env     80 % to  20 % of the time, 8 to 0.5 ms for each environment step"
+    assert (
+        lines(found, "b")[2]
+        == "env     80 % to  20 % of the time, 8 to 0.5 ms for each environment step"
+    )
     assert moved(first, first) == ()
 
 
@@ -197,5 +200,7 @@ def test_what_makes_the_ratio_less_certain_is_told() -> None:
 
 def test_what_was_counted_is_named() -> None:
     found = outcome(runs(9.0, 9.0, 9.0, unit=CALLS), runs(18.0, 18.0, 18.0, unit=CALLS))
-    assert " calls of agent:Agent.act per second, 3 pairs" in lines(found, "b", "agent:Agent.act")[0]
+    assert (
+        " calls of agent:Agent.act per second, 3 pairs" in lines(found, "b", "agent:Agent.act")[0]
+    )
     assert " rows of agent:fill per second, 3 pairs" in lines(found, "b", "agent:fill(rows)")[0]

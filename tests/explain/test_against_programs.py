@@ -243,8 +243,12 @@ def test_what_counts_is_left_out_of_the_evidence(tmp_path: Path) -> None:
     assert not [code for code in process.codes if "_flatout_count" in code.file]
     line = 1 + path.read_text().splitlines().index("    return agent.double(n)  # HERE")
     double = next(n for n, code in enumerate(process.codes) if code.plain == "double")
-    called_at = {at for window in process.windows
-                 for _, kind, code, at in window.events if (kind, code) == (CALL, double)}  # fmt: skip
+    called_at = {
+        at
+        for window in process.windows
+        for _, kind, code, at in window.events
+        if (kind, code) == (CALL, double)
+    }
     assert called_at == {line}
 
 

@@ -3,8 +3,8 @@
 This is the one thing for which the probe replaces functions of the program, and only there: each
 counting function calls the one in whose place it stands. The report's stacks leave them out.
 
-- ``module:function``: calls of it; ``module:function(argument)``: the sum of that argument. Where other modules hold it by name (``from module import
-  function``), it is replaced there, too.
+- ``module:function``: calls of it; ``module:function(argument)``: the sum of that argument. Where
+  other modules hold it by name (``from module import function``), it is replaced there, too.
 - Environment steps: `step` of Gymnasium's, Gym's and Stable-Baselines3's environments. Only the
   outermost call counts (a wrapper's, a vector environment's), a vector environment's for as many
   steps as it has environments.
