@@ -39,6 +39,7 @@ commands:
   watch RUN_DIR     see the agent play in the terminal, also while it learns (--gif out.gif)
   explain RUN_DIR   why the hardware is idle, what to change, and what that gains (--try)
                       flatout explain -- python any_training_script.py
+                      flatout explain --against "python fixed.py" -- python script.py
   plan ALGORITHM    measure where each part of a run is fastest on this machine (--what-if cores=16)
                       flatout plan ppo --env CartPole-v1 --envs 8
   bench placement   CPU, GPU or both? by network and algorithm, trained on this machine

@@ -17,6 +17,7 @@ from flatout.errors import FlatoutError, UsageError, damage, one_line
 from flatout.output import say
 
 if TYPE_CHECKING:
+    from flatout.explain.against.rounds import Comparison
     from flatout.explain.diagnosis import Diagnosis
     from flatout.explain.program.evidence import Recording
     from flatout.planning.answer import Answer
@@ -26,6 +27,12 @@ USAGE = (
     "flatout explain --pid N, flatout explain TRACE, or flatout explain EVIDENCE.json"
 )
 
+
+SECONDS = 60.0
+"""Time for which a program is observed."""
+
+MINUTES = 5.0
+"""Time for ``--against``."""
 
 MEASURE_S = 20.0
 """Time for ``--measure``, as of `flatout plan`."""
@@ -38,13 +45,23 @@ class ExplainArguments:
     path: tyro.conf.Positional[str | None] = None
     """A run's folder; a trace of PyTorch's, JAX's or TensorFlow's profiler, or a folder of them; or
     a file of saved evidence."""
-    seconds: float = 60.0
-    """How long a program is observed, from the end of its imports on, and up to four times as long
-    until two cycles of collecting and learning were seen; it then runs to its end."""
+    seconds: float | None = None
+    """How long a program is observed (60 s; each run of --against 10 s), from the end of its
+    imports on, and up to four times as long until two cycles of collecting and learning were seen;
+    it then runs to its end."""
     stop: bool = False
     """End the program (SIGTERM) once it is explained."""
     pid: int | None = None
     """Observe a Python process that runs already (needs py-spy: pip install py-spy)."""
+    against: str | None = None
+    """The command line of a second program, such as "python fixed.py": measure how much faster it
+    is, both in turns."""
+    count: str | None = None
+    """With --against: the speed is that of calls of this function, module:function, or the sum of
+    an argument, module:function(argument). Without: of steps of Gymnasium's environments, else of
+    PyTorch's optimisers, else of the whole program."""
+    minutes: float | None = None
+    """With --against: no run begins that would end later (5)."""
     json: str | None = None
     """Write verdict and findings to this JSON file."""
     html: str | None = None
@@ -73,18 +90,22 @@ def explain(argv: list[str]) -> int:
     asked = parse(ExplainArguments(), "flatout explain", argv)
     path = None if asked.path is None else existing(asked.path)
     _check(asked, path, command)
+    if command and asked.against is not None:
+        return _compare(command, asked.against, asked)
     if command:
         return _program(command, asked)
     if asked.pid is not None:
         from flatout.explain.program.spy import record_pid
 
-        _report(_diagnosed(record_pid(asked.pid, asked.seconds), asked), asked, stderr=True)
+        _report(_diagnosed(record_pid(asked.pid, _seconds(asked)), asked), asked, stderr=True)
     elif path is not None and _own_trace(path):
         _run(path.parent, asked)
     elif path is not None and _is_trace(path):
         _report(_traced(path), asked)
     elif path is not None and path.is_file():
-        _report(_saved(path), asked, stderr=True)
+        diagnosis = _saved(path)
+        _report(diagnosis, asked, stderr=True)
+        _report_saved_comparison(path, asked, diagnosis)
     elif path is not None:
         _run(path, asked)
     return 0
@@ -208,7 +229,17 @@ def _check(asked: ExplainArguments, path: Path | None, command: Sequence[str]) -
                 f"{taken[0].split()[0]} FILE."
             )
         raise UsageError(f"explain needs one thing to explain: {USAGE}.")
-    if not 0.5 <= asked.seconds <= 86400:
+    if asked.against is not None and not command:
+        raise UsageError(
+            "--against compares two programs: flatout explain --against "
+            '"python fixed.py" -- python script.py.'
+        )
+    for flag, value in (("--count", asked.count), ("--minutes", asked.minutes)):
+        if value is not None and asked.against is None:
+            raise UsageError(f"{flag} is for --against: it says how two programs are compared.")
+    if asked.minutes is not None and not 0 < asked.minutes <= 1440:
+        raise UsageError(f"--minutes {asked.minutes:g} is impossible: it lies between 0 and 1440.")
+    if asked.seconds is not None and not 0.5 <= asked.seconds <= 86400:
         raise UsageError(
             f"--seconds {asked.seconds:g} is impossible: it lies between 0.5 and 86400."
         )
@@ -253,7 +284,63 @@ def _program(command: Sequence[str], asked: ExplainArguments) -> int:
         except FlatoutError as error:
             say(error)
 
-    return record(command, asked.seconds, observed, stop=asked.stop)
+    return record(command, _seconds(asked), observed, stop=asked.stop)
+
+
+def _seconds(asked: ExplainArguments) -> float:
+    return SECONDS if asked.seconds is None else asked.seconds
+
+
+def _compare(command: list[str], against: str, asked: ExplainArguments) -> int:
+    """Run a program and another one in turns; the report is of the first, then of both."""
+    from flatout.explain.against import rounds
+    from flatout.explain.program.diagnose import diagnose
+    from flatout.explain.program.evidence import build
+
+    commands = command, rounds.command_of(against)
+    rounds.check(commands, asked.count or "")
+    save = None if asked.save is None else Path(asked.save)
+    minutes = MINUTES if asked.minutes is None else asked.minutes
+    found = rounds.compare(commands, asked.seconds, minutes, asked.count or "", save)
+    assert found.recording is not None
+    diagnosis = diagnose(build(*found.recording))
+    _report(diagnosis, asked, stderr=True)
+    _report_compared(found, asked, diagnosis.as_json())
+    return 0
+
+
+def _report_saved_comparison(path: Path, asked: ExplainArguments, diagnosis: Diagnosis) -> None:
+    """Also report the comparison that evidence of ``--against`` holds."""
+    from flatout.explain.against.rounds import Comparison
+    from flatout.explain.program.evidence import MOST_BYTES
+
+    values = documents.read_json(path, limit=MOST_BYTES)
+    if "against" not in values:
+        return
+    try:
+        found = Comparison.from_json(values["against"])
+        _report_compared(found, asked, diagnosis.as_json())
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FlatoutError(
+            f"{path} holds a damaged comparison ({damage(error)}); measure it again."
+        ) from None
+
+
+def _report_compared(
+    found: Comparison, asked: ExplainArguments, said: dict[str, Any], stderr: bool = True
+) -> None:
+    """Print what two programs' runs have shown, and add it to the JSON file."""
+    from rich.console import Console
+
+    from flatout.explain.against.outcome import lines
+    from flatout.explain.report import show_lines
+
+    if (outcome := found.outcome) is None:
+        return
+    show_lines("AGAINST", lines(outcome, found.name, found.count), Console(stderr=stderr))
+    if asked.json is not None:
+        more = {"command": found.name, "count": found.count or None, **outcome.as_json()}
+        _write(asked.json, said | {"against": more})
 
 
 def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:

@@ -69,6 +69,11 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     _say(console, "OF", [Text(words, style=QUIET) for words in about if words])
 
 
+def show_lines(label: str, lines: Sequence[str], console: Console) -> None:
+    """Print lines beside a label, as the report's own."""
+    _say(console, label, [Text(line) for line in lines])
+
+
 def verdict_words(diagnosis: Diagnosis) -> str:
     """The verdict's id and its sentence: ``env-bound: learner idle 71 % of the time, ...``."""
     if not diagnosis.headline:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
@@ -68,29 +68,75 @@ def record(
     Raises:
         UsageError: the program cannot be started.
     """
-    facts = machine()
-    if shutil.which(command[0]) is not None:  # else report the error below at once
-        facts["together"] = round(together(facts["cores"]), 3)  # while the cores are free
+    facts = measured_machine(command)
     with working_folder() as folder:
-        try:
-            path = os.pathsep.join(filter(None, [str(INJECT), os.environ.get("PYTHONPATH")]))
-            probed = {"FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": path}
-            # Descriptors that it inherits, such as a shell's 3>file, stay open.
-            child = subprocess.Popen(list(command), env=os.environ | probed, close_fds=False)
-        except OSError as error:
-            raise UsageError(
-                f"{command[0]} cannot be started: {error.strerror or one_line(error)}."
-            ) from None
-        began = time.monotonic()
+        child, meta = _start(command, folder, facts)
         with _signals_passed_on(child):
-            meta = {
-                "command": list(command), "began": began, "machine": facts, "monitor": [],
-                "notes": [],
-            }  # fmt: skip
-            _watch(child, folder, meta, seconds)
+            _watch(child, folder, meta, seconds, LONGEST * seconds)
             observed(_finish(child, folder, meta))
             code = _end(child) if stop else child.wait()
     return code if code >= 0 else 128 - code
+
+
+def sample_run(
+    command: Sequence[str], seconds: float, longest: float, count: str, facts: dict[str, Any],
+    stderr: IO[bytes],
+) -> tuple[Recording, int]:  # fmt: skip
+    """Run a program in silence while it is observed and its speed is counted, then end it.
+
+    Args:
+        seconds, longest: how long to observe, at least and at most.
+        count: the function whose calls count (``module:function``); empty for environment and
+            optimiser steps.
+        facts: the machine's.
+        stderr: receives the program's standard error.
+
+    Returns:
+        The recording, and the program's exit code (of use where the recording is ``finished``).
+    """
+    with working_folder() as folder:
+        (folder / "count").write_text(count)
+        child, meta = _start(command, folder, facts, stderr)
+        try:
+            _watch(child, folder, meta, seconds, longest)
+            recording = _finish(child, folder, meta)
+        finally:
+            code = _end(child)
+    return recording, code if code >= 0 else 128 - code
+
+
+def measured_machine(command: Sequence[str]) -> dict[str, Any]:
+    """The machine's facts, with the speed of all its cores together."""
+    facts = machine()
+    if shutil.which(command[0]) is not None:  # else it cannot be started, which is told at once
+        facts["together"] = round(together(facts["cores"]), 3)  # while the cores are free
+    return facts
+
+
+def _start(
+    command: Sequence[str], folder: Path, facts: dict[str, Any], stderr: IO[bytes] | None = None
+) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+    """Start a program with the probe; the process, and what will be its evidence.
+
+    With a file for its standard error it gets no input, and its output is dropped.
+    """
+    try:
+        path = os.pathsep.join(filter(None, [str(INJECT), os.environ.get("PYTHONPATH")]))
+        probed = {"FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": path}
+        # Descriptors that it inherits, such as a shell's 3>file, stay open.
+        stream = None if stderr is None else subprocess.DEVNULL
+        child = subprocess.Popen(
+            list(command), env=os.environ | probed, close_fds=False, stdin=stream, stdout=stream,
+            stderr=stderr,
+        )  # fmt: skip
+    except OSError as error:
+        raise UsageError(
+            f"{command[0]} cannot be started: {error.strerror or one_line(error)}."
+        ) from None
+    return child, {
+        "command": list(command), "began": time.monotonic(), "machine": dict(facts), "monitor": [],
+        "notes": [],
+    }  # fmt: skip
 
 
 @contextmanager
@@ -143,8 +189,9 @@ def _shares_terminal() -> bool:
 
 
 def _watch(
-    child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any], seconds: float
-) -> None:
+    child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any], seconds: float,
+    most: float,
+) -> None:  # fmt: skip
     """Sample the hardware until the program or the observation ends."""
     began = meta["began"]
     next_sample, limit = began + MONITOR_S, began + seconds + IMPORTS_S
@@ -160,7 +207,7 @@ def _watch(
                 next_sample = time.monotonic() + MONITOR_S
                 meta["monitor"].append(monitor.sample().as_json())
             now = time.monotonic()
-            longest = now if ready is None else ready + LONGEST * seconds
+            longest = now if ready is None else ready + most
             if limit <= now < longest:
                 so_far = meta | {"monitor": [], "ended": now, "finished": False}
                 if timeline(build(so_far, rows_of(folder))).part:  # less than two whole cycles

@@ -157,6 +157,10 @@ class Process:
     by_thread: str | None
     error: tuple[str, str] | None
     timed: bool
+    ended: float | None = None  # where the program came to its end
+    parent: int | None = None  # where counting was asked for: the process that started it
+    # by what was counted, (time on the monotonic clock, how many until then)
+    counts: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
 
     def leaf(self, stack: Stack) -> Leaf:
         """The expression of a stack's innermost frame."""
@@ -244,7 +248,8 @@ def process(rows: Sequence[dict[str, Any]]) -> Process:
         returns={row["c"]: row["kinds"] for row in of["returns"] if row["c"] < count},
         torch_threads=last("torch", "threads"), failure=last("failed", "error"),
         by_thread=last("thread", "why"), error=_error(of["end"]),
-        timed=first.get("timed", True),
+        timed=first.get("timed", True), ended=last("end", "t"), parent=last("counts", "parent"),
+        counts=_counts(of["counts"]),
     )  # fmt: skip
 
 
@@ -263,6 +268,15 @@ def _code(row: dict[str, Any], inline: bool) -> Code:
     loops = tuple((int(first), int(last)) for first, last in row.get("loops", ()))
     names = frozenset(row.get("names", ()))
     return Code(file, row["plain"], row["line"], owner, learns, loops, names)
+
+
+def _counts(rows: Iterable[dict[str, Any]]) -> dict[str, list[tuple[float, int]]]:
+    counts: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
+    for row in rows:
+        for t, *totals in row["d"]:
+            for unit, total in zip(row["units"], totals, strict=True):
+                counts[unit].append((t, total))
+    return {unit: series for unit, series in counts.items() if series[-1][1]}
 
 
 def _leaf(row: dict[str, Any]) -> Leaf:
@@ -301,6 +315,7 @@ def from_json(values: Any, path: Path) -> Evidence:
     if not isinstance(values, dict) or "flatout_evidence" not in values:
         raise FlatoutError(f"{path} is not evidence that flatout explain --save wrote.")
     version = values.pop("flatout_evidence")
+    values.pop("against", None)  # runs of `--against`, whose first one this is
     if version != VERSION:
         raise FlatoutError(
             f"{path} is evidence of version {version}, and this Flatout reads {VERSION}: "
@@ -326,6 +341,9 @@ def _check_numbers(evidence: Evidence) -> None:
                 raise ValueError(f"a sample at {t:g} s in a recording of {seconds:g} s")
             if not (0 <= worked <= dt + ROUNDED_S <= seconds + LATE_S and elsewhere >= 0):
                 raise ValueError(f"a sample of {dt:g} s with {worked:g} s of work")
+        for series in process.counts.values():
+            if min(map(plain_number, sum(series, ())), default=0) < 0:
+                raise ValueError("a count below zero")
         for window in process.windows:
             if any(plain_number(ns) < 0 for ns in (window.cost, *(ns for ns, *_ in window.events))):
                 raise ValueError("a call that took less than no time")

@@ -45,6 +45,7 @@ CALLED = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
 WORDS = ("if", "while", "for", "return", "and", "or")
 SNAPSHOTS = {"locals", "vars", "dir", "eval", "exec"}
 IGNORED = [("ignore", None, Warning, None, 0)]
+COUNTED = {}  # id of a function that counts its calls -> (it, the function that it calls)
 LINES = {}  # id of a code -> where its lines begin, and which they are
 LEARNERS = {}  # id of a class -> (class, whether it learns): no id is used twice
 
@@ -367,7 +368,7 @@ def resolve(frame, dotted, profiled):
         found = dict.get(frame.f_globals, words[0])
     for word in words[1:]:
         found = attribute_of(found, word)
-    return found
+    return COUNTED[id(found)][1] if id(found) in COUNTED else found
 
 
 def is_compiled(kind):

@@ -1,6 +1,7 @@
 """Samples the Python program that it is loaded into, and writes what it sees to a folder.
 
-Standard library only, Python 3.8 and later, and nothing of the program is patched:
+Standard library only, Python 3.8 and later, and nothing of the program is patched (except where
+`explain --against` counts, see `_flatout_count`):
 
 - about every 10 ms of its own work the main thread notes between two of its instructions where it
   is, by a timer of the kernel. A thread that asks for the interpreter's lock instead, as sampling
@@ -16,6 +17,7 @@ percent. One file per process, JSON lines; `flatout.explain.program.evidence` re
 
 import atexit
 
+from _flatout_count import counter_of
 from _flatout_describe import built_in, dynamo_used, ended_by, loaded, thread_attribute
 from _flatout_own import CPU, STDLIB, __builtins__, _thread, json_of, os, signal, sys, time  # noqa: F401
 from _flatout_seen import Seen
@@ -60,6 +62,7 @@ class Probe:
         self.folder = folder
         self.main = _thread.get_ident()
         self.timer = None
+        self.counter = counter_of(folder)
         self.clear()
 
     def clear(self):
@@ -68,6 +71,8 @@ class Probe:
         self.done = self.ticking = self.ready = self.forking = False
         self.lines, self.samples = [], []
         self.seen = Seen(self.line, self.profiled)
+        if self.counter is not None:
+            self.seen.hidden = self.counter.hidden
         self.windows, self.hooks = 0, []
         self.window = self.next_window = None
         self.libraries = {}
@@ -137,6 +142,8 @@ class Probe:
         self.clear()
         self.main = _thread.get_ident()
         self.timer.running, self.timer.soon = False, None  # the kernel's are not inherited
+        if self.counter is not None:
+            self.counter.forked()
         if done or self.stopped():
             self.done = True
         else:
@@ -150,6 +157,8 @@ class Probe:
         if self.window is not None:  # nothing is counted after the end
             self.window.closed = True
             self.write_window()
+        if self.counter is not None:
+            self.counter.note(time.monotonic())
         row = {"k": "end", "t": time.monotonic()}
         error = ended_by()
         if error is not None:
@@ -251,6 +260,8 @@ class Probe:
         dt, self.last = now - self.last, now
         self.sample(now, dt, frame, seconds)
         self.taken += self.ready
+        if self.counter is not None:
+            self.counter.look(now)
         self.used = 0.9 * self.used + 0.1 * (CPU() - self.woken)
         if self.last - self.flushed >= FLUSH:
             self.flushed = self.last
@@ -427,6 +438,9 @@ class Probe:
         if self.samples:
             samples, self.samples = self.samples, []
             self.lines.append(json_of({"k": "samples", "d": samples}))
+        counts = None if self.counter is None else self.counter.row()
+        if counts is not None:
+            self.lines.append(json_of(counts))
         lines, self.lines = self.lines, []
         if not lines:
             return

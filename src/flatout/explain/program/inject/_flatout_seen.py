@@ -31,12 +31,16 @@ class Seen:
         self.held = {}  # thread -> (outermost frame that compiles, its number)
         self.compilations = 0
         self.depth = 0  # frames of the last stack
+        self.hidden = ()  # ids of codes that count calls: no part of the program's stacks
 
     def walk(self, thread, frame):
         """(number of the stack, number of its compilation or 0, its codes' numbers)."""
         key, leaf, users, scope, strict, depth = [], frame, None, None, None, 0
         while frame is not None:
             code = frame.f_code
+            if id(code) in self.hidden:
+                frame = frame.f_back
+                continue
             known = self.codes.get(id(code)) or self.code(code, frame)
             if users is None and known[3]:
                 users = frame
@@ -66,6 +70,12 @@ class Seen:
         if users is not None:
             self.site(users)
         return self.stack(tuple(key)), number, key[::2]
+
+    def unhidden(self, frame):
+        """A frame, or the first of the program's own that called it."""
+        while frame is not None and id(frame.f_code) in self.hidden:
+            frame = frame.f_back
+        return frame
 
     def learning_in_flight(self, frame):
         """[code, line] of a learning call that JAX's device still computes; else an empty list."""
@@ -157,7 +167,7 @@ class Seen:
     def site(self, frame):
         """Describe what the user's innermost line was executing, and if that waits for an argument
         of its function, also its caller's line."""
-        caller = frame.f_back
+        caller = self.unhidden(frame.f_back)
         if self.note(frame) and caller is not None and source.is_users(caller.f_code.co_filename):
             if id(caller.f_code) not in self.codes:
                 self.code(caller.f_code, caller)

@@ -24,7 +24,7 @@ class Window:
         seen = probe.seen
         frame = sys._getframe(1)  # from maybe_window, whose return is the first event
         self.stack = []
-        while frame is not None:
+        while (frame := seen.unhidden(frame)) is not None:
             known = seen.codes.get(id(frame.f_code)) or seen.code(frame.f_code, frame)
             self.stack.append((known[0], frame.f_lasti))
             frame = frame.f_back
@@ -36,12 +36,13 @@ class Window:
         room = sys.getrecursionlimit() // ROOM - len(self.stack)  # calls before it is too deep
         clock, add, enter = time.perf_counter, self.events.append, self.enter
         codes, describe, special, given = seen.codes, seen.code, seen.special, self.probe.given
+        hidden = seen.hidden
 
         def note(now, frame, event, arg):
             nonlocal room
             if event == "call":
                 room -= 1
-                code, back = frame.f_code, frame.f_back
+                code, back = frame.f_code, seen.unhidden(frame.f_back)
                 add((now, CALL, code, back.f_lasti if back is not None else 0))
                 if id(code) not in codes:
                     describe(code, frame)
@@ -62,7 +63,7 @@ class Window:
                 add((now, C_RETURN, None, 0))
 
         def profile(frame, event, arg):
-            if self.closed:
+            if self.closed or id(frame.f_code) in hidden:
                 return
             now = clock()
             try:

@@ -1,0 +1,251 @@
+"""From pairs of runs to a ratio of speeds with its interval, and to the phases that moved."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from flatout.errors import FlatoutError
+from flatout.explain.against.rates import CALLS, STEPS, UNITS, UPDATES, WALL, Run
+
+NARROW = math.log(1.1)
+"""No more runs are made once the interval is this narrow: half of it, of the ratio's logarithm."""
+LEAST_PAIRS = 3
+
+FINEST = 0.02
+"""Half of the narrowest interval: runs of some seconds do not tell smaller differences from those
+between a program's first minute and its later ones."""
+
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36)
+"""Quantiles (97.5 %) of Student's t with 1, 2, ... degrees of freedom."""
+
+EACH = {CALLS: "each counted", STEPS: "each environment step", UPDATES: "each optimiser step"}
+
+FEW = 20
+"""A speed of fewer counts is coarse."""
+
+MOVED = 0.02  # phases whose share changed by less are not listed
+MOST_MOVED = 5
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How a phase's share of the time changed; and its seconds for one unit of work, if counted."""
+
+    phase: str
+    was: float
+    now: float
+    was_s: float | None = None
+    now_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How much faster the second program is.
+
+    Attributes:
+        unit: what the speed counts, of `UNITS`.
+        was, now: speeds of both programs, the medians.
+        gain: the median of the pairs' ratios.
+        low, high: an interval that holds 95 % (None of a single pair).
+        pairs: how many.
+        moved: the phases whose shares changed most, these first.
+        notes: what makes it less certain, one sentence each.
+    """
+
+    unit: str
+    was: float
+    now: float
+    gain: float
+    low: float | None
+    high: float | None
+    pairs: int
+    moved: tuple[Moved, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Whether no difference was seen."""
+        return self.low is None or self.high is None or self.low <= 1 <= self.high
+
+    @property
+    def narrow(self) -> bool:
+        """Whether more pairs would say little more."""
+        if self.low is None or self.high is None or self.pairs < LEAST_PAIRS:
+            return False
+        return math.log(self.high / self.low) <= 2 * NARROW
+
+    def as_json(self) -> dict[str, Any]:
+        """The outcome as ``--json`` writes it."""
+        return asdict(self) | {"same": self.same if self.low is not None else None}
+
+
+def outcome(first: Sequence[Run], second: Sequence[Run]) -> Outcome:
+    """The outcome of two programs' runs, of which the n-th ones are a pair.
+
+    Raises:
+        FlatoutError: there is no unit that both programs have.
+    """
+    pairs = list(zip(first, second, strict=False))
+    unit = common_unit(first, second)
+    was, now = ([run.rates[unit] for run in runs] for runs in zip(*pairs, strict=True))
+    gains = [after / before for before, after in zip(was, now, strict=True)]
+    low, high = interval(gains) or (None, None)
+    work = (None, None) if unit == WALL else (statistics.median(was), statistics.median(now))
+    return Outcome(
+        unit, statistics.median(was), statistics.median(now), statistics.median(gains), low, high,
+        len(pairs), moved(first, second, *work),
+        tuple(_notes([*first, *second], unit)),
+    )  # fmt: skip
+
+
+def _notes(runs: Sequence[Run], unit: str) -> Iterator[str]:
+    fewest = min(run.counted.get(unit, FEW) for run in runs)
+    if fewest < FEW:
+        yield f"only {fewest:.0f} were counted in a run: raise --seconds or count something else"
+    part = next((run.part for run in runs if run.part), "")
+    if part:
+        yield f"only a part of what the program does was seen in a run ({part}): raise --seconds"
+
+
+def common_unit(first: Sequence[Run], second: Sequence[Run]) -> str:
+    """The first unit that all runs of both programs have.
+
+    Raises:
+        FlatoutError: there is none.
+    """
+    have = [set(UNITS).intersection(*(run.rates for run in runs)) for runs in (first, second)]
+    for unit in UNITS:
+        if unit in have[0] and unit in have[1]:
+            return unit
+    counted = [" and ".join(unit for unit in UNITS if unit in units) for units in have]
+    how = "name a function that both call with --count module:function"
+    if not any(counted):
+        raise FlatoutError(
+            "neither program steps an environment or an optimiser that can be counted (of "
+            f"Gymnasium or PyTorch), and neither has ended: {how}, or raise --seconds until both "
+            "programs end."
+        )
+    words = [each or "nothing that can be counted" for each in counted]
+    longer = ", or raise --seconds until both programs end" if WALL in have[0] ^ have[1] else ""
+    raise FlatoutError(
+        f"the speeds have no unit in common: the first program has {words[0]}, the other one "
+        f"{words[1]}; {how}{longer}."
+    )
+
+
+def interval(gains: Sequence[float]) -> tuple[float, float] | None:
+    """An interval that holds the ratio of speeds with 95 %; None of a single pair.
+
+    Of up to eight pairs it is Student's, of the logarithms; of more, where it needs no assumption
+    about how these are distributed, it is that of the median between two of the ordered ratios.
+    """
+    n, logs = len(gains), sorted(map(math.log, gains))
+    if n < 2:
+        return None
+    middle = statistics.median(logs)
+    if n - 2 < len(STUDENT):
+        centre = statistics.fmean(logs)
+        half = STUDENT[n - 2] * statistics.stdev(logs) / math.sqrt(n)
+        low, high = centre - half, centre + half
+    else:
+        rank = _rank(n)
+        low, high = logs[rank], logs[n - 1 - rank]
+    return math.exp(min(low, middle - FINEST)), math.exp(max(high, middle + FINEST))
+
+
+def _rank(n: int) -> int:
+    """How many values of `n` in order may be left out on each side of an interval of 95 % that
+    holds the median."""
+    rank, below = 0, 0.0
+    while True:
+        below += math.comb(n, rank) / 2**n  # that `rank` values lie on one side of the median
+        if 2 * below > 0.05:
+            return max(rank - 1, 0)
+        rank += 1
+
+
+def moved(
+    first: Sequence[Run], second: Sequence[Run], was: float | None = None, now: float | None = None
+) -> tuple[Moved, ...]:
+    """The phases whose shares of the time changed most.
+
+    Args:
+        was, now: units of work per second of both programs, if they were counted.
+    """
+    means = [
+        {phase: statistics.fmean(run.phases.get(phase, 0.0) for run in runs) for phase in phases}
+        for runs, phases in ((first, _phases(first, second)), (second, _phases(first, second)))
+    ]
+    each = [
+        Moved(
+            phase, means[0][phase], means[1][phase],
+            None if was is None else means[0][phase] / was,
+            None if now is None else means[1][phase] / now,
+        )
+        for phase in means[0]
+    ]  # fmt: skip
+    each = [one for one in each if abs(one.now - one.was) >= MOVED]
+    each.sort(key=lambda one: -abs(one.now - one.was))
+    return tuple(each[:MOST_MOVED])
+
+
+def _phases(*programs: Sequence[Run]) -> list[str]:
+    return sorted({phase for runs in programs for run in runs for phase in run.phases})
+
+
+def lines(found: Outcome, name: str, count: str = "") -> list[str]:
+    """The outcome in words: the ratio, both speeds, and a line for each phase that moved.
+
+    Args:
+        name: the second program's command line.
+        count: the function whose calls were counted, if that was asked for.
+    """
+    counted = count_words(count) if found.unit == CALLS else found.unit
+    unit = "speed of the whole program" if found.unit == WALL else f"{counted} per second"
+    pairs = f"{found.pairs} {'pair' if found.pairs == 1 else 'pairs'}"
+    if found.low is None or found.high is None:
+        said = [f"{name}: {ratio_words(found.gain)} {unit}, {pairs}: too few for an interval"]
+    elif found.same:
+        extent = ratio_words(found.low, found.high)
+        wide = "" if found.narrow else "; too few or too different runs for a narrower interval"
+        said = [f"{name}: no difference ({extent}) in {unit}, {pairs}{wide}"]
+    else:
+        extent = ratio_words(found.low, found.high)
+        said = [f"{name}: {ratio_words(found.gain)} ({extent}) {unit}, {pairs}"]
+    if found.unit == WALL:
+        said.append(f"{1 / found.was:.1f} s before, {1 / found.now:.1f} s with it")
+    else:
+        said.append(f"{speed_words(found.was)} per second before, {speed_words(found.now)} with it")
+    width = max((len(one.phase) for one in found.moved), default=0)
+    for one in found.moved:
+        line = f"{one.phase:<{width}}  {100 * one.was:3.0f} % to {100 * one.now:3.0f} % of the time"
+        if one.was_s is not None and one.now_s is not None:
+            line += f", {1e3 * one.was_s:.3g} to {1e3 * one.now_s:.3g} ms for {EACH[found.unit]}"
+        said.append(line)
+    return [*said, *found.notes]
+
+
+def count_words(count: str) -> str:
+    """What was counted: ``calls of agent:Agent.learn``, ``rows of agent:Agent.learn``."""
+    function, _, argument = count.removesuffix(")").partition("(")
+    return f"{argument or 'calls'} of {function}"
+
+
+def ratio_words(*ratios: float) -> str:
+    """Ratios of speeds: ``3.2x``; of an interval ``2.9 to 3.5``."""
+    # A gain of a few per cent needs the second digit to be seen at all.
+    digits = 2 if min(abs(math.log(ratio)) for ratio in ratios) < 0.2 else 1
+    digits = 0 if min(ratios) >= 10 else 2 if min(ratios) < 1 else digits
+    words = [f"{ratio:.{digits}f}" for ratio in ratios]
+    return f"{words[0]}x" if len(words) == 1 else " to ".join(words)
+
+
+def speed_words(rate: float) -> str:
+    """A speed with three digits: ``0.0123``, ``4.56``, ``12,300``."""
+    if rate >= 100:
+        return f"{float(f'{rate:.3g}'):,.0f}"
+    return f"{rate:.3g}"

@@ -1,0 +1,315 @@
+"""Counts calls, environment steps and optimiser steps, where `explain --against` compares speeds.
+
+This is the one thing for which the probe replaces functions of the program, and only there: each
+counting function calls the one in whose place it stands. The report's stacks leave them out.
+
+- ``module:function``: calls of it; ``module:function(argument)``: the sum of that argument. Where
+  other modules hold it by name (``from module import function``), it is replaced there, too.
+- Environment steps: `step` of Gymnasium's, Gym's and Stable-Baselines3's environments. Only the
+  outermost call counts (a wrapper's, a vector environment's), a vector environment's for as many
+  steps as it has environments.
+- Optimiser steps: `step` of PyTorch's optimisers, by PyTorch's own hook, and `apply` of Keras's
+  outside of compiled functions. What JAX compiles cannot be counted.
+"""
+
+import types
+from functools import update_wrapper
+from itertools import count
+
+from _flatout_describe import COUNTED, defined_in, loaded, order_of
+from _flatout_own import __builtins__, _thread, kept, os, read, sys  # noqa: F401
+
+types = kept(types)
+CALLS, STEPS, UPDATES = "calls", "environment steps", "optimiser steps"
+VECTORS = (
+    ("gymnasium.vector.vector_env", "VectorEnv"), ("gym.vector.vector_env", "VectorEnv"),
+    ("stable_baselines3.common.vec_env.base_vec_env", "VecEnv"),
+)  # fmt: skip
+SINGLES = (("gymnasium.core", "Env"), ("gym.core", "Env"))
+TORCH = ("torch.optim.optimizer", "Optimizer")
+KERAS = ("keras.src.optimizers.base_optimizer", "BaseOptimizer")
+EARLY, OFTEN, SELDOM = 3.0, 0.009, 0.5  # seconds; new classes are looked for so often
+MOST_ROWS = 200000
+MOST = 1 << 40  # that one call may count for
+
+
+def counter_of(folder):
+    """The counter that `explain` has asked for in its folder, or None."""
+    try:
+        return Counter(read("%s/count" % folder).decode())
+    except OSError:
+        return None
+
+
+class Tally:
+    """A number that threads may add to at any time."""
+
+    def __init__(self):
+        self.bits = {0: count()}  # a bit of the amounts -> how often it was set
+        self.one = self.bits[0].__next__  # one call in C: no other thread comes between
+        self.inside = set()  # threads in a call that counts
+        self.before = 0  # a forked process begins at 0
+
+    def add(self, amount):
+        bit, amount = 0, min(amount, MOST)
+        while amount > 0:
+            if amount & 1:
+                next(self.bits[bit] if bit in self.bits else self.bits.setdefault(bit, count()))
+            bit, amount = bit + 1, amount >> 1
+
+    def all(self):
+        """What was added up to now, here and in the processes that this one was forked from."""
+        return sum(int(repr(times)[6:-1]) << bit for bit, times in list(self.bits.items()))
+
+    def __reduce__(self):  # in another process it begins at 0
+        return Tally, ()
+
+    def forked(self):
+        self.inside.clear()
+        self.before = self.all()
+
+
+class Counter:
+    """The counts of one process, and their course over time."""
+
+    def __init__(self, target):
+        self.module, _, dotted = target.strip().partition(":")
+        dotted, _, self.argument = dotted.rstrip(")").partition("(")
+        self.words = dotted.split(".") if dotted else []
+        self.tallies = {name: Tally() for name in (CALLS, STEPS, UPDATES)}
+        ours = (called(None, None, None), outermost(None, None, None), valued(None, ""), one,
+                self.hook(), environments, if_eager, loaded, Tally.add, Counted.__call__,
+                Counted.__get__)  # fmt: skip
+        self.hidden = {id(one.__code__) for one in ours}
+        self.hooked = False
+        self.rows, self.last, self.written = [], None, 0
+        self.began = self.looked = self.unchanged = None
+
+    def forked(self):
+        """A child of its own begins."""
+        for tally in self.tallies.values():
+            tally.forked()
+        self.rows, self.last, self.written = [], None, 0
+        self.began = self.looked = self.unchanged = None
+
+    def look(self, now):
+        """Find what is to be counted, and note how much was."""
+        if self.began is None:
+            self.began = self.looked = now
+        often = OFTEN if now - self.began < EARLY else SELDOM
+        if now - self.looked >= often or self.last is None:
+            self.looked = now
+            self.install()
+        self.note(now)
+
+    def note(self, now):
+        """Note how much was counted, if that has changed, and until when it had not."""
+        totals = [tally.all() - tally.before for tally in self.tallies.values()]
+        if totals != self.last and self.written < MOST_ROWS:
+            if self.unchanged is not None:
+                self.rows.append([self.unchanged] + self.last)
+            self.last, self.unchanged = totals, None
+            self.written += 1
+            self.rows.append([round(now, 5)] + totals)
+        else:
+            self.unchanged = round(now, 5)
+
+    def row(self):
+        """What was noted since the last time as a line of evidence; None if there is nothing."""
+        rows, self.rows = self.rows, []
+        if not rows:
+            return None
+        return {"k": "counts", "parent": os.getppid(), "units": list(self.tallies), "d": rows}
+
+    # --- What is counted ----------------------------------------------------------------------
+
+    def install(self):
+        """Put counting functions in their places, as far as the program has come."""
+        if self.words:
+            self.count_calls()
+            return  # nothing else needs to be touched
+        for bases, amount in ((VECTORS, environments), (SINGLES, one)):
+            for module, name in bases:
+                self.count_methods(module, name, "step", STEPS, amount)
+        self.count_methods(KERAS[0], KERAS[1], "apply", UPDATES, if_eager)
+        if self.hooked or loaded(*TORCH) is None:
+            return
+        register = loaded(TORCH[0], "register_optimizer_step_post_hook")
+        if type(register) is types.FunctionType:
+            self.hooked = True
+            register(self.hook())
+        else:  # before PyTorch 2.1
+            self.count_methods(TORCH[0], TORCH[1], "step", UPDATES, one)
+
+    def hook(self):
+        """What PyTorch calls after each optimiser's step."""
+        add = self.tallies[UPDATES].one
+
+        def stepped(optimiser, args, kwargs):
+            add()
+
+        return stepped
+
+    def count_methods(self, module, name, method, unit, amount):
+        """Count the calls of a method of a class and of the classes that derive from it."""
+        base = loaded(module, name)
+        if not isinstance(base, type):
+            return
+        found, tally = [base], self.tallies[unit]
+        for cls in found:  # which grows
+            found += [one for one in type.__subclasses__(cls) if one not in found]
+            function = defined_in(cls).get(method)
+            if type(function) is types.FunctionType and id(function) not in COUNTED:
+                replace(cls, method, outermost(function, tally, amount), function)
+
+    def count_calls(self):
+        """Count the calls of the function that was asked for."""
+        owner = self.asked_module()
+        for word in self.words[:-1]:
+            owner = None if owner is None else found_in(owner, word)
+        raw = None if owner is None else found_in(owner, self.words[-1])
+        name = self.words[-1]
+        if type(raw) is not types.FunctionType and isinstance(raw, type):  # how often it is made
+            owner, name = raw, "__init__"
+            raw = found_in(owner, name)
+        bound = type(raw) in (staticmethod, classmethod)
+        function = raw.__func__ if bound else raw
+        if not callable(function) or id(function) in COUNTED:
+            return
+        amount = valued(function, self.argument) if self.argument else one
+        kind = called if type(function) is types.FunctionType else Counted
+        new = kind(function, self.tallies[CALLS], amount)
+        replace(owner, name, type(raw)(new) if bound else new, function, new)
+        if type(owner) is types.ModuleType:
+            for module in list(sys.modules.values()):
+                if type(module) is types.ModuleType:
+                    scope = module.__dict__
+                    for key in [key for key, one in list(scope.items()) if one is function]:
+                        scope[key] = new
+
+    def asked_module(self):
+        """The module that was asked for, by its name, or its file's if the program is that."""
+        module = sys.modules.get(self.module)
+        if module is None:
+            main = sys.modules.get("__main__")
+            scope = getattr(main, "__dict__", {})
+            file = os.path.basename(str(scope.get("__file__") or ""))
+            names = (os.path.splitext(file)[0], getattr(scope.get("__spec__"), "name", None))
+            module = main if self.module in names else None
+        return module if type(module) is types.ModuleType else None
+
+
+def found_in(owner, name):
+    """What a module or a class holds under a name, as it is stored; None without that."""
+    if type(owner) is types.ModuleType:
+        return owner.__dict__.get(name)
+    if not isinstance(owner, type):
+        return None
+    scopes = map(defined_in, order_of(owner))
+    return next((scope[name] for scope in scopes if name in scope), None)
+
+
+def replace(owner, name, stored, function, new=None):
+    """Store a counting function in the place of `function`."""
+    new = stored if new is None else new
+    COUNTED[id(new)] = (new, function)
+    if type(owner) is types.ModuleType:
+        owner.__dict__[name] = stored
+    else:
+        type.__setattr__(owner, name, stored)
+
+
+def called(function, tally, amount):
+    """A function that counts each call."""
+
+    def counted(*args, **kwargs):
+        amount(tally, args, kwargs)
+        return function(*args, **kwargs)
+
+    return counted if function is None else update_wrapper(counted, function)
+
+
+def outermost(function, tally, amount):
+    """A method that counts its calls, except for those amid another call that counts."""
+    me = _thread.get_ident
+
+    def counted(*args, **kwargs):
+        thread, inside = me(), tally.inside
+        if thread in inside:
+            return function(*args, **kwargs)
+        inside.add(thread)
+        try:
+            given = function(*args, **kwargs)
+        finally:
+            inside.discard(thread)
+        amount(tally, args, kwargs)
+        return given
+
+    return counted if function is None else update_wrapper(counted, function)
+
+
+def one(tally, args, kwargs):
+    """A call counts for one."""
+    tally.one()
+
+
+def environments(tally, args, kwargs):
+    """A vector environment's call counts for each of its environments."""
+    try:
+        number = int(args[0].num_envs)
+    except Exception:  # must not reach the program
+        number = 1
+    tally.add(max(number, 1))
+
+
+def if_eager(tally, args, kwargs):
+    """A call counts if TensorFlow runs it now, and not if it only compiles it."""
+    eager = loaded("tensorflow.python.eager.context", "executing_eagerly")
+    if eager is not None and eager():
+        tally.one()
+
+
+def valued(function, name):
+    """How a call counts for as much as the value of one of its arguments."""
+    code, default, place = getattr(function, "__code__", None), 0, None
+    if code is not None:
+        names = code.co_varnames[: code.co_argcount]
+        place = names.index(name) if name in names else None
+        defaults = dict(zip(reversed(names), reversed(function.__defaults__ or ())))
+        default = dict(defaults, **(function.__kwdefaults__ or {})).get(name, 0)
+
+    def amount(tally, args, kwargs):
+        try:
+            given = place is not None and place < len(args)
+            tally.add(int(args[place] if given else kwargs.get(name, default)))
+        except Exception:  # must not reach the program
+            pass
+
+    return amount
+
+
+def same(function):
+    """A function that a counting one stands for, where that is read from a pickle."""
+    return function
+
+
+class Counted:
+    """A callable that is no function (such as what `jax.jit` returns), and counts its calls."""
+
+    def __init__(self, function, tally, amount):
+        self.__dict__.update(__wrapped__=function, _flatout_counts=(tally, amount))
+
+    def __call__(self, *args, **kwargs):
+        tally, amount = self._flatout_counts
+        amount(tally, args, kwargs)
+        return self.__wrapped__(*args, **kwargs)
+
+    def __getattr__(self, name):
+        return getattr(self.__wrapped__, name)
+
+    def __reduce__(self):
+        return same, (self.__wrapped__,)
+
+    def __get__(self, owner, kind=None):
+        binds = hasattr(type(self.__wrapped__), "__get__")
+        return types.MethodType(self, owner) if binds and owner is not None else self

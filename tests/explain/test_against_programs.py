@@ -1,0 +1,377 @@
+"""`flatout explain --against` with real programs: what is counted, in which unit, what is said."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flatout.explain.against.outcome import ratio_words
+from flatout.explain.program import attach
+from flatout.explain.program.evidence import CALL, Process, build
+from tests.conftest import Result
+from tests.explain.test_program import explained, script, start
+from tests.kills import finish, wait_for
+
+# Waits until a function counts, for as long as its samples may be late where others have the cores.
+UNTIL = """
+import sys, time
+
+def until_counted(find):
+    end = time.process_time() + 20
+    while not hasattr(find(), "__wrapped__") and time.process_time() < end:
+        sum(range(1000))
+
+def work(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        sum(range(1000))
+"""
+
+
+def counted_in(path: Path, count: str = "") -> list[Process]:
+    """The processes of a program that ends by itself, with what was counted."""
+    facts = {"cores": 2, "gpus": [], "cpu": "c"}
+    with (path.parent / "stderr").open("w+b") as stderr:
+        command = [sys.executable, str(path)]
+        recording, code = attach.sample_run(command, 60.0, 60.0, count, facts, stderr)
+        stderr.seek(0)
+        assert code == 0, stderr.read().decode()
+    return build(*recording).processes
+
+
+def totals(process: Process) -> dict[str, int]:
+    return {unit: series[-1][1] for unit, series in process.counts.items()}
+
+
+# --- What is counted --------------------------------------------------------------------------
+
+PARTS = """
+import functools, pickle
+{until}
+from agent import Agent, double, weigh
+import agent
+
+class Doubler:
+    def __call__(self, x):
+        return 2 * x
+
+compiled = Doubler()
+{wait}
+for n in range(321):
+    assert weigh("a") == weigh("a", 0, rows=n) == weigh("a", 0, n) == "a"
+    assert double(n) == agent.double(n) == 2 * n
+    assert Agent().act(n) == Agent.make(n) == Agent.of(n) == n
+    assert compiled(n) == 2 * n
+assert functools.partial(double, 1)() == 2 and double.__name__ == "double"
+assert pickle.loads(pickle.dumps(double)) is double
+"""
+
+AGENT = """
+def double(x):
+    return 2 * x
+
+def weigh(name, start=0, rows=7):
+    return name
+
+class Base:
+    def act(self, x):
+        return x
+
+class Agent(Base):
+    @classmethod
+    def make(cls, x):
+        assert cls is Agent
+        return x
+
+    @staticmethod
+    def of(x):
+        return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("count", "find", "calls"),
+    [
+        ("agent:double", "agent.double", 2 * 321 + 1),  # held by name in two modules
+        ("agent:Agent.act", "agent.Agent.act", 321),  # its base defines it
+        ("agent:Agent.make", "agent.Agent.make", 321),
+        ("agent:Agent.of", "agent.Agent.of", 321),
+        ("__main__:compiled", "compiled", 321),  # no function, as what jax.jit returns
+        ("agent:weigh(rows)", "agent.weigh", 7 * 321 + 2 * (321 * 320 // 2)),  # 7: the default
+        ("parts:Doubler.__call__", "Doubler.__call__", 321),  # the program's file by its name
+    ],
+)
+def test_calls_of_a_function_are_counted_wherever_it_is_held(
+    tmp_path: Path, count: str, find: str, calls: int
+) -> None:
+    script(tmp_path, AGENT, "agent.py")
+    wait = f"until_counted(lambda: {find})"
+    path = script(tmp_path, PARTS.format(until=UNTIL, wait=wait), "parts.py")
+    (process,) = counted_in(path, count)
+    assert totals(process) == {"calls": calls}
+    assert not [code for code in process.codes if "_flatout_count" in code.file]
+
+
+ENVIRONMENTS = """
+import os
+import cloudpickle
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import SyncVectorEnv
+{until}
+
+class Hill(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {{}}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False, False, {{}}
+
+def wrapped():
+    return gym.wrappers.RecordEpisodeStatistics(gym.wrappers.TimeLimit(Hill(), 10**9))
+
+for find in (lambda: Hill.step, lambda: SyncVectorEnv.step, lambda: gym.wrappers.TimeLimit.step,
+             lambda: gym.wrappers.RecordEpisodeStatistics.step):
+    until_counted(find)
+env, many = wrapped(), SyncVectorEnv([wrapped] * 3)
+env.reset(), many.reset()
+for _ in range(123):
+    env.step(0)
+for _ in range(50):
+    many.step(np.zeros(3, int))
+child = os.fork()
+if child == 0:
+    for _ in range(7):
+        env.step(0)
+    work(0.1)
+    raise SystemExit
+os.waitpid(child, 0)
+cloudpickle.loads(cloudpickle.dumps(wrapped))  # as for worker processes that are spawned
+"""
+
+
+def test_a_step_through_wrappers_counts_once_and_a_vector_s_for_each_environment(
+    tmp_path: Path,
+) -> None:
+    parent, child = counted_in(script(tmp_path, ENVIRONMENTS.format(until=UNTIL)))
+    assert totals(parent) == {"environment steps": 123 + 3 * 50}
+    assert totals(child) == {"environment steps": 7}
+    assert child.parent == parent.pid
+
+
+TORCH = """
+{until}
+from torch.optim import optimizer
+
+class Adam(optimizer.Optimizer):
+    def step(self):
+        for hook in optimizer.hooks:
+            hook(self, (), {{}})
+        return 1.0
+
+class Careful(Adam):
+    def step(self):  # without the hook, the outermost call counts
+        return self.decided()
+
+    def decided(self):
+        return super().step()
+
+class Counts:
+    pass
+
+def counts():
+    if optimizer.hooks:
+        Counts.__wrapped__ = True
+    return Counts if optimizer.hooks else Careful.step
+
+until_counted(counts)
+for _ in range(40):
+    assert Adam().step() == Careful().step() == 1.0
+"""
+
+
+@pytest.mark.parametrize("hooked", [True, False])
+def test_steps_of_torch_s_optimisers_count_with_its_hook_and_without(
+    tmp_path: Path, hooked: bool
+) -> None:
+    package = tmp_path / "torch" / "optim"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    register = "def register_optimizer_step_post_hook(hook):\n    hooks.append(hook)\n"
+    text = "hooks = []\n" + (register if hooked else "") + "class Optimizer:\n    pass\n"
+    script(package, text, "optimizer.py")
+    (process,) = counted_in(script(tmp_path, TORCH.format(until=UNTIL)))
+    assert totals(process) == {"optimiser steps": 80}
+
+
+WATCHED = """
+{until}
+import agent
+
+def train(n):
+    return agent.double(n)  # HERE
+
+until_counted(lambda: agent.double)
+end, seen = time.process_time() + 20, False
+while time.process_time() < end:
+    for n in range(50):
+        train(n)
+    if sys.getprofile() is not None:
+        seen = True
+    elif seen:
+        break
+work(0.1)
+"""
+
+
+def test_what_counts_is_left_out_of_the_evidence(tmp_path: Path) -> None:
+    script(tmp_path, AGENT, "agent.py")
+    path = script(tmp_path, WATCHED.format(until=UNTIL))
+    (process,) = counted_in(path, "agent:double")
+    assert process.windows
+    assert not [code for code in process.codes if "_flatout_count" in code.file]
+    line = 1 + path.read_text().splitlines().index("    return agent.double(n)  # HERE")
+    double = next(n for n, code in enumerate(process.codes) if code.plain == "double")
+    called_at = {
+        at
+        for window in process.windows
+        for _, kind, code, at in window.events
+        if (kind, code) == (CALL, double)
+    }
+    assert called_at == {line}
+
+
+def test_observing_alone_replaces_nothing(tmp_path: Path) -> None:
+    path = script(tmp_path, "import json\nassert not hasattr(json.dumps, '__wrapped__')\n" + UNTIL
+                  + "work(0.5)\nassert '_flatout' not in str(json.dumps.__code__)\n")  # fmt: skip
+    found = explained("--stop", "--", sys.executable, path)
+    assert found.code == 0, found.err
+
+
+# --- What is said -----------------------------------------------------------------------------
+
+LOOP = """
+import sys, time
+
+def work(seconds):
+    time.sleep(seconds)
+
+def main(seconds):
+    while True:
+        work(seconds)
+
+if __name__ == "__main__":
+    main(0.02)
+"""
+
+
+def against(second: Path | str, first: Path, *flags: object) -> Result:
+    command = second if isinstance(second, str) else shlex.join([sys.executable, str(second)])
+    return explained("--against", command, *flags, "--", sys.executable, first)
+
+
+@pytest.mark.slow
+def test_two_programs_are_compared_and_the_file_goes_on_where_it_was(tmp_path: Path) -> None:
+    first = script(tmp_path, LOOP, "first.py")
+    second = script(tmp_path, "import first\nfirst.main(0.005)\n", "second.py")
+    save, shown = tmp_path / "s.json", tmp_path / "r.json"
+    flags = ("--count", "first:work", "--seconds", 0.5, "--save", save, "--json", shown)
+    found = against(second, first, *flags, "--minutes", 0.001)  # no time: one pair
+    assert found.code == 0, found.err
+    said = json.loads(shown.read_text())["against"]
+    assert (said["pairs"], said["low"], said["unit"]) == (1, None, "calls")
+    assert "calls of first:work per second, 1 pair: too few" in found.err
+    assert "VERDICT" in found.err
+    saved = json.loads(save.read_text())
+    saved["against"]["runs"] = [each * 3 for each in saved["against"]["runs"]]
+    save.write_text(json.dumps(saved))
+    again = against(second, first, *flags)  # three equal pairs are narrow: nothing is run
+    said = json.loads(shown.read_text())["against"]
+    assert (said["pairs"], said["same"]) == (3, False)
+    extent = f"({ratio_words(said['low'], said['high'])})"
+    assert f"second.py: {ratio_words(said['gain'])} {extent} calls of first:work" in again.err
+    told = explained(save, "--json", shown)  # and the file says the same
+    assert json.loads(shown.read_text())["against"] == said
+    assert "AGAINST" in told.err
+    second.write_text("import first\nfirst.main(0.001)\n")
+    changed = against(second, first, *flags, "--minutes", 0.001)
+    assert "have changed since" in changed.err
+    assert json.loads(shown.read_text())["against"]["pairs"] == 1
+    other = against("python other.py", first, *flags)
+    assert other.code == 2
+    assert "holds another comparison" in other.err
+
+
+def test_programs_that_end_are_compared_by_their_time(tmp_path: Path) -> None:
+    first = script(tmp_path, "import time\ntime.sleep(0.8)\n", "first.py")
+    second = script(tmp_path, "import time\ntime.sleep(0.2)\n", "second.py")
+    found = against(second, first, "--seconds", 50, "--minutes", 0.001)
+    assert "speed of the whole program, 1 pair" in found.err, found.err
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "words"),
+    [
+        ("raise SystemExit('no such level')", (), r"py failed with .* 1 \(no such level\)\."),
+        ("import time\ntime.sleep(9)", (), "can be counted .* --count module:function"),
+        ("import first\nfirst.main(0.01)", ("--count", "first:no"), "without calls of first:no"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_is_told_in_a_sentence(
+    tmp_path: Path, text: str, flags: tuple[str, ...], words: str
+) -> None:
+    first = script(tmp_path, LOOP, "first.py")
+    second = script(tmp_path, text, "second.py")
+    found = against(second, first, "--seconds", 0.5, *flags)
+    assert found.code == 1
+    assert re.search(words, found.err), found.err
+    assert "Traceback" not in found.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--against", "python x.py", "runs"), "runs does not exist"),
+        (("--minutes", "3", "--", "python", "x.py"), "--minutes is for --against"),
+        (("--count", "a:b", "--", "python", "x.py"), "--count is for --against"),
+        (("--against", "python x.py", "--minutes", "0", "--", "python"), "--minutes 0 is impos"),
+        (("--against", "python 'x.py", "--", sys.executable), "is not a command line"),
+    ],
+)
+def test_flags_that_make_no_sense_are_refused(arguments: tuple[str, ...], words: str) -> None:
+    found = explained(*arguments)
+    assert found.code == 2
+    assert words in found.err
+
+
+def test_an_interrupted_comparison_ends_the_program_that_runs(tmp_path: Path) -> None:
+    said = tmp_path / "pid"
+    text = f"import os, pathlib, time\npathlib.Path({str(said)!r}).write_text(str(os.getpid()))\n"
+    path = script(tmp_path, text + "time.sleep(60)\n")
+    command = shlex.join([sys.executable, str(path)])
+    process = start("--against", command, "--count", "script:work", "--", sys.executable, path)
+    wait_for(lambda: said.exists() and said.read_text() != "")
+    process.send_signal(signal.SIGINT)
+    assert finish(process, 30).code == 130
+    assert not psutil.pid_exists(int(said.read_text()))
+
+
+@pytest.mark.parametrize("held", ["", "{", "{}", '{"flatout_evidence": 1, "processes": []}'])
+def test_a_file_that_holds_something_else_is_not_overwritten(tmp_path: Path, held: str) -> None:
+    path = script(tmp_path, LOOP, "first.py")
+    (tmp_path / "s.json").write_text(held)
+    found = against(path, path, "--save", tmp_path / "s.json")
+    assert found.code == 2
+    assert "s.json is there already and holds no comparison" in found.err
+    assert (tmp_path / "s.json").read_text() == held
