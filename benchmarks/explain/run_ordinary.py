@@ -36,8 +36,8 @@ STARTING_S = 60.0  # a program runs this much longer than its loop, at most
 LEAST = 0.02  # rows below this share on both sides are left out
 
 OURS: Mapping[str, Sequence[str]] = {
-    "env": ["env"], "acting": ["act"], "learning": ["learn", "transfer", "communicate"],
-    "replay": ["replay"], "input": ["input"], "writing": ["io"], "evaluation": ["eval"],
+    "env": ["env"], "acting": ["act"], "learning": ["learn", "transfer", "communicate", "compile"],
+    "replay": ["replay"], "input": ["input"], "writing": ["io"], "saving": ["io"], "evaluation": ["eval"],
     "transfer": ["transfer"], "waiting": ["wait", "ipc"],
 }  # fmt: skip
 """Explain's phases for each of the programs' timers."""

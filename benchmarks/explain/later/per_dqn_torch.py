@@ -121,7 +121,7 @@ while time.time() - start < args.seconds:
 
     if step >= 500 and step % 4 == 0:
         with phase("replay"):
-            (s, a, r, s2, done), idxs, weights = memory.sample(128)
+            (s, a, r, s2, done), idxs, weights = memory.sample(256)
         with phase("learning"):
             with torch.no_grad():
                 best = q(s2).argmax(1, keepdim=True)

@@ -17,7 +17,7 @@ MOVES = [(-1, 0), (1, 0), (0, -1), (0, 1)]
 
 
 class MazeEnv(gym.Env):
-    def __init__(self, size=21, n_ghosts=3, view=4, max_steps=200):
+    def __init__(self, size=41, n_ghosts=4, view=5, max_steps=500):
         self.size, self.n_ghosts, self.view, self.max_steps = size, n_ghosts, view, max_steps
         self.action_space = spaces.Discrete(4)
         self.observation_space = spaces.Box(0, 3, (2 * view + 1, 2 * view + 1), np.float32)
@@ -78,7 +78,7 @@ class MazeEnv(gym.Env):
         if self.player in self.coins:
             self.coins.remove(self.player)
             reward += 1.0
-        self.ghosts = [self.chase(g) if self.steps % 2 else g for g in self.ghosts]
+        self.ghosts = [self.chase(ghost) for ghost in self.ghosts]
         dead = self.player in self.ghosts
         done = dead or not self.coins
         return self.observation(), reward - 5.0 * dead, done, self.steps >= self.max_steps, {}

@@ -30,11 +30,10 @@ def mlp(layers, x):
 
 @jax.jit
 def act(params, key, obs):
-    key, subkey = jax.random.split(key)
     logits = mlp(params["actor"], obs)
-    action = jax.random.categorical(subkey, logits)
+    action = jax.random.categorical(key, logits)
     log_prob = jax.nn.log_softmax(logits)[jnp.arange(len(obs)), action]
-    return key, action, log_prob, mlp(params["critic"], obs).squeeze(-1)
+    return action, log_prob, mlp(params["critic"], obs).squeeze(-1)
 
 
 def loss_fn(params, batch):
@@ -94,19 +93,20 @@ if __name__ == "__main__":
         rollout = []
         for _ in range(N_STEPS):
             with phase("acting"):
-                key, action, log_prob, value = act(params, key, obs)
-                actions = np.asarray(action)
+                key, subkey = jax.random.split(key)
+                outputs = act(params, subkey, obs)
+                actions, log_probs, values = (np.asarray(x) for x in outputs)
             with phase("env"):
                 next_obs, reward, terminated, truncated, _ = envs.step(actions)
             done = terminated | truncated
-            rollout.append((obs, actions, log_prob, value, reward, done.astype(np.float32)))
+            rollout.append((obs, actions, log_probs, values, reward, done.astype(np.float32)))
             score += reward
             scores.extend(score[done])
             score[done] = 0
             obs = next_obs
         with phase("learning") as timer:
             key, subkey = jax.random.split(key)
-            _, _, _, last_value = act(params, key, obs)
+            _, _, last_value = act(params, subkey, obs)
             data = [np.array(x) for x in zip(*rollout)]
             params, opt_state = update(params, opt_state, subkey, *data, last_value)
             timer.block(params)
