@@ -114,6 +114,12 @@ def _notes(runs: Sequence[Run], unit: str) -> Iterator[str]:
     fewest = min(run.counted.get(unit, FEW) for run in runs)
     if fewest < FEW:
         yield f"only {fewest:.0f} were counted in a run: raise --seconds or count something else"
+    contended = max(run.contended for run in runs)
+    if contended > 0:
+        yield (
+            "other programs had the cores that a run wanted for up to "
+            f"{100 * contended:.0f} % of its time: stop them"
+        )
     part = next((run.part for run in runs if run.part), "")
     if part:
         yield f"only a part of what the program does was seen in a run ({part}): raise --seconds"
