@@ -24,6 +24,10 @@ STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36)
 
 EACH = {CALLS: "each counted", STEPS: "each environment step", UPDATES: "each optimiser step"}
 
+WIDE = 1.6
+"""An interval that contains 1 and is wider, from end to end, does not say that there is no
+difference."""
+
 FEW = 20
 """A speed of fewer counts is coarse."""
 
@@ -67,9 +71,13 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
     @property
-    def same(self) -> bool:
-        """Whether no difference was seen."""
-        return self.low is None or self.high is None or self.low <= 1 <= self.high
+    def same(self) -> bool | None:
+        """Whether no difference was seen; None where a large one is still possible."""
+        if self.low is None or self.high is None:
+            return None
+        if not self.low <= 1 <= self.high:
+            return False
+        return True if self.high < self.low * WIDE else None
 
     @property
     def narrow(self) -> bool:
@@ -80,7 +88,7 @@ class Outcome:
 
     def as_json(self) -> dict[str, Any]:
         """The outcome as ``--json`` writes it."""
-        return asdict(self) | {"same": self.same if self.low is not None else None}
+        return asdict(self) | {"same": self.same}
 
 
 def outcome(first: Sequence[Run], second: Sequence[Run]) -> Outcome:
@@ -106,6 +114,12 @@ def _notes(runs: Sequence[Run], unit: str) -> Iterator[str]:
     fewest = min(run.counted.get(unit, FEW) for run in runs)
     if fewest < FEW:
         yield f"only {fewest:.0f} were counted in a run: raise --seconds or count something else"
+    contended = max(run.contended for run in runs)
+    if contended > 0:
+        yield (
+            "other programs had the cores that a run wanted for up to "
+            f"{100 * contended:.0f} % of its time: stop them"
+        )
     part = next((run.part for run in runs if run.part), "")
     if part:
         yield f"only a part of what the program does was seen in a run ({part}): raise --seconds"
@@ -211,8 +225,11 @@ def lines(found: Outcome, name: str, count: str = "") -> list[str]:
         said = [f"{name}: {ratio_words(found.gain)} {unit}, {pairs}: too few for an interval"]
     elif found.same:
         extent = ratio_words(found.low, found.high)
-        wide = "" if found.narrow else "; too few or too different runs for a narrower interval"
-        said = [f"{name}: no difference ({extent}) in {unit}, {pairs}{wide}"]
+        said = [f"{name}: no difference ({extent}) in {unit}, {pairs}"]
+    elif found.same is None:
+        extent = ratio_words(found.low, found.high)
+        ratio = f"{ratio_words(found.gain)} ({extent}) {unit}, {pairs}"
+        said = [f"{name}: {ratio}: undecided, raise --minutes or --seconds"]
     else:
         extent = ratio_words(found.low, found.high)
         said = [f"{name}: {ratio_words(found.gain)} ({extent}) {unit}, {pairs}"]
@@ -239,8 +256,8 @@ def ratio_words(*ratios: float) -> str:
     """Ratios of speeds: ``3.2x``; of an interval ``2.9 to 3.5``."""
     # A gain of a few per cent needs the second digit to be seen at all.
     digits = 2 if min(abs(math.log(ratio)) for ratio in ratios) < 0.2 else 1
-    digits = 0 if min(ratios) >= 10 else 2 if min(ratios) < 1 else digits
-    words = [f"{ratio:.{digits}f}" for ratio in ratios]
+    digits = 2 if min(ratios) < 1 else digits
+    words = [f"{ratio:.{0 if ratio >= 10 else digits}f}" for ratio in ratios]
     return f"{words[0]}x" if len(words) == 1 else " to ".join(words)
 
 

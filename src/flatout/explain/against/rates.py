@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flatout.documents import plain_number
+from flatout.explain import cores
 from flatout.explain.program.evidence import Evidence, Process
 from flatout.explain.program.facts import facts_of
 from flatout.explain.program.timeline import APART, Timeline
@@ -34,6 +35,7 @@ class Run:
         ended: whether it ended by itself.
         counted: by unit, how many were counted for its rate.
         counted_s: the seconds in which they were, the longest.
+        contended: share of the time in which it waited for cores that other programs had.
         part: why only a part of what the program does was seen, or empty.
     """
 
@@ -44,6 +46,7 @@ class Run:
     part: str = ""
     counted: dict[str, float] = field(default_factory=dict)
     counted_s: float = 0.0
+    contended: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         """The run as it is saved."""
@@ -54,7 +57,7 @@ class Run:
         """A saved run; raises `TypeError` or `ValueError` if it is damaged."""
         run = Run(**values)
         numbers = [*run.rates.values(), *run.phases.values(), *run.counted.values()]
-        numbers += [run.seconds, run.counted_s]
+        numbers += [run.seconds, run.counted_s, run.contended]
         if not all(plain_number(number) >= 0 for number in numbers):
             raise ValueError("a rate below zero")
         if not set(run.rates) <= set(UNITS) or not all(run.rates.values()):
@@ -73,9 +76,10 @@ def run_of(evidence: Evidence) -> Run:
             longest = max(longest, seconds)
     if evidence.finished and (wall := _wall(evidence)) > 0:
         rates[WALL] = 1 / wall
+    contention = cores.contended(facts.blame.core_use)
     return Run(
         rates, dict(facts.blame.shares), evidence.ended - evidence.began, evidence.finished,
-        facts.line.part, numbers, longest,
+        facts.line.part, numbers, longest, 0.0 if contention is None else contention.share,
     )  # fmt: skip
 
 
