@@ -37,8 +37,8 @@ LEAST = 0.02  # rows below this share on both sides are left out
 
 OURS: Mapping[str, Sequence[str]] = {
     "env": ["env"], "acting": ["act"], "learning": ["learn", "transfer", "communicate", "compile"],
-    "replay": ["replay"], "input": ["input"], "writing": ["io"], "saving": ["io"], "evaluation": ["eval"],
-    "transfer": ["transfer"], "waiting": ["wait", "ipc"],
+    "replay": ["replay"], "input": ["input"], "writing": ["io"], "saving": ["io"],
+    "evaluation": ["eval"], "transfer": ["transfer"], "waiting": ["wait", "ipc"],
 }  # fmt: skip
 """Explain's phases for each of the programs' timers."""
 
@@ -60,7 +60,7 @@ def pairs(
     for name, share in own.items():
         phases = [*OURS[name], *(waits if name == "waiting" else ())]
         if name == "learning" and "transfer" in own:
-            phases = ["learn", "communicate"]
+            phases = ["learn", "communicate", "compile"]
         rows.append((name, share, sum(rest.pop(phase, 0.0) for phase in phases)))
     rows.append(("other", max(0.0, 1 - sum(own.values())), sum(rest.values())))
     return [row for row in rows if max(row[1:]) >= LEAST]
