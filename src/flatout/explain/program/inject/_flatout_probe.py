@@ -205,6 +205,8 @@ class Probe:
             if self.life is life and self.turn.acquire(False):  # else the other thread is at it
                 try:
                     found = self.look(late)
+                    if self.recorder is not None:
+                        self.record(None)
                 except Exception as error:
                     self.stumble(error)
                 finally:
@@ -234,8 +236,6 @@ class Probe:
                 self.attempt(None, spent.hand_out(spent.worked, 0.0))
         finally:
             spent.looked = now
-        if self.recorder is not None:
-            self.record(None)
         return blocked or asleep
 
     def attempt(self, frame, seconds):
@@ -340,6 +340,7 @@ class Probe:
             frame: the main thread's if that calls; else None.
         """
         if self.ready and self.recorder.tick(frame, self.main in self.seen.held):
+            self.flush()
             self.timer.every(self.work())
             self.last = time.monotonic()  # the time that this took is no sample's
             if self.spent is not None:

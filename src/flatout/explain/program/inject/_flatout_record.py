@@ -2,8 +2,8 @@
 
 That is PyTorch's or JAX's, whichever the program computes with. It is started and stopped by its
 built-in functions, so that none of the program's Python code runs; PyTorch's in the main thread, at
-a tick, because it records the thread that starts it. Python functions are not recorded, for that would slow the program down several times; the
-samples know its lines.
+a tick, because it records the thread that starts it. Python functions are not recorded: that would
+slow the program down several times, and the samples have its lines.
 
 A profiler that the program uses itself is left alone. One that the program starts meanwhile ends
 the recording first, as there can be only one: for that, while it lasts, two functions of PyTorch's
@@ -17,27 +17,34 @@ from gc import get_referrers
 from _flatout_describe import IGNORED, attributes, loaded
 from _flatout_own import __builtins__, _thread, os, read, sys, time  # noqa: F401
 
-MARK = "flatout"  # an event of the trace, at a time that is known
-SILENT = "KINETO_LOG_LEVEL"
-ABOVE_ALL = "6"
-UNMET = "its main thread was not met at a moment at which its profiler could be started"
+MARK = "flatout explain"  # an event of the trace, at a time that is known
+LEVEL, SILENT = "KINETO_LOG_LEVEL", "6"  # PyTorch's profiler writes to stderr otherwise
+UNMET = (
+    "its main thread could not start it; a profile or trace function keeps it from that, and so "
+    "does one long call"
+)
+NEITHER = "it uses neither PyTorch nor JAX"
 GUARDED = (
     "_tensor.py", "autograd/", "profiler/", "_dynamo/", "_functorch/", "_inductor/", "fx/",
     "utils/_python_dispatch", "utils/checkpoint",
 )  # fmt: skip
-"""PyTorch's modules among whose callers or callees are scopes of a thread's state."""
+"""PyTorch's modules whose functions call, or are called, where a thread's state is restored."""
 
 
 class Recorder:
-    """The recording of one process, as the file ``record`` of the folder asks for it: how many
-    seconds it lasts, after how many steady ones."""
+    """The recording of one process.
+
+    The file ``record`` of the folder says how many seconds it lasts, and after how many without
+    imports and compiling it begins.
+    """
 
     def __init__(self, folder, line):
         self.seconds, self.steady = map(float, read("%s/record" % folder).split())
         self.name = "%s/%d" % (folder, os.getpid())
         self.line = line  # takes a row of the output
         self.main = _thread.get_ident()
-        self.profiler = self.since = None
+        self.profiler = None  # the one that is at work
+        self.since = None  # when the program was last not steady
         self.turn = _thread.allocate_lock()  # one thread at a time stops the profiler
         self.until = float("inf")
         self.over = False
@@ -47,7 +54,7 @@ class Recorder:
         """Begin or end if it is time; whether that was done.
 
         Args:
-            frame: the main thread's where that is the calling thread; else None.
+            frame: the main thread's if that is the calling thread; else None.
         """
         now = time.monotonic()
         if self.over:
@@ -61,12 +68,10 @@ class Recorder:
             self.why = "no %g s without compiling were seen" % self.steady
             return False
         profiler = chosen()
-        if profiler is not None and not profiler.may(frame):
-            self.why = UNMET
+        if profiler is None or not profiler.may(frame):
+            self.why = NEITHER if profiler is None else UNMET
             return False
-        if profiler is None:
-            self.give_up("it uses neither PyTorch nor JAX")
-        elif profiler.in_use():
+        if profiler.in_use():
             self.give_up("it uses %s's profiler itself" % profiler.of)
         else:
             self.begin(profiler)
@@ -79,11 +84,10 @@ class Recorder:
             self.write_file(self.name + ".recording", b"")
             profiler.start(self.give_way)
             self.began = time.monotonic()
-            profiler.mark(MARK)
-            self.began = 0.5 * (self.began + time.monotonic())
             self.until = self.began + self.seconds
             self.profiler = profiler
             register(self.give_way)  # before the libraries' own ends
+            profiler.mark(MARK)
         except Exception as error:
             self.give_up("%s's profiler did not start (%s)" % (profiler.of, error))
         finally:
@@ -132,16 +136,18 @@ class Recorder:
             self.until = 0.0  # the main thread stops it
             return False
         if not self.over:
-            self.give_up(self.why)
+            used = loaded("torch", "__version__") or loaded("jax", "__version__")
+            self.give_up(self.why if used else NEITHER)
         return True
 
     def give_up(self, why):
-        """There will be no recording."""
+        """Report why there is no recording."""
         self.over = True
         self.line({"k": "recorded", "why": why})
         self.remove_mark()
 
     def remove_mark(self):
+        """Remove the file that says that the recording is going on."""
         try:
             os.unlink(self.name + ".recording")
         except OSError:
@@ -200,20 +206,21 @@ class OfTorch:
         )  # fmt: skip
 
     def start(self, yield_to):
+        """Start it; `yield_to` is called before the program starts another."""
         state, activity = self.module["ProfilerState"], self.module["ProfilerActivity"]
         activities = {activity.CPU}
         for device, name in (("torch.cuda", "CUDA"), ("torch.xpu", "XPU")):
             if loaded(device, "_initialized") is True and hasattr(activity, name):
                 activities.add(getattr(activity, name))
         config = self.config(state.KINETO)
-        quiet = SILENT not in os.environ
-        if quiet:  # it writes to stderr that it begins and ends
-            os.putenv(SILENT, ABOVE_ALL)
+        silent = LEVEL not in os.environ
+        if silent:
+            os.putenv(LEVEL, SILENT)
         try:
             self.module["_prepare_profiler"](config, activities)
         finally:
-            if quiet:
-                os.unsetenv(SILENT)
+            if silent:
+                os.unsetenv(LEVEL)
         self.module["_enable_profiler"](config, activities)
         self.main, self.replaced = _thread.get_ident(), {}
         for name in ("_prepare_profiler", "_enable_profiler"):
@@ -242,11 +249,12 @@ class OfTorch:
         return called
 
     def mark(self, name):
+        """Add an event to the trace."""
         handle = self.native["_record_function_with_args_enter"](name)
         self.native["_record_function_with_args_exit"](handle)
 
     def stop(self, path):
-        """Write the trace to a file."""
+        """Stop it, and write the trace to a file."""
         self.module.update(self.replaced)
         self.module["_disable_profiler"]().save(path)
 
@@ -270,6 +278,7 @@ class OfJax:
         return attributes(self.state).get("profile_session") is not None
 
     def start(self, yield_to):
+        """Start it; `yield_to` is called before the program starts another."""
         options = self.native.ProfileOptions()
         options.python_tracer_level = 0
         self.session = self.native.ProfilerSession(options)
@@ -277,17 +286,18 @@ class OfJax:
         self.state.lock = Yielding(self.lock, yield_to)
 
     def mark(self, name):
+        """Add an event to the trace."""
         with self.native.TraceMe(name):
             pass
 
     def stop(self, path):
-        """The trace as bytes."""
+        """Stop it; returns the trace."""
         self.state.lock = self.lock
         return self.session.stop()
 
 
 class Yielding:
-    """A lock in the place of the profiler's: whoever takes it wants to start a profiler."""
+    """A lock in the place of the profiler's, which is taken to start a profiler."""
 
     def __init__(self, lock, yield_to):
         self.lock, self.yield_to = lock, yield_to
