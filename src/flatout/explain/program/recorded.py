@@ -16,10 +16,10 @@ from flatout.errors import FlatoutError, one_line
 from flatout.explain.diagnosis import Diagnosis, Lane
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.facts import Facts, facts_of
-from flatout.explain.report import percent, place_words
+from flatout.explain.report import duration, percent, place_words
 from flatout.explain.trace.diagnose import LEAST, WAITS_FOR
 from flatout.explain.trace.events import Trace
-from flatout.explain.trace.facts import Found, covered, duration_words, timeline
+from flatout.explain.trace.facts import Found, covered, timeline
 from flatout.explain.trace.idle import PARTS, Idle
 from flatout.explain.trace.intervals import union
 from flatout.explain.trace.load import load
@@ -139,8 +139,10 @@ def _with_operators(diagnosis: Diagnosis, found: Sequence[Recorded]) -> Diagnosi
         return diagnosis
     words = most.words(seconds)
     if not words:
-        why = f"The recording of {duration_words(seconds)} has no operator: none ran in it, or "
-        why += "the thread that computes is not the main one."
+        why = (
+            f"The recording of {duration(seconds)} has no operator: none ran in it, or the thread "
+            "that computes is not the main one."
+        )
         return replace(diagnosis, notes=(*diagnosis.notes, why))
     findings = list(diagnosis.findings)
     at = next((i for i, finding in enumerate(findings) if finding.id in LEARNING), None)
@@ -187,7 +189,7 @@ def _sentence(one: Recorded, found: Found, facts: Facts) -> str:
     ]
     several = len(found.devices) > 1
     words = f"{len(found.devices)} GPUs compute" if several else "The GPU computes"
-    words += f" {percent(found.share('learn'))} of {duration_words(one.seconds)} that "
+    words += f" {percent(found.share('learn'))} of {duration(one.seconds)} that "
     words += f"{one.trace.profiler}'s profiler recorded"
     they = "They wait" if several else "It waits"
     return f"{words}. {they} {', '.join(parts)}" if parts else words

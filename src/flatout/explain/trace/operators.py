@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flatout.explain.report import percent
+from flatout.explain.report import duration, percent
 from flatout.explain.trace.events import Events, Kind, Trace
 from flatout.explain.trace.facts import duration_words
 
@@ -48,7 +48,7 @@ class Operators:
         )
         return (
             f"{self.profiler}'s profiler recorded {self.count:,} operators in "
-            f"{duration_words(lasted)}; they took {duration_words(self.total)}, of that {names}"
+            f"{duration(lasted)}; they took {duration_words(self.total)}, of that {names}"
         )
 
 
