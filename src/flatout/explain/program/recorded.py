@@ -133,10 +133,10 @@ def _with_operators(diagnosis: Diagnosis, found: Sequence[Recorded]) -> Diagnosi
     They are evidence of the finding about learning, and shown by themselves where that is not the
     first.
     """
-    every = [(operators(one.trace), one.seconds) for one in found]
-    most, seconds = max(every, key=lambda pair: pair[0].total, default=(None, 0.0))
-    if most is None:
+    if not found:
         return diagnosis
+    every = [(operators(one.trace), one.seconds) for one in found]
+    most, seconds = max(every, key=lambda pair: pair[0].total)
     words = most.words(seconds)
     if not words:
         why = (
@@ -230,8 +230,8 @@ def waits(
                 lines[phase][line] += share
     total = sum(idle.seconds for idle in devices)
     places = {
-        phase: f" ({place_words(max(found, key=lambda line: found[line]))})"
-        for phase, found in lines.items()
+        phase: f" ({place_words(max(seen.items(), key=lambda item: item[1])[0])})"
+        for phase, seen in lines.items()
     }
     return {phase: max(share, 0.0) / total for phase, share in seconds.items()}, places
 

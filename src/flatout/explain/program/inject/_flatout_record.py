@@ -30,6 +30,9 @@ GUARDED = (
 )  # fmt: skip
 """PyTorch's modules whose functions call, or are called, where a thread's state is restored."""
 
+BACKWARD = ("_tensor.py", "autograd/__init__.py", "autograd/graph.py")
+"""Those of the functions that start a backward pass: the state is restored when it returns."""
+
 
 class Recorder:
     """The recording of one process.
@@ -180,18 +183,27 @@ class OfTorch:
         self.module = sys.modules["torch.autograd.profiler"].__dict__
         self.native = sys.modules["torch._C._autograd"].__dict__
         folder = os.path.dirname(str(loaded("torch", "__file__")))
-        self.guarded = tuple("%s/%s" % (folder, part) for part in GUARDED)
+        self.guarded, self.backward = (
+            tuple("%s/%s" % (folder, part) for part in parts) for parts in (GUARDED, BACKWARD)
+        )
 
     def may(self, frame):
         """Whether it may be started and stopped here: in the main thread, where no function is
         running that puts the thread's state of profilers back when it ends."""
         if frame is None:
             return False
+        while frame is not None and self.has_returned(frame.f_code):
+            frame = frame.f_back
         while frame is not None:
             if frame.f_code.co_filename.startswith(self.guarded):
                 return False
             frame = frame.f_back
         return True
+
+    def has_returned(self, code):
+        """Whether the innermost function is one that starts a backward pass, which is over."""
+        starts = code.co_name in ("backward", "_engine_run_backward")
+        return starts and code.co_filename.startswith(self.backward)
 
     def in_use(self):
         """Whether one is at work, or prepared."""
