@@ -68,6 +68,7 @@ weights, batch = np.ones((8, 2), np.float32), np.ones((16, 8), np.float32)
 
 def learn():
     jax.block_until_ready(improve(weights, batch))
+    time.sleep(0.0005)  # fewer events
 
 """
 )
@@ -152,7 +153,9 @@ def test_a_program_that_ends_meanwhile_leaves_what_was_recorded(tmp_path: Path) 
 
 
 OWN_BEFORE = """
-jax.profiler.start_trace(sys.argv[1] + "/own")
+options = jax.profiler.ProfileOptions()
+options.python_tracer_level = 0
+jax.profiler.start_trace(sys.argv[1] + "/own", profiler_options=options)
 wait_for(reported, learn)
 jax.profiler.stop_trace()
 """
@@ -348,6 +351,7 @@ def begun() -> Kineto:
     """A trace with the probe's mark."""
     trace = Kineto()
     trace.event("user_annotation", MARK, trace.t, 1.0)
+    trace.t += 1.0
     return trace
 
 

@@ -155,9 +155,7 @@ def _with_operators(diagnosis: Diagnosis, found: Sequence[Recorded]) -> Diagnosi
 # --- On devices -------------------------------------------------------------------------------
 
 
-def _with_devices(
-    diagnosis: Diagnosis, found: Sequence[Recorded], evidence: Evidence
-) -> Diagnosis:
+def _with_devices(diagnosis: Diagnosis, found: Sequence[Recorded], evidence: Evidence) -> Diagnosis:
     """Add how busy the recorded devices were, what they waited for, and their timelines."""
     facts = facts_of(evidence)
     sentences, busy, lanes = list[str](), dict[str, float](), list(diagnosis.lanes)

@@ -45,7 +45,6 @@ class Recorder:
         self.seconds, self.steady = map(float, read("%s/record" % folder).split())
         self.name = "%s/%d" % (folder, os.getpid())
         self.line = line  # takes a row of the output
-        self.main = _thread.get_ident()
         self.profiler = None  # the one that is at work
         self.since = None  # when the program was last not steady
         self.turn = _thread.allocate_lock()  # one thread at a time stops the profiler
