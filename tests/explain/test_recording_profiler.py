@@ -424,7 +424,7 @@ def test_a_kept_trace_of_pytorch_is_compressed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("report", "said"),
     [
-        (None, "recorded nothing: the program had ended"),
+        (None, "recorded nothing: the program ended"),
         ({"why": "it uses JAX's profiler itself"}, "nothing: it uses JAX's profiler itself."),
         ({"path": "/no/such.json", "of": "JAX", "t": 1.0, "seconds": 1.0}, "was lost: /no/such"),
     ],

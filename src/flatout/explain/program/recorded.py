@@ -84,7 +84,8 @@ def join(
     whys = dict.fromkeys(row["why"] for row in reports.values() if "why" in row)
     if not found and not notes:
         notes += [f"The program's profiler recorded nothing: {why}." for why in whys]
-        notes = notes or ["The program's profiler recorded nothing: the program had ended."]
+        early = "the program ended, or the observation did, before it was steady for long enough"
+        notes = notes or [f"The program's profiler recorded nothing: {early}."]
     if save is not None:
         notes += _keep([row for row in reports.values() if "path" in row], save)
     result = replace(diagnosis, notes=(*diagnosis.notes, *notes))

@@ -292,10 +292,9 @@ class Probe:
 
     def interval(self):
         """Seconds between two samples: rarer where they are dear, and once there are many."""
-        if self.recorder is not None and self.recorder.profiler is not None:
-            return INTERVAL  # it is to be stopped in time
-        shortest = INTERVAL if self.taken < DENSE else 2 * INTERVAL
-        return self.crowd * max(shortest, min(0.2, self.used / COST))
+        due = self.recorder is not None and self.recorder.due()
+        shortest = INTERVAL if due or self.taken < DENSE else 2 * INTERVAL
+        return (1.0 if due else self.crowd) * max(shortest, min(0.2, self.used / COST))
 
     def work(self):
         """The same in seconds of work: while the thread waits for a core its clock stands still."""

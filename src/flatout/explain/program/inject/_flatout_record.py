@@ -50,7 +50,7 @@ class Recorder:
         self.turn = _thread.allocate_lock()  # one thread at a time stops the profiler
         self.until = float("inf")
         self.over = False
-        self.why = UNMET
+        self.why = "no %g s without imports and compiling were seen" % self.steady
 
     def tick(self, frame, compiling):
         """Begin or end if it is time; whether that was done.
@@ -67,7 +67,6 @@ class Recorder:
         if compiling or self.since is None:
             self.since = now
         if now - self.since < self.steady:
-            self.why = "no %g s without compiling were seen" % self.steady
             return False
         profiler = chosen()
         if profiler is None or not profiler.may(frame):
@@ -78,6 +77,11 @@ class Recorder:
         else:
             self.begin(profiler)
         return True
+
+    def due(self):
+        """Whether it waits for a moment at which it can begin or end."""
+        steady = self.since is not None and time.monotonic() - self.since >= self.steady
+        return self.profiler is not None or (steady and not self.over)
 
     def begin(self, profiler):
         """Start the profiler."""
