@@ -25,6 +25,7 @@ from flatout.explain.trace.operators import operators
 from tests.conftest import Result
 from tests.explain import test_program
 from tests.explain.recorded_traces import MS, Kineto
+from tests.explain.test_probe import VERSIONS, interpreter
 from tests.explain.test_program import explained, script
 from tests.explain.test_program_rules import Recorded, meta
 
@@ -75,7 +76,11 @@ def learn():
 
 
 def observed(
-    program: str, folder: Path, record: str = "0.2 0.1", path: Path | None = None
+    program: str,
+    folder: Path,
+    record: str = "0.2 0.1",
+    path: Path | None = None,
+    python: str = sys.executable,
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     """Run a program with the probe, whose profiler is to record: how it ended, and the probe's
     report.
@@ -90,7 +95,7 @@ def observed(
     (seen / "record").write_text(record)
     paths = os.pathsep.join(map(str, filter(None, [INJECT, path])))
     done = subprocess.run(
-        [sys.executable, str(folder / "program.py"), str(folder)],
+        [python, str(folder / "program.py"), str(folder)],
         env={**os.environ, "FLATOUT_EXPLAIN": str(seen), "PYTHONPATH": paths},
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
@@ -287,8 +292,16 @@ def torch_path(tmp_path: Path) -> Path:
     return tmp_path / "modules"
 
 
-def test_pytorchs_profiler_makes_way_for_the_programs_own(tmp_path: Path, torch_path: Path) -> None:
+@pytest.mark.parametrize(
+    "version", [pytest.param(one, marks=pytest.mark.slow) for one in VERSIONS] + [None]
+)
+def test_pytorchs_profiler_makes_way_for_the_programs_own(
+    tmp_path: Path, torch_path: Path, version: str | None
+) -> None:
     """It refuses to be enabled twice."""
+    python = sys.executable if version is None else interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on this machine")
     program = """
 functions = dict(vars(torch.autograd.profiler))
 wait_for(recording)
@@ -296,7 +309,7 @@ with torch.autograd.profiler.profile():
     print(*called)
 print(vars(torch.autograd.profiler) == functions)
 """
-    done, report = observed(LOOP + IMPORT_TORCH + program, tmp_path, "50 0.1", torch_path)
+    done, report = observed(LOOP + IMPORT_TORCH + program, tmp_path, "50 0.1", torch_path, python)
     assert (done.returncode, done.stderr) == (0, "")
     ours = ["prepare", "enable", *MARK.split(), "disable"]
     assert done.stdout.split() == [*ours, "prepare", "enable", "True"]
