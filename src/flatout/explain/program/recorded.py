@@ -89,10 +89,13 @@ def join(
     if save is not None:
         notes += _keep([row for row in reports.values() if "path" in row], save)
     result = replace(diagnosis, notes=(*diagnosis.notes, *notes))
+    if not found:
+        return result
+    facts = facts_of(evidence)
     with_devices = [one for one in found if one.trace.devices]
     if with_devices:
-        return _with_devices(result, with_devices, evidence)
-    return _with_operators(result, found)
+        return _with_devices(result, with_devices, facts)
+    return _with_operators(result, found, facts)
 
 
 def _read(report: dict[str, Any], process: int) -> Recorded:
@@ -128,17 +131,16 @@ def _keep(reports: Sequence[dict[str, Any]], save: str) -> Iterator[str]:
 # --- On the host ------------------------------------------------------------------------------
 
 
-def _with_operators(diagnosis: Diagnosis, found: Sequence[Recorded]) -> Diagnosis:
-    """Add the operators of the process that spent most time in them.
+def _with_operators(diagnosis: Diagnosis, found: Sequence[Recorded], facts: Facts) -> Diagnosis:
+    """Add the operators of the process that learns, or else of the one that ran most of them.
 
     They are evidence of the finding about learning, and shown by themselves where that is not the
     first.
     """
-    if not found:
-        return diagnosis
-    every = [(operators(one.trace), one.seconds) for one in found]
-    most, seconds = max(every, key=lambda pair: pair[0].total)
-    words = most.words(seconds)
+    learner = None if facts.line.driver is None else facts.line.driver.process
+    every = [(operators(one.trace), one) for one in found]
+    most, one = max(every, key=lambda pair: (pair[1].process == learner, pair[0].total))
+    words, seconds = most.words(one.seconds), one.seconds
     if not words:
         why = (
             f"The recording of {duration(seconds)} has no operator: none ran in it, or the thread "
@@ -156,9 +158,9 @@ def _with_operators(diagnosis: Diagnosis, found: Sequence[Recorded]) -> Diagnosi
 # --- On devices -------------------------------------------------------------------------------
 
 
-def _with_devices(diagnosis: Diagnosis, found: Sequence[Recorded], evidence: Evidence) -> Diagnosis:
+def _with_devices(diagnosis: Diagnosis, found: Sequence[Recorded], facts: Facts) -> Diagnosis:
     """Add how busy the recorded devices were, what they waited for, and their timelines."""
-    facts = facts_of(evidence)
+    evidence = facts.evidence
     sentences, busy, lanes = list[str](), dict[str, float](), list(diagnosis.lanes)
     for one in found:
         devices = Found.of([one.trace])
