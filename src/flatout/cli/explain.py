@@ -51,6 +51,9 @@ class ExplainArguments:
     it then runs to its end."""
     stop: bool = False
     """End the program (SIGTERM) once it is explained."""
+    record: float | None = None
+    """Programs only: let the program's own profiler (PyTorch's or JAX's) record for so many
+    seconds, 0.1 to 20, once its loop is steady, and explain what it recorded, too."""
     pid: int | None = None
     """Observe a Python process that runs already (needs py-spy: pip install py-spy)."""
     against: str | None = None
@@ -251,6 +254,18 @@ def _check(asked: ExplainArguments, path: Path | None, command: Sequence[str]) -
         raise UsageError("--try is for run folders: flatout explain RUN_DIR --try.")
     if asked.measure and not run:
         raise UsageError("--measure is for run folders: flatout explain RUN_DIR --measure.")
+    if asked.record is not None and not command:
+        raise UsageError(
+            "--record is for programs that explain starts: flatout explain --record 2 -- python "
+            "script.py."
+        )
+    if asked.record is not None and asked.against is not None:
+        raise UsageError("--record and --against cannot be combined.")
+    if asked.record is not None and not 0.1 <= asked.record <= min(20.0, _seconds(asked) / 2):
+        raise UsageError(
+            f"--record {asked.record:g} is impossible: it lies between 0.1 and 20, and is at most "
+            f"half of --seconds ({_seconds(asked):g})."
+        )
     if asked.stop and not command:
         raise UsageError(
             "--stop is for programs that explain starts: flatout explain --stop -- ..."
@@ -284,7 +299,7 @@ def _program(command: Sequence[str], asked: ExplainArguments) -> int:
         except FlatoutError as error:
             say(error)
 
-    return record(command, _seconds(asked), observed, stop=asked.stop)
+    return record(command, _seconds(asked), observed, stop=asked.stop, profiled=asked.record)
 
 
 def _seconds(asked: ExplainArguments) -> float:
@@ -352,7 +367,12 @@ def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:
             save(Path(asked.save), *recording)
         except FlatoutError as error:
             say(error)
-    return diagnose(build(*recording))
+    built = build(*recording)
+    if asked.record is None:
+        return diagnose(built)
+    from flatout.explain.program.recorded import join
+
+    return join(diagnose(built), built, recording[1], asked.save)
 
 
 def _report(diagnosis: Diagnosis, asked: ExplainArguments, stderr: bool = False) -> None:

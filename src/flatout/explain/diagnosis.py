@@ -132,6 +132,7 @@ class Diagnosis:
     part: str = ""
     lines: dict[str, str] = field(default_factory=dict)  # each phase's heaviest line, in words
     busy: dict[str, float] = field(default_factory=dict)  # share of that time, by recorded device
+    recorded: tuple[str, ...] = ()  # what the program's own profiler recorded, one sentence each
 
     def check(self) -> None:
         """Refuse values of wrong types and impossible numbers, as damaged files have them.

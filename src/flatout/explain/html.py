@@ -56,6 +56,7 @@ def page(diagnosis: Diagnosis) -> str:
         ("Where the time goes", _bars(diagnosis)),
         ("Timeline", _timeline(diagnosis.lanes, begin, end)),
         ("Utilisation over time", _utilisation(diagnosis, begin, end)),
+        ("What the program's profiler recorded", _items(diagnosis.recorded)),
         (
             "Left out of the shares",
             _items(f"{w}: {report.duration(s)}" for w, s in diagnosis.apart),

@@ -61,6 +61,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     rows = [(meter.name, *mean_words(meter)) for meter in used]
     rows += [(name, f"{100 * share:.1f} %", "busy") for name, share in diagnosis.busy.items()]
     _say(console, "USE", _columns(rows))
+    _say(console, "RECORD", [Text(sentence) for sentence in diagnosis.recorded])
     apart = ", ".join(f"{what} {duration(seconds)}" for what, seconds in diagnosis.apart)
     if apart:
         _say(console, "APART", [Text(f"{apart} (left out of the shares)")])

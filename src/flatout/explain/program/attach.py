@@ -35,6 +35,9 @@ PATIENCE_S = 3.0  # limit for the probe's last writes after a stop
 IMPORTS_S = 60.0  # observation begins after the imports of all processes, or after this time
 LONGEST = 4  # observation is extended up to this factor to see two whole cycles
 
+STEADY_S = 5.0  # after so long without imports and compiling the program's profiler records
+WRITING_S = 60.0  # the longest time for it to write its trace
+
 STOP_S = 5.0
 
 PREFIX, LOCK = "flatout-explain-", "lock"
@@ -53,6 +56,7 @@ def record(
     observed: Callable[[Recording], None],
     *,
     stop: bool = False,
+    profiled: float | None = None,
 ) -> int:
     """Run a program and observe its first `seconds`.
 
@@ -61,6 +65,7 @@ def record(
             collecting and learning were seen; then the program continues.
         observed: called once with the complete recording.
         stop: then end the program.
+        profiled: for how many of these seconds the program's own profiler records; None without.
 
     Returns:
         The program's exit code; 128 + n if signal n ended it.
@@ -70,6 +75,9 @@ def record(
     """
     facts = measured_machine(command)
     with working_folder() as folder:
+        if profiled is not None:
+            steady = min(STEADY_S, seconds / 4)
+            (folder / "record").write_text(f"{profiled} {steady}")
         child, meta = _start(command, folder, facts)
         with _signals_passed_on(child):
             _watch(child, folder, meta, seconds, LONGEST * seconds)
@@ -208,7 +216,9 @@ def _watch(
                 meta["monitor"].append(monitor.sample().as_json())
             now = time.monotonic()
             longest = now if ready is None else ready + most
-            if limit <= now < longest:
+            if limit <= now < longest + WRITING_S and any(folder.glob("*.recording")):
+                limit = now + POLL_S
+            elif limit <= now < longest:
                 so_far = meta | {"monitor": [], "ended": now, "finished": False}
                 if timeline(build(so_far, rows_of(folder))).part:  # less than two whole cycles
                     limit = min(now + seconds / 2, longest)

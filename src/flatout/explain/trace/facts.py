@@ -101,7 +101,7 @@ def timeline(use: DeviceUse) -> tuple[tuple[float, float, str], ...]:
     rows = {"learn": use.computes, "communicate": use.communicates, "transfer": use.copies}
     parts = list(rows.items())
     parts += [(PHASE.get(part, part), spans) for part, spans in use.idle.items()]
-    filled = np.array([_covered(spans, edges) for _, spans in parts])
+    filled = np.array([covered(spans, edges) for _, spans in parts])
     winner = filled.argmax(axis=0)
     found: list[tuple[float, float, str]] = []
     for at, index in enumerate(winner.tolist()):
@@ -112,7 +112,7 @@ def timeline(use: DeviceUse) -> tuple[tuple[float, float, str], ...]:
     return tuple(found)
 
 
-def _covered(spans: np.ndarray, edges: np.ndarray) -> np.ndarray:
+def covered(spans: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """How much of each bin some intervals cover."""
     if not len(spans):
         return np.zeros(len(edges) - 1)

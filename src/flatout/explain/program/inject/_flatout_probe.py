@@ -20,6 +20,7 @@ import atexit
 from _flatout_count import counter_of
 from _flatout_describe import built_in, dynamo_used, ended_by, loaded, thread_attribute
 from _flatout_own import CPU, STDLIB, __builtins__, _thread, json_of, os, signal, sys, time  # noqa: F401
+from _flatout_record import Recorder
 from _flatout_seen import Seen
 from _flatout_spent import Spent
 from _flatout_timer import Timer, Watch, scheduled
@@ -67,7 +68,7 @@ class Probe:
 
     def clear(self):
         """Forget what was seen: a new process begins."""
-        self.file = self.life = self.watch = self.spent = self.delayed = None
+        self.file = self.life = self.watch = self.spent = self.delayed = self.recorder = None
         self.done = self.ticking = self.ready = self.forking = False
         self.lines, self.samples = [], []
         self.seen = Seen(self.line, self.profiled)
@@ -97,6 +98,8 @@ class Probe:
             "python": list(sys.version_info[:3]), "stdlib": STDLIB,
         })  # fmt: skip
         self.flush()
+        if os.access("%s/record" % self.folder, os.F_OK):
+            self.recorder = Recorder(self.folder, self.line)
         if self.timer is None:
             self.timer = Timer(self.by_thread)
             self.timer.handle(self.tick)
@@ -119,6 +122,8 @@ class Probe:
     def before_fork(self):
         """No thread of ours is there while the program forks."""
         life, watch, self.forking = self.life, self.watch, True
+        if self.recorder is not None and _thread.get_ident() == self.main:
+            self.recorder.give_way()  # a child that inherits a profiler would never stop it
         if life is not None and _thread.get_ident() not in self.own:
             self.life = None
             if watch is not None:
@@ -159,6 +164,9 @@ class Probe:
             self.write_window()
         if self.counter is not None:
             self.counter.note(time.monotonic())
+        if self.recorder is not None:
+            self.recorder.give_way()
+            self.recorder.close()
         row = {"k": "end", "t": time.monotonic()}
         error = ended_by()
         if error is not None:
@@ -223,6 +231,8 @@ class Probe:
             if self.life is life and self.turn.acquire(False):  # else the other thread is at it
                 try:
                     found = self.look(late)
+                    if self.recorder is not None:
+                        self.record(None)
                 except Exception as error:
                     self.stumble(error)
                 finally:
@@ -278,7 +288,8 @@ class Probe:
         self.libraries_seen()
         self.write_window()
         self.flush()
-        if self.stopped():
+        if self.stopped() and (self.recorder is None or self.recorder.close()):
+            self.flush()
             self.done, self.life = True, None
             self.timer.stop()
         elif not self.timer.handled():
@@ -309,8 +320,9 @@ class Probe:
 
     def interval(self):
         """Seconds between two samples: rarer where they are dear, and once there are many."""
-        shortest = INTERVAL if self.taken < DENSE else 2 * INTERVAL
-        return self.crowd * max(shortest, min(0.2, self.used / COST))
+        due = self.recorder is not None and self.recorder.due()
+        shortest = INTERVAL if due or self.taken < DENSE else 2 * INTERVAL
+        return (1.0 if due else self.crowd) * max(shortest, min(0.2, self.used / COST))
 
     def work(self):
         """The same in seconds of work: while the thread waits for a core its clock stands still."""
@@ -342,13 +354,28 @@ class Probe:
             if self.timer.disturbs():
                 return ""
             self.attempt(sys._getframe(1), seconds)
-            self.maybe_window()
+            if self.recorder is None or not self.record(sys._getframe(1)):
+                self.maybe_window()
         except Exception as error:  # must not reach the program
             self.stumble(error)
         finally:
             self.ticking = False
             self.turn.release()
         return ""
+
+    def record(self, frame):
+        """Start or stop the program's profiler if it is time; whether it is at work.
+
+        Args:
+            frame: the main thread's if that calls; else None.
+        """
+        if self.ready and self.recorder.tick(frame, self.main in self.seen.held):
+            self.flush()
+            self.timer.every(self.work())
+            self.last = time.monotonic()  # the time that this took is no sample's
+            if self.spent is not None:
+                self.spent.by_itself(self.last, 0.0)
+        return self.recorder.profiler is not None
 
     # --- One sample ---------------------------------------------------------------------------
 
