@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 
 from flatout.errors import FlatoutError, one_line
+from flatout.explain.cards import WAITS_FOR
 from flatout.explain.diagnosis import Diagnosis, Lane
 from flatout.explain.program.evidence import Evidence
 from flatout.explain.program.facts import Facts, facts_of
 from flatout.explain.report import duration, percent, place_words
-from flatout.explain.trace.diagnose import LEAST, WAITS_FOR
+from flatout.explain.trace.diagnose import LEAST
 from flatout.explain.trace.events import Trace
 from flatout.explain.trace.facts import Found, covered, timeline
-from flatout.explain.trace.idle import PARTS, Idle
+from flatout.explain.trace.idle import PARTS, DeviceUse
 from flatout.explain.trace.intervals import union
 from flatout.explain.trace.load import load
 from flatout.explain.trace.operators import operators
@@ -30,13 +31,6 @@ MARK = "flatout explain"
 
 LEARNING = ("launch-bound", "compute-bound", "transfer-bound")
 """Findings that operators are evidence of."""
-
-WAITS = {
-    **WAITS_FOR, "learn": WAITS_FOR["launch"], "act": "for the choice of actions",
-    "replay": "for batches", "ipc": "for data of other processes", "eval": "for evaluation",
-    "wait": "for other threads or processes", "other": WAITS_FOR["host"],
-}  # fmt: skip
-"""By phase of the program's thread: what an idle device waits for."""
 
 SHOWN = 3  # waits in a sentence
 
@@ -184,7 +178,7 @@ def _sentence(one: Recorded, found: Found, facts: Facts) -> str:
     for part in ("queued", "communicate", "copy"):
         shares[part] = shares.get(part, 0.0) + found.share(part)
     parts = [
-        f"{percent(share)} {WAITS[phase]}{places.get(phase, '')}"
+        f"{percent(share)} {WAITS_FOR[phase]}{places.get(phase, '')}"
         for phase, share in sorted(shares.items(), key=lambda item: -item[1])[:SHOWN]
         if share >= LEAST
     ]
@@ -197,7 +191,7 @@ def _sentence(one: Recorded, found: Found, facts: Facts) -> str:
 
 
 def waits(
-    one: Recorded, devices: Sequence[Idle], facts: Facts
+    one: Recorded, devices: Sequence[DeviceUse], facts: Facts
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Shares of the devices' time in which they wait for the host, by what its main thread was
     seen to do meanwhile.
@@ -223,7 +217,7 @@ def waits(
             continue
         for moment, share in zip(moments, covered(late, edges)[::2].tolist(), strict=True):
             phase = "wait" if moment.mark.waits else moment.mark.phase
-            phase = phase if phase in WAITS else "other"
+            phase = phase if phase in WAITS_FOR else "other"
             seconds[phase] += share
             seconds["unknown"] -= share
             line = facts.line_of((one.process, moment.mark.site, moment.mark.call))
@@ -237,7 +231,7 @@ def waits(
     return {phase: max(share, 0.0) / total for phase, share in seconds.items()}, places
 
 
-def _late(idle: Idle) -> np.ndarray:
+def _late(idle: DeviceUse) -> np.ndarray:
     """The intervals in which a device waits for the host."""
     spans = [idle.idle[part] for part in PARTS if part != "queued" and part in idle.idle]
     together = np.concatenate(spans or [np.empty((0, 2))])
