@@ -14,7 +14,8 @@ SRC = Path(flatout.__file__).parent
 ORDER = (
     "__main__", "cli", "api", "fleet", "run", "explain", "planning", "schedules", "samplers",
     "learner", "buffers", "algorithms", "networks", "envs", "hardware", "storage", "config",
-    "child", "documents", "hashes", "installing", "errors", "output", "spans", "types",
+    "child", "documents", "output_file", "hashes", "installing", "errors", "output", "spans",
+    "types",
 )  # fmt: skip
 """From the command down to what everything may import."""
 

@@ -14,7 +14,7 @@ import warnings
 from atexit import register
 from gc import get_referrers
 
-from _flatout_describe import IGNORED, attributes, loaded
+from _flatout_describe import IGNORED, attribute_of, loaded
 from _flatout_own import __builtins__, _thread, os, read, sys, time  # noqa: F401
 
 MARK = "flatout explain"  # an event of the trace, at a time that is known
@@ -213,11 +213,11 @@ class OfTorch:
         if self.module.get("_is_profiler_enabled") or self.native["_profiler_enabled"]():
             return True
         cls = self.module["profile"]
-        states = [attributes(one) for one in get_referrers(cls) if type(one) is cls]
+        profiles = [one for one in get_referrers(cls) if type(one) is cls]
         return any(
-            state.get("entered") and state.get("kineto_results") is None
-            and state.get("function_events") is None
-            for state in states
+            attribute_of(one, "entered") and attribute_of(one, "kineto_results") is None
+            and attribute_of(one, "function_events") is None
+            for one in profiles
         )  # fmt: skip
 
     def start(self, yield_to):
@@ -290,7 +290,7 @@ class OfJax:
 
     def in_use(self):
         """Whether one is at work."""
-        return attributes(self.state).get("profile_session") is not None
+        return attribute_of(self.state, "profile_session") is not None
 
     def start(self, yield_to):
         """Start it; `yield_to` is called before the program starts another."""
