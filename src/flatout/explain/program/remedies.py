@@ -155,7 +155,8 @@ COMPILING = Remedy(
 def messages(facts: Facts, share: float) -> Remedy:
     """Messages between processes: none at all, if the work inside of them takes less time."""
     if facts.blame.trivial:
-        pool = any("pool" in text for text in facts.texts("ipc", "wait"))
+        texts = facts.texts("ipc", "wait")
+        pool = any(word in text for text in texts for word in ("pool", "submit", "executor"))
         how = (
             "Do this work in one process, or give each task more of it (chunksize=)"
             if pool
