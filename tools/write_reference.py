@@ -19,7 +19,7 @@ from flatout.__main__ import main
 from flatout.api.describe import sentences
 from flatout.cli.arguments import arguments_class
 from flatout.cli.devices import DevicesArguments
-from flatout.cli.explain import USAGE, ExplainArguments
+from flatout.cli.explain_arguments import USAGE, ExplainArguments
 from flatout.cli.export import ExportArguments
 from flatout.cli.play import EvalArguments, WatchArguments
 from flatout.config.hyper import HYPER, check_schedule, entropy_coefficient

@@ -342,7 +342,7 @@ def test_what_cannot_be_compared_is_told_in_a_sentence(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--against", "python x.py", "runs"), "runs does not exist"),
+        (("--against", "python x.py", "/"), "--against compares two programs"),
         (("--minutes", "3", "--", "python", "x.py"), "--minutes is for --against"),
         (("--count", "a:b", "--", "python", "x.py"), "--count is for --against"),
         (("--against", "python x.py", "--minutes", "0", "--", "python"), "--minutes 0 is impos"),

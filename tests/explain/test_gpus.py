@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -189,7 +190,8 @@ def test_waits_are_the_rest_of_the_time_in_the_hosts_proportions(
 ) -> None:
     found = waits_of(host, busy)
     assert sum(found.values()) == pytest.approx(1.0 - busy if sum(host.values()) else 0.0)
-    assert sorted(found, key=lambda name: found[name]) == sorted(found, key=lambda name: host[name])
+    ordered = sorted(found, key=lambda name: host[name])
+    assert all(found[a] <= found[b] + 1e-12 for a, b in pairwise(ordered))
 
 
 def test_every_phase_has_words_for_waiting() -> None:

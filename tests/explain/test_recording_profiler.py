@@ -456,7 +456,7 @@ def test_why_nothing_was_recorded_is_one_note(report: dict[str, Any] | None, sai
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ((".", "--record", "1"), "--record is for programs that explain starts"),
+        (("/", "--record", "1"), "--record is for programs that explain starts"),
         (("--pid", "1", "--record", "1"), "--record is for programs that explain starts"),
         (("--record", "0", "--", "true"), "--record 0 is impossible"),
         (("--record", "nan", "--", "true"), "--record nan is impossible"),

@@ -499,3 +499,14 @@ def test_what_lies_outside_stays_on_the_path(
     trust.keep_out(tmp_path / "run")
     assert sys.path == [str(outside), "", sys.prefix]
     assert os.environ["PYTHONPATH"].split(os.pathsep) == sys.path
+
+
+def test_flatouts_own_folder_stays_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checkout may lie in the folder that is named, as in ``flatout explain .``."""
+    import flatout
+
+    home = str(Path(flatout.__file__).parents[1])
+    monkeypatch.setattr(sys, "path", [home, str(Path(home).parent / "x"), *sys.path])
+    trust.keep_out(Path(home).parent)
+    assert home in sys.path
+    assert str(Path(home).parent / "x") not in sys.path

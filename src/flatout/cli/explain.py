@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import tyro
+from typing import TYPE_CHECKING, Any
 
 from flatout import documents, output_file
+from flatout.cli.explain_arguments import (
+    MINUTES,
+    ExplainArguments,
+    check,
+    is_trace,
+    own_trace,
+    seconds_of,
+)
 from flatout.cli.flags import existing, parse, take_file
 from flatout.errors import FlatoutError, UsageError, damage, one_line
 from flatout.output import say
@@ -22,62 +28,8 @@ if TYPE_CHECKING:
     from flatout.explain.program.evidence import Recording
     from flatout.planning.answer import Answer
 
-USAGE = (
-    "flatout explain RUN_DIR, flatout explain [--seconds 60] -- python script.py ..., "
-    "flatout explain --pid N, flatout explain TRACE, or flatout explain EVIDENCE.json"
-)
-
-
-SECONDS = 60.0
-"""Time for which a program is observed."""
-
-MINUTES = 5.0
-"""Time for ``--against``."""
-
 MEASURE_S = 20.0
 """Time for ``--measure``, as of `flatout plan`."""
-
-
-@dataclass(frozen=True)
-class ExplainArguments:
-    """Why is the GPU or the CPU idle, and what to change where."""
-
-    path: tyro.conf.Positional[str | None] = None
-    """A run's folder; a trace of PyTorch's, JAX's or TensorFlow's profiler, or a folder of them; or
-    a file of saved evidence."""
-    seconds: float | None = None
-    """How long a program is observed (60 s; each run of --against 10 s), from the end of its
-    imports on, and up to four times as long until two cycles of collecting and learning were seen;
-    it then runs to its end."""
-    stop: bool = False
-    """End the program (SIGTERM) once it is explained."""
-    record: float | None = None
-    """Programs only: let the program's own profiler (PyTorch's or JAX's) record for so many
-    seconds, 0.1 to 20, once its loop is steady, and explain what it recorded, too."""
-    pid: int | None = None
-    """Observe a Python process that runs already (needs py-spy: pip install py-spy)."""
-    against: str | None = None
-    """The command line of a second program, such as "python fixed.py": measure how much faster it
-    is, both in turns."""
-    count: str | None = None
-    """With --against: the speed is that of calls of this function, module:function, or the sum of
-    an argument, module:function(argument). Without: of steps of Gymnasium's environments, else of
-    PyTorch's optimisers, else of the whole program."""
-    minutes: float | None = None
-    """With --against: no run begins that would end later (5)."""
-    json: str | None = None
-    """Write verdict and findings to this JSON file."""
-    html: str | None = None
-    """Write a report of one page to this HTML file."""
-    save: str | None = None
-    """Write the recorded evidence to this JSON file, to be diagnosed elsewhere."""
-    try_: Annotated[bool, tyro.conf.arg(name="try")] = False
-    """Run folders only: apply the first remedy that is a setting, and measure what it gains."""
-    measure: bool = False
-    """Run folders only: first measure the parts of this run here, for about 20 s, and keep that."""
-    trust: bool = False
-    """With --try or --measure: run the code that the folder names, though it is not of this user's
-    making."""
 
 
 def explain(argv: list[str]) -> int:
@@ -92,7 +44,7 @@ def explain(argv: list[str]) -> int:
         take_file(argv, flag)  # refuses one without a file
     asked = parse(ExplainArguments(), "flatout explain", argv)
     path = None if asked.path is None else existing(asked.path)
-    _check(asked, path, command)
+    check(asked, path, command)
     if command and asked.against is not None:
         return _compare(command, asked.against, asked)
     if command:
@@ -100,10 +52,10 @@ def explain(argv: list[str]) -> int:
     if asked.pid is not None:
         from flatout.explain.program.spy import record_pid
 
-        _report(_diagnosed(record_pid(asked.pid, _seconds(asked)), asked), asked, stderr=True)
-    elif path is not None and _own_trace(path):
+        _report(_diagnosed(record_pid(asked.pid, seconds_of(asked)), asked), asked, stderr=True)
+    elif path is not None and own_trace(path):
         _run(path.parent, asked)
-    elif path is not None and _is_trace(path):
+    elif path is not None and is_trace(path):
         _report(_traced(path), asked)
     elif path is not None and path.is_file():
         diagnosis = _saved(path)
@@ -112,17 +64,6 @@ def explain(argv: list[str]) -> int:
     elif path is not None:
         _run(path, asked)
     return 0
-
-
-def _own_trace(path: Path) -> bool:
-    """Whether it is the trace of a run in its folder (``train --trace``)."""
-    return path.name == "trace.json" and (path.parent / "config.json").is_file()
-
-
-def _is_trace(path: Path) -> bool:
-    from flatout.explain.trace.load import is_trace
-
-    return not (path / "config.json").is_file() and is_trace(path)
 
 
 def _traced(path: Path) -> Diagnosis:
@@ -221,74 +162,6 @@ def _saved(path: Path) -> Diagnosis:
         ) from None
 
 
-def _check(asked: ExplainArguments, path: Path | None, command: Sequence[str]) -> None:
-    """Refuse what makes no sense before anything is started."""
-    if sum((path is not None, bool(command), asked.pid is not None)) != 1:
-        files = {"--json": asked.json, "--html": asked.html, "--save": asked.save}
-        taken = [f"{flag} took {file} as its FILE" for flag, file in files.items() if file]
-        if path is None and taken:
-            raise UsageError(
-                f"explain needs something to explain, and {taken[0]}: flatout explain RUN_DIR "
-                f"{taken[0].split()[0]} FILE."
-            )
-        raise UsageError(f"explain needs one thing to explain: {USAGE}.")
-    if asked.against is not None and not command:
-        raise UsageError(
-            "--against compares two programs: flatout explain --against "
-            '"python fixed.py" -- python script.py.'
-        )
-    for flag, value in (("--count", asked.count), ("--minutes", asked.minutes)):
-        if value is not None and asked.against is None:
-            raise UsageError(f"{flag} is for --against: it says how two programs are compared.")
-    if asked.minutes is not None and not 0 < asked.minutes <= 1440:
-        raise UsageError(f"--minutes {asked.minutes:g} is impossible: it lies between 0 and 1440.")
-    if asked.seconds is not None and not 0.5 <= asked.seconds <= 86400:
-        raise UsageError(
-            f"--seconds {asked.seconds:g} is impossible: it lies between 0.5 and 86400."
-        )
-    if path is not None and not path.is_dir() and not path.is_file():
-        raise UsageError(f"{path} is no ordinary file and no folder.")
-    is_trace = path is not None and not _own_trace(path) and _is_trace(path)
-    run = path is not None and not is_trace and (path.is_dir() or _own_trace(path))
-    if asked.try_ and not run:
-        raise UsageError("--try is for run folders: flatout explain RUN_DIR --try.")
-    if asked.measure and not run:
-        raise UsageError("--measure is for run folders: flatout explain RUN_DIR --measure.")
-    if asked.record is not None and not command:
-        raise UsageError(
-            "--record is for programs that explain starts: flatout explain --record 2 -- python "
-            "script.py."
-        )
-    if asked.record is not None and asked.against is not None:
-        raise UsageError("--record and --against cannot be combined.")
-    if asked.record is not None and not 0.1 <= asked.record <= min(20.0, _seconds(asked) / 2):
-        raise UsageError(
-            f"--record {asked.record:g} is impossible: it lies between 0.1 and 20, and is at most "
-            f"half of --seconds ({_seconds(asked):g})."
-        )
-    if asked.stop and not command:
-        raise UsageError(
-            "--stop is for programs that explain starts: flatout explain --stop -- ..."
-        )
-    if asked.save and path is not None and not run:
-        what = "a profiler's trace" if is_trace else "saved evidence"
-        raise UsageError(f"--save: {path} is {what} already.")
-    for flag, file in (("json", asked.json), ("html", asked.html), ("save", asked.save)):
-        if file is not None and not (parent := Path(file).resolve().parent).is_dir():
-            raise UsageError(f"--{flag} {file}: the folder {parent} does not exist.")
-        if file is not None and Path(file).is_dir():
-            raise UsageError(f"--{flag} {file} is a folder; name a file.")
-        if file is not None and path is not None and Path(file).resolve() == path.resolve():
-            raise UsageError(f"--{flag} {file} is the evidence itself; name another file.")
-        if file is not None and path is not None and _within(Path(file), path):
-            raise UsageError(f"--{flag} {file} is a file of {path}; name another file.")
-
-
-def _within(file: Path, folder: Path) -> bool:
-    """Whether it is an existing file of a folder."""
-    return folder.is_dir() and file.exists() and file.resolve().is_relative_to(folder.resolve())
-
-
 def _program(command: Sequence[str], asked: ExplainArguments) -> int:
     """Run a program; its own output has stdout, the report goes to stderr."""
     from flatout.explain.program.attach import record
@@ -299,11 +172,7 @@ def _program(command: Sequence[str], asked: ExplainArguments) -> int:
         except FlatoutError as error:
             say(error)
 
-    return record(command, _seconds(asked), observed, stop=asked.stop, profiled=asked.record)
-
-
-def _seconds(asked: ExplainArguments) -> float:
-    return SECONDS if asked.seconds is None else asked.seconds
+    return record(command, seconds_of(asked), observed, stop=asked.stop, profiled=asked.record)
 
 
 def _compare(command: list[str], against: str, asked: ExplainArguments) -> int:

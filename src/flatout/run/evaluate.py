@@ -235,7 +235,8 @@ def _rendering(task: Task, modes: Sequence[str]) -> gym.Env[Any, Any]:
             if (refused := cannot_render(task.name, error)) is not None:
                 raise refused from error
             continue
-        if mode in (env.metadata.get("render_modes") or (mode,)):
+        known = env.metadata.get("render_modes")
+        if known is None or mode in known:
             return env
         env.close()
     raise UsageError(f"{task.name} renders {_sights(modes)}.")

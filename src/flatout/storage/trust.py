@@ -77,9 +77,13 @@ def refuse_foreign(
 
 
 def keep_out(folder: Path) -> None:
-    """Keep this process and its children from importing from a run folder."""
+    """Keep this process and its children from importing from a run folder.
+
+    What Python and Flatout themselves were started from stays.
+    """
     root = os.path.realpath(folder)
     prefixes = [os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)]
+    prefixes.append(os.path.realpath(Path(__file__).parents[2]))
 
     def inside(entry: str) -> bool:
         return _lies_in(entry, root) and not any(_lies_in(entry, prefix) for prefix in prefixes)

@@ -1,0 +1,151 @@
+"""The arguments of `flatout explain`, and what cannot be asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from flatout.errors import UsageError
+
+USAGE = (
+    "flatout explain RUN_DIR, flatout explain [--seconds 60] -- python script.py ..., "
+    "flatout explain --pid N, flatout explain TRACE, or flatout explain EVIDENCE.json"
+)
+
+
+SECONDS = 60.0
+"""Time for which a program is observed."""
+
+MINUTES = 5.0
+"""Time for ``--against``."""
+
+
+@dataclass(frozen=True)
+class ExplainArguments:
+    """Why is the GPU or the CPU idle, and what to change where."""
+
+    path: tyro.conf.Positional[str | None] = None
+    """A run's folder; a trace of PyTorch's, JAX's or TensorFlow's profiler, or a folder of them; or
+    a file of saved evidence."""
+    seconds: float | None = None
+    """How long a program is observed (60 s; each run of --against 10 s), from the end of its
+    imports on, and up to four times as long until two cycles of collecting and learning were seen;
+    it then runs to its end."""
+    stop: bool = False
+    """End the program (SIGTERM) once it is explained."""
+    record: float | None = None
+    """Programs only: let the program's own profiler (PyTorch's or JAX's) record for so many
+    seconds, 0.1 to 20, once its loop is steady, and explain what it recorded, too."""
+    pid: int | None = None
+    """Observe a Python process that runs already (needs py-spy: pip install py-spy)."""
+    against: str | None = None
+    """The command line of a second program, such as "python fixed.py": measure how much faster it
+    is, both in turns."""
+    count: str | None = None
+    """With --against: the speed is that of calls of this function, module:function, or the sum of
+    an argument, module:function(argument). Without: of steps of Gymnasium's environments, else of
+    PyTorch's optimisers, else of the whole program."""
+    minutes: float | None = None
+    """With --against: no run begins that would end later (5)."""
+    json: str | None = None
+    """Write verdict and findings to this JSON file."""
+    html: str | None = None
+    """Write a report of one page to this HTML file."""
+    save: str | None = None
+    """Write the recorded evidence to this JSON file, to be diagnosed elsewhere."""
+    try_: Annotated[bool, tyro.conf.arg(name="try")] = False
+    """Run folders only: apply the first remedy that is a setting, and measure what it gains."""
+    measure: bool = False
+    """Run folders only: first measure the parts of this run here, for about 20 s, and keep that."""
+    trust: bool = False
+    """With --try or --measure: run the code that the folder names, though it is not of this user's
+    making."""
+
+
+def check(asked: ExplainArguments, path: Path | None, command: Sequence[str]) -> None:
+    """Refuse what makes no sense before anything is started."""
+    if sum((path is not None, bool(command), asked.pid is not None)) != 1:
+        files = {"--json": asked.json, "--html": asked.html, "--save": asked.save}
+        taken = [f"{flag} took {file} as its FILE" for flag, file in files.items() if file]
+        if path is None and taken:
+            raise UsageError(
+                f"explain needs something to explain, and {taken[0]}: flatout explain RUN_DIR "
+                f"{taken[0].split()[0]} FILE."
+            )
+        raise UsageError(f"explain needs one thing to explain: {USAGE}.")
+    if asked.against is not None and not command:
+        raise UsageError(
+            "--against compares two programs: flatout explain --against "
+            '"python fixed.py" -- python script.py.'
+        )
+    for flag, value in (("--count", asked.count), ("--minutes", asked.minutes)):
+        if value is not None and asked.against is None:
+            raise UsageError(f"{flag} is for --against: it says how two programs are compared.")
+    if asked.minutes is not None and not 0 < asked.minutes <= 1440:
+        raise UsageError(f"--minutes {asked.minutes:g} is impossible: it lies between 0 and 1440.")
+    if asked.seconds is not None and not 0.5 <= asked.seconds <= 86400:
+        raise UsageError(
+            f"--seconds {asked.seconds:g} is impossible: it lies between 0.5 and 86400."
+        )
+    if path is not None and not path.is_dir() and not path.is_file():
+        raise UsageError(f"{path} is no ordinary file and no folder.")
+    trace = path is not None and not own_trace(path) and is_trace(path)
+    run = path is not None and not trace and (path.is_dir() or own_trace(path))
+    if asked.try_ and not run:
+        raise UsageError("--try is for run folders: flatout explain RUN_DIR --try.")
+    if asked.measure and not run:
+        raise UsageError("--measure is for run folders: flatout explain RUN_DIR --measure.")
+    if asked.record is not None and not command:
+        raise UsageError(
+            "--record is for programs that explain starts: flatout explain --record 2 -- python "
+            "script.py."
+        )
+    if asked.record is not None and asked.against is not None:
+        raise UsageError("--record and --against cannot be combined.")
+    if asked.record is not None and not 0.1 <= asked.record <= min(20.0, seconds_of(asked) / 2):
+        raise UsageError(
+            f"--record {asked.record:g} is impossible: it lies between 0.1 and 20, and is at most "
+            f"half of --seconds ({seconds_of(asked):g})."
+        )
+    if asked.stop and not command:
+        raise UsageError(
+            "--stop is for programs that explain starts: flatout explain --stop -- ..."
+        )
+    if asked.save and path is not None and not run:
+        what = "a profiler's trace" if trace else "saved evidence"
+        raise UsageError(f"--save: {path} is {what} already.")
+    for flag, file in (("json", asked.json), ("html", asked.html), ("save", asked.save)):
+        if file is not None and not (parent := Path(file).resolve().parent).is_dir():
+            raise UsageError(f"--{flag} {file}: the folder {parent} does not exist.")
+        if file is not None and Path(file).is_dir():
+            raise UsageError(f"--{flag} {file} is a folder; name a file.")
+        if file is not None and path is not None and Path(file).resolve() == path.resolve():
+            raise UsageError(f"--{flag} {file} is the evidence itself; name another file.")
+        if file is not None and path is not None and _within(Path(file), path):
+            raise UsageError(f"--{flag} {file} is a file of {path}; name another file.")
+
+
+def _within(file: Path, folder: Path) -> bool:
+    """Whether it is an existing file of a folder."""
+    return folder.is_dir() and file.exists() and file.resolve().is_relative_to(folder.resolve())
+
+
+def own_trace(path: Path) -> bool:
+    """Whether it is the trace of a run in its folder (``train --trace``)."""
+    return path.name == "trace.json" and (path.parent / "config.json").is_file()
+
+
+def is_trace(path: Path) -> bool:
+    """Whether it is a profiler's trace, or a folder of them."""
+    from flatout.explain.trace import load
+
+    return not (path / "config.json").is_file() and load.is_trace(path)
+
+
+def seconds_of(asked: ExplainArguments) -> float:
+    """How long a program is observed, in seconds."""
+    return SECONDS if asked.seconds is None else asked.seconds
