@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -103,6 +103,8 @@ def _mp4(ffmpeg: Any, path: Path, frames: Iterator[np.ndarray], rate: float) -> 
             pass  # it says why
         except BaseException:
             process.kill()
+            with suppress(BrokenPipeError):
+                process.stdin.close()
             raise
         why = process.stderr.read().decode(errors="replace")
     if process.returncode:
