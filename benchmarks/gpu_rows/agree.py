@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,6 +26,9 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 """Environment, its settings and the algorithm's, so that one trajectory pays for one update."""
 
+MOST = 4
+"""Maximum number of trajectories until the first update."""
+
 PRECISIONS = ("highest", "default")
 
 
@@ -46,12 +50,14 @@ def compare(name: str, bench: Bench) -> list[Figures]:
     sampler, learner = cpu.schedule._sampler, cpu.schedule.learner
     obs = sampler.state()["obs"]
     acted = _acted(cpu, spec, obs, "highest")
-    trajectory = sampler.collect()
     before = named_leaves(learner.host_state(), "")
-    learner.update(trajectory)
-    learned = named_leaves(learner.host_state(), "")
-    if all(np.array_equal(array, before[name]) for name, array in learned.items()):
-        raise BenchmarkError(f"{algorithm} made no update, so that nothing was compared")
+    trajectories, learned = [], before
+    while not _changed(before, learned):  # the first ones may only fill a replay
+        if len(trajectories) == MOST:
+            raise BenchmarkError(f"{algorithm} made no update, so that nothing was compared")
+        trajectories.append(copy.deepcopy(sampler.collect()))
+        learner.update(trajectories[-1])
+        learned = named_leaves(learner.host_state(), "")
     lines = []
     for precision, parts in sides.items():
         other = parts.schedule.learner
@@ -59,7 +65,8 @@ def compare(name: str, bench: Bench) -> list[Figures]:
         for array, mine in named_leaves(other.host_state(), "").items():
             assert np.array_equal(mine, before[array]), f"{array} starts otherwise"
         act = _furthest(acted, _acted(parts, spec, obs, precision))
-        other.update(trajectory)
+        for trajectory in trajectories:
+            other.update(trajectory)
         update = _furthest(learned, named_leaves(other.host_state(), ""))
         lines.append({
             "algorithm": name, "precision": precision,
@@ -69,6 +76,16 @@ def compare(name: str, bench: Bench) -> list[Figures]:
         parts.close()
     cpu.close()
     return lines
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Whether parameters are different; counters alone are no update."""
+    import numpy as np
+
+    return any(
+        name.startswith(".params") and not np.array_equal(array, before[name])
+        for name, array in after.items()
+    )
 
 
 def _parts(algorithm: str, name: str, placement: str, precision: str) -> Any:
