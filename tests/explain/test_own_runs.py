@@ -496,7 +496,7 @@ def test_a_slow_environment_is_found(flatout: Cli, tmp_path: Path) -> None:
     assert summary["try"]["setting"][0] == "--placement"
     diagnosis = diagnose_run(run)
     assert (diagnosis.verdict, diagnosis.headline) == (summary["verdict"], summary["headline"])
-    assert diagnosis.phases["env"] > 0.8
+    assert max(diagnosis.phases, key=lambda phase: diagnosis.phases[phase]) == "env"
     assert {lane.name for lane in diagnosis.lanes} == {"main"}
     assert diagnosis.usage
     assert dict(diagnosis.apart)["start-up"] > 0
@@ -512,7 +512,7 @@ def test_workers_say_what_they_did(flatout: Cli, tmp_path: Path, inference: str)
     diagnosis = diagnose_run(run)
     assert {lane.name for lane in diagnosis.lanes} == {"main", "learner", "worker 0", "worker 1"}
     assert summary["verdict"] == "env-bound", diagnosis
-    assert diagnosis.phases["env"] > 0.6
+    assert max(diagnosis.phases, key=lambda phase: diagnosis.phases[phase]) == "env"
 
 
 @share

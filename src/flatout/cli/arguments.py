@@ -172,7 +172,7 @@ def _algorithm(named: str | None, layers: list[dict[str, Any]], argv: list[str])
 
 
 def _settings_before(folder: str, flag: str, consent: Consent) -> dict[str, Any]:
-    """The settings of the run that a flag names; how it reports is asked anew each time."""
+    """The settings of the run that a flag names, with its reporting as by default."""
     existing(folder, flag)
     from flatout.storage.run_folder import POPULATION, load_config
 

@@ -37,7 +37,7 @@ WAITS_FOR = {
     "host": "for the host's own code", "other": "for the host's own code",
     "unknown": "for what is not recorded", "queued": "with work in the queue",
 }  # fmt: skip
-"""What a GPU waits for while the host is in a phase, or in a part of a trace's idle time."""
+"""Causes of a GPU's waiting, in words: by the host's phase, or the part of a trace's idle time."""
 
 
 @dataclass(frozen=True)
@@ -158,13 +158,13 @@ def waits(host: Mapping[str, float], busy: float) -> dict[str, float]:
     """
     total = sum(host.values())
     idle = max(1.0 - busy, 0.0)
-    return {phase: idle * share / total for phase, share in host.items() if share > 0.0}
+    return {phase: idle * (share / total) for phase, share in host.items() if share > 0.0}
 
 
 def headline(
     count: int, busy: float, waited: Mapping[str, float], place: Callable[[str], str]
 ) -> str:
-    """What cards compute and wait for, in words.
+    """A sentence about how long cards compute, and the causes of their waiting.
 
     Args:
         count: the number of cards.

@@ -247,7 +247,7 @@ def lines(found: Outcome, name: str, count: str = "") -> list[str]:
 
 
 def count_words(count: str) -> str:
-    """What was counted: ``calls of agent:Agent.learn``, ``rows of agent:Agent.learn``."""
+    """The counted unit in words: ``calls of agent:Agent.learn``, ``rows of agent:Agent.learn``."""
     function, _, argument = count.removesuffix(")").partition("(")
     return f"{argument or 'calls'} of {function}"
 

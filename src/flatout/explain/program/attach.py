@@ -116,7 +116,7 @@ def sample_run(
 def measured_machine(command: Sequence[str]) -> dict[str, Any]:
     """The machine's facts, with the speed of all its cores together."""
     facts = machine()
-    if shutil.which(command[0]) is not None:  # else it cannot be started, which is told at once
+    if shutil.which(command[0]) is not None:  # else the error is reported at once
         facts["together"] = round(together(facts["cores"]), 3)  # while the cores are free
     return facts
 

@@ -87,7 +87,7 @@ def _unused(facts: Facts) -> Finding | None:
 
 
 def _on_gpu(facts: Facts) -> list[Finding]:
-    """What working GPUs wait for; their computing comes before what takes little."""
+    """Findings about working GPUs: large causes of waiting, then their computing, then the rest."""
     busy = facts.gpu or 0.0
     computes = remedies.finding("compute-bound", facts, busy) if busy >= LEAST_SHARE else None
     if facts.blame.threads:
@@ -105,11 +105,11 @@ WAITED = CAUSE_OF | {
     "learn": "launch-bound", "transfer": "transfer-bound", "communicate": "communication-bound",
     "other": "host-bound",
 }  # fmt: skip
-"""What is the matter where a working GPU waits while the host is in a phase."""
+"""The cause of a working GPU's waiting, by the phase of the host."""
 
 
 def _on_cpu(facts: Facts) -> list[Finding]:
-    """What takes the time of a program that computes on no GPU."""
+    """Findings about a program that computes on no GPU."""
     learn = facts.share(*LEARNING)
     if facts.blame.threads:
         return [_indistinct(facts, 1.0)]
@@ -189,7 +189,7 @@ SLOWING = ("oversubscribed",)
 
 
 def _gpu_words(facts: Facts) -> str:
-    """What working GPUs compute and wait for; empty without any."""
+    """A sentence about working GPUs; empty without any."""
     if facts.gpu is None:
         return ""
 

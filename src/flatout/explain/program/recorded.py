@@ -1,4 +1,4 @@
-"""What a program's own profiler recorded while the program was observed (``--record``)."""
+"""Join the trace of a program's own profiler with the observation of the program (``--record``)."""
 
 from __future__ import annotations
 

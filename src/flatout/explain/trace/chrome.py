@@ -130,10 +130,8 @@ def _framework(document: Document, processes: dict[str, str]) -> Trace:
             rows[str(event.pid), str(event.tid)] = str(event.args.name)
     for event, begin, end in _timed(document.traceEvents):
         args = event.args if isinstance(event.args, Arguments) else Arguments()
-        process, row = (
-            processes.get(str(event.pid), ""),
-            rows.get((str(event.pid), str(event.tid)), ""),
-        )
+        process = processes.get(str(event.pid), "")
+        row = rows.get((str(event.pid), str(event.tid)), "")
         add(collected, process, row, str(event.name), begin, end, _number(args.id_))
     return collected.trace("TensorFlow" if TENSORFLOW in collected.names else "JAX")
 

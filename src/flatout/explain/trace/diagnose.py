@@ -156,7 +156,7 @@ def _evidence(found: Found, part: str, share: float) -> Iterator[str]:
 
 
 def headline(found: Found, ranked: Sequence[Finding]) -> str:
-    """What the devices do and wait for, in a sentence."""
+    """A sentence about how long the devices compute, and the causes of their waiting."""
     if not found.devices:
         return ranked[0].evidence[0]
     waits = {part: found.share(part) for part in PARTS}
@@ -177,7 +177,7 @@ def _steps(traces: Sequence[Trace]) -> str:
 
 
 def _notes(found: Found) -> Iterator[str]:
-    """What could not be seen."""
+    """Sentences about events that are not understood."""
     for trace in found.traces:
         yield from trace.notes
         for name, count in trace.unknown.items():

@@ -106,7 +106,7 @@ class Trace:
 
     @property
     def window(self) -> tuple[float, float]:
-        """What is explained: the marked steps, else what was recorded, else all events."""
+        """The explained time: the marked steps, else the recorded time, else all events."""
         if len(self.steps):
             return float(self.steps[0, 0]), float(self.steps[:, 1].max())
         return self.recorded or self.extent

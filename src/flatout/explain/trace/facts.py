@@ -47,7 +47,8 @@ class Found:
         return float(np.mean([_share(use, part) for _, use in self.devices]))
 
     def lines(self, part: str) -> list[tuple[str, float]]:
-        """What the host did in a part of the idle time, with shares of the time, largest first."""
+        """Names of the host's events in a part of the idle time, with shares of the time, largest
+        first."""
         total = sum(use.seconds for _, use in self.devices)
         seconds: defaultdict[str, float] = defaultdict(float)
         for _, use in self.devices:

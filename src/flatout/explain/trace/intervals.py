@@ -19,18 +19,18 @@ def union(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 
 def clip(intervals: np.ndarray, begin: float, end: float) -> np.ndarray:
-    """What of some intervals lies in a window."""
+    """The parts of intervals that lie in a window."""
     inside = intervals.clip(begin, end)
     return inside[inside[:, 1] > inside[:, 0]]
 
 
 def overlap(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """What lies in both."""
+    """The intersection of two sets of times."""
     return _pieces(one, other, True)
 
 
 def without(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """What lies in the first, but not in the second."""
+    """The first set of times without the second."""
     return _pieces(one, other, False)
 
 

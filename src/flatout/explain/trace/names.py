@@ -47,7 +47,7 @@ JAX_FRAME = re.compile(r"\$(?P<file>\S+):(?P<line>\d{1,9}) (?P<name>.+)")
 
 @lru_cache(maxsize=100_000)
 def device_kind(name: str, kind: Kind = Kind.KERNEL) -> Kind:
-    """What a device does; `kind` is the profiler's word for it."""
+    """The kind of a device's event; `kind` is the one that the profiler gives."""
     if kind is not Kind.KERNEL:
         return kind
     if COPY.search(name):

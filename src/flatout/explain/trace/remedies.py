@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def remedy(part: str, found: Found) -> str:
-    """What to change where a part of the time is large."""
+    """The remedy for a part of the time."""
     words = REMEDIES[part]
     return words if isinstance(words, str) else words(found)
 

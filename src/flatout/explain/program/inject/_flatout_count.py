@@ -58,7 +58,7 @@ class Tally:
             bit, amount = bit + 1, amount >> 1
 
     def all(self):
-        """What was added up to now, here and in the processes that this one was forked from."""
+        """The counts up to now, with those of the processes that this one was forked from."""
         return sum(int(repr(times)[6:-1]) << bit for bit, times in list(self.bits.items()))
 
     def __reduce__(self):  # in another process it begins at 0
@@ -115,7 +115,7 @@ class Counter:
             self.unchanged = round(now, 5)
 
     def row(self):
-        """What was noted since the last time as a line of evidence; None if there is nothing."""
+        """A line of evidence with the counts noted since the last one; None if there are none."""
         rows, self.rows = self.rows, []
         if not rows:
             return None
@@ -142,7 +142,7 @@ class Counter:
             self.count_methods(TORCH[0], TORCH[1], "step", UPDATES, one)
 
     def hook(self):
-        """What PyTorch calls after each optimiser's step."""
+        """Count an optimiser's step; PyTorch calls it after each one."""
         add = self.tallies[UPDATES].one
 
         def stepped(optimiser, args, kwargs):
@@ -200,7 +200,7 @@ class Counter:
 
 
 def found_in(owner, name):
-    """What a module or a class holds under a name, as it is stored; None without that."""
+    """The stored attribute of a module or a class; None without one."""
     if type(owner) is types.ModuleType:
         return owner.__dict__.get(name)
     if not isinstance(owner, type):
@@ -230,7 +230,7 @@ def called(function, tally, amount):
 
 
 def outermost(function, tally, amount):
-    """A method that counts its calls, except for those amid another call that counts."""
+    """A method that counts its calls, except those within another counted call."""
     me = _thread.get_ident
 
     def counted(*args, **kwargs):

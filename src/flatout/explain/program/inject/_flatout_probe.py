@@ -37,7 +37,7 @@ CALM = 16  # samples without an import after which the imports are done
 BLOCKED = 0.030  # the main thread does not answer for so long: it is blocked
 LONG = 0.25  # seconds of work in one call, after which the other thread samples it
 UNSEEN = 3  # intervals of work that it did not sample itself: something keeps it from that
-STAND_INS = 50  # so often, and the report says so
+STAND_INS = 50  # so often in a row, and the report says so
 WINDOW_FIRST = 0.5  # after the imports
 WINDOW_EVERY = 1.0
 WINDOW_COST = 0.01  # share of the time that windows may take
@@ -254,7 +254,7 @@ class Probe:
             if state:
                 self.attempt(None, spent.found(now, state))
             elif state is None:  # at work in Python, which it samples itself if it can
-                blocked = spent.ran + spent.waited > UNSEEN * self.work()
+                blocked = spent.ran > UNSEEN * self.work()
                 self.stand_ins += blocked
                 if self.stand_ins == STAND_INS and blocked:
                     self.by_thread("its stack is deep, or it has a profile or trace function")
@@ -353,6 +353,7 @@ class Probe:
                 self.watch.put_off_by_main(self.crowd * BLOCKED)
             if self.timer.disturbs():
                 return ""
+            self.stand_ins = 0
             self.attempt(sys._getframe(1), seconds)
             if self.recorder is None or not self.record(sys._getframe(1)):
                 self.maybe_window()
@@ -408,7 +409,7 @@ class Probe:
             if thread != self.main:
                 more = [self.work_of(thread)]
             elif seconds is not None:
-                t, (lasted, worked) = spent.told, seconds
+                t, (lasted, worked) = spent.until, seconds
                 more = [round(worked, 5), elsewhere]
                 if worked < 0.5 * lasted and "jax" in self.libraries:
                     more += seen.learning_in_flight(frame)

@@ -1,4 +1,4 @@
-"""What was seen of a program, each thing described once: codes, places, stacks, threads."""
+"""Descriptions of a program's codes, places, stacks and threads, each written once."""
 
 import _flatout_describe as read
 import _flatout_source as source

@@ -7,9 +7,9 @@ from _flatout_timer import scheduled
 
 AWAKE = 0.05  # a thread that sleeps for less than this share of the time does not sleep
 MISSED = 20.0
-"""A look that finds the thread waiting for a core stands for so many times the time since the last
-look at most. Such looks are rare: the looking thread has to wait for a core, too."""
-OWED = 0.15  # seconds of sleep, or of waiting, that no look has found: none could find it
+"""Longest time, in intervals between looks, that is attributed to one look which finds the thread
+waiting for a core. Such looks are rare, because the looking thread has to wait for a core, too."""
+OWED = 0.15  # seconds of sleep that no look has found: none could find it
 UNFOUND = 1.0  # the same for waiting for a core
 PROMPT = 0.001  # a thread that had the lock so soon did not have to wait for it
 
@@ -29,7 +29,7 @@ class Spent:
     def __init__(self, now):
         self.clock = time.pthread_getcpuclockid(_thread.get_ident())
         self.thread = "self/task/%d" % _thread.get_native_id()
-        self.since = self.looked = self.told = now
+        self.since = self.looked = self.until = now  # `until`: the end of the last sample
         self.before = self.at_look = self.read()
         self.others = self.read_others()
         self.ran = self.waited = self.slept = self.idle = 0.0  # not handed out yet
@@ -76,12 +76,12 @@ class Spent:
         self.ran -= ran
         self.waited -= waited
         self.slept -= slept
-        self.told += ran + waited + slept
+        self.until += ran + waited + slept
         return ran + waited + slept, ran + waited
 
     def look(self, now, late):
         """Whether the thread is ``asleep`` or ``waits`` for a core; an empty text if it runs, and
-        None where that cannot be told.
+        None where that is unknown.
 
         This look was `late` by so many seconds, in which it waited for the interpreter's lock. Then
         the main thread may have had it, and sleep only because it was taken away.

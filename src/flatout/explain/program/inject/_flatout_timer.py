@@ -61,15 +61,15 @@ class Timer:
         try:
             before = written()
             signal.raise_signal(self.number)
-            told = written() > before
+            notified = written() > before
         except (OSError, LookupError, ValueError):
             descriptor = signal.set_wakeup_fd(-1)
-            told = descriptor != -1
-            if told:  # which forgets whether it is to warn of a full buffer
+            notified = descriptor != -1
+            if notified:  # setting it again would lose its warning of a full buffer
                 signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
-        if told:
+        if notified:
             self.give_up("its event loop is told of every signal")
-        return told
+        return notified
 
     def give_up(self, why):
         """End it for good: it would disturb the program. A thread samples instead."""
