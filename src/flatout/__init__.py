@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # nothing is imported before it is used: the command begins b
     from flatout.envs.device.base import DeviceEnv
     from flatout.envs.device.check import check_device_env
     from flatout.errors import CheckpointError, EnvironmentFailure, FlatoutError, UsageError
+    from flatout.explain.program.block import explaining
     from flatout.run.callbacks import Callback, Run
 
 __version__ = "0.1.0"
@@ -45,9 +46,9 @@ if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
     del module
 
 _ROOMS = (
-    "errors", "config.placement", "run.callbacks", "envs.device.base", "envs.device.check",
-    "algorithms.base", "api", "api.agents", "api.callbacks", "api.evaluation", "api.population",
-    "api.plots",
+    "errors", "config.placement", "explain.program.block", "run.callbacks", "envs.device.base",
+    "envs.device.check", "algorithms.base", "api", "api.agents", "api.callbacks",
+    "api.evaluation", "api.population", "api.plots",
 )  # fmt: skip
 """Where the public names live, what starts quickly first."""
 
@@ -56,7 +57,7 @@ __all__ = [
     "CheckpointError", "Counters", "DeviceEnv", "EnvironmentFailure", "Evaluate", "FlatoutError",
     "Genetic", "Placement", "Population", "RecordEvery", "ReplaySpec", "Run", "SaveEvery", "State",
     "StopOnNoImprovement", "StopOnReward", "StopOnTime", "UsageError", "check_device_env",
-    "evaluate_policy", "plot", "report",
+    "evaluate_policy", "explaining", "plot", "report",
 ]  # fmt: skip
 
 

@@ -129,13 +129,11 @@ def _start(
     With a file for its standard error it gets no input, and its output is dropped.
     """
     try:
-        path = os.pathsep.join(filter(None, [str(INJECT), os.environ.get("PYTHONPATH")]))
-        probed = {"FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": path}
         # Descriptors that it inherits, such as a shell's 3>file, stay open.
         stream = None if stderr is None else subprocess.DEVNULL
         child = subprocess.Popen(
-            list(command), env=os.environ | probed, close_fds=False, stdin=stream, stdout=stream,
-            stderr=stderr,
+            list(command), env=os.environ | variables(folder), close_fds=False, stdin=stream,
+            stdout=stream, stderr=stderr,
         )  # fmt: skip
     except OSError as error:
         raise UsageError(
@@ -145,6 +143,12 @@ def _start(
         "command": list(command), "began": time.monotonic(), "machine": dict(facts), "monitor": [],
         "notes": [],
     }  # fmt: skip
+
+
+def variables(folder: Path) -> dict[str, str]:
+    """Environment variables with which a Python process loads the probe."""
+    path = os.pathsep.join(filter(None, [str(INJECT), os.environ.get("PYTHONPATH")]))
+    return {"FLATOUT_EXPLAIN": str(folder), "PYTHONPATH": path}
 
 
 @contextmanager
@@ -235,17 +239,22 @@ def _finish(child: subprocess.Popen[bytes], folder: Path, meta: dict[str, Any]) 
     """Stop the probes and read their lines."""
     ended = time.monotonic()
     running = child.poll() is None
+    rows = last_lines(folder, running)
+    meta["notes"] += _obstacles(meta["command"], folder, rows, ended - meta["began"])
+    return meta | {"ended": ended, "finished": not running}, rows
+
+
+def last_lines(folder: Path, running: bool) -> list[list[dict[str, Any]]]:
+    """Stop the probes and return their lines; with running processes, once they stop writing."""
     (folder / "stop").touch()
-    limit, before = ended + PATIENCE_S, -1
-    while running and time.monotonic() < limit:  # until the probes stop writing
+    limit, before = time.monotonic() + PATIENCE_S, -1
+    while running and time.monotonic() < limit:
         time.sleep(0.7)
         size = sum(path.stat().st_size for path in folder.glob("*.jsonl"))
         if size == before:
             break
         before = size
-    rows = rows_of(folder)
-    meta["notes"] += _obstacles(meta["command"], folder, rows, ended - meta["began"])
-    return meta | {"ended": ended, "finished": not running}, rows
+    return rows_of(folder)
 
 
 def _end(child: subprocess.Popen[bytes]) -> int:

@@ -48,12 +48,17 @@ FAULTS = {signal.SIGSEGV, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 
 def start(folder):
     """Observe this process from now on; called once, while the interpreter starts."""
+    atexit.register(observe(folder).end)
+
+
+def observe(folder):
+    """Observe this process from now on; the probe, whose `finish` ends it."""
     probe = Probe(folder)
     probe.begin()
     if hasattr(os, "register_at_fork"):
         after, forked = probe.after_fork, probe.forked
         os.register_at_fork(before=probe.before_fork, after_in_parent=after, after_in_child=forked)
-    atexit.register(probe.end)
+    return probe
 
 
 class Probe:
@@ -156,6 +161,10 @@ class Probe:
 
     def end(self):
         """The interpreter ends: write the rest."""
+        self.finish(ended_by())
+
+    def finish(self, error=None):
+        """End the observation and write the rest; `error` is what ends the program."""
         self.timer.end()
         self.before_fork()
         self.done = True
@@ -168,7 +177,6 @@ class Probe:
             self.recorder.give_way()
             self.recorder.close()
         row = {"k": "end", "t": time.monotonic()}
-        error = ended_by()
         if error is not None:
             row["error"] = error
         self.line(row)

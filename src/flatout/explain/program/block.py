@@ -1,0 +1,183 @@
+"""Explains a part of the running program: the block of ``with flatout.explaining():``."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from flatout import output_file
+from flatout.errors import UsageError, damage
+from flatout.output import say
+
+if TYPE_CHECKING:
+    from flatout.explain.diagnosis import Diagnosis
+
+
+class Explanation:
+    """The report of a block; empty until the block has ended.
+
+    Attributes:
+        diagnosis: the findings, the shares of the time and the use of the hardware, or None.
+    """
+
+    diagnosis: Diagnosis | None = None
+
+    @property
+    def verdict(self) -> str | None:
+        """The first finding's name, such as ``env-bound``; None without a diagnosis."""
+        return None if self.diagnosis is None else self.diagnosis.verdict
+
+    def save(self, path: str | Path) -> None:
+        """Write the report as a page (``.html``) or as data (``.json``).
+
+        Raises:
+            UsageError: another kind of file, or nothing has been explained.
+        """
+        path = Path(path)
+        if path.suffix not in (".html", ".json"):
+            raise UsageError(f"{path.name}: a report is an .html or a .json file.")
+        if self.diagnosis is None:
+            raise UsageError(f"{path.name} cannot be written: no block has been explained yet.")
+        from flatout.explain import html
+
+        if path.suffix == ".html":
+            html.write(self.diagnosis, path)
+        else:
+            output_file.write(path, json.dumps(self.diagnosis.as_json(), indent=1) + "\n")
+
+
+@contextmanager
+def explaining(*, show: bool = True) -> Iterator[Explanation]:
+    """Explain why the hardware is idle while a block of this program runs.
+
+    The main thread, the other threads and the Python processes that the block starts are observed
+    as `flatout explain -- python script.py` observes a whole program. The report is printed when
+    the block ends, also if it ends with an exception. In a program that runs under `flatout
+    explain`, or within another such block, it does nothing but say so.
+
+    Args:
+        show: whether to print the report on standard output.
+
+    Yields:
+        The explanation, which has a diagnosis once the block has ended.
+
+    Raises:
+        UsageError: entered outside the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise UsageError("explaining() observes the main thread: enter it there.")
+    explanation = Explanation()
+    if "FLATOUT_EXPLAIN" in os.environ:
+        say("explaining() does nothing here: this program is being explained already")
+        yield explanation
+        return
+    from flatout.explain.program.attach import machine, working_folder
+
+    facts = machine()
+    meta: dict[str, Any] = {
+        "command": [_place(inspect.currentframe())], "machine": facts, "monitor": [], "notes": [],
+    }  # fmt: skip
+    with working_folder() as folder:
+        try:
+            with _children_observed(folder), _observed(folder, meta):
+                yield explanation
+        finally:
+            _explain(folder, meta, explanation, show)
+
+
+@contextmanager
+def _children_observed(folder: Path) -> Iterator[None]:
+    """Let Python processes that this one starts load the probe."""
+    from flatout.explain.program.attach import variables
+
+    added = variables(folder)
+    before = {name: os.environ.get(name) for name in added}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _observed(folder: Path, meta: dict[str, Any]) -> Iterator[None]:
+    """Sample this process and its hardware, and put what is seen into the folder and `meta`."""
+    from flatout.explain.program.attach import MONITOR_S
+    from flatout.hardware.monitor import Monitor
+
+    ended = threading.Event()
+    monitor = Monitor(os.getpid(), MONITOR_S, clock=time.monotonic)
+    meta["machine"]["cores"] = monitor.cores
+
+    def sample() -> None:
+        while not ended.wait(MONITOR_S):
+            meta["monitor"].append(monitor.sample().as_json())
+
+    thread = threading.Thread(target=sample, name="flatout-monitor", daemon=True)
+    meta["began"] = time.monotonic()
+    thread.start()
+    probe = _probe(folder)
+    probe.own.add(thread.ident)
+    try:
+        yield
+    finally:
+        meta["ended"] = time.monotonic()
+        probe.finish()
+        ended.set()
+        thread.join()
+        meta["notes"] += monitor.notes
+        monitor.close()
+
+
+def _probe(folder: Path) -> Any:
+    """Start the probe in this process; its modules are found for this import only."""
+    from flatout.explain.program.attach import INJECT
+
+    sys.path.insert(0, str(INJECT))
+    try:
+        import _flatout_probe  # pyright: ignore[reportMissingImports]
+    finally:
+        sys.path.remove(str(INJECT))
+    return _flatout_probe.observe(str(folder))
+
+
+def _explain(folder: Path, meta: dict[str, Any], explanation: Explanation, show: bool) -> None:
+    """Judge what was seen; a report that cannot be made is one sentence."""
+    from rich.console import Console
+
+    from flatout.explain.program.attach import last_lines
+    from flatout.explain.program.diagnose import diagnose
+    from flatout.explain.program.evidence import build
+    from flatout.explain.report import show as print_report
+
+    try:
+        rows = last_lines(folder, running=len(list(folder.glob("*.jsonl"))) > 1)
+        explanation.diagnosis = diagnose(build(meta | {"finished": True}, rows))
+        explanation.diagnosis.check()
+    except (ArithmeticError, LookupError, OSError, ValueError) as error:
+        say(f"this block cannot be explained ({damage(error)})")
+        return
+    if show:
+        print_report(explanation.diagnosis, Console())
+
+
+def _place(frame: FrameType | None) -> str:
+    """File and line of the block: of the first frame outside this module and `contextlib`."""
+    while frame is not None and frame.f_globals.get("__name__") in (__name__, "contextlib"):
+        frame = frame.f_back
+    if frame is None:
+        return "a block"
+    return f"the block at {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
