@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +80,28 @@ def test_a_video_without_its_package(
     with pytest.raises(UsageError, match=r"out.avi: videos are .gif or .mp4"):
         writer(tmp_path / "out.avi")
     assert "video_episodes = 0" in flatout("eval", run, "--video-episodes", 0).message
+
+
+@pytest.mark.parametrize(("name", "package"), [("a.gif", "PIL.Image"), ("a.mp4", "imageio_ffmpeg")])
+def test_an_earlier_video_is_left_until_the_next_is_written(
+    tmp_path: Path, name: str, package: str
+) -> None:
+    pytest.importorskip(package)
+    path = tmp_path / name
+    path.write_bytes(b"the earlier one")
+
+    def frames(fails: bool) -> Iterator[np.ndarray]:
+        for shade in (0, 100, 200):
+            yield np.full((16, 16, 3), shade, np.uint8)
+        if fails:
+            raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        writer(path)(path, frames(True), 30.0)
+    assert path.read_bytes() == b"the earlier one"
+    writer(path)(path, frames(False), 30.0)
+    assert len(path.read_bytes()) > 30
+    assert [one.name for one in tmp_path.iterdir()] == [name]
 
 
 def test_several_episodes_of_one_environment_object(tmp_path: Path) -> None:

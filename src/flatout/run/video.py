@@ -18,6 +18,7 @@ import numpy as np
 from flatout.errors import FlatoutError, UsageError
 from flatout.installing import install
 from flatout.output import printable, say
+from flatout.output_file import replacing
 
 MOST = 64
 """Maximum pictures in a grid."""
@@ -52,6 +53,8 @@ def progress() -> Generator[Callable[[str], object]]:
 def writer(path: Path) -> Callable[[Path, Iterator[np.ndarray], float], None]:
     """Return the function that writes a video of frames ``[H, W, 3]``, by the file's ending.
 
+    It replaces an earlier video only once all frames are written.
+
     Raises:
         UsageError: another ending than .gif and .mp4, or a package is missing.
     """
@@ -65,26 +68,30 @@ def writer(path: Path) -> Callable[[Path, Iterator[np.ndarray], float], None]:
         raise UsageError(
             f"{path}: {path.suffix.lower()} videos need packages: {install('video')}."
         ) from None
-    return lambda path, frames, rate: write(module, path, frames, rate)
+
+    def save(path: Path, frames: Iterator[np.ndarray], rate: float) -> None:
+        with replacing(path) as part:
+            write(module, path, part, frames, rate)
+
+    return save
 
 
-def _gif(image: Any, path: Path, frames: Iterator[np.ndarray], rate: float) -> None:
+def _gif(image: Any, _: Path, part: Path, frames: Iterator[np.ndarray], rate: float) -> None:
     first, *others = (image.fromarray(frame) for frame in frames)
     first.save(
-        path, format="GIF", save_all=True, append_images=others, loop=0, optimize=True,
+        part, format="GIF", save_all=True, append_images=others, loop=0, optimize=True,
         duration=max(20, round(1000 / rate)),
     )  # fmt: skip
 
 
-def _mp4(ffmpeg: Any, path: Path, frames: Iterator[np.ndarray], rate: float) -> None:
-    path.write_bytes(b"")  # what is wrong with the path is said here, not by a program
+def _mp4(ffmpeg: Any, path: Path, part: Path, frames: Iterator[np.ndarray], rate: float) -> None:
     first = next(frames)
     rows, columns = first.shape[:2]
     even = ((0, rows % 2), (0, columns % 2), (0, 0))  # which the format wants
     words = [
         ffmpeg.get_ffmpeg_exe(), "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24",
         "-s", f"{columns + columns % 2}x{rows + rows % 2}", "-r", f"{rate:g}", "-i", "-", "-c:v",
-        "libx264", "-pix_fmt", "yuv420p", str(path.resolve()),
+        "libx264", "-pix_fmt", "yuv420p", "-f", "mp4", str(part),
     ]  # fmt: skip
     # By hand: the package's own writer forks a process in which JAX has threads.
     with Popen(words, stdin=PIPE, stderr=PIPE, start_new_session=True) as process:
