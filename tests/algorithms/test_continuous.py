@@ -361,6 +361,18 @@ def test_actions_without_usable_bounds_are_refused(name: str, low: float, high: 
         build(config, BuildSpec(NetworkConfig(), OBS, DiscreteSpec(2), 1, 9))
 
 
+@pytest.mark.parametrize(("low", "high"), [(1.0, 1.0 + 1e-9), (1e8, 1e8 + 10.0)])
+@pytest.mark.parametrize("name", NAMES)
+def test_bounds_too_close_for_single_precision_are_refused(
+    name: str, low: float, high: float
+) -> None:
+    spec = ContinuousSpec((2,), (-1.0, low), (1.0, high), "float64")
+    said = rf"^{name} .* fewer than 16 numbers between {low!r} and {high!r}, the bounds of action 1"
+    build, config = (sac if name == "sac" else td3), HYPER[name]()
+    with pytest.raises(UsageError, match=said.replace("+", r"\+")):
+        build(config, BuildSpec(NetworkConfig(), OBS, spec, 1, 9))
+
+
 @pytest.mark.parametrize("ends", ["terminated", "truncated"])
 @pytest.mark.parametrize(("name", "hyper"), [("ddpg", COPIES), ("td3", DELAYS)], ids=str)
 def test_a_chain_is_worth_what_its_end_says(name: str, hyper: Any, ends: str) -> None:

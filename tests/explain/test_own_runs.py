@@ -678,3 +678,16 @@ def test_reading_changes_nothing(run: Path) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     read_run(run)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_the_runs_of_a_population_are_named(flatout: Cli, tmp_path: Path) -> None:
+    (tmp_path / "population.json").write_text("{}")
+    said = flatout("explain", tmp_path).message
+    assert said.endswith("is a population, none of whose runs has begun.")
+    for name in ("seed=1", "seed=0"):
+        (tmp_path / "members" / name).mkdir(parents=True)
+        (tmp_path / "members" / name / "spans.jsonl").touch()
+    said = flatout("explain", tmp_path).message
+    assert said.endswith(
+        f"is a population of 2 runs; explain one of them: flatout explain {tmp_path}/members/seed=0."
+    )

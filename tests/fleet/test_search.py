@@ -335,6 +335,16 @@ def test_what_optuna_raises_in_a_sweep_is_one_sentence(
                 call()
 
 
+@pytest.mark.parametrize("line", [b'{"op_code": "\x01"}', b"[" * 100_000, b"[]", b"\xff"])
+def test_the_damaged_line_of_a_journal_is_named(optuna: Any, tmp_path: Path, line: bytes) -> None:
+    _, table = made(tmp_path)
+    path = tmp_path / "optuna.log"
+    first, rest = path.read_bytes().split(b"\n", 1)
+    path.write_bytes(first + b"\n" + line + b"\n" + rest)
+    with pytest.raises(FlatoutError, match=r"open optuna\.log: line 2 of it is damaged: restore"):
+        made(tmp_path, table)
+
+
 def test_a_damaged_journal_is_read_or_refused_in_a_sentence(optuna: Any, tmp_path: Path) -> None:
     study, table = made(tmp_path / "whole", trials=4)
     rest(study)

@@ -21,7 +21,7 @@ from flatout.planning.facts import facts, mean_use
 from flatout.planning.kept import this_machine
 from flatout.planning.machine import SHIPPED, Machine
 from flatout.spans import OF_SPAN, PHASES
-from flatout.storage.run_folder import load_config
+from flatout.storage.run_folder import POPULATION, load_config
 from flatout.storage.span_records import (
     DEVICES,
     MAIN,
@@ -90,6 +90,14 @@ def read_run(path: Path) -> Evidence:
         raise UsageError(f"there is no folder {path}.")
     if not path.is_dir():
         raise UsageError(f"{path} is a file; explain takes a run's folder.")
+    if (path / POPULATION).exists():
+        members = sorted(one.name for one in (path / "members").glob("*") if (one / SPANS).exists())
+        if not members:
+            raise UsageError(f"{path} is a population, none of whose runs has begun.")
+        raise UsageError(
+            f"{path} is a population of {len(members):,} runs; explain one of them: "
+            f"flatout explain {path / 'members' / members[0]}."
+        )
     config = load_config(path, None)  # runs no code that the folder names
     ended = (path / "summary.json").is_file()
     return Evidence(

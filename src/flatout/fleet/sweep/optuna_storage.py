@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
@@ -159,17 +160,37 @@ class _Held:
         pass
 
 
+def _check_record(line: bytes, number: int) -> None:
+    """Refuse a line that is no JSON object.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        record = None
+    if not isinstance(record, dict):
+        raise ValueError(
+            f"line {number:,} of it is damaged: restore an earlier copy, or begin the sweep again "
+            "in another folder"
+        )
+
+
 def _journal(optuna: Any, path: Path) -> Any:
     """The journal, without a line that a kill left unfinished: the next one would continue it."""
     with nofollow.open_stream(path, nofollow.CHANGE) as file:
         size = os.fstat(file.fileno()).st_size
         if size > MOST_JOURNAL:
             raise ValueError(f"it has {size:,} bytes, and at most {MOST_JOURNAL:,} are read")
-        whole = 0
+        whole = number = 0
         while line := file.readline(LONGEST_RECORD + 1):
+            number += 1
             if len(line) > LONGEST_RECORD:
                 raise ValueError(f"a line of it has more than {LONGEST_RECORD:,} bytes")
-            whole += len(line) if line.endswith(b"\n") else 0
+            if line.endswith(b"\n"):
+                whole += len(line)
+                _check_record(line, number)
         file.truncate(whole)
     backend = optuna.storages.journal.JournalFileBackend(str(path), _Held())
     return optuna.storages.JournalStorage(backend)
