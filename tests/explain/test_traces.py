@@ -335,6 +335,17 @@ def test_long_names_and_many_rows_take_no_longer(tmp_path: Path) -> None:
         load.load(trace.write(tmp_path / "a.json"))
 
 
+def test_the_parsers_own_log_is_not_shown(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.xplane.pb"
+    name = b"\x12\x02\xff\xff"  # of an event's metadata, and no UTF-8
+    path.write_bytes(b"\x0a\x0a\x22\x08\x08\x01\x12\x04" + name)
+    with pytest.raises(FlatoutError, match="not a readable XPlane file"):
+        load.load(path)
+    assert capfd.readouterr().err == ""
+
+
 def test_a_pipe_is_not_waited_for(flatout: Callable[..., Any], tmp_path: Path) -> None:
     for name in ("a.json", "a.json.gz", "a.xplane.pb"):
         os.mkfifo(tmp_path / name)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import jax
 import pytest
 
-from flatout.config.placement import parse
-from flatout.errors import UsageError
+from flatout.config.placement import DeviceName, parse
+from flatout.errors import FlatoutError, NoRoomError, UsageError
 from flatout.hardware import backend
+from flatout.hardware.nvml import Gpu, GpuProcess
 
 
 def test_64_bit_mode_is_refused_by_the_name_of_its_variable() -> None:
@@ -19,3 +20,35 @@ def test_64_bit_mode_is_refused_by_the_name_of_its_variable() -> None:
             backend.start(placement)
     finally:
         jax.config.update("jax_enable_x64", False)
+
+
+def test_a_run_without_compiling_says_so() -> None:
+    with jax.disable_jit():
+        (note,) = backend.start(parse("cpu"))
+    assert note.startswith("JAX_DISABLE_JIT is set: nothing is compiled")
+
+
+@pytest.mark.parametrize(
+    ("free", "error", "words"),
+    [
+        (
+            100,
+            NoRoomError,
+            r"^gpu:0 \(H100\) has 100 of 80,000 MiB free, .*, python \(process 7\), or",
+        ),
+        (70_000, FlatoutError, r"^JAX cannot open gpu:0: no such platform\. If this program"),
+    ],
+)
+def test_a_full_gpu_is_named_with_the_programs_that_hold_it(
+    monkeypatch: pytest.MonkeyPatch, free: int, error: type[FlatoutError], words: str
+) -> None:
+    holder = GpuProcess(7, "python", 79_000)
+    card = Gpu(0, "H100", 80_000, free, processes=(holder,))
+    monkeypatch.setattr(backend, "visible_gpus", lambda: ((card,), ""))
+
+    def devices(platform: str) -> None:
+        raise RuntimeError("no such platform\nand a traceback")
+
+    monkeypatch.setattr(jax, "devices", devices)
+    with pytest.raises(error, match=words):
+        backend.device(DeviceName("gpu", 0))

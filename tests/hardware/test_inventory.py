@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from flatout.config.placement import Placement, parse
 from flatout.errors import FlatoutError, UsageError
+from flatout.hardware.backend import CUDA_CONTEXT_MB
 from flatout.hardware.inventory import (
     Gpu,
     Hardware,
@@ -21,7 +22,7 @@ from flatout.hardware.inventory import (
     resolve_placement,
 )
 from flatout.hardware.nvml import visible_indices
-from flatout.learner.memory import CUDA_CONTEXT_MB, Expectation
+from flatout.learner.memory import Expectation
 
 GPU_NAMES = ("NVIDIA H200", "NVIDIA A10")
 

@@ -13,7 +13,7 @@ from flatout.errors import FlatoutError, UsageError
 from flatout.fleet.members import NAMES, SPREAD, TOGETHER, Strategy, placed
 from flatout.hardware import backend
 from flatout.hardware.inventory import Hardware, inventory
-from flatout.learner.memory import CUDA_CONTEXT_MB, Expectation, available_mb
+from flatout.learner.memory import Expectation, available_mb
 from flatout.learner.programs import Programs
 from flatout.planning.kept import keep_number, numbers
 from flatout.run.build import assemble, foreseen
@@ -112,7 +112,8 @@ def _fitting(
             each = sum(sizes.values())
             on = 1  # all devices of a CPU share the host's memory
             if device.kind == "gpu":  # all on it share one context
-                free, each, on = free - CUDA_CONTEXT_MB, each - CUDA_CONTEXT_MB, len(placements)
+                free, each = free - backend.CUDA_CONTEXT_MB, each - backend.CUDA_CONTEXT_MB
+                on = len(placements)
             words = f"about {each:,.1f} MiB each of {free:,.0f} MiB on {device}{capped}"
             fits.append((max(on * int(FULL * free / max(each, 1e-3)), len(placements)), words))
     return min(fits)

@@ -10,9 +10,13 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from flatout.config.placement import DeviceName, Placement
-from flatout.errors import FlatoutError, UsageError
+from flatout.errors import FlatoutError, NoRoomError, UsageError
 from flatout.hardware.compile_cache import set_up
 from flatout.hardware.inventory import VIRTUAL
+from flatout.hardware.nvml import visible_gpus
+
+CUDA_CONTEXT_MB = 600
+"""Memory of a CUDA context and its libraries."""
 
 
 def show_virtual_devices(count: int | None) -> None:
@@ -47,6 +51,11 @@ def start(placement: Placement) -> list[str]:
             "JAX computes in 64 bits here (JAX_ENABLE_X64), and Flatout in 32: unset that "
             "variable, or set JAX_ENABLE_X64=0."
         )
+    if jax.config.values.get("jax_disable_jit"):
+        notes.append(
+            "JAX_DISABLE_JIT is set: nothing is compiled, so a run takes many times as long, and a "
+            "signal is answered only at the end of an iteration, after minutes perhaps"
+        )
     if xla_bridge.backends_are_initialized():
         if placement.memory is not None and gpus and str(placement.memory) != limited:
             notes.append("memory= has no effect: this program has used JAX before")
@@ -72,13 +81,19 @@ def memory_share(placement: Placement) -> tuple[float, str]:
 
 
 def device(name: DeviceName) -> Any:
-    """JAX's device for a name; `FlatoutError` if JAX did not open it."""
+    """Return JAX's device for a name.
+
+    Raises:
+        NoRoomError: the card's memory is in use.
+        FlatoutError: JAX did not open it for another reason.
+    """
     import jax
 
     try:
         devices = jax.devices("cpu" if name.kind == "cpu" else "cuda")
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
+        _refuse_full(name)
         raise FlatoutError(f"JAX cannot open {name}: {reason}. {_EARLIER}") from error
     visible = str(jax.config.values.get("jax_cuda_visible_devices", "all"))
     local = name.index
@@ -89,6 +104,23 @@ def device(name: DeviceName) -> Any:
         names = ", ".join(map(str, devices))
         raise FlatoutError(f"JAX opened {names}, not {name}. {_EARLIER}")
     return devices[local]
+
+
+def _refuse_full(name: DeviceName) -> None:
+    """Refuse a GPU without the memory that JAX needs to open it.
+
+    Raises:
+        NoRoomError: there is less; it says how much, and which programs hold it.
+    """
+    gpu = next((gpu for gpu in visible_gpus()[0] if gpu.index == name.index), None)
+    if name.kind != "gpu" or gpu is None or gpu.memory_free_mb >= CUDA_CONTEXT_MB:
+        return
+    users = ", ".join(f"{one.name} (process {one.pid})" for one in gpu.processes)
+    raise NoRoomError(
+        f"{name} ({gpu.name}) has {gpu.memory_free_mb:,} of {gpu.memory_total_mb:,} MiB free, and "
+        f"opening it takes about {CUDA_CONTEXT_MB:,}: end the programs that hold its memory"
+        f"{f', {users},' if users else ''} or choose another device with --placement."
+    )
 
 
 _EARLIER = (

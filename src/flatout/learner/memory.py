@@ -12,12 +12,9 @@ import jax
 from flatout.algorithms.base import State
 from flatout.config.placement import CPU, DeviceName, Placement
 from flatout.errors import NoRoomError
-from flatout.hardware.backend import memory_share
+from flatout.hardware.backend import CUDA_CONTEXT_MB, memory_share
 from flatout.hardware.inventory import Hardware, MiB
 from flatout.learner.mesh import divided_axis
-
-CUDA_CONTEXT_MB = 600
-"""Memory of a CUDA context and its libraries."""
 
 ACTOR_MB = {"central": 21, "local": 89}
 """Private memory of an actor process, by `Placement.inference`, as measured with CartPole-v1; local
