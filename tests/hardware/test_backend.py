@@ -22,10 +22,9 @@ def test_64_bit_mode_is_refused_by_the_name_of_its_variable() -> None:
         jax.config.update("jax_enable_x64", False)
 
 
-def test_a_run_without_compiling_says_so() -> None:
-    with jax.disable_jit():
-        (note,) = backend.start(parse("cpu"))
-    assert note.startswith("JAX_DISABLE_JIT is set: nothing is compiled")
+def test_jax_without_compiling_is_refused_by_the_name_of_its_variable() -> None:
+    with jax.disable_jit(), pytest.raises(UsageError, match="JAX_DISABLE_JIT=0"):
+        backend.start(parse("cpu"))
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,9 @@ def start(placement: Placement) -> list[str]:
             "variable, or set JAX_ENABLE_X64=0."
         )
     if jax.config.values.get("jax_disable_jit"):
-        notes.append(
-            "JAX_DISABLE_JIT is set: nothing is compiled, so a run takes many times as long, and a "
-            "signal is answered only at the end of an iteration, after minutes perhaps"
+        raise UsageError(
+            "JAX compiles nothing here (JAX_DISABLE_JIT), and Flatout compiles its programs before "
+            "it runs them: unset that variable, or set JAX_DISABLE_JIT=0."
         )
     if xla_bridge.backends_are_initialized():
         if placement.memory is not None and gpus and str(placement.memory) != limited:
