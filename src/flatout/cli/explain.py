@@ -14,8 +14,8 @@ from flatout.cli.explain_arguments import (
     MINUTES,
     ExplainArguments,
     check,
-    is_trace,
-    own_trace,
+    kind_of,
+    run_of,
     seconds_of,
 )
 from flatout.cli.flags import existing, parse, take_file
@@ -44,7 +44,8 @@ def explain(argv: list[str]) -> int:
         take_file(argv, flag)  # refuses one without a file
     asked = parse(ExplainArguments(), "flatout explain", argv)
     path = None if asked.path is None else existing(asked.path)
-    check(asked, path, command)
+    kind = "" if path is None else kind_of(path)
+    check(asked, path, kind, command)
     if command and asked.against is not None:
         return _compare(command, asked.against, asked)
     if command:
@@ -53,16 +54,14 @@ def explain(argv: list[str]) -> int:
         from flatout.explain.program.spy import record_pid
 
         _report(_diagnosed(record_pid(asked.pid, seconds_of(asked)), asked), asked, stderr=True)
-    elif path is not None and own_trace(path):
-        _run(path.parent, asked)
-    elif path is not None and is_trace(path):
+    elif path is not None and kind == "run":
+        _run(run_of(path) or path, asked)
+    elif path is not None and kind == "trace":
         _report(_traced(path), asked)
-    elif path is not None and path.is_file():
+    elif path is not None:
         diagnosis = _saved(path)
         _report(diagnosis, asked, stderr=True)
         _report_saved_comparison(path, asked, diagnosis)
-    elif path is not None:
-        _run(path, asked)
     return 0
 
 

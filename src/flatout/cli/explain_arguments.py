@@ -66,8 +66,15 @@ class ExplainArguments:
     making."""
 
 
-def check(asked: ExplainArguments, path: Path | None, command: Sequence[str]) -> None:
-    """Refuse what makes no sense before anything is started."""
+def check(asked: ExplainArguments, path: Path | None, kind: str, command: Sequence[str]) -> None:
+    """Refuse what makes no sense before anything is started.
+
+    Args:
+        asked: the flags.
+        path: the file or folder to explain, if it is one.
+        kind: its kind, see `kind_of`.
+        command: the program to explain, if it is one.
+    """
     if sum((path is not None, bool(command), asked.pid is not None)) != 1:
         files = {"--json": asked.json, "--html": asked.html, "--save": asked.save}
         taken = [f"{flag} took {file} as its FILE" for flag, file in files.items() if file]
@@ -91,10 +98,7 @@ def check(asked: ExplainArguments, path: Path | None, command: Sequence[str]) ->
         raise UsageError(
             f"--seconds {asked.seconds:g} is impossible: it lies between 0.5 and 86400."
         )
-    if path is not None and not path.is_dir() and not path.is_file():
-        raise UsageError(f"{path} is no ordinary file and no folder.")
-    trace = path is not None and not own_trace(path) and is_trace(path)
-    run = path is not None and not trace and (path.is_dir() or own_trace(path))
+    run = kind == "run"
     if asked.try_ and not run:
         raise UsageError("--try is for run folders: flatout explain RUN_DIR --try.")
     if asked.measure and not run:
@@ -116,7 +120,7 @@ def check(asked: ExplainArguments, path: Path | None, command: Sequence[str]) ->
             "--stop is for programs that explain starts: flatout explain --stop -- ..."
         )
     if asked.save and path is not None and not run:
-        what = "a profiler's trace" if trace else "saved evidence"
+        what = "a profiler's trace" if kind == "trace" else "saved evidence"
         raise UsageError(f"--save: {path} is {what} already.")
     for flag, file in (("json", asked.json), ("html", asked.html), ("save", asked.save)):
         if file is not None and not (parent := Path(file).resolve().parent).is_dir():
@@ -134,16 +138,27 @@ def _within(file: Path, folder: Path) -> bool:
     return folder.is_dir() and file.exists() and file.resolve().is_relative_to(folder.resolve())
 
 
-def own_trace(path: Path) -> bool:
-    """Whether it is the trace of a run in its folder (``train --trace``)."""
-    return path.name == "trace.json" and (path.parent / "config.json").is_file()
+def kind_of(path: Path) -> str:
+    """Return the kind of a file or folder: ``run``, ``trace`` (of a profiler) or ``evidence``.
 
-
-def is_trace(path: Path) -> bool:
-    """Whether it is a profiler's trace, or a folder of them."""
+    Raises:
+        UsageError: it is neither an ordinary file nor a folder.
+    """
     from flatout.explain.trace import load
 
-    return not (path / "config.json").is_file() and load.is_trace(path)
+    if not path.is_dir() and not path.is_file():
+        raise UsageError(f"{path} is no ordinary file and no folder.")
+    if run_of(path) is not None:
+        return "run"
+    if load.is_trace(path):
+        return "trace"
+    return "run" if path.is_dir() else "evidence"
+
+
+def run_of(path: Path) -> Path | None:
+    """The folder of a run, or of the run whose trace (``train --trace``) a file is."""
+    folder = path.parent if path.name == "trace.json" else path
+    return folder if (folder / "config.json").is_file() else None
 
 
 def seconds_of(asked: ExplainArguments) -> float:
