@@ -15,7 +15,7 @@ from flatout.output import print_json, printable, reserve_stdout
 
 @dataclass(frozen=True)
 class DevicesArguments:
-    """What this machine has, who uses it, and what a run would use."""
+    """List this machine's devices, the programs that use them, and those that a run would use."""
 
     json: bool = False
     """Print it as JSON, alone on stdout."""

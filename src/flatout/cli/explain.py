@@ -110,7 +110,7 @@ def _run(path: Path, asked: ExplainArguments) -> None:
 
 
 def _plan(path: Path, asked: ExplainArguments) -> Answer | None:
-    """What planning has measured of a run here: now, or before."""
+    """Return planning's measurements of a run on this machine: made now, or before."""
     from flatout.hardware.inventory import inventory
     from flatout.run import auto
     from flatout.storage.run_folder import load_config

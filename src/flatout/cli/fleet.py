@@ -147,7 +147,7 @@ def _ray(address: str | None, at_once: str | None, interrupts: Interrupts) -> An
 
 
 def _new(argv: list[str]) -> Sweep:
-    """What the words of a new fleet mean."""
+    """Interpret the command line of a new fleet."""
     if any(word.partition("=")[0] == "--from" for word in argv):
         raise UsageError("--from starts one run; leave it out of a sweep.")
     words, argv = take_all(argv, "--grid")

@@ -1,4 +1,4 @@
-"""What ``flatout fleet`` trains, and how many at a time on what there is."""
+"""Chooses the trials of ``flatout fleet``, and how many run at a time on this machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Sweep:
 
 
 def study_of(sweep: Sweep) -> plan.Study:
-    """What proposes configurations.
+    """Return the search that proposes configurations.
 
     Raises:
         FlatoutError: Optuna's storage cannot be used, or its study is another sweep's.

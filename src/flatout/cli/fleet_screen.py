@@ -1,4 +1,4 @@
-"""What ``flatout fleet`` shows: one screen over all trials while they run, a table at the end."""
+"""The output of ``flatout fleet``: a screen of all trials while they run, a table at the end."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _report(fleet: Fleet) -> Report | None:
 
 
 def _json(fleet: Fleet, report: Report | None) -> dict[str, Any]:
-    """What ``--json`` prints."""
+    """The object that ``--json`` prints."""
     return {
         "run_dir": str(fleet.path), "at_once": fleet.slots.limit, "rates": fleet.slots.rates,
         "each_mb": fleet.slots.each_mb,

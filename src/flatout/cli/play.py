@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlayArguments:
-    """What both commands take."""
+    """Flags of both commands."""
 
     path: Annotated[Positional[str | None], arg(metavar="RUN_DIR")] = None
     """A run folder or a saved agent."""

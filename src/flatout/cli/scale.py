@@ -263,7 +263,7 @@ def _refuse_equal(folders: Sequence[Path], rows: Sequence[Row]) -> None:
 
 
 def work_of(config: TrainConfig, summary: dict[str, Any]) -> dict[str, Any]:
-    """What a run did, as far as its speed depends on it."""
+    """The facts of a run on which its speed depends."""
     done = {"steps": summary["steps"], "updates": summary["updates"]}
     settings = {name: value for name, value in config.flat().items() if name not in IGNORED}
     return {"examples": examples(config, summary)} | done | settings

@@ -35,4 +35,4 @@ CAUSE_OF = {
     "ipc": "ipc-bound", "eval": "eval-bound", "io": "io-bound", "compile": "compile-bound",
     "wait": "waiting",
 }  # fmt: skip
-"""What is the matter where a phase takes the time; inside of learning its mechanisms decide."""
+"""The cause of a phase that takes the time; within learning its mechanisms decide."""

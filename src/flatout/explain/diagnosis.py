@@ -55,7 +55,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Lane:
-    """What one thread or device did over time."""
+    """The phases of one thread or device over time."""
 
     name: str  # for a reader ("main 4711", "worker 2", "gpu:0")
     # (start, end, phase): seconds from the beginning, phases of `PHASES`

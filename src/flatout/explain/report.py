@@ -105,7 +105,7 @@ def gain_words(gain: MeasuredGain) -> str:
 
 
 def action_words(finding: Finding) -> str:
-    """What to change and where: flags or a sentence, and ``(train.py:40)``."""
+    """The change in words and its place: flags or a sentence, and ``(train.py:40)``."""
     action = setting_words(finding.setting) or finding.remedy
     if finding.place is None:
         return action
@@ -161,7 +161,7 @@ def extent(diagnosis: Diagnosis) -> tuple[float, float]:
 
 
 def meters(diagnosis: Diagnosis) -> list[Meter]:
-    """What the samples of the hardware say: the CPU, then three meters for each GPU."""
+    """The meters of the sampled hardware: the CPU's, then three for each GPU."""
     usage = diagnosis.usage
     begin, _ = extent(diagnosis)
 

@@ -57,7 +57,7 @@ def _in_one_program(facts: RunFacts) -> list[Proposal]:
 
 
 def parts(facts: RunFacts) -> list[str]:
-    """What a program's time is, as its parts take it alone: a sentence for evidence."""
+    """A sentence for evidence about the time that each part of a program takes alone."""
     try:
         spent = in_program(facts.plan.stages, facts.placement) if facts.plan else {}
     except KeyError:  # measured on other devices

@@ -121,7 +121,7 @@ _AWAITED = {
     "io": "writing logs and checkpoints", "compile": "compiling again",
     "wait": "waiting",
 }  # fmt: skip
-"""What the learner waits for."""
+"""The phases in which the learner waits."""
 
 _LARGER = {"learn": "learning", "fused": "the one program", "other": "what lies outside of spans",
            "publish": "handing parameters to acting"}  # fmt: skip

@@ -52,7 +52,7 @@ class Evidence:
     plan: Answer | None = None  # and of this run
 
     def as_json(self) -> dict[str, Any]:
-        """What ``--save`` writes."""
+        """The evidence as ``--save`` writes it."""
         return {
             "kind": "run",
             "subject": self.subject,

@@ -20,19 +20,19 @@ NEIGHBOUR = 8  # maximum distance in lines to the neighbour of an undecided line
 
 
 def by_evaluation(survey: Survey, place: Place, near: Neighbours) -> str | None:
-    """Whatever happens in a function that evaluates is evaluation."""
+    """All time in a function that evaluates is evaluation."""
     if place.tag in ("import", "io", "ipc"):
         return None
     return "eval" if any(code in survey.evaluations for code, _ in place.program) else None
 
 
 def by_code(survey: Survey, place: Place, near: Neighbours) -> str | None:
-    """What the code is."""
+    """The kind of code decides."""
     return None if place.tag == "network" else place.tag
 
 
 def in_compiled(survey: Survey, place: Place, near: Neighbours) -> str | None:
-    """What a library does below a line that calls a compiled function belongs to that call."""
+    """Time in a library below a line that calls a compiled function belongs to that call."""
     if place.tag is not None or not place.program or place.frames[0] == place.program[0]:
         return None
     found = survey.made(place)

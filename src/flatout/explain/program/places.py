@@ -63,8 +63,8 @@ class Places:
         return role(self.survey, batch, grad)
 
     def waited_for(self, frames: Frames, leaf: Leaf) -> tuple[str, Site | None, Made | None]:
-        """What a place waits for that asks a device for a result: the phase that the device works
-        for, the line that started it and the call, where they are known."""
+        """Return the phase of the device's work that a place waits for, and, where they are known,
+        the line that started that work and its call."""
         place = self.survey.place(frames, leaf)
         found = self.survey.made(place)
         site, made = found if found is not None else (None, None)

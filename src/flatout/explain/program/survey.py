@@ -72,7 +72,7 @@ def _env_functions(process: Process) -> set[int]:
 
 
 class Survey:
-    """What the functions and lines of a process do.
+    """The work of a process's functions and lines.
 
     Attributes:
         learns, steps, draws, calls, writes: how often gradients, environment steps, draws of rows,
@@ -152,7 +152,7 @@ class Survey:
         return inner, outer
 
     def _tag_of(self, frames: Frames, leaf: Leaf) -> str | None:
-        """What a stack is by its frames and leaf; ``network`` and None are undecided."""
+        """The phase of a stack by its frames and leaf; ``network`` and None are undecided."""
         innermost = self.process.codes[frames[0][0]]
         inner, outer = self._tags_of(frames)
         both = inner | outer

@@ -1,4 +1,4 @@
-"""What a frame, a class or an object of the observed program is: read, never run.
+"""Describes frames, classes and objects of the observed program: they are read, never run.
 
 Nothing is imported later than at the start: the program may be in the middle of importing the same
 module.
@@ -23,7 +23,7 @@ ATTRIBUTES = (
     "__len__", "__iter__", "__next__", "action_space", "observation_space", "apply_gradients",
     "render", "sample_batch", "train", "state_dict",
 )  # fmt: skip
-"""What a class may offer that tells what it is."""
+"""Attributes by which a class is recognised."""
 
 GRADIENTS = {
     "grad", "value_and_grad", "vjp", "linearize", "apply_updates", "apply_gradients", "minimize",
@@ -35,7 +35,7 @@ LIBRARIES = (
     "torch", "jax", "jaxlib", "tensorflow", "keras", "optax", "flax", "haiku", "equinox",
     "builtins",
 )  # fmt: skip
-"""What can learn, and does so only where somebody asks for it."""
+"""Classes that can learn, and do so only where the program asks for it."""
 
 COMPILED = ("PjitFunction", "CompiledFunction", "_JitWrapper", "Function", "JitWrapped", "JitFn")
 """Types of compiled functions: JAX's, Equinox's, TensorFlow's, Flax's."""
@@ -135,7 +135,7 @@ def offers(cls, name):
 
 
 def class_of(owner, method):
-    """What an object's class is called and offers: name, module, roots of its bases, attributes."""
+    """Describe an object's class: name, module, roots of its bases, attributes."""
     kind = type(owner)
     if owner is None or issubclass(kind, (int, float, str, bytes, list, tuple, dict)):
         return None
@@ -248,7 +248,7 @@ def items_of(value):
 
 
 def given_to(kind, frame):
-    """What an interesting call is given: [class, batch size, gradients on]."""
+    """Describe the arguments of a relevant call: [class, batch size, gradients on]."""
     values = frame.f_locals
     code = frame.f_code
     owner = values.get(code.co_varnames[0])

@@ -249,7 +249,7 @@ class Probe:
                 watch.put_off(seconds if found else patience)
 
     def look(self, late):
-        """What the thread does each time: whether the main thread did not answer, and why."""
+        """Look at the main thread once; return whether it was asleep, or did not sample itself."""
         now, self.woken = time.monotonic(), CPU()
         blocked = now - self.last > 0.9 * self.crowd * BLOCKED or not self.timer.running
         spent = self.spent

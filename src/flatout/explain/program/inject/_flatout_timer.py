@@ -163,7 +163,7 @@ def guarded(function):
 
 
 class Watch:
-    """What the sampling thread waits for: that the main thread has not put it off for a while.
+    """Wakes the sampling thread once the main thread has not put it off for a while.
 
     It waits without asking for the interpreter's lock. A thread that does ask for it is woken in
     vain each time when the main thread lets go of the lock for an instant, as NumPy and PyTorch do
