@@ -1,0 +1,244 @@
+"""`flatout explain` on programs that people run: CleanRL, Stable-Baselines3, SBX, PureJaxRL, Keras.
+
+Each program runs twice: unchanged under explain, and with timers around its phases, which are the
+truth. Programs of other projects are read from a checkout (`--checkout cleanrl=PATH`), and the
+timers are inserted into a copy; see examples/examples.toml. It resumes: finished runs are kept in
+benchmarks/results/explain_examples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import shutil
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+from harness import BenchmarkError, Command, Row, Store, flatout, main, parser  # noqa: E402, I001
+from report import provenance, table, write_section  # noqa: E402
+from run_ordinary import NEAR, causes, pairs  # noqa: E402
+
+NAME = "explain_examples"
+FOLDER = HERE / "examples"
+TIMERS = HERE / "ordinary" / "phases.py"
+SLACK_S = 120.0
+"""Time of a run beyond its loop: imports, compiling, and the first steps."""
+
+END = "import signal, sys; signal.signal(signal.SIGALRM, lambda *_: sys.exit()); signal.alarm({})"
+"""First line of a timed copy: it ends after so many seconds, as a program ends by itself."""
+
+RUN = """
+import json, subprocess, sys
+done = subprocess.run(sys.argv[1:], stdout=sys.stderr)
+print(json.dumps({"code": done.returncode}))
+"""
+"""Runs a program whose output is not the benchmark's."""
+
+
+# --- Timers -----------------------------------------------------------------------------------
+
+
+def timed(source: str, wraps: Sequence[Sequence[str]], waits: Mapping[str, str]) -> str:
+    """A script with timers around statements.
+
+    Args:
+        source: the script.
+        wraps: phase, text in the first line of the first statement, and of the last one.
+        waits: by phase, an expression of JAX arrays that its timer waits for.
+
+    Raises:
+        BenchmarkError: no statements fit.
+    """
+    lines = source.splitlines()
+    found = sorted(((*_statements(source, lines, wrap), wrap[0]) for wrap in wraps), reverse=True)
+    for first, last, phase in found:  # from the end on: line numbers before it stay
+        indent = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
+        body = ["    " + line if line.strip() else line for line in lines[first - 1 : last]]
+        if phase in waits:
+            body.append(f"{indent}    _timer.block({waits[phase]})")
+        lines[first - 1 : last] = [f'{indent}with _phase("{phase}") as _timer:', *body]
+    return "\n".join(["from phases import phase as _phase", *lines, ""])
+
+
+def _statements(source: str, lines: Sequence[str], wrap: Sequence[str]) -> tuple[int, int]:
+    """The lines of the statements that a timer encloses: the first and the last one."""
+    _, first, *rest = wrap
+    for block in _blocks(ast.parse(source)):
+        starts = [n for n, one in enumerate(block) if first in lines[one.lineno - 1]]
+        for start in starts:
+            ends = [one for one in block[start:] if (rest or [first])[0] in lines[one.lineno - 1]]
+            if ends:
+                return block[start].lineno, ends[0].end_lineno or ends[0].lineno
+    raise BenchmarkError(f"no statements from {first!r} to {(rest or [first])[0]!r}")
+
+
+def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
+    """All blocks of statements of a module, inner ones last."""
+    for node in ast.walk(tree):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):
+                yield block
+
+
+# --- Running ----------------------------------------------------------------------------------
+
+
+class Runner:
+    """Runs programs with their interpreters, and keeps what was finished."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.pythons = _named(args.pythons, "--python")
+        self.checkouts = _named(args.checkouts, "--checkout")
+        self.results = Path(args.results) / NAME
+        self.results.mkdir(parents=True, exist_ok=True)
+
+    def run(self, name: str, case: Row) -> tuple[Row, Row, list[Row]]:
+        """Seconds by timer, explain's JSON, and the benchmark's rows.
+
+        Raises:
+            BenchmarkError: a checkout or an interpreter is not named, or a run failed.
+        """
+        for what, named in (("project", self.checkouts), ("python", self.pythons)):
+            if case.get(what, "") not in {"", *named}:
+                raise BenchmarkError(f"{what} {case[what]} is not named")
+        said, saved = (self.results / f"{name}.{kind}.json" for kind in ("said", "saved"))
+        phases = self.results / f"{name}.phases.json"
+        with tempfile.TemporaryDirectory() as folder:
+            script, copy = self.scripts(name, case, Path(folder))
+            paths = {"PYTHONPATH": os.pathsep.join([folder, str(script.parent.parent)])}
+            python, words = self.pythons[case["python"]], case.get("arguments", [])
+            explain = [
+                flatout(self.args), "explain", "--seconds", f"{self.args.seconds:g}", "--stop",
+                "--json", str(said), "--save", str(saved), "--", python, str(script), *words,
+            ]  # fmt: skip
+            plain = [python, str(copy), *words]
+            inside = ["env", "-C", folder, sys.executable, "-c", RUN]
+            sides = {
+                "explain": Command([*inside, *explain], paths, None, _adding("said", said)),
+                "timers": Command(
+                    [*inside, *plain], {**paths, "PHASES": str(phases)}, None,
+                    _adding("own", phases),
+                ),
+            }  # fmt: skip
+            settings = {"seconds": self.args.seconds, "case": case}
+            store = Store(f"{NAME}/{name}", settings, self.args)
+            rows = store.alternate({side: lambda _, c=c: c for side, c in sides.items()}, [0])
+        own, explained = rows["timers"][0], rows["explain"][0]
+        return own["result"]["own"], explained["result"]["said"], [own, explained]
+
+    def scripts(self, name: str, case: Row, folder: Path) -> tuple[Path, Path]:
+        """The program as it is, and the copy that times itself and ends after a while."""
+        shutil.copy(TIMERS, folder)
+        shutil.copy(FOLDER / "methods.py", folder)
+        origin = Path(self.checkouts[case["project"]]) if "project" in case else FOLDER
+        script = (origin / case["file"]).resolve()
+        source = script.read_text()
+        for before, after in case.get("replace", ()):
+            if before not in source:
+                raise BenchmarkError(f"{script.name} has no {before!r}")
+            source = source.replace(before, after)
+        if case.get("replace"):  # then the explained program is a copy, too
+            script = folder / "as_it_is" / script.name
+            script.parent.mkdir()
+            script.write_text(source)
+        if "wrap" in case:
+            source = timed(source, case["wrap"], case.get("block", {}))
+        copy = folder / f"{name}_timed.py"
+        copy.write_text(END.format(round(self.args.seconds)) + "\n" + source)
+        return script, copy
+
+
+def _named(words: Sequence[str], flag: str) -> dict[str, str]:
+    """The values of ``NAME=PATH`` words.
+
+    Raises:
+        BenchmarkError: a word is none, or its path does not exist.
+    """
+    found = {}
+    for word in words:
+        name, equals, path = word.partition("=")
+        if not equals or not Path(path).exists():
+            raise BenchmarkError(f"{flag} takes NAME=PATH of something that exists, not {word!r}")
+        found[name] = path
+    return found
+
+
+def _adding(name: str, file: Path) -> Any:
+    """A function that adds a file's JSON to a run's result."""
+
+    def add(_: Command, row: Row) -> Row:
+        if not file.exists():
+            raise BenchmarkError(f"{file.name} was not written: the program ended early")
+        return row | {name: json.loads(file.read_text())}
+
+    return add
+
+
+def benchmark(args: argparse.Namespace) -> None:
+    """Run all programs and write the section.
+
+    Raises:
+        BenchmarkError: none ran.
+    """
+    cases = tomllib.loads((FOLDER / "examples.toml").read_text())
+    if args.cases:
+        cases, args.no_write = {name: cases[name] for name in args.cases}, True
+    runner, body, failed = Runner(args), list[list[str]](), list[str]()
+    every, right, near, total = list[Row](), 0, 0, 0
+    for name, case in cases.items():
+        try:
+            truth, said, rows = runner.run(name, case)
+        except BenchmarkError as error:
+            failed.append(f"- Not run: {name}: {str(error).splitlines()[-1]}")
+            continue
+        every += rows
+        first = next((one for one in said["findings"] if one["id"] != "contended"), None)
+        verdict = said["verdict"] if first is None else first["id"]
+        compared = pairs(truth, said["phases"], ())
+        is_right = verdict in causes(case, truth)
+        right += is_right
+        near += sum(abs(own - share) <= NEAR for _, own, share in compared)
+        total += len(compared)
+        shares = ", ".join(f"{phase} {own:.0%} / {share:.0%}" for phase, own, share in compared)
+        remedy = "" if first is None else first["remedy"]
+        body.append([name, verdict + ("" if is_right else " **wrong**"), shares, remedy[:120]])
+    if not every:
+        raise BenchmarkError(f"nothing ran: {failed}")
+    where = provenance(args, {"both": every}).replace(
+        Path(__file__).name, f"explain/{Path(__file__).name}"
+    )
+    head = ["program", "first finding", "timers / explain", "remedy"]
+    text = f"""## Explaining programs that people run
+
+{where}
+- First finding right in **{right} of {len(body)}**; shares within {NEAR:.0%} of the timers' in
+  **{near} of {total}** rows. Each program runs once as it is, under explain, and once with timers.
+
+{table(head, body)}
+""" + "\n".join(failed)
+    write_section(args, NAME, text)
+
+
+if __name__ == "__main__":
+    options = parser(__doc__, seeds=1)
+    add = options.add_argument
+    add("--cases", nargs="+", default=None, help="only these; then RESULTS.md stays as it is")
+    add("--seconds", type=float, default=30.0, help="that each program is observed, or timed")
+    add("--python", nargs="+", default=[], help="NAME=PATH of the interpreters")
+    add("--checkout", nargs="+", default=[], help="NAME=PATH of the projects")
+    arguments = options.parse_args()
+    # Paths are not for RESULTS.md.
+    arguments.pythons, arguments.python = arguments.python, []
+    arguments.checkouts, arguments.checkout = arguments.checkout, []
+    main(benchmark, arguments)
