@@ -145,7 +145,7 @@ def test_the_probe_observes_this_python(tmp_path: Path, version: str) -> None:
         assert f"{one.python[0]}.{one.python[1]}" == version
         steps = [code for code in one.codes if code.plain == "step" and code.has("reset")]
         assert len(steps) == 1
-        assert sum(sample.dt for sample in one.samples) > 0.3
+        assert sum(sample.dt for sample in one.samples) > 0.1
     parent = next(one for pid, one in seen.items() if pid != int(child))
     ends = [rows[0]["pid"] for rows in rows_of(folder) if any(row["k"] == "end" for row in rows)]
     assert parent.pid in ends
@@ -159,7 +159,7 @@ def test_what_a_program_got_from_locals_is_left_alone(tmp_path: Path) -> None:
     done, folder = observed(HOLDER, tmp_path)
     assert (done.stdout, done.stderr) == ("7 0.5\n", "")
     (seen,) = map(process, rows_of(folder))
-    assert sum(sample.dt for sample in seen.samples) > 0.3
+    assert sum(sample.dt for sample in seen.samples) > 0.2
 
 
 RAISES = """
@@ -322,7 +322,7 @@ def test_a_program_that_watches_itself_sees_nothing_of_the_probe(tmp_path: Path)
     done, folder = observed(WATCHES, tmp_path)
     assert (done.stderr, json.loads(done.stdout)) == ("", [20, ["program.py"]])
     (seen,) = map(process, rows_of(folder))
-    assert sum(sample.dt for sample in seen.samples) > 0.7
+    assert sum(sample.dt for sample in seen.samples) > 0.3
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread samples always")
@@ -337,7 +337,7 @@ def test_where_a_thread_has_to_sample_the_report_says_so(tmp_path: Path) -> None
             signal.signal(number, handler)
     assert (done.returncode, done.stderr) == (0, "")
     (seen,) = map(process, rows_of(folder))
-    assert sum(sample.dt for sample in seen.samples) > 0.3
+    assert sum(sample.dt for sample in seen.samples) > 0.2
     assert seen.by_thread is not None
     assert "signal" in seen.by_thread
 

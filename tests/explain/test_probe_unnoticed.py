@@ -44,7 +44,7 @@ def test_what_a_program_replaces_is_never_called(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
     (seen,) = map(process, rows_of(folder))
     assert (seen.failure, seen.by_thread) == (None, None)
-    assert sum(sample.dt for sample in seen.samples) > 0.4
+    assert sum(sample.dt for sample in seen.samples) > 0.2
     assert seen.windows
     assert any("add(n * n" in text for text in seen.lines.values())
 
@@ -70,7 +70,7 @@ def test_a_stack_near_the_limit_of_recursion_is_sampled(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("returned\n", "")
     (seen,) = map(process, rows_of(folder))
     assert seen.failure is None
-    assert sum(sample.dt for sample in seen.samples) > 0.3
+    assert sum(sample.dt for sample in seen.samples) > 0.1
 
 
 RECURSES = """
@@ -103,7 +103,7 @@ def test_a_program_that_recurses_to_the_limit_gets_as_deep(
     assert set(map(int, done.stdout.split())) <= set(range(fewer + 1))
     (seen,) = map(process, rows_of(folder))
     assert seen.failure is None
-    assert sum(sample.dt for sample in seen.samples) > 0.8
+    assert sum(sample.dt for sample in seen.samples) > 0.4
 
 
 BLOCKS = """
@@ -126,7 +126,7 @@ def test_a_program_that_waits_for_any_signal_gets_none_of_the_probe(tmp_path: Pa
     done, folder = observed(BLOCKS, tmp_path)
     assert (done.stdout, done.stderr) == ("set() None\n", "")
     (seen,) = map(process, rows_of(folder))
-    assert sum(sample.dt for sample in seen.samples) > 0.4
+    assert sum(sample.dt for sample in seen.samples) > 0.2
 
 
 FULL = """
