@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -264,7 +265,8 @@ def test_shards_learn_the_same_on_one_device_and_on_two(algorithm: str) -> None:
     (one, told), (two, other), (apart, _) = found
     assert furthest(one.arrays, two.arrays) < 1e-5
     assert [m.steps for m in told] == [m.steps for m in other]
-    jax.tree.map(np.testing.assert_array_equal, told[-1].episodes, other[-1].episodes)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5)  # DQN's values, too
+    jax.tree.map(close, told[-1].episodes, other[-1].episodes)
     mine, theirs = (
         {n: a for n, a in each.arrays.items() if n.startswith(PREFIX)} for each in (one, apart)
     )
