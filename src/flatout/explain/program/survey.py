@@ -275,7 +275,9 @@ class Survey:
             and not self.learns[code]
             and tags.is_evaluation(self.process.codes[code])
         }
-        if not found or not any(self.learns.values()):
+        # Updates may be too rare to be seen.
+        learns = any(self.learns.values()) or any(code.learns for code in self.process.codes)
+        if not found or not learns:
             return set()
         collects = any(
             place.tag == "env" and found.isdisjoint(code for code, _ in place.frames)
