@@ -25,7 +25,8 @@ def choose(observation, epsilon):
 
 
 def sample_batch(size):
-    observations, actions, rewards, following, ended = zip(*random.sample(memory, size))
+    batch = random.sample(memory, size)
+    observations, actions, rewards, following, ended = zip(*batch, strict=True)
     return (
         torch.tensor(observations),
         torch.tensor(actions),
