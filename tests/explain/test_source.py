@@ -210,6 +210,53 @@ def test_a_learning_call_whose_result_is_not_ready_is_in_flight(
     assert [one and (one[0].co_name, one[1]) for one in found] == [None if ready else ("run", 4)]
 
 
+AGENT = """\
+class Agent:
+    def __init__(self, compiled, array, look):
+        type(self)._update = classmethod(compiled)
+        self.state, self.seen, self.look = array, array, look
+
+    @staticmethod
+    def loss(params):
+        return value_and_grad(params)
+
+    def train(self):
+        self.state, loss = self._update(self.state)
+
+    def act(self):
+        self.look()
+"""
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_result_in_flight_is_found_where_another_method_has_left_it(
+    probe_source: Any, ready: bool
+) -> None:
+    """As an agent's methods do: `train` learns, and `act` then waits for the parameters. The
+    compiled function takes its gradients in another method of the class."""
+    file = "/home/me/agent.py"
+    linecache.cache[file] = (len(AGENT), None, lines_of(AGENT), file)
+    scope: dict[str, Any] = {}
+    exec(compile(AGENT, file, "exec"), scope)
+    found: list[Any] = []
+
+    def look() -> None:
+        found.append(probe_source.pending(sys._getframe(), {}, False))
+
+    def update(cls: Any, state: Any) -> Any:
+        return cls.loss(state)
+
+    scope["Agent"](PjitFunction(update), ArrayImpl(ready), look).act()
+    assert [one and (one[0].co_name, one[1]) for one in found] == [None if ready else ("train", 11)]
+
+
+def test_a_librarys_function_is_not_taken_for_learning(probe_source: Any) -> None:
+    """Flax's `apply` reaches code that can take gradients, and takes none when it acts."""
+    scope = {"__name__": "flax.linen.module", "vjp": None}
+    exec("def apply(params, observation):\n    return vjp", scope)
+    assert probe_source.read.described(PjitFunction(scope["apply"]))["learns"] is False
+
+
 def test_only_arrays_of_jax_are_asked_and_nothing_of_the_user_runs(probe_source: Any) -> None:
     class Trap:
         def __getattr__(self, name: str) -> Any:

@@ -3,7 +3,7 @@
 JAX, and PyTorch on a GPU, return from a call before its result is there. Whatever reads the result
 first (`float`, `.item()`, `block_until_ready`, `print`, a comparison) waits for it. While the
 device computes, that wait is the arithmetic of the call that made the result. While it does not,
-it is a transfer, or the cost of synchronising.
+it is a transfer, or the cost of synchronising; fetching a chosen action is a part of acting.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class DeviceTime:
             yield moment((1 - busy) * rest, busy * rest, on_device, True)
         if busy < 1.0:
             phase = mark.phase if mark.phase == "eval" or role == "act" else "transfer"
-            phase = role if phase in ("other", "wait") else phase
+            fetches_action = role == "act" and made is not None
+            phase = role if fetches_action or phase in ("other", "wait") else phase
             yield moment(0.0, (1 - busy) * rest, replace(mark, phase=phase, waits=False), False)
 
     @staticmethod

@@ -145,11 +145,18 @@ class Survey:
         inner: set[str | None] = set()
         outer: set[str | None] = set()
         target = inner
-        for site in frames:
-            target.add(self.tag(site[0]))
+        for at, site in enumerate(frames):
+            tag = self.tag(site[0])
+            target.add(None if tag == "copy" and self._checks(frames[at + 1 :]) else tag)
             if self.program((site,)) and self.process.codes[site[0]].plain != "<module>":
                 target = outer
         return inner, outer
+
+    def _checks(self, callers: Frames) -> bool:
+        """Whether a library calls its own copying function, as JAX does to check its arguments."""
+        codes = (self.process.codes[index] for index, _ in callers)
+        caller = next((code for code in codes if code.plain not in tags.WRAPPERS), None)
+        return caller is not None and tags.is_jax(caller)
 
     def _tag_of(self, frames: Frames, leaf: Leaf) -> str | None:
         """The phase of a stack by its frames and leaf; ``network`` and None are undecided."""

@@ -97,12 +97,21 @@ COMPILERS = re.compile(
 """Tracing and compiling, which are not learning's operations."""
 
 
+WRAPPERS = {"wrapper", "reraise_with_filtered_traceback", "cache_miss"}
+"""JAX's functions around its other functions."""
+
+
+def is_jax(code: Code) -> bool:
+    """Whether a function is JAX's own."""
+    return "/jax/_src/" in code.file.replace("\\", "/")
+
+
 def frame_tag(code: Code, stdlib: str) -> str | None:
     """A frame's tag, or None: import, env, input, io, ipc, replay, communicate, optimise, network,
     copy, draw or predict."""
     file = code.file.replace("\\", "/")
     where = package(code.file, stdlib)
-    if "/jax/_src/" in file and code.plain in ("device_get", "device_put", "asarray", "array"):
+    if is_jax(code) and code.plain in ("device_get", "device_put", "asarray", "array"):
         return "copy"
     if where == "stdlib" and file.endswith("/random.py") and code.plain in DRAWS:
         return "draw"

@@ -343,13 +343,19 @@ def first_call(text):
     return next((name for name in CALLED.findall(text) if name not in WORDS), None)
 
 
+def in_class(cls, name):
+    """What a class or one of its bases defines by a name, or None."""
+    found = next((d[name] for d in map(defined_in, order_of(cls)) if name in d), None)
+    return found.__func__ if type(found) in (staticmethod, classmethod) else found
+
+
 def attribute_of(value, name):
     """An attribute of an object or of its class, or None, without calling anything of the program.
 
     Nor is the object's ``__dict__`` read: Python 3.11 and later then make a dictionary for the
     object, which slows all of its attributes from then on.
     """
-    found = next((d[name] for d in map(defined_in, order_of(type(value))) if name in d), None)
+    found = in_class(type(value), name)
     kind = type(found)
     if kind is not types.FunctionType and offers(kind, "__get__"):
         return found  # a property, say
@@ -362,11 +368,16 @@ def attribute_of(value, name):
 
 def resolve(frame, dotted, profiled):
     """The object of a dotted name in a frame, without running anything of the program."""
-    words = dotted.split(".")
-    found = local_of(frame, words[0], profiled)
+    first, *words = dotted.split(".")
+    found = local_of(frame, first, profiled)
     if found is None:
-        found = dict.get(frame.f_globals, words[0])
-    for word in words[1:]:
+        found = dict.get(frame.f_globals, first)
+    return attribute_at(found, words)
+
+
+def attribute_at(found, words):
+    """An attribute of an attribute and so on, as `attribute_of` finds each."""
+    for word in words:
         found = attribute_of(found, word)
     return COUNTED[id(found)][1] if id(found) in COUNTED else found
 
@@ -384,7 +395,7 @@ def described(found, owner=None):
     if is_compiled(kind):
         inner = getattr(found, "__wrapped__", None) or getattr(found, "python_function", None)
         row["compiled"] = True
-        row["learns"] = inner is not None and takes_gradients(inner, 4, set())
+        row["learns"] = inner is not None and takes_gradients(inner, 4, set(), owner)
     elif kind is types.FunctionType:
         names, scope = names_of(found.__code__), globals_of(found)
         named = [scope[name] for name in names if name in scope]
@@ -392,7 +403,7 @@ def described(found, owner=None):
         compiled = [one for one in named if is_compiled(type(one))]
         if compiled:
             row["calls_compiled"] = True
-            row["learns"] = any(described(one)["learns"] for one in compiled)
+            row["learns"] = any(described(one, owner)["learns"] for one in compiled)
     return row
 
 
@@ -407,10 +418,11 @@ def globals_of(function):
     return scope
 
 
-def takes_gradients(function, depth, seen):
-    """Whether the code of a function takes gradients, looking into what it calls."""
+def takes_gradients(function, depth, seen, owner=None):
+    """Whether the code of a function takes gradients, looking into what it calls: functions that it
+    knows by name, and methods of `owner` or of its class. Libraries take none by themselves."""
     kind = type(function)
-    if kind is types.MethodType:
+    if kind is types.MethodType or kind in (staticmethod, classmethod):
         inner = function.__func__
     elif kind is partial:
         inner = function.func
@@ -419,14 +431,21 @@ def takes_gradients(function, depth, seen):
     else:
         inner = function.__dict__.get("__wrapped__") if kind is types.FunctionType else None
     if inner is not None:
-        return takes_gradients(inner, depth, seen)
+        return takes_gradients(inner, depth, seen, owner)
     if kind is not types.FunctionType or id(function.__code__) in seen or not depth:
+        return False
+    module = dict.get(function.__globals__, "__name__")
+    if type(module) is str and module.split(".")[0] in LIBRARIES:
         return False
     seen.add(id(function.__code__))
     names, scope = names_of(function.__code__), globals_of(function)
     if names & GRADIENTS:
         return True
-    return any(takes_gradients(scope[name], depth - 1, seen) for name in names if name in scope)
+    called = [scope[name] for name in names if name in scope]
+    if owner is not None:
+        cls = owner if issubclass(type(owner), type) else type(owner)
+        called += [in_class(cls, name) for name in names]
+    return any(takes_gradients(one, depth - 1, seen, owner) for one in called)
 
 
 def loaded(module, name):

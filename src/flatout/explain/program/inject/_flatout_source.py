@@ -87,7 +87,7 @@ def origin(frame, line, profiled):
     inner = statement_at(node, line)
     if inner is None:
         return None
-    search = Search(frame, node, profiled)
+    search = Search(node, lambda name: read.resolve(frame, name, profiled))
     found = (search.trace(part, inner.lineno, DEPTH) for part in own_parts(inner))
     return next(filter(None, found), None)
 
@@ -107,10 +107,11 @@ def statement_at(node, line):
 
 
 class Search:
-    """Follows values of one function back to the calls that made them."""
+    """Follows values of one function back to the calls that made them. `object_of` gives the object
+    of a dotted name."""
 
-    def __init__(self, frame, node, profiled):
-        self.frame, self.profiled = frame, profiled
+    def __init__(self, node, object_of):
+        self.object_of = object_of
         self.made = {}  # dotted name -> [(line, expression)]
         for one in statements(node):
             self.note(one)
@@ -144,8 +145,7 @@ class Search:
     def kind(self, call):
         """Describe the called object if it is compiled or calls a compiled function; else `{}`."""
         name = read.dotted(call.func)
-        found = read.resolve(self.frame, name, self.profiled)
-        owner = read.resolve(self.frame, name.rpartition(".")[0], self.profiled)
+        found, owner = self.object_of(name), self.object_of(name.rpartition(".")[0])
         kind = read.described(found, owner) if found is not None else {}
         return kind if kind.get("compiled") or kind.get("calls_compiled") else {}
 
@@ -174,8 +174,8 @@ class Search:
 def pending(frame, known, profiled):
     """Code and line of a learning call whose result JAX's device still computes, or None.
 
-    Looks at the arrays that the frame and its callers have assigned from such calls. `known` keeps
-    the names of each function.
+    Looks at the arrays that the frame and its callers have assigned from such calls, and at those
+    that other methods of the same objects have. `known` keeps the names of each function and class.
     """
     for _ in range(CALLERS):
         if frame is None:
@@ -183,14 +183,71 @@ def pending(frame, known, profiled):
         code = frame.f_code
         if is_users(code.co_filename):
             if id(code) not in known:
-                search = Search(frame, node_of(code), profiled)
+                search = Search(node_of(code), lambda name: read.resolve(frame, name, profiled))
                 known[id(code)] = (code, search.learned())
             for name, line in known[id(code)][1].items():
-                array = first_array(read.resolve(frame, name, profiled), DEPTH)
-                if array is not None and not array.is_ready():
+                if unready(read.resolve(frame, name, profiled)):
                     return code, line
+            owner = owner_of(frame, profiled)
+            for made, words, line in by_methods(owner, known) if owner is not None else ():
+                if unready(read.attribute_at(owner, words)):
+                    return made, line
         frame = frame.f_back
     return None
+
+
+def owner_of(frame, profiled):
+    """The object of the user's whose method a frame runs, or None."""
+    code = frame.f_code
+    if not code.co_argcount or code.co_varnames[0] != "self":
+        return None
+    found = read.local_of(frame, "self", profiled)
+    return None if found is None or read.package_of(type(found)) in LIBRARIES else found
+
+
+def by_methods(owner, known):
+    """[(code, attribute's words, line)] of what an object's methods assign to its attributes from
+    learning calls."""
+    cls = type(owner)
+    if id(cls) in known:
+        return known[id(cls)][1]
+    found, seen = [], set()
+    known[id(cls)] = (cls, found)
+    for base in read.order_of(cls):
+        for name, method in list(read.defined_in(base).items()):
+            if type(method) is not read.types.FunctionType or name in seen:
+                continue
+            seen.add(name)
+            code = method.__code__
+            if not is_users(code.co_filename) or not calls_learning(code, owner):
+                continue
+            scope = read.globals_of(method)
+
+            def object_of(dotted, scope=scope, first=code.co_varnames[:1]):
+                start, *words = dotted.split(".")
+                return read.attribute_at(owner if start in first else scope.get(start), words)
+
+            for target, line in Search(node_of(code), object_of).learned().items():
+                start, *words = target.split(".")
+                if words and start in code.co_varnames[:1]:
+                    found.append((code, words, line))
+    return found
+
+
+def calls_learning(code, owner):
+    """Whether a method names a compiled function of its object's that takes gradients."""
+    described = (
+        read.described(found, owner)
+        for found in (read.attribute_of(owner, name) for name in code.co_names)
+        if read.is_compiled(type(found))
+    )
+    return any(one["learns"] for one in described)
+
+
+def unready(value):
+    """Whether a value holds a JAX array that a device still computes."""
+    array = first_array(value, DEPTH)
+    return array is not None and not array.is_ready()
 
 
 def first_array(value, depth):
