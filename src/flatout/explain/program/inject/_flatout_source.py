@@ -1,5 +1,7 @@
 """Parses a function's source code: its loops, and the call that a value comes from."""
 
+from functools import partial
+
 import _flatout_describe as read
 from _flatout_own import STDLIB, __builtins__, source_lines  # noqa: F401
 
@@ -87,7 +89,7 @@ def origin(frame, line, profiled):
     inner = statement_at(node, line)
     if inner is None:
         return None
-    search = Search(node, lambda name: read.resolve(frame, name, profiled))
+    search = Search(node, partial(read.resolve, frame, profiled=profiled))
     found = (search.trace(part, inner.lineno, DEPTH) for part in own_parts(inner))
     return next(filter(None, found), None)
 
@@ -183,7 +185,8 @@ def pending(frame, known, profiled):
         code = frame.f_code
         if is_users(code.co_filename):
             if id(code) not in known:
-                search = Search(node_of(code), lambda name: read.resolve(frame, name, profiled))
+                look = partial(read.resolve, frame, profiled=profiled)
+                search = Search(node_of(code), look)
                 known[id(code)] = (code, search.learned())
             for name, line in known[id(code)][1].items():
                 if unready(read.resolve(frame, name, profiled)):
