@@ -1,12 +1,12 @@
 """Speed of DQN on CartPole-v1 at equal work: Flatout, Stable-Baselines3 and SBX in turn.
 
 8 environments, minibatches of 32, one update per 4 environment steps, networks of 64x64: 8 updates
-after every 4 vector steps on every side; Flatout once more with longer turns of the same ratio,
-1,024 steps and then their 256 updates, which changes what is learned from, and once with its twin
-of the environment in one program. Rates are taken after
-exploration has fallen to its final 5 %, so that all sides act mostly with their networks. Training
-writes what each program writes by default: Flatout metrics, TensorBoard events and checkpoints with
-the replay memory in them; the peers nothing.
+after every 4 vector steps on every side, or 2 after each vector step with `--updates 2`. Flatout
+runs once more with longer turns of the same ratio, 1,024 steps and then their 256 updates, which
+changes what is learned from, and once with its twin of the environment in one program. Rates are
+taken after exploration has fallen to its final 5 %, so that all sides act mostly with their
+networks. Training writes what each program writes by default: Flatout metrics, TensorBoard events
+and checkpoints with the replay memory in them; the peers nothing.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ OURS, FIRST, FUSED = "flatout", "flatout, sample first", "flatout, one program"
 ENVS, BATCH = 8, 32
 LOG_EVERY = 2048
 EXPLORATION = 0.1
+UPDATES = 8
+"""Gradient updates after every 4 vector steps; fewer come after fewer of them."""
 
 
 def benchmark(args: argparse.Namespace) -> None:
     """Run the sides in turn, check their work, write the section."""
     if args.seeds < 3:
         raise BenchmarkError("--seeds must be at least 3: medians are quoted.")
+    name = NAME if args.updates == UPDATES else f"{NAME}_{args.updates}"
     explored = -(-int(EXPLORATION * args.steps) // LOG_EVERY) * LOG_EVERY
     work, first = (
         Work(
             args.steps, learning_starts=1024, window_from=explored, train_freq=updates * 4,
             gradient_steps=updates, log_every=LOG_EVERY,
         )
-        for updates in (8, 256)
+        for updates in (args.updates, 256)
     )  # fmt: skip
     flags = (
         "--env", "CartPole-v1", "--envs", str(ENVS), "--batch-size", str(BATCH),
@@ -46,15 +49,15 @@ def benchmark(args: argparse.Namespace) -> None:
         "flags": [*flags, *work.flags(), *first.flags()], "window_from": work.window_from,
         "extra": args.flatout_args, "threads": args.peer_threads,
     }  # fmt: skip
-    store = Store(NAME, settings, args)
+    store = Store(name, settings, args)
     peer = (
         "--algo", "dqn", *flags, *work.flags(), "--window-from", str(work.window_from),
         "--threads", str(args.peer_threads),
     )  # fmt: skip
 
-    def ours(name: str, seed: int, work: Work, *more: str) -> Command:
+    def ours(side: str, seed: int, work: Work, *more: str) -> Command:
         return train_command(
-            args, NAME, name, seed, *flags, *work.flags(), "--log-every", str(LOG_EVERY), *more,
+            args, name, side, seed, *flags, *work.flags(), "--log-every", str(LOG_EVERY), *more,
             algorithm="dqn", finish=windowed(work.window_from),
         )  # fmt: skip
 
@@ -73,7 +76,7 @@ def benchmark(args: argparse.Namespace) -> None:
         range(args.seeds),
         check=lambda row: (first if row["side"] == FIRST else work).check(row),
     )  # fmt: skip
-    write_section(args, NAME, section(args, rows, work, first))
+    write_section(args, name, section(args, rows, work, first))
 
 
 def section(args: argparse.Namespace, rows: dict[str, list[Row]], work: Work, first: Work) -> str:
@@ -89,7 +92,8 @@ def section(args: argparse.Namespace, rows: dict[str, list[Row]], work: Work, fi
         ("sb3 / flatout, whole process time", per_round(whole["sb3"], whole[OURS])),
         ("sbx / flatout, whole process time", per_round(whole["sbx"], whole[OURS])),
     ]
-    return f"""## DQN on CartPole-v1: speed at equal work
+    often = "" if args.updates == UPDATES else f", {work.gradient_steps} updates at a time"
+    return f"""## DQN on CartPole-v1: speed at equal work{often}
 
 {provenance(args, rows)}
 - {work.steps:,} steps and {work.updates:,} gradient updates of {BATCH} transitions on every side,
@@ -111,6 +115,12 @@ def section(args: argparse.Namespace, rows: dict[str, list[Row]], work: Work, fi
 if __name__ == "__main__":
     options = parser(__doc__, seeds=3)
     options.add_argument("--steps", type=int, default=81_920, help="steps of every side")
+    options.add_argument(
+        "--updates",
+        type=int,
+        default=UPDATES,
+        help="gradient updates after four times as many steps",
+    )
     options.add_argument(
         "--peer-threads", type=int, default=1, help="PyTorch's threads (0: its default)"
     )

@@ -32,7 +32,7 @@ CLEANRL = {"halfcheetah": "1,443 ± 46", "hopper": "2,383 ± 272", "walker2d": "
 
 SETTINGS = {
     "n_steps": 2048, "batch_size": 64, "n_epochs": 10, "learning_rate": "lin_0.0003",
-    "clip_range": 0.2, "clip_range_vf": 0.2,
+    "clip_range": 0.2, "clip_range_vf": 0.2, "vf_coef": 0.25,
 }  # fmt: skip
 """The presets' settings, for Stable-Baselines3."""
 

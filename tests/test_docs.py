@@ -89,7 +89,7 @@ def test_every_page_is_in_the_sites_menu() -> None:
 
 
 def test_every_cause_is_explained_with_its_rule() -> None:
-    text = (ROOT / "docs" / "explain.md").read_text()
+    text = (ROOT / "docs" / "explain-reference.md").read_text()
     assert [cause for cause in CAUSES if f"| `{cause}` |" not in text] == []
 
 

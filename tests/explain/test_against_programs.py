@@ -301,7 +301,9 @@ def test_two_programs_are_compared_and_the_file_goes_on_where_it_was(tmp_path: P
     assert (said["pairs"], said["same"]) == (3, False)
     extent = f"({ratio_words(said['low'], said['high'])})"
     assert f"second.py: {ratio_words(said['gain'])} {extent} calls of first:work" in again.err
-    told = explained(save, "--json", shown)  # and the file says the same
+    page = tmp_path / "r.html"
+    told = explained(save, "--json", shown, "--html", page)  # and the file says the same
+    assert "Against a second program" in page.read_text()
     assert json.loads(shown.read_text())["against"] == said
     assert "AGAINST" in told.err
     second.write_text("import first\nfirst.main(0.001)\n")

@@ -188,7 +188,7 @@ def _compare(command: list[str], against: str, asked: ExplainArguments) -> int:
     assert found.recording is not None
     diagnosis = diagnose(build(*found.recording))
     _report(diagnosis, asked, stderr=True)
-    _report_compared(found, asked, diagnosis.as_json())
+    _report_compared(found, asked, diagnosis)
     return 0
 
 
@@ -202,28 +202,30 @@ def _report_saved_comparison(path: Path, asked: ExplainArguments, diagnosis: Dia
         return
     try:
         found = Comparison.from_json(values["against"])
-        _report_compared(found, asked, diagnosis.as_json())
+        _report_compared(found, asked, diagnosis)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise FlatoutError(
             f"{path} holds a damaged comparison ({damage(error)}); measure it again."
         ) from None
 
 
-def _report_compared(
-    found: Comparison, asked: ExplainArguments, said: dict[str, Any], stderr: bool = True
-) -> None:
-    """Print what two programs' runs have shown, and add it to the JSON file."""
+def _report_compared(found: Comparison, asked: ExplainArguments, diagnosis: Diagnosis) -> None:
+    """Print how much faster the second program is, and add it to the files that were asked for."""
     from rich.console import Console
 
+    from flatout.explain import html
     from flatout.explain.against.outcome import lines
     from flatout.explain.report import show_lines
 
     if (outcome := found.outcome) is None:
         return
-    show_lines("AGAINST", lines(outcome, found.name, found.count), Console(stderr=stderr))
+    compared = lines(outcome, found.name, found.count)
+    show_lines("AGAINST", compared, Console(stderr=True))
+    if asked.html is not None:
+        html.write(diagnosis, Path(asked.html), compared)
     if asked.json is not None:
         more = {"command": found.name, "count": found.count or None, **outcome.as_json()}
-        _write(asked.json, said | {"against": more})
+        _write(asked.json, diagnosis.as_json() | {"against": more})
 
 
 def _diagnosed(recording: Recording, asked: ExplainArguments) -> Diagnosis:

@@ -34,16 +34,16 @@ SEGMENTS = 60_000
 SAMPLES = 600  # points of a curve of utilisation: more samples are averaged
 
 
-def write(diagnosis: Diagnosis, path: Path | str) -> None:
-    """Write the page to a file.
+def write(diagnosis: Diagnosis, path: Path | str, compared: Sequence[str] = ()) -> None:
+    """Write the page to a file; `compared` are the lines of a comparison with a second program.
 
     Raises:
         FlatoutError: the file cannot be written.
     """
-    output_file.write(Path(path), page(diagnosis))
+    output_file.write(Path(path), page(diagnosis, compared))
 
 
-def page(diagnosis: Diagnosis) -> str:
+def page(diagnosis: Diagnosis, compared: Sequence[str] = ()) -> str:
     """The report as one self-contained HTML document."""
     template = (resources.files("flatout") / "explain" / "report.html").read_text(encoding="utf-8")
     verdict = report.verdict_words(diagnosis)
@@ -52,6 +52,7 @@ def page(diagnosis: Diagnosis) -> str:
     begin, end = report.extent(diagnosis)
     end = end or 1.0  # nothing is drawn then
     sections = (
+        ("Against a second program", _compared(compared)),
         ("Findings", [_finding(f, f is tried) for f in diagnosis.findings]),
         ("Where the time goes", _bars(diagnosis)),
         ("Timeline", _timeline(diagnosis.lanes, begin, end)),
@@ -188,6 +189,18 @@ def _finding(finding: Finding, shown: bool) -> str:
         + (f"<p>{remedy}</p>{_gain(finding)}" if remedy and not shown else "")
         + "</article>\n"
     )
+
+
+def _compared(lines: Sequence[str]) -> list[str]:
+    """A card: how much faster the second program is, and which phases became shorter."""
+    if not lines:
+        return []
+    first, *rest = map(_text, lines)
+    return [
+        f'<div class="card"><strong>{first}</strong>',
+        *(f"<p>{line}</p>" for line in rest),
+        "</div>",
+    ]
 
 
 def _row(name: str, words: str, drawing: str) -> str:
