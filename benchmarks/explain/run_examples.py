@@ -115,8 +115,9 @@ class Runner:
         said, saved = (self.results / f"{name}.{kind}.json" for kind in ("said", "saved"))
         phases = self.results / f"{name}.phases.json"
         with tempfile.TemporaryDirectory() as folder:
-            script, copy = self.scripts(name, case, Path(folder))
-            paths = {"PYTHONPATH": os.pathsep.join([folder, str(script.parent.parent)])}
+            script, copy, origin = self.scripts(name, case, Path(folder))
+            beside = [folder, str(origin), str(origin.parent)]  # modules that the program imports
+            paths = {"PYTHONPATH": os.pathsep.join(beside)}
             python, words = self.pythons[case["python"]], case.get("arguments", [])
             explain = [
                 flatout(self.args), "explain", "--seconds", f"{self.args.seconds:g}", "--stop",
@@ -137,13 +138,14 @@ class Runner:
         own, explained = rows["timers"][0], rows["explain"][0]
         return own["result"]["own"], explained["result"]["said"], [own, explained]
 
-    def scripts(self, name: str, case: Row, folder: Path) -> tuple[Path, Path]:
-        """The program as it is, and the copy that times itself and ends after a while."""
+    def scripts(self, name: str, case: Row, folder: Path) -> tuple[Path, Path, Path]:
+        """The program as it is, the copy that times itself and ends after a while, and the
+        program's folder."""
         shutil.copy(TIMERS, folder)
         shutil.copy(FOLDER / "methods.py", folder)
         origin = Path(self.checkouts[case["project"]]) if "project" in case else FOLDER
         script = (origin / case["file"]).resolve()
-        source = script.read_text()
+        source, home = script.read_text(), script.parent
         for before, after in case.get("replace", ()):
             if before not in source:
                 raise BenchmarkError(f"{script.name} has no {before!r}")
@@ -156,7 +158,7 @@ class Runner:
             source = timed(source, case["wrap"], case.get("block", {}))
         copy = folder / f"{name}_timed.py"
         copy.write_text(END.format(round(self.args.seconds + STARTING_S)) + "\n" + source)
-        return script, copy
+        return script, copy, home
 
 
 def _named(words: Sequence[str], flag: str) -> dict[str, str]:
