@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout.errors import FlatoutError
-from flatout.explain import html
+from flatout.explain import drawing, html
 from flatout.explain.diagnosis import Diagnosis, Lane, Usage
 from flatout.explain.report import clean
 from flatout.spans import PHASES
@@ -152,7 +152,7 @@ def test_every_pixel_shows_what_fills_most_of_it(
         if phase is not None:
             spans.append((start / 100, (start + length) / 100, phase))
         start += length
-    merged = html.merge(spans, TICKS * PIXELS / 100, PIXELS)
+    merged = drawing.merge(spans, TICKS * PIXELS / 100, PIXELS)
     shown: list[str | None] = [None] * PIXELS
     for first, after, phase in merged:
         assert first < after
@@ -186,8 +186,8 @@ def test_a_curve_stays_between_its_samples(
     samples: list[tuple[float, float | None]], repeated: int
 ) -> None:
     samples = [(t * (1 + i / 99), v) for t, v in samples for i in range(repeated)]
-    steps = html.curve([t for t, _ in samples], [v for _, v in samples], 200.0)
-    assert len(steps) <= min(html.SAMPLES, len(samples))
+    steps = drawing.curve([t for t, _ in samples], [v for _, v in samples], 200.0)
+    assert len(steps) <= min(drawing.SAMPLES, len(samples))
     known = [v for _, v in samples if v is not None]
     for start, stop, value in steps:
         assert 0.0 <= start <= stop <= 200.0
@@ -203,7 +203,7 @@ def test_idle_time_is_red() -> None:
     cpu, gpu = page.paths("--idle")
     assert set(re.findall(r"V(\d+)H", cpu)) == {"50"}
     heights = {int(x): int(y) for y, x in re.findall(r"V(\d+)H(\d+)", gpu)}
-    assert all(y == (100 if x <= html.PIXELS / 2 else 0) for x, y in heights.items())
+    assert all(y == (100 if x <= drawing.PIXELS / 2 else 0) for x, y in heights.items())
     assert len(heights) > 90
     assert "idle" in page.text
     assert len(page.paths("--full")) == 1

@@ -9,29 +9,22 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
-from itertools import pairwise
 from pathlib import Path
 from string import Template
-
-import numpy as np
 
 from flatout import output_file
 from flatout.explain import report
 from flatout.explain.causes import CAUSES, HEALTHY
 from flatout.explain.diagnosis import Diagnosis, Finding, Lane
+from flatout.explain.drawing import PIXELS, curve, merge
 from flatout.spans import PHASES
-
-PIXELS = 1500  # width of the drawings: a lane is merged to one phase for each of these
 
 SEGMENTS = 60_000
 """Bound on the segments of all lanes together: many lanes are drawn with fewer pixels."""
-
-SAMPLES = 600  # points of a curve of utilisation: more samples are averaged
 
 
 def write(diagnosis: Diagnosis, path: Path | str, compared: Sequence[str] = ()) -> None:
@@ -78,58 +71,6 @@ def page(diagnosis: Diagnosis, compared: Sequence[str] = ()) -> str:
         ),
         machine=_machine(diagnosis),
     )
-
-
-def merge(
-    spans: Sequence[tuple[float, float, str]], end: float, pixels: int = PIXELS
-) -> list[tuple[int, int, str]]:
-    """Spans as few segments: each pixel goes to what fills most of it, a phase or nothing.
-
-    Args:
-        spans: (start, end, phase) in seconds, finite; of one lane, so they do not overlap.
-        end: the time, above 0, that the pixels share equally, from 0 on.
-
-    Returns:
-        (first pixel, pixel after the last, phase), in time's order; empty pixels are in none.
-    """
-    edges = np.linspace(0.0, end, pixels + 1)
-    phases = report.in_order(phase for _, _, phase in spans)
-    filled = np.empty((len(phases) + 1, pixels))
-    for row, phase in enumerate(phases):
-        times = np.array([span[:2] for span in spans if span[2] == phase], np.float64)
-        filled[row] = np.diff(_passed(times[:, 0], edges) - _passed(times.max(axis=1), edges))
-    filled[-1] = end / pixels - filled[:-1].sum(axis=0)
-    winner = filled.argmax(axis=0)
-    cuts = [0, *(np.flatnonzero(np.diff(winner)) + 1).tolist(), pixels]
-    return [(a, b, phases[winner[a]]) for a, b in pairwise(cuts) if winner[a] < len(phases)]
-
-
-def curve(
-    times: Sequence[float], values: Sequence[float | None], end: float
-) -> list[tuple[float, float, float | None]]:
-    """Samples as at most `SAMPLES` steps: (start, end, mean), None where nothing is known.
-
-    Each step reaches half-way to its neighbours, the outer ones as far outwards as inwards.
-    """
-    bins: defaultdict[int, list[tuple[float, float | None]]] = defaultdict(list)
-    for time, value in sorted(zip(times, values, strict=True), key=lambda sample: sample[0]):
-        if 0.0 <= time <= end:
-            bins[min(int(time / end * SAMPLES), SAMPLES - 1)].append((time, value))
-    centres = [statistics.fmean(time for time, _ in some) for some in bins.values()]
-    middles = [(a + b) / 2 for a, b in pairwise(centres)]
-    edges = [0.0, end]
-    if middles:
-        edges = [2 * centres[0] - middles[0], *middles, 2 * centres[-1] - middles[-1]]
-    steps = zip(pairwise(edges), bins.values(), strict=False)  # there may be none
-    return [(max(a, 0.0), min(b, end), report.mean(v for _, v in some)) for (a, b), some in steps]
-
-
-def _passed(points: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """For every edge, the sum of the times since those `points` that lie before it."""
-    points = np.sort(points)
-    sums = np.concatenate([[0.0], np.cumsum(points)])
-    before = np.searchsorted(points, edges)
-    return before * edges - sums[before]
 
 
 def _text(words: str) -> str:
