@@ -55,6 +55,18 @@ def test_a_device_that_chooses_actions_is_waited_for_in_acting() -> None:
     assert jax_loop(elsewhere=0.018, learns=False).phases["act"] == pytest.approx(0.8, abs=0.03)
 
 
+def test_fetching_an_action_from_an_idle_device_is_acting() -> None:
+    """`jax.device_get(actions)` for one environment: more of them in one call are the remedy."""
+    for worked in (0.0, 0.01):
+        found = jax_loop(elsewhere=0.0, worked=worked, learns=False)
+        assert found.phases["act"] == pytest.approx(0.8, abs=0.03)
+
+
+def test_what_jax_copies_to_check_its_arguments_is_no_transfer() -> None:
+    """``q_values.argmax()`` calls `asarray`."""
+    assert "transfer" not in told(waiting("checks", 0.0, 0.01).loads("jax")).phases
+
+
 def torch_on_gpu(busy: float) -> Diagnosis:
     """A training loop in PyTorch that spends its time at ``loss.item()``."""
     driver = Recorded(1).loads("torch")

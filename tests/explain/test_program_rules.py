@@ -64,6 +64,14 @@ PLACES: dict[str, tuple[list[tuple[str, str, dict[str, Any] | None]], str]] = {
                ("/home/me/train.py", "improve", None)], "self._npy_value"),
     "input": ([("/home/me/data.py", "Images.__getitem__", DATASET)], "self.flip"),
     "item": ([("/home/me/train.py", "improve", None)], "loss.item"),
+    "package": ([("/usr/lib/site-packages/maze/registry.py", "reset", None),
+                 ("/usr/lib/site-packages/maze/registry.py", "<module>", None),
+                 ("<frozen importlib._bootstrap>", "_find_and_load", None)], "parse"),
+    "script": ([("/home/me/loop.py", "reset_all", None), ("/home/me/loop.py", "<module>", None),
+                ("<frozen importlib._bootstrap>", "_find_and_load", None)], "parse"),
+    "checks": ([("/usr/lib/site-packages/jax/_src/numpy/lax_numpy.py", "asarray", None),
+                ("/usr/lib/site-packages/jax/_src/numpy/lax_numpy.py", "argmax", None),
+                ("/home/me/train.py", "improve", None)], "dtype"),
 }  # fmt: skip
 """What a thread can be at: the frames inside of ``main``, innermost first, and the call."""
 
@@ -567,6 +575,15 @@ def test_a_step_amid_learning_that_only_a_window_sees_is_beside_it() -> None:
          "details": [[0, "env", "Maze", None, None, False]]}
     )  # fmt: skip
     assert told(driver).part == ""
+
+
+def test_what_an_installed_package_calls_while_it_is_imported_is_the_import() -> None:
+    """A registry's `reset`, say; below the import of a user's own file a program may run."""
+    found = told(Recorded(1).spend(1.0, "package").spend(3.0, "learn"))
+    assert dict(found.apart)["imports and start"] == pytest.approx(1.0, abs=0.1)
+    assert "env" not in found.phases
+    found = told(Recorded(1).spend(1.0, "learn").spend(2.0, "script").spend(1.0, "learn"))
+    assert found.phases["env"] > 0.3
 
 
 def test_no_warm_up_is_told_where_no_learning_was_seen() -> None:

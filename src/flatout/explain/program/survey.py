@@ -152,6 +152,19 @@ class Survey:
                 target = outer
         return inner, outer
 
+    def _imports_package(self, frames: Frames) -> bool:
+        """Whether an installed package is being imported, whose modules may call their functions.
+
+        Below the import of a file of the user's own, a whole program may run.
+        """
+        module = ""
+        for index, _ in frames:
+            if self.tag(index) == "import":
+                return tags.is_installed(module)
+            if self.process.codes[index].plain == "<module>":
+                module = self.process.codes[index].file
+        return False
+
     def _checks(self, callers: Frames) -> bool:
         """Whether a library calls its own copying function, as JAX does to check its arguments."""
         codes = (self.process.codes[index] for index, _ in callers)
@@ -164,7 +177,7 @@ class Survey:
         inner, outer = self._tags_of(frames)
         both = inner | outer
         waits = tags.is_wait(leaf, innermost)
-        if "import" in inner:
+        if "import" in inner or self._imports_package(frames):
             return "import"
         for tag in ("communicate", "predict", "input"):
             if tag in both:

@@ -22,16 +22,25 @@ CORE = {
 """Packages that are a training program's tools; others count as the program."""
 
 
+INSTALLED = ("/site-packages/", "/dist-packages/")
+"""Folders of installed packages."""
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to an installed package."""
+    return any(folder in file.replace("\\", "/") for folder in INSTALLED)
+
+
 @lru_cache(maxsize=100_000)
 def package(file: str, stdlib: str) -> str:
     """``program``, ``stdlib``, ``import``, or the name of a `CORE` package."""
     file = file.replace("\\", "/")
     if file.startswith("<frozen importlib"):
         return "import"
-    for folder in ("/site-packages/", "/dist-packages/"):
-        if folder in file:
-            name = file.rpartition(folder)[2].split("/")[0].removesuffix(".py")
-            return name if name in CORE else "program"
+    if is_installed(file):
+        folder = next(folder for folder in INSTALLED if folder in file)
+        name = file.rpartition(folder)[2].split("/")[0].removesuffix(".py")
+        return name if name in CORE else "program"
     if file.startswith((stdlib.replace("\\", "/") + "/", "<frozen ")):
         return "stdlib"
     return "program"
