@@ -39,7 +39,7 @@ def replacing(path: Path) -> Iterator[Path]:
         return
     part = target.with_name(f".{target.name[:200]}.{os.getpid()}.part")
     try:
-        part.write_bytes(b"")
+        part.open("wb").close()
     except PermissionError:
         yield target
         return
