@@ -57,3 +57,16 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(FlatoutError, match=r"cannot write .*/none/a\.json: No such file"):
         write(tmp_path / "none" / "a.json", "")
+
+
+def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a folder from somebody else may hold one, where a report is written."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    monkeypatch.setattr("secrets.token_hex", lambda size: "0" * size)
+    (tmp_path / ".report.json.00000000.part").symlink_to(victim)
+    with pytest.raises(FlatoutError, match=r"report\.json"):
+        write(tmp_path / "report.json", "later")
+    assert victim.read_text() == "precious"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -37,9 +38,10 @@ def replacing(path: Path) -> Iterator[Path]:
     if target.exists() and not target.is_file():
         yield target
         return
-    part = target.with_name(f".{target.name[:200]}.{os.getpid()}.part")
+    part = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.part")
     try:
-        part.open("wb").close()
+        # A link that somebody has put there is not followed, and a name cannot be guessed.
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except PermissionError:
         yield target
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shlex
@@ -274,17 +273,14 @@ def _continued(asked: Comparison, file: Path) -> Comparison:
 
 
 def _save(found: Comparison, file: Path) -> None:
-    """Write the runs and the first one's evidence; a file that is there is replaced at once."""
+    """Write the runs and the first one's evidence, in place of an earlier file once all is there.
+
+    Raises:
+        FlatoutError: the file cannot be written.
+    """
     assert found.recording is not None
     meta, processes = found.recording
-    values = {"flatout_evidence": evidence.VERSION, **meta, "processes": processes,
-              "against": found.as_json()}  # fmt: skip
-    part = file.with_name(f"{file.name}.part")
-    try:
-        part.write_text(json.dumps(values))
-        part.replace(file)
-    except OSError as error:
-        raise FlatoutError(f"--save {file} failed: {one_line(error)}.") from None
+    evidence.save(file, {**meta, "against": found.as_json()}, processes)
 
 
 @contextmanager
